@@ -1,0 +1,81 @@
+"""MindSpore: cpu; Ascend with HCCL; GPU with NCCL where the wheel has it. Imports MindSpore when it is started."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+from typing_extensions import override
+
+from unilaunch.backend import Backend, Collectives, Placement, Rendezvous
+from unilaunch.world import World
+
+#: MindSpore's name of each kind of device.
+TARGETS = {"cpu": "CPU", "cuda": "GPU", "npu": "Ascend"}
+
+
+class MindSporeBackend(Backend):
+    """MindSpore, in PyNative mode."""
+
+    name = "mindspore"
+    framework = "mindspore"
+    devices = ("npu", "cpu", "cuda")  # cuda is never taken unasked: the public wheel's GPU part is CUDA 11's
+
+    @override
+    def variables(self, world: World, placement: Placement, rendezvous: Rendezvous | None) -> dict[str, str]:
+        found = {
+            "RANK_ID": str(world.rank),
+            "RANK_SIZE": str(world.size),
+            "DEVICE_ID": str(placement.index),
+            "GLOG_v": "3",  # errors; its INFO and WARNING are about itself
+        }
+        if rendezvous:
+            found |= {"MASTER_ADDR": rendezvous.address, "MASTER_PORT": str(rendezvous.port)}
+            found |= {"HCCL_SOCKET_IFNAME": rendezvous.interface, "HCCL_WHITELIST_DISABLE": "1"}
+        return found
+
+    @override
+    def start(self, world: World, placement: Placement) -> None:
+        import mindspore as ms
+
+        if placement.device == "cpu":
+            ms.set_device("CPU")
+            ms.runtime.launch_blocking()  # handing each small operation to another thread costs ten times the operation
+        else:
+            ms.set_device(TARGETS[placement.device], placement.index)
+
+    @override
+    def connect(self, world: World, placement: Placement, rendezvous: Rendezvous, timeout: float) -> Collectives:
+        if placement.device == "cuda":
+            from mindspore.communication import init
+
+            init("nccl")  # under Open MPI it finds its ranks through libmpi_collective
+        else:
+            from mindspore.mint.distributed import init_process_group
+
+            init_process_group(
+                "hccl",
+                init_method=f"tcp://{rendezvous.address}:{_release(rendezvous)}",
+                timeout=timedelta(seconds=timeout),
+                world_size=world.size,
+                rank=world.rank,
+            )
+        from unilaunch_mindspore.collectives import MindSporeCollectives
+
+        return MindSporeCollectives()
+
+    @override
+    def stop(self) -> None:
+        """Do nothing: MindSpore ends its communication at exit."""
+
+    @override
+    def versions(self) -> Mapping[str, str]:
+        import mindspore as ms
+        import numpy as np
+
+        return {"mindspore": str(ms.__version__), "numpy": np.__version__}
+
+
+def _release(rendezvous: Rendezvous) -> int:
+    """Return the port of the rendezvous, free for MindSpore: its store takes no socket, it binds one itself."""
+    if rendezvous.listener:
+        rendezvous.listener.close()
+    return rendezvous.port

@@ -1,0 +1,50 @@
+"""A linear operator as a differentiable MindSpore cell."""
+
+from typing import Any, Protocol
+
+from mindspore import Tensor, nn
+
+
+class Operator(Protocol):
+    """Rows in, rows out, with its exact transpose."""
+
+    def matmat(self, rows: Any) -> Any:
+        """Return operator @ rows."""
+
+    def rmatmat(self, rows: Any) -> Any:
+        """Return operator.T @ rows."""
+
+
+class OnHost:
+    """An operator on host arrays, as one on tensors in the host's memory; nothing is copied."""
+
+    def __init__(self, operator: Operator) -> None:
+        self.operator = operator
+
+    def matmat(self, rows: Tensor) -> Tensor:
+        """Return operator @ rows."""
+        return Tensor.from_numpy(self.operator.matmat(rows.asnumpy()))
+
+    def rmatmat(self, rows: Tensor) -> Tensor:
+        """Return operator.T @ rows."""
+        return Tensor.from_numpy(self.operator.rmatmat(rows.asnumpy()))
+
+
+class Apply(nn.Cell):  # type: ignore[misc]
+    """Return operator @ rows; its gradient is operator.T @ gradient.
+
+    Args:
+        operator: Takes and returns tensors; of host arrays, wrapped in `OnHost`.
+    """
+
+    def __init__(self, operator: Operator) -> None:
+        super().__init__()
+        self.operator = operator
+
+    def construct(self, rows: Tensor) -> Tensor:
+        """Return operator @ rows."""
+        return self.operator.matmat(rows)
+
+    def bprop(self, rows: Tensor, out: Tensor, grad: Tensor) -> tuple[Tensor]:  # noqa: ARG002  (MindSpore's signature)
+        """Return operator.T @ grad."""
+        return (self.operator.rmatmat(grad),)

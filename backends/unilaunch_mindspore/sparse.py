@@ -1,0 +1,37 @@
+"""Sparse times dense on a device, from the operators that every MindSpore device has: gather and add."""
+
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor, ops
+from numpy.typing import NDArray
+
+
+class SparseMatrix:
+    """A constant sparse matrix on a device.
+
+    Args:
+        indptr: Where each row begins. (rows + 1,)
+        indices: Column of each entry. (entries,)
+        values: (entries,)
+        num_rows: Number of rows.
+    """
+
+    def __init__(self, indptr: NDArray[Any], indices: NDArray[Any], values: NDArray[Any], num_rows: int) -> None:
+        self.num_rows, self.dtype = num_rows, values.dtype
+        self.empty = len(values) == 0
+        self.rows = Tensor(np.repeat(np.arange(num_rows, dtype=np.int32), np.diff(indptr)))
+        self.columns = Tensor(indices.astype(np.int32))
+        self.values = Tensor(values[:, None])
+
+    def matmat(self, rows: Tensor, values: Tensor | None = None) -> Tensor:
+        """Return the product with *rows*.
+
+        Args:
+            rows: (columns, width)
+            values: In place of the matrix's own. (entries, 1)
+        """
+        if self.empty:
+            return Tensor(np.zeros((self.num_rows, rows.shape[1]), self.dtype))
+        terms = ops.gather(rows, self.columns, 0) * (self.values if values is None else values)
+        return ops.unsorted_segment_sum(terms, self.rows, self.num_rows)

@@ -1,0 +1,1 @@
+"""PyTorch for unilaunch."""

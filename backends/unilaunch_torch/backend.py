@@ -1,0 +1,90 @@
+"""PyTorch: cpu; cuda with NCCL; npu with HCCL through torch_npu. Imports torch when it is started, not before."""
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+
+from typing_extensions import override
+
+from unilaunch.backend import Backend, Collectives, Placement, Rendezvous
+from unilaunch.world import World
+
+#: torch's name of the communication of each kind of device.
+COMMUNICATION = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
+
+
+class TorchBackend(Backend):
+    """PyTorch."""
+
+    name = "torch"
+    framework = "torch"
+    devices = ("cuda", "npu", "cpu")
+
+    @override
+    def variables(self, world: World, placement: Placement, rendezvous: Rendezvous | None) -> dict[str, str]:
+        found = {
+            "RANK": str(world.rank),
+            "WORLD_SIZE": str(world.size),
+            "LOCAL_RANK": str(world.local_rank),
+            "LOCAL_WORLD_SIZE": str(world.local_size),
+            "GROUP_RANK": str(world.node_rank),
+            "GROUP_WORLD_SIZE": str(world.num_hosts),
+        }
+        if rendezvous:
+            found |= {"MASTER_ADDR": rendezvous.address, "MASTER_PORT": str(rendezvous.port)}
+            kinds = {"cpu": ["GLOO"], "cuda": ["GLOO", "NCCL"], "npu": ["GLOO", "HCCL"]}[placement.device]
+            found |= {f"{kind}_SOCKET_IFNAME": rendezvous.interface for kind in kinds}
+        if placement.device == "npu":
+            found["HCCL_WHITELIST_DISABLE"] = "1"
+        return found
+
+    @override
+    def start(self, world: World, placement: Placement) -> None:
+        import torch
+
+        torch.set_num_threads(placement.threads)
+        if placement.device == "cuda":
+            torch.cuda.set_device(placement.index)
+        elif placement.device == "npu":
+            import torch_npu
+
+            torch_npu.npu.set_device(placement.index)
+
+    @override
+    def connect(self, world: World, placement: Placement, rendezvous: Rendezvous, timeout: float) -> Collectives:
+        import torch.distributed as dist
+
+        from unilaunch_torch.collectives import TorchCollectives
+
+        # Rank 0's socket has been bound since the rendezvous and is handed over: nobody can take the port in between.
+        listener = os.dup(rendezvous.listener.fileno()) if rendezvous.listener else None
+        store = dist.TCPStore(
+            rendezvous.address,
+            rendezvous.port,
+            world.size,
+            is_master=world.rank == 0,
+            timeout=timedelta(seconds=timeout),
+            master_listen_fd=listener,
+        )
+        dist.init_process_group(
+            COMMUNICATION[placement.device],
+            store=store,
+            rank=world.rank,
+            world_size=world.size,
+            timeout=timedelta(seconds=timeout),
+        )
+        return TorchCollectives()
+
+    @override
+    def stop(self) -> None:
+        import torch.distributed as dist
+
+        if dist.is_available() and dist.is_initialized():
+            dist.destroy_process_group()
+
+    @override
+    def versions(self) -> Mapping[str, str]:
+        import numpy as np
+        import torch
+
+        return {"torch": str(torch.__version__), "numpy": np.__version__}

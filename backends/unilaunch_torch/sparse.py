@@ -1,0 +1,47 @@
+"""Sparse times dense on a device: cuSPARSE's CSR on cuda, gather and add where torch has no sparse product (npu)."""
+
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+
+class SparseMatrix:
+    """A constant sparse matrix on a device.
+
+    Args:
+        indptr: Where each row begins. (rows + 1,)
+        indices: Column of each entry. (entries,)
+        values: (entries,)
+        shape: Rows and columns.
+        device: Where it is kept.
+    """
+
+    def __init__(
+        self, indptr: NDArray[Any], indices: NDArray[Any], values: NDArray[Any], shape: tuple[int, int],
+        device: torch.device,
+    ) -> None:  # fmt: skip
+        self.shape = shape
+        self.indptr = torch.as_tensor(indptr.astype("int64"), device=device)
+        self.indices = torch.as_tensor(indices.astype("int64"), device=device)
+        self.values = torch.as_tensor(values, device=device)
+        self.has_csr = device.type in {"cpu", "cuda"}
+
+    def matmat(self, rows: torch.Tensor, values: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the product with *rows*.
+
+        Args:
+            rows: (columns, width)
+            values: In place of the matrix's own. (entries,)
+        """
+        values = self.values if values is None else values
+        if self.has_csr:
+            matrix = torch.sparse_csr_tensor(self.indptr, self.indices, values, self.shape, check_invariants=False)
+            return matrix @ rows
+        product = rows.new_zeros(self.shape[0], rows.shape[1])
+        return product.index_add_(0, self.row_of_entry(), rows.index_select(0, self.indices) * values[:, None])
+
+    def row_of_entry(self) -> torch.Tensor:
+        """Return the row of each entry. (entries,) int64."""
+        counts = self.indptr.diff()
+        return torch.repeat_interleave(torch.arange(self.shape[0], device=counts.device), counts)

@@ -1,0 +1,23 @@
+"""`unilaunch partition`: make a partition ahead of a run."""
+
+from typing_extensions import override
+
+from unilaunch.command import Command
+from unilaunch.errors import SpecError
+from unilaunch_gcn.spec import PartitionSpec
+
+
+class PartitionCommand(Command):
+    """Cut a graph into parts, and store them where `run` finds them."""
+
+    help = "cut a graph into parts ahead of a run"
+    spec = PartitionSpec
+
+    @override
+    def run(self, options: PartitionSpec) -> int:
+        if options.num_parts is None:
+            raise SpecError("--num-parts: how many parts? as many as the run will have ranks")
+        from unilaunch_gcn.preparation import prepare
+
+        prepare(options, options.num_parts)
+        return 0

@@ -1,0 +1,44 @@
+"""Whether three arrays that a file brought are a sparse matrix in CSR form."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def check_csr(indptr: NDArray[Any], indices: NDArray[Any], shape: tuple[int, int], prefix: str = "") -> None:
+    """Check where rows begin and which columns they name.
+
+    Args:
+        indptr: Where each row begins in *indices*; whole numbers, one dimension.
+        indices: Columns of the entries; whole numbers, one dimension.
+        shape: Rows and columns of the matrix.
+        prefix: What the arrays' names begin with, for the message.
+
+    Raises:
+        ValueError: They are no matrix of that shape; the text says which entry is wrong.
+    """
+    rows, columns = shape
+    if len(indptr) != rows + 1:
+        raise ValueError(f"{prefix}indptr must have {rows + 1} entries, one more than rows, not {len(indptr)}")
+    if indptr[0] != 0:
+        raise ValueError(f"{prefix}indptr[0] must be 0, not {indptr[0]}")
+    falls = np.flatnonzero(indptr[1:] < indptr[:-1])
+    if len(falls):
+        at = int(falls[0])
+        raise ValueError(f"{prefix}indptr[{at + 1}] is {indptr[at + 1]}, less than {indptr[at]} before it")
+    if indptr[-1] != len(indices):
+        raise ValueError(f"{prefix}indptr ends with {indptr[-1]}, but there are {len(indices)} {prefix}indices")
+    check_range(indices, columns, f"{prefix}indices")
+
+
+def check_range(values: NDArray[Any], end: int, name: str) -> None:
+    """Check that all *values* are whole numbers from 0 to *end*, exclusive; any shape.
+
+    Raises:
+        ValueError: One is not; the text names the first.
+    """
+    if not values.size or (values.min() >= 0 and values.max() < end):
+        return
+    at = tuple(int(axis[0]) for axis in np.nonzero((values < 0) | (values >= end)))
+    raise ValueError(f"{name}[{', '.join(map(str, at))}] is {values[at]}; allowed are 0 to {end - 1}")

@@ -1,0 +1,99 @@
+"""A whole graph: what a data set is read into and a partition is made from."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from unilaunch.errors import InputError
+
+#: Values of `Graph.split`.
+NONE, TRAIN, VAL, TEST = 0, 1, 2, 3
+
+Features = NDArray[np.float32] | sp.csr_array
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """An undirected graph with node features, labels and a split.
+
+    Attributes:
+        indptr: Where each node's neighbours begin in *indices*. (num_nodes + 1,) int64
+        indices: Neighbours of each node, ascending; symmetric, no self-loop, no duplicate. (num_edges,) int32
+        features: Dense rows or a CSR matrix. (num_nodes, num_features) float32
+        labels: Class of each node; -1 where unknown. (num_nodes,) int64
+        split: What each node is used for: NONE, TRAIN, VAL or TEST. (num_nodes,) uint8
+        num_classes: Number of classes.
+    """
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    features: Features
+    labels: NDArray[np.int64]
+    split: NDArray[np.uint8]
+    num_classes: int
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return len(self.indptr) - 1
+
+    @property
+    def num_features(self) -> int:
+        """Number of columns of the features."""
+        return int(self.features.shape[1])
+
+    @property
+    def degrees(self) -> NDArray[np.int64]:
+        """Number of neighbours of each node, without itself. (num_nodes,) int64."""
+        return np.diff(self.indptr)
+
+
+def undirected(
+    sources: NDArray[np.integer], targets: NDArray[np.integer], num_nodes: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Return the neighbours of each node: every edge in both directions, once, and no self-loop.
+
+    Args:
+        sources: One end of each edge. (num_edges,)
+        targets: The other end. (num_edges,)
+        num_nodes: Number of nodes; below 2**31.
+
+    Returns:
+        indptr (num_nodes + 1,) int64 and indices int32, ascending within each node.
+
+    Raises:
+        InputError: An end is not in 0 to num_nodes - 1.
+    """
+    for name, ends in (("source", sources), ("target", targets)):
+        if len(ends) and (ends.min() < 0 or ends.max() >= num_nodes):
+            at = int(np.flatnonzero((ends < 0) | (ends >= num_nodes))[0])
+            raise InputError(f"edge {at}: {name} {ends[at]} is no node; nodes are 0 to {num_nodes - 1}")
+    low = np.minimum(sources, targets).astype(np.int32)
+    high = np.maximum(sources, targets).astype(np.int32)
+    keep = low != high
+    # bool, since duplicates are added: 256 of them would be 0 in eight bits, and the edge would be gone.
+    ones = np.ones(np.count_nonzero(keep), np.bool_)
+    half = sp.coo_array((ones, (low[keep], high[keep])), shape=(num_nodes, num_nodes)).tocsr()
+    whole = (half + half.T).tocsr()
+    whole.sort_indices()
+    return whole.indptr.astype(np.int64), whole.indices.astype(np.int32)
+
+
+def normalise_rows(features: Features) -> Features:
+    """Return *features* with each row divided by the sum of its absolute values; an empty row stays empty.
+
+    Sums are taken in float64; the result is float32, dense or CSR as it was given. (num_nodes, num_features)
+    """
+    if isinstance(features, sp.csr_array):
+        scale = _inverse(abs(features) @ np.ones(features.shape[1]))
+        data = features.data * np.repeat(scale, np.diff(features.indptr))
+        return sp.csr_array((data.astype(np.float32), features.indices, features.indptr), shape=features.shape)
+    scale = _inverse(np.abs(features).sum(axis=1, dtype=np.float64))
+    # out: a float64 copy of the features would be twice their size.
+    return np.multiply(features, scale[:, None], out=np.empty(features.shape, np.float32), casting="same_kind")
+
+
+def _inverse(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.divide(1.0, sums, out=np.zeros_like(sums), where=sums > 0)

@@ -1,0 +1,73 @@
+"""What the first layer starts from: the owned features, dropped out anew in each epoch, as a linear operator on W."""
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from unilaunch_gcn.aggregation import Aggregation, DenseFeatures, LinearOperator, SparseFeatures
+from unilaunch_gcn.dropout import entry_mask, fill_mask, stream_keys
+from unilaunch_gcn.setting import Setting
+from unilaunch_gcn.partition import Part
+
+#: Columns of sparse features that are aggregated at a time, as a dense block.
+_COLUMNS = 256
+
+
+class Inputs:
+    """The features of one part.
+
+    Args:
+        setting: What is trained.
+        part: The part.
+        aggregate: A_hat.
+    """
+
+    def __init__(self, setting: Setting, part: Part, aggregate: Aggregation) -> None:
+        features = part.features.astype(setting.dtype)
+        self.setting, self.nodes, self.aggregate = setting, part.owned, aggregate
+        self.order = setting.layers[0].order
+        if isinstance(features, sp.csr_array) and self.order == "aggregation first":
+            features = features.toarray()  # it is narrower than the hidden layer: small
+        if self.order == "aggregated once":
+            features = _aggregate(aggregate, features)
+        self.features = features
+
+    def operator(self, epoch: int | None) -> LinearOperator:
+        """Return the operator that the first layer applies to its weights; all ranks must call it.
+
+        Args:
+            epoch: Which epoch's dropout; None for evaluation, without dropout.
+        """
+        dropped = epoch is not None and self.setting.dropout
+        features = self._dropped(epoch) if epoch is not None and dropped else self.features
+        return _operator(self.aggregate.matmat(features) if self.order == "aggregation first" else features)
+
+    def _dropped(self, epoch: int) -> NDArray[np.floating] | sp.csr_array:
+        keys = stream_keys(self.setting.seed, epoch, 0)
+        if isinstance(self.features, sp.csr_array):
+            rows = np.repeat(self.nodes, np.diff(self.features.indptr))
+            mask = entry_mask(rows, self.features.indices, keys, self.setting.dropout, self.features.dtype)
+            return sp.csr_array(
+                (self.features.data * mask, self.features.indices, self.features.indptr), shape=self.features.shape
+            )
+        mask = np.empty_like(self.features)
+        fill_mask(mask, self.nodes, keys, self.setting.dropout)
+        return self.features * mask
+
+
+def _operator(features: NDArray[np.floating] | sp.csr_array) -> LinearOperator:
+    return SparseFeatures(features) if isinstance(features, sp.csr_array) else DenseFeatures(features)
+
+
+def _aggregate(
+    aggregate: Aggregation, features: NDArray[np.floating] | sp.csr_array
+) -> NDArray[np.floating] | sp.csr_array:
+    """Return A_hat X; a sparse X goes block by block and stays sparse."""
+    if not isinstance(features, sp.csr_array):
+        return aggregate.matmat(features)
+    columns = features.tocsc()
+    blocks = [
+        sp.csr_array(aggregate.matmat(columns[:, begin : begin + _COLUMNS].toarray()))
+        for begin in range(0, features.shape[1], _COLUMNS)
+    ]
+    return sp.csr_array(sp.hstack(blocks, format="csr"))

@@ -1,0 +1,35 @@
+"""The GCN as the launcher sees it; imports nothing heavy, since `--help` loads it."""
+
+from collections.abc import Mapping
+
+from pydantic import JsonValue
+from typing_extensions import override
+
+from unilaunch.errors import SpecError
+from unilaunch.model import Model, Session
+from unilaunch_gcn.spec import GcnSpec
+
+
+class GcnModel(Model):
+    """The partitioned graph convolutional network."""
+
+    name = "gcn"
+    spec = GcnSpec
+
+    @override
+    def check(self, options: GcnSpec, world_size: int) -> None:
+        if options.num_parts not in {None, world_size}:
+            raise SpecError(
+                f"--num-parts {options.num_parts} with {world_size} rank{'s' * (world_size != 1)}: each rank trains "
+                f"one part; start {options.num_parts} ranks (mpirun -n {options.num_parts}), or leave --num-parts out"
+            )
+
+    @override
+    def run(self, options: GcnSpec, session: Session) -> Mapping[str, JsonValue]:
+        from unilaunch_gcn.summary import show
+        from unilaunch_gcn.training import train
+
+        result = train(options, session)
+        if session.world.rank == 0:
+            show(result, session)
+        return result

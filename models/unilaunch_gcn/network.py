@@ -1,0 +1,117 @@
+"""What a framework does for the GCN: weights in, gradient and logits out. The rest of the training knows no tensor."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unilaunch_gcn.aggregation import Aggregation
+from unilaunch_gcn.dropout import fill_mask, stream_keys
+from unilaunch_gcn.graph import TEST, TRAIN, VAL
+from unilaunch_gcn.inputs import Inputs
+from unilaunch_gcn.layers import Layer
+from unilaunch_gcn.partition import Part
+from unilaunch_gcn.setting import Setting
+
+
+def initial_weights(layers: Sequence[Layer], seed: int) -> NDArray[np.float64]:
+    """Return the same weights on every rank and framework: uniform as Glorot and Bengio (AISTATS 2010, equation 16).
+
+    Returns:
+        Each layer's (width_in, width_out), one after the other, in one flat float64 buffer. (num_weights,)
+    """
+    weights = []
+    for depth, layer in enumerate(layers):
+        draw = np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, 0, depth]))
+        bound = np.sqrt(6.0 / (layer.width_in + layer.width_out))
+        weights.append((2.0 * draw.random(layer.width_in * layer.width_out) - 1.0) * bound)
+    return np.concatenate(weights)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What a network on the host is made from: a part, and the operators that the frameworks share.
+
+    Attributes:
+        setting: What is trained.
+        part: This rank's part.
+        aggregate: A_hat over all parts.
+        inputs: The features.
+    """
+
+    setting: Setting
+    part: Part
+    aggregate: Aggregation
+    inputs: Inputs
+
+    def mask(self, epoch: int, depth: int) -> NDArray[np.floating]:
+        """Return the dropout mask of the owned rows that enter layer *depth*. (num_owned, width_in)"""
+        setting = self.setting
+        out = np.empty((self.part.num_owned, setting.layers[depth].width_in), setting.dtype)
+        fill_mask(out, self.part.owned, stream_keys(setting.seed, epoch, depth), setting.dropout)
+        return out
+
+
+class Network(ABC):
+    """The GCN of one rank.
+
+    Attributes:
+        flat: All weights, layer after layer, as one buffer: a numpy array, or a tensor where the device is none of the
+            host's. Who changes it changes the network. (num_weights,)
+    """
+
+    flat: Any
+
+    @abstractmethod
+    def gradient(self, epoch: int) -> Any:
+        """Return this rank's share of the loss and of its gradient, before the sum over ranks.
+
+        Args:
+            epoch: Which epoch's dropout.
+
+        Returns:
+            The loss, then the gradient in the order of `flat`, in one buffer for one all-reduce. (1 + num_weights,)
+        """
+
+    @abstractmethod
+    def evaluate(self) -> Any:
+        """Return this rank's share of the evaluation, without dropout.
+
+        Returns:
+            Right answers on training, validation and test nodes, and the validation loss summed. (4,)
+        """
+
+    @abstractmethod
+    def logits(self) -> NDArray[np.floating]:
+        """Return the owned rows of the last layer, without dropout. (num_owned, num_classes)"""
+
+    def local(self, gradient: Any) -> Any:
+        """Return a summed gradient as the kind of buffer that `flat` is."""
+        return gradient
+
+    @abstractmethod
+    def weights(self) -> list[NDArray[np.floating]]:
+        """Return a copy of each layer's weights. (width_in, width_out)"""
+
+
+def views(flat: Any, layers: Sequence[Layer]) -> list[Any]:
+    """Return each layer's weights within *flat*, on the same memory."""
+    found, begin = [], 0
+    for layer in layers:
+        end = begin + layer.width_in * layer.width_out
+        found.append(flat[begin:end].reshape(layer.width_in, layer.width_out))
+        begin = end
+    return found
+
+
+def count_right(logits: NDArray[np.floating], part: Part) -> NDArray[np.float64]:
+    """Return right answers on training, validation and test nodes, and the validation loss summed. (4,) float64."""
+    right = logits.argmax(axis=1) == part.labels if part.num_owned else np.zeros(0, bool)
+    validated = np.flatnonzero(part.split == VAL)
+    rows = logits[validated].astype(np.float64)
+    rows -= rows.max(axis=1, initial=-np.inf, keepdims=True) if len(rows) else 0.0
+    losses = np.log(np.exp(rows).sum(axis=1)) - rows[np.arange(len(rows)), part.labels[validated]]
+    return np.array([*(float((right & (part.split == use)).sum()) for use in (TRAIN, VAL, TEST)), losses.sum()])

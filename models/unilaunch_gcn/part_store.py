@@ -1,0 +1,189 @@
+"""Parts on disk: for each a folder of memory-mappable arrays and a manifest. A rank opens only its own."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from unilaunch.errors import InputError
+from unilaunch_gcn.partition import Part
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+_ARRAYS = (
+    "owned", "halo", "halo_counts", "send_rows", "send_counts", "owned_indptr", "owned_indices", "halo_indptr",
+    "halo_indices", "degrees", "halo_degrees", "labels", "split",
+)  # fmt: skip
+_SPARSE = ("features_indptr", "features_indices", "features_data")
+
+
+class Stored(BaseModel):
+    """One array's file: its size in bytes and the SHA-256 of its content."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    size: int
+    sha256: str
+
+
+class Manifest(BaseModel):
+    """What a part's folder holds, and what it was made from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    format: int
+    source: str
+    fingerprint: str
+    num_parts: int
+    index: int
+    num_nodes: int
+    num_classes: int
+    num_features: int
+    split_sizes: tuple[int, int, int]
+    arrays: dict[str, Stored]
+
+
+def fingerprint(identity: Mapping[str, Any]) -> str:
+    """Return the name of what a partition is made from: the data set's content and every option that changes it."""
+    text = json.dumps({"format": FORMAT, **identity}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def part_dir(folder: Path, index: int) -> Path:
+    """Return the folder of one part."""
+    return folder / f"part.{index}"
+
+
+def write_parts(folder: Path, source: str, print_: str, parts: Iterable[Part]) -> None:
+    """Write a partition, whole or not at all: aside, then renamed.
+
+    Args:
+        folder: Where it is to stand; what stands there already is kept.
+        source: The data set's name, for people.
+        print_: The `fingerprint` of what it is made from.
+        parts: The parts, in order; one is held at a time.
+
+    Raises:
+        InputError: The folder cannot be written.
+    """
+    aside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    try:
+        aside.mkdir(parents=True)
+        for part in parts:
+            _write_part(part_dir(aside, part.index), source, print_, part)
+        if folder.exists():
+            return
+        aside.rename(folder)
+    except OSError as error:
+        raise InputError(f"{folder}: the partition cannot be written: {error.strerror}; set --partition-dir") from None
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _write_part(folder: Path, source: str, print_: str, part: Part) -> None:
+    folder.mkdir()
+    arrays = {name: _store(folder, name, array) for name, array in _arrays(part).items()}
+    manifest = Manifest(
+        format=FORMAT,
+        source=source,
+        fingerprint=print_,
+        num_parts=part.num_parts,
+        index=part.index,
+        num_nodes=part.num_nodes,
+        num_classes=part.num_classes,
+        num_features=part.num_features,
+        split_sizes=part.split_sizes,
+        arrays=arrays,
+    )
+    (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
+
+
+def _arrays(part: Part) -> dict[str, NDArray[Any]]:
+    arrays = {name: getattr(part, name) for name in _ARRAYS}
+    if isinstance(part.features, sp.csr_array):
+        sparse = (part.features.indptr.astype(np.int64), part.features.indices.astype(np.int32), part.features.data)
+        return arrays | dict(zip(_SPARSE, sparse, strict=True))
+    return arrays | {"features": part.features}
+
+
+def _store(folder: Path, name: str, array: NDArray[Any]) -> Stored:
+    path = folder / f"{name}.npy"
+    np.save(path, np.ascontiguousarray(array), allow_pickle=False)
+    return Stored(size=path.stat().st_size, sha256=_sha256(path))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def load_part(folder: Path, index: int, num_parts: int, print_: str) -> Part:
+    """Map one part of a partition, after checking every byte of it.
+
+    Args:
+        folder: The partition.
+        index: Which part; no other part's files are opened.
+        num_parts: How many parts there must be.
+        print_: The `fingerprint` that the partition must have.
+
+    Raises:
+        InputError: It is missing, damaged, or made from something else.
+    """
+    own = part_dir(folder, index)
+    manifest = _read_manifest(own / MANIFEST)
+    if manifest.fingerprint != print_ or (manifest.num_parts, manifest.index) != (num_parts, index):
+        raise InputError(
+            f"{own}: this is part {manifest.index} of {manifest.num_parts} of {manifest.source}, made from other data "
+            f"or with other options than this run's part {index} of {num_parts}: delete {folder}, or name another "
+            "--partition-dir"
+        )
+    arrays = {name: _load(own / f"{name}.npy", stored) for name, stored in manifest.arrays.items()}
+    shape = (len(arrays["owned"]), manifest.num_features)
+    sparse = _SPARSE[0] in arrays
+    features = (
+        sp.csr_array((arrays[_SPARSE[2]], arrays[_SPARSE[1]], arrays[_SPARSE[0]].astype(np.int32)), shape=shape)
+        if sparse
+        else arrays["features"]
+    )
+    return Part(
+        index=index,
+        num_nodes=manifest.num_nodes,
+        num_classes=manifest.num_classes,
+        split_sizes=manifest.split_sizes,
+        features=features,
+        **{name: arrays[name] for name in _ARRAYS},
+    )
+
+
+def _read_manifest(path: Path) -> Manifest:
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(manifest, dict) and manifest.get("format") != FORMAT:
+            raise InputError(
+                f"{path}: partition format {manifest.get('format')!r}, this version reads {FORMAT}: delete the "
+                "partition, it is made again"
+            )
+        return Manifest.model_validate(manifest)
+    except FileNotFoundError:
+        raise InputError(f"{path}: this part is missing: delete the partition's folder, it is made again") from None
+    except (OSError, ValidationError, ValueError) as error:
+        raise InputError(f"{path}: damaged: {str(error).splitlines()[0]}; delete the partition, it is made again") from None
+
+
+def _load(path: Path, stored: Stored) -> NDArray[Any]:
+    try:
+        size = path.stat().st_size
+        if size != stored.size:
+            raise InputError(f"{path}: {size} bytes, {stored.size} were written: delete the partition, it is made again")
+        if _sha256(path) != stored.sha256:
+            raise InputError(f"{path}: damaged, its SHA-256 is another: delete the partition, it is made again")
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    return array

@@ -1,0 +1,53 @@
+"""From a data set's name to a partition on disk: the fitting one that is there, or a new one."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from loguru import logger
+
+from unilaunch_gcn.datasets import data_folder, open_dataset
+from unilaunch_gcn.part_store import fingerprint, part_dir, write_parts
+from unilaunch_gcn.partition import assign, halo_size, order_nodes, split_parts
+from unilaunch_gcn.spec import PartitionSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition on disk.
+
+    Attributes:
+        folder: Where it is.
+        fingerprint: What it is made from.
+    """
+
+    folder: Path
+    fingerprint: str
+
+
+def prepare(options: PartitionSpec, num_parts: int) -> Partition:
+    """Return the partition that *options* describe; make it when it is not there.
+
+    Raises:
+        InputError: The data set is unknown or damaged, or a folder cannot be written.
+    """
+    dataset = open_dataset(
+        options.dataset, options.data_dir, options.mirror, options.split_seed, options.normalize_features
+    )
+    print_ = fingerprint({**dataset.identity, "num_parts": num_parts, "balance": options.balance})
+    root = options.partition_dir or data_folder(options.data_dir) / "partitions"
+    folder = root / f"{Path(dataset.name).stem}-{num_parts}-{print_[:12]}"
+    if part_dir(folder, num_parts - 1).exists():
+        logger.info("partition: {}", folder)
+        return Partition(folder, print_)
+    begin = time.perf_counter()
+    graph = dataset.load()
+    logger.info("{}: {:,} nodes, {:,} edges", dataset.name, graph.num_nodes, len(graph.indices) // 2)
+    owner = assign(graph, num_parts, options.balance)
+    halo = halo_size(graph, owner, num_parts)
+    write_parts(folder, dataset.name, print_, split_parts(graph, order_nodes(graph, owner, num_parts)))
+    logger.info(
+        "partition: {} parts, halo {:,} ({:.1%} of the nodes), {:.1f} s: {}",
+        num_parts, halo, halo / graph.num_nodes, time.perf_counter() - begin, folder,
+    )  # fmt: skip
+    return Partition(folder, print_)

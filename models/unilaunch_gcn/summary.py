@@ -1,0 +1,23 @@
+"""What a person reads at the end of a training."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from unilaunch.model import Session
+
+
+def show(result: Mapping[str, Any], session: Session) -> None:
+    """Print the summary of a training, as rank 0."""
+    communication = result["communication_seconds"] / max(result["seconds_per_epoch"], 1e-12)
+    rows = [
+        ("graph", f"{result['dataset']}, {result['num_nodes']:,} nodes in {result['num_parts']} parts"),
+        ("ran on", f"{session.backend.name}, {session.placement.device}, {session.world.size} ranks"),
+        ("loss", f"{result['loss'][0]:.4f} -> {result['loss'][-1]:.4f} in {result['epochs']} epochs"),
+        ("accuracy", ", ".join(f"{use} {result[f'{use}_accuracy']:.1%}" for use in ("train", "val", "test"))),
+        ("seconds per epoch", f"{result['seconds_per_epoch']:.4f}, of which {communication:.0%} communication"),
+        ("halo traffic", f"{result['bytes_per_epoch']:,} bytes per epoch"),
+        ("result", str(session.output.result)),
+        ("logs", f"{session.output.root}/rank.*/"),
+    ]
+    width = max(len(name) for name, _ in rows)
+    print("\n".join(f"  {name:<{width}}  {value}" for name, value in rows))  # noqa: T201  (the summary)

@@ -1,0 +1,294 @@
+"""The GCN in PyTorch: the one module here that imports torch."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812  (its name in every PyTorch program)
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from unilaunch.backend import Collectives
+from unilaunch_gcn.dropout import column_keys, row_keys, stream_keys, threshold
+from unilaunch_gcn.graph import TEST, TRAIN, VAL
+from unilaunch_gcn.layers import Layer
+from unilaunch_gcn.meter import Meter
+from unilaunch_gcn.network import Network, Problem, count_right, initial_weights, views
+from unilaunch_gcn.normalization import edge_values, row_scale
+from unilaunch_gcn.partition import Part
+from unilaunch_gcn.setting import Setting
+from unilaunch_torch.linear import OnHost, Operator, apply
+from unilaunch_torch.sparse import SparseMatrix
+
+def forward(
+    layers: Sequence[Layer],
+    weights: Sequence[torch.Tensor],
+    inputs: Operator,
+    aggregate: Operator,
+    mask: Callable[[int], torch.Tensor] | None,
+) -> torch.Tensor:
+    """Return the logits of the owned nodes. (num_owned, num_classes)
+
+    Args:
+        layers: The layers.
+        weights: Each layer's. (width_in, width_out)
+        inputs: The features, as an operator on the first weights.
+        aggregate: A_hat.
+        mask: Returns the dropout mask of the rows that enter a layer; None for evaluation.
+    """
+    rows = apply(inputs, weights[0])
+    if layers[0].order == "product first":
+        rows = apply(aggregate, rows)
+    for depth, (layer, weight) in enumerate(zip(layers[1:], weights[1:], strict=True), start=1):
+        rows = F.relu(rows)
+        if mask:
+            rows = rows * mask(depth)
+        product_first = layer.order == "product first"
+        rows = apply(aggregate, rows @ weight) if product_first else apply(aggregate, rows) @ weight
+    return rows
+
+
+def loss_and_gradients(
+    logits: torch.Tensor, labels: torch.Tensor, share: torch.Tensor, weights: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    """Return this rank's share of the loss, and its gradient by each weight.
+
+    Args:
+        logits: (num_owned, num_classes)
+        labels: (num_owned,) int64
+        share: What each node's loss counts: 1 / (all training nodes) or 0. (num_owned,)
+        weights: What the logits were made from.
+    """
+    loss = (F.cross_entropy(logits, labels, reduction="none") * share).sum()
+    return loss.detach(), torch.autograd.grad(loss, list(weights))
+
+
+class TorchNetwork(Network):
+    """The GCN on the host: torch's autograd over the operators that both frameworks share."""
+
+    def __init__(self, problem: Problem) -> None:
+        setting = problem.setting
+        self.problem, self.layers = problem, setting.layers
+        self.flat: NDArray[np.floating] = initial_weights(setting.layers, setting.seed).astype(setting.dtype)
+        self.tensors = [torch.from_numpy(view).requires_grad_() for view in views(self.flat, setting.layers)]
+        self.labels = torch.from_numpy(np.maximum(problem.part.labels, 0))
+        self.share = torch.from_numpy(problem.part.loss_share().astype(setting.dtype))
+
+    @override
+    def gradient(self, epoch: int) -> NDArray[np.float64]:
+        loss, gradients = loss_and_gradients(self._forward(epoch), self.labels, self.share, self.tensors)
+        return np.concatenate([[loss.item()], *(gradient.numpy().ravel() for gradient in gradients)], dtype=np.float64)
+
+    @override
+    def evaluate(self) -> NDArray[np.float64]:
+        return count_right(self.logits(), self.problem.part)
+
+    @override
+    def logits(self) -> NDArray[np.floating]:
+        with torch.no_grad():
+            logits: NDArray[np.floating] = self._forward(None).numpy()
+        return logits
+
+    @override
+    def weights(self) -> list[NDArray[np.floating]]:
+        return [view.copy() for view in views(self.flat, self.layers)]
+
+    def _forward(self, epoch: int | None) -> torch.Tensor:
+        problem = self.problem
+        inputs, aggregate = OnHost(problem.inputs.operator(epoch)), OnHost(problem.aggregate)
+        mask = None if epoch is None or not problem.setting.dropout else self._mask(epoch)
+        return forward(self.layers, self.tensors, inputs, aggregate, mask)
+
+    def _mask(self, epoch: int) -> Callable[[int], torch.Tensor]:
+        return lambda depth: torch.from_numpy(self.problem.mask(epoch, depth))
+
+
+class TorchDeviceNetwork(Network):
+    """The GCN on a device: features, masks, halo and weights stay in its memory.
+
+    Args:
+        setting: What is trained.
+        part: This rank's part.
+        collectives: The ranks' collectives on tensors of the device.
+        meter: Counts bytes and waiting.
+        device_name: The device: "cuda:0".
+    """
+
+    def __init__(
+        self, setting: Setting, part: Part, collectives: Collectives, meter: Meter, device_name: str
+    ) -> None:
+        device = torch.device(device_name)
+        self.setting, self.layers = setting, setting.layers
+        self.flat = torch.as_tensor(initial_weights(setting.layers, setting.seed).astype(setting.dtype), device=device)
+        self.tensors = [view.requires_grad_() for view in views(self.flat, setting.layers)]
+        self.labels = torch.as_tensor(np.maximum(part.labels, 0), device=device)
+        self.share = torch.as_tensor(part.loss_share().astype(setting.dtype), device=device)
+        self.known = torch.as_tensor(np.array(part.labels), device=device)
+        self.split = torch.as_tensor(np.array(part.split), device=device)
+        self.dropout = DeviceDropout(setting, part, device)
+        self.aggregate = DeviceAggregation(part, collectives, meter, setting.dtype, device)
+        self.inputs = DeviceInputs(setting, part, self.aggregate, self.dropout, device)
+        # One type for the sum over ranks: HCCL has no float64.
+        self.summed = torch.float32 if device.type == "npu" else torch.float64
+
+    @override
+    def gradient(self, epoch: int) -> torch.Tensor:
+        loss, gradients = loss_and_gradients(self._forward(epoch), self.labels, self.share, self.tensors)
+        return torch.cat([loss.reshape(1), *(gradient.reshape(-1) for gradient in gradients)]).to(self.summed)
+
+    @override
+    def evaluate(self) -> torch.Tensor:
+        with torch.no_grad():
+            logits = self._forward(None)
+        right = logits.argmax(dim=1) == self.known
+        counts = [(right & (self.split == use)).sum() for use in (TRAIN, VAL, TEST)]
+        validated = self.split == VAL
+        loss = F.cross_entropy(logits[validated].to(self.summed), self.labels[validated], reduction="sum")
+        return torch.stack([*(count.to(self.summed) for count in counts), loss])
+
+    @override
+    def logits(self) -> NDArray[np.floating]:
+        with torch.no_grad():
+            logits: NDArray[np.floating] = self._forward(None).cpu().numpy()
+        return logits
+
+    @override
+    def weights(self) -> list[NDArray[np.floating]]:
+        return [view.detach().cpu().numpy().copy() for view in views(self.flat, self.layers)]
+
+    def _forward(self, epoch: int | None) -> torch.Tensor:
+        mask = None if epoch is None or not self.setting.dropout else self._mask(epoch)
+        return forward(self.layers, self.tensors, self.inputs.operator(epoch), self.aggregate, mask)
+
+    def _mask(self, epoch: int) -> Callable[[int], torch.Tensor]:
+        return lambda depth: self.dropout.rows(epoch, depth, self.layers[depth].width_in)
+
+
+class DeviceAggregation:
+    """A_hat on a device; the same operator as `aggregation.Aggregation`, with the halo in the device's memory."""
+
+    def __init__(
+        self, part: Part, collectives: Collectives, meter: Meter, dtype: np.dtype[np.floating], device: torch.device
+    ) -> None:
+        self.collectives, self.meter = collectives, meter
+        scale, halo_scale = row_scale(part.degrees), row_scale(part.halo_degrees)
+        num_owned, num_halo = part.num_owned, part.num_halo
+        inside = edge_values(part.owned_indptr, part.owned_indices, scale, scale, dtype)
+        outside = edge_values(part.halo_indptr, part.halo_indices, scale, halo_scale, dtype)
+        self.owned = SparseMatrix(part.owned_indptr, part.owned_indices, inside, (num_owned, num_owned), device)
+        self.remote = SparseMatrix(part.halo_indptr, part.halo_indices, outside, (num_owned, num_halo), device)
+        self.diagonal = torch.as_tensor((scale * scale).astype(dtype)[:, None], device=device)
+        self.send_rows = torch.as_tensor(part.send_rows.astype(np.int64), device=device)
+        self.send_counts, self.receive_counts = part.send_counts.tolist(), part.halo_counts.tolist()
+
+    def matmat(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the owned rows of A_hat @ H; all ranks must call it. (num_owned, width)"""
+        sent = rows.index_select(0, self.send_rows)
+        received = rows.new_empty(sum(self.receive_counts), rows.shape[1])
+        exchange = self.collectives.exchange(sent, self.send_counts, received, self.receive_counts)
+        self.meter.received(received.nbytes)
+        product = self.owned.matmat(rows) + self.diagonal * rows
+        with self.meter.communication():
+            exchange.wait()
+        return product + self.remote.matmat(received)
+
+    rmatmat = matmat
+
+
+class DeviceDropout:
+    """The masks of `dropout`, made on the device: 32-bit words in int64, since torch has no unsigned products."""
+
+    def __init__(self, setting: Setting, part: Part, device: torch.device) -> None:
+        self.setting, self.nodes, self.device = setting, part.owned, device
+        self.least = min(threshold(setting.dropout), 2**32 - 1)
+        self.scale = 1.0 / (1.0 - setting.dropout)
+        self.dtype = getattr(torch, setting.dtype.name)
+
+    def rows(self, epoch: int, depth: int, width: int) -> torch.Tensor:
+        """Return the mask of the owned rows that enter layer *depth*. (num_owned, width)"""
+        rows, columns = self._keys(epoch, depth, np.arange(width))
+        return self._mask(rows[:, None] ^ columns)
+
+    def entries(self, epoch: int, row: torch.Tensor, column: torch.Tensor, width: int) -> torch.Tensor:
+        """Return the mask of single features, given the local row and the column of each. (entries,)"""
+        rows, columns = self._keys(epoch, 0, np.arange(width))
+        return self._mask(rows[row] ^ columns[column])
+
+    def _keys(self, epoch: int, depth: int, columns: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
+        keys = stream_keys(self.setting.seed, epoch, depth)
+        words = row_keys(self.nodes, keys), column_keys(columns, keys)
+        first, second = (torch.as_tensor(word.astype(np.int64), device=self.device) for word in words)
+        return first, second
+
+    def _mask(self, words: torch.Tensor) -> torch.Tensor:
+        words ^= words >> 16
+        words = (words * 0x7FEB352D) & 0xFFFFFFFF
+        words ^= words >> 15
+        words = (words * 0x846CA68B) & 0xFFFFFFFF
+        words ^= words >> 16
+        return (words >= self.least).to(self.dtype) * self.scale
+
+
+class DeviceInputs:
+    """The features on a device; the same operators as `inputs.Inputs`."""
+
+    def __init__(
+        self, setting: Setting, part: Part, aggregate: DeviceAggregation, dropout: DeviceDropout, device: torch.device
+    ) -> None:
+        self.setting, self.aggregate, self.dropout = setting, aggregate, dropout
+        self.order = setting.layers[0].order
+        features: Any = part.features.astype(setting.dtype)
+        if hasattr(features, "indptr") and self.order == "product first":
+            transposed = features.T.tocsr()
+            rank_of = features.copy()
+            rank_of.data = np.arange(features.nnz)
+            self.from_rows = torch.as_tensor(rank_of.T.tocsr().data, device=device)
+            self.sparse: tuple[SparseMatrix, SparseMatrix] | None = (
+                SparseMatrix(features.indptr, features.indices, features.data, features.shape, device),
+                SparseMatrix(transposed.indptr, transposed.indices, transposed.data, transposed.shape, device),
+            )
+            return
+        self.sparse = None
+        dense = torch.as_tensor(features.toarray() if hasattr(features, "indptr") else np.array(features), device=device)
+        self.dense = aggregate.matmat(dense) if self.order == "aggregated once" else dense
+
+    def operator(self, epoch: int | None) -> Operator:
+        """Return the operator that the first layer applies to its weights; None stands for evaluation."""
+        dropped = epoch is not None and bool(self.setting.dropout)
+        if self.sparse:
+            return _SparseFeatures(self.sparse, self._sparse_values(epoch) if epoch is not None and dropped else None)
+        features = self.dense
+        if epoch is not None and dropped:
+            features = features * self.dropout.rows(epoch, 0, features.shape[1])
+        return _DenseFeatures(self.aggregate.matmat(features) if self.order == "aggregation first" else features)
+
+    def _sparse_values(self, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
+        matrix = self.sparse[0]  # type: ignore[index]
+        mask = self.dropout.entries(epoch, matrix.row_of_entry(), matrix.indices, matrix.shape[1])
+        values = matrix.values * mask
+        return values, values[self.from_rows]
+
+
+class _SparseFeatures:
+    def __init__(
+        self, matrices: tuple[SparseMatrix, SparseMatrix], values: tuple[torch.Tensor, torch.Tensor] | None
+    ) -> None:
+        self.matrices, self.values = matrices, values or (matrices[0].values, matrices[1].values)
+
+    def matmat(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.matrices[0].matmat(rows, self.values[0])
+
+    def rmatmat(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.matrices[1].matmat(rows, self.values[1])
+
+
+class _DenseFeatures:
+    def __init__(self, features: torch.Tensor) -> None:
+        self.features = features
+
+    def matmat(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.features @ rows
+
+    def rmatmat(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.features.T @ rows

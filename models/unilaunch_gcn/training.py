@@ -1,0 +1,156 @@
+"""The whole training on one page: part, network, epochs, result. Numbers only; no framework's tensor."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from loguru import logger
+from pydantic import JsonValue
+
+from unilaunch.model import Session
+from unilaunch_gcn.graph import TRAIN
+from unilaunch_gcn.layers import Layer, plan_layers
+from unilaunch_gcn.loading import load_network
+from unilaunch_gcn.meter import Meter
+from unilaunch_gcn.network import Network
+from unilaunch_gcn.optimizer import Adam
+from unilaunch_gcn.part_store import load_part
+from unilaunch_gcn.partition import Part
+from unilaunch_gcn.preparation import prepare
+from unilaunch_gcn.spec import GcnSpec
+
+#: Seconds between two lines of progress.
+_PROGRESS = 2.0
+
+
+def train(options: GcnSpec, session: Session) -> dict[str, JsonValue]:
+    """Train the GCN on this rank's part, and return what stands in `result.json`; every rank returns the same."""
+    part = _load_part(options, session)
+    layers = plan_layers(options, part.num_features, part.num_classes)
+    meter = Meter()
+    with session.together("build network"):
+        network = load_network(session, options, part, layers, meter)
+    setup_bytes = meter.read()[1]
+    session.output.record(phase="train", owned=part.num_owned, halo=part.num_halo)
+    logger.info("part {}: {:,} owned nodes, {:,} halo nodes", part.index, part.num_owned, part.num_halo)
+    history = _Epochs(options, session, network, part, layers, meter).run()
+    return _result(options, session, part, history, setup_bytes)
+
+
+def _load_part(options: GcnSpec, session: Session) -> Part:
+    """Let rank 0 find or make the partition, and map this rank's part of it."""
+    world, place = session.world, None
+    with session.together("partition"):
+        if world.rank == 0:
+            partition = prepare(options, world.size)
+            place = [str(partition.folder), partition.fingerprint]
+    folder, fingerprint = cast("list[str]", session.peers.share(cast("JsonValue", place))[0])
+    with session.together("load part"):
+        return load_part(Path(folder), world.rank, world.size, fingerprint)
+
+
+class _Epochs:
+    """The epochs of one training, and what they leave."""
+
+    def __init__(
+        self, options: GcnSpec, session: Session, network: Network, part: Part, layers: list[Layer], meter: Meter
+    ) -> None:
+        self.options, self.session, self.network, self.part, self.meter = options, session, network, part, meter
+        flat = network.flat
+        decayed = layers[0].width_in * layers[0].width_out
+        self.adam = Adam(flat, flat * 0.0, options.lr, options.weight_decay, decayed)
+        self.losses: list[float] = []
+        self.evaluations: list[dict[str, float]] = []
+        self.epoch_seconds: list[float] = []
+        self.communication: list[float] = []
+        self.bytes_per_epoch = 0
+        self.said = time.perf_counter()
+
+    def run(self) -> "_Epochs":
+        """Train to the last epoch, or until the validation loss has not fallen for long enough."""
+        for epoch in range(self.options.epochs):
+            self._step(epoch)
+            last = epoch + 1 == self.options.epochs
+            if last or (epoch + 1) % self.options.eval_every == 0:
+                self._evaluate(epoch)
+                if self._out_of_patience():
+                    logger.info("epoch {}: validation loss has not fallen for {} evaluations: the end",
+                                epoch + 1, self.options.patience)  # fmt: skip
+                    break
+            self._say(epoch, last=last)
+        return self
+
+    def _step(self, epoch: int) -> None:
+        begin = time.perf_counter()
+        fused = self.network.gradient(epoch)
+        with self.meter.communication():
+            self.session.collectives.all_reduce(fused)
+        summed = self.network.local(fused)
+        self.losses.append(float(summed[0]))
+        self.adam.step(summed[1:])
+        self.epoch_seconds.append(time.perf_counter() - begin)
+        seconds, self.bytes_per_epoch = self.meter.read()
+        self.communication.append(seconds)
+
+    def _evaluate(self, epoch: int) -> None:
+        counts = self.network.evaluate()
+        self.session.collectives.all_reduce(counts)
+        self.meter.read()
+        sizes = self.part.split_sizes
+        train, val, test, loss = (float(count) for count in self.network.local(counts))
+        shares = [right / max(1, size) for right, size in zip((train, val, test), sizes, strict=True)]
+        names = ("train_accuracy", "val_accuracy", "test_accuracy")
+        evaluation = {"epoch": epoch + 1, **dict(zip(names, shares, strict=True)), "val_loss": loss / max(1, sizes[1])}
+        self.evaluations.append(evaluation)
+        self.session.output.record(**evaluation, loss=self.losses[-1])
+
+    def _out_of_patience(self) -> bool:
+        patience = self.options.patience
+        losses = [evaluation["val_loss"] for evaluation in self.evaluations]
+        return patience is not None and len(losses) > patience and min(losses[-patience:]) >= min(losses[:-patience])
+
+    def _say(self, epoch: int, *, last: bool) -> None:
+        now = time.perf_counter()
+        if epoch == 0 or last or now - self.said >= _PROGRESS:
+            self.said = now
+            accuracy = f", val {self.evaluations[-1]['val_accuracy']:.1%}" if self.evaluations else ""
+            logger.info("epoch {}/{}: loss {:.4f}{}, {:.4f} s", epoch + 1, self.options.epochs, self.losses[-1],
+                        accuracy, self.epoch_seconds[-1])  # fmt: skip
+
+
+def _result(
+    options: GcnSpec, session: Session, part: Part, history: _Epochs, setup_bytes: int
+) -> dict[str, JsonValue]:
+    # The first epoch allocates and warms up; it counts only when there is no other.
+    seconds = float(np.median(history.epoch_seconds[1:] or history.epoch_seconds))
+    waiting = float(np.median(history.communication[1:] or history.communication))
+    ranks = cast("list[Mapping[str, Any]]", session.peers.share({
+        "owned": part.num_owned,
+        "halo": part.num_halo,
+        "training_nodes": int((part.split == TRAIN).sum()),
+        "bytes_per_epoch": history.bytes_per_epoch,
+        "setup_bytes": setup_bytes,
+        "seconds_per_epoch": seconds,
+        "communication_seconds": waiting,
+    }))  # fmt: skip
+    slowest = max(ranks, key=lambda rank: rank["seconds_per_epoch"])
+    final = history.evaluations[-1]
+    return {
+        "dataset": options.dataset,
+        "num_nodes": part.num_nodes,
+        "num_parts": part.num_parts,
+        "epochs": len(history.losses),
+        "loss": history.losses,
+        "train_accuracy": final["train_accuracy"],
+        "val_accuracy": final["val_accuracy"],
+        "test_accuracy": final["test_accuracy"],
+        "seconds_per_epoch": slowest["seconds_per_epoch"],
+        "compute_seconds": slowest["seconds_per_epoch"] - slowest["communication_seconds"],
+        "communication_seconds": slowest["communication_seconds"],
+        "bytes_per_epoch": sum(rank["bytes_per_epoch"] for rank in ranks),
+        "setup_bytes": sum(rank["setup_bytes"] for rank in ranks),
+        "evaluations": cast("JsonValue", history.evaluations),
+        "ranks": cast("JsonValue", ranks),
+    }

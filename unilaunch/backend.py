@@ -1,0 +1,134 @@
+"""What a framework and a transport must offer: `Backend`, `Collectives`, `Peers`. The core knows no more of them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from socket import socket
+from typing import Any
+
+from pydantic import JsonValue
+
+from unilaunch.world import World
+
+
+class Peers(ABC):
+    """The ranks as people at one table: small messages, agreed on by all. Never a pickle."""
+
+    @abstractmethod
+    def share(self, value: JsonValue) -> list[JsonValue]:
+        """Return every rank's *value*, by rank. All ranks must call it; waiting costs next to no processor time."""
+
+
+class Exchange(ABC):
+    """An exchange of rows under way."""
+
+    @abstractmethod
+    def progress(self) -> None:
+        """Give the transport a moment; cheap, called between pieces of other work."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Return when all rows have arrived and the sent buffer is free."""
+
+
+class Collectives(ABC):
+    """The data path between ranks, on the buffers of one kind of memory (host arrays, or a framework's tensors)."""
+
+    @abstractmethod
+    def all_reduce(self, buffer: Any) -> None:
+        """Replace *buffer* by its sum over all ranks; the same bits on every rank and in every run."""
+
+    @abstractmethod
+    def exchange(
+        self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]
+    ) -> Exchange:
+        """Start to send rows to and receive rows from every rank (a variable all-to-all).
+
+        Args:
+            send: Rows, grouped by the rank they go to. (sum(send_counts), width)
+            send_counts: Rows to each rank. (size,)
+            receive: Where rows arrive, grouped by the rank they come from. (sum(receive_counts), width)
+            receive_counts: Rows from each rank. (size,)
+        """
+
+    @abstractmethod
+    def broadcast(self, buffer: Any, root: int) -> None:
+        """Replace *buffer* by rank *root*'s."""
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Return when every rank has come here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What a rank runs on.
+
+    Attributes:
+        device: "cpu", "cuda" or "npu".
+        index: The device's index among those visible to this process; 0 on cpu.
+        threads: Threads that this rank may use.
+    """
+
+    device: str
+    index: int
+    threads: int
+
+    def __str__(self) -> str:
+        """Return "cpu" or "cuda:1"."""
+        return self.device if self.device == "cpu" else f"{self.device}:{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """Where rank 0 is.
+
+    Attributes:
+        address: An address of rank 0's host that every rank reached.
+        port: The port that rank 0 holds.
+        interface: This host's network interface towards that address.
+        listener: Rank 0's bound and listening socket; None on the others, and when the user chose the port.
+    """
+
+    address: str
+    port: int
+    interface: str
+    listener: socket | None = None
+
+
+class Backend(ABC):
+    """A framework: its devices, and how its ranks talk to each other."""
+
+    #: The name in `--backend`.
+    name: str
+    #: The package that it needs, as it is imported.
+    framework: str
+    #: The kinds of device that it has, best first; "cpu" last.
+    devices: tuple[str, ...]
+
+    @abstractmethod
+    def variables(self, world: World, placement: Placement, rendezvous: Rendezvous | None) -> dict[str, str]:
+        """Return what the framework must find in the environment when it is imported. Pure; imports nothing."""
+
+    @abstractmethod
+    def start(self, world: World, placement: Placement) -> None:
+        """Import the framework, and take the device and the threads."""
+
+    @abstractmethod
+    def connect(self, world: World, placement: Placement, rendezvous: Rendezvous, timeout: float) -> Collectives:
+        """Start the framework's own communication (NCCL, HCCL, gloo) and return it. Never called for one rank.
+
+        Args:
+            world: Who this rank is.
+            placement: What it runs on.
+            rendezvous: Where rank 0 is.
+            timeout: Seconds to wait for the other ranks.
+        """
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End the framework's communication, if it was started."""
+
+    @abstractmethod
+    def versions(self) -> Mapping[str, str]:
+        """Return the versions that a result depends on, by package."""

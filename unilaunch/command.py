@@ -1,0 +1,23 @@
+"""A command that a plug-in adds to the command line, beside `run`."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from unilaunch.spec import Spec
+
+
+class Command(ABC):
+    """One command; its module must import nothing heavy, since `--help` loads it."""
+
+    #: One line for `--help`.
+    help: str
+    #: The type of its options.
+    spec: type[Spec]
+
+    @abstractmethod
+    def run(self, options: Any) -> int:
+        """Do it, and return the exit code.
+
+        Raises:
+            UnilaunchError: It cannot be done.
+        """

@@ -1,0 +1,45 @@
+"""What can be wrong, each with the exit code that the process ends with."""
+
+
+class UnilaunchError(Exception):
+    """Something that a person can put right; its text is one line: what was wrong, where, what was expected, what to do.
+
+    Attributes:
+        exit_code: What the process exits with. 2 means that the input was refused before anything was done.
+    """
+
+    exit_code = 2
+
+
+class SpecError(UnilaunchError):
+    """An option, a config file or a UNILAUNCH_ variable says something that is not allowed."""
+
+
+class EnvironmentMismatchError(UnilaunchError):
+    """The launcher's environment is incomplete, contradicts itself, or is not what MPI says."""
+
+
+class PlacementError(UnilaunchError):
+    """A rank has no device of the kind that was asked for."""
+
+
+class PluginError(UnilaunchError):
+    """A backend or a model is not installed, or its framework is not."""
+
+
+class InputError(UnilaunchError):
+    """A data set, a partition or another input file is missing, damaged, or does not fit."""
+
+
+class RendezvousError(UnilaunchError):
+    """The ranks did not find each other."""
+
+    exit_code = 1
+
+
+class RefusedTogetherError(UnilaunchError):
+    """What one rank refused, as every rank raises it."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code

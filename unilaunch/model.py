@@ -1,0 +1,80 @@
+"""What a model is to the launcher: a name, a spec of its options, and `run`."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic import JsonValue
+
+from unilaunch.agreement import agree
+from unilaunch.errors import UnilaunchError
+from unilaunch.spec import Spec
+
+if TYPE_CHECKING:
+    from unilaunch.backend import Backend, Collectives, Peers, Placement
+    from unilaunch.output.folder import OutputFolder
+    from unilaunch.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What a model is given.
+
+    Attributes:
+        world: Who this rank is.
+        placement: What it runs on.
+        backend: The framework, started.
+        peers: Small messages between the ranks.
+        collectives: The data path between the ranks: on host arrays on cpu, on the framework's tensors on a device.
+        output: Where logs and results go.
+        seed: Seed of everything that is drawn.
+    """
+
+    world: "World"
+    placement: "Placement"
+    backend: "Backend"
+    peers: "Peers"
+    collectives: "Collectives"
+    output: "OutputFolder"
+    seed: int
+
+    @contextmanager
+    def together(self, phase: str) -> Iterator[None]:
+        """Enter a phase that succeeds on all ranks or on none.
+
+        What one rank must refuse (a damaged file, say) is refused by all: each raises the first rank's error, none
+        waits for a rank that has gone. All ranks must enter.
+
+        Raises:
+            RefusedTogetherError: On every rank.
+        """
+        self.output.record(phase=phase)
+        refused: UnilaunchError | None = None
+        try:
+            yield
+        except UnilaunchError as error:
+            refused = error
+        agree(self.peers, refused)
+
+
+class Model(ABC):
+    """Something that `run` can train, on every backend. Its module must import nothing heavy: `--help` loads it."""
+
+    #: The name in `run NAME`.
+    name: str
+    #: The type of its options.
+    spec: type[Spec]
+
+    @abstractmethod
+    def check(self, options: Any, world_size: int) -> None:
+        """Refuse options that do not fit the number of ranks.
+
+        Raises:
+            SpecError: They do not.
+        """
+
+    @abstractmethod
+    def run(self, options: Any, session: Session) -> Mapping[str, JsonValue]:
+        """Train, and return what stands in `result.json`; every rank returns the same."""

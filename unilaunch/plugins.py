@@ -1,0 +1,53 @@
+"""Backends, models and commands by entry point: what we ship comes through the same door as a third party's."""
+
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from typing import Any
+
+from unilaunch.backend import Backend
+from unilaunch.command import Command
+from unilaunch.errors import PluginError
+from unilaunch.model import Model
+
+BACKENDS = "unilaunch.backends"
+MODELS = "unilaunch.models"
+COMMANDS = "unilaunch.commands"
+
+
+@cache
+def _installed(group: str) -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=group)}
+
+
+def _load(group: str, kind: str, name: str) -> Any:
+    installed = _installed(group)
+    if name not in installed:
+        raise PluginError(f"no {kind} {name!r}; installed: {', '.join(sorted(installed)) or 'none'}")
+    return installed[name].load()()
+
+
+def models() -> dict[str, Model]:
+    """Return every installed model by name."""
+    return {name: _load(MODELS, "model", name) for name in sorted(_installed(MODELS))}
+
+
+def commands() -> dict[str, Command]:
+    """Return every command that a plug-in adds, by name."""
+    return {name: _load(COMMANDS, "command", name) for name in sorted(_installed(COMMANDS))}
+
+
+def load_backend(name: str) -> Backend:
+    """Return the backend *name*, or with "auto" the first whose framework is installed; imports no framework.
+
+    Raises:
+        PluginError: There is none of that name, or its framework is not installed.
+    """
+    if name == "auto":
+        name = next((known for known in ("torch", "mindspore") if find_spec(known)), "")
+        if not name:
+            raise PluginError("no framework is installed: pip install 'unilaunch[torch]' or 'unilaunch[mindspore]'")
+    backend: Backend = _load(BACKENDS, "backend", name)
+    if find_spec(backend.framework) is None:
+        raise PluginError(f"backend {name!r} needs its framework: pip install 'unilaunch[{name}]'")
+    return backend

@@ -1,0 +1,1 @@
+"""Being one rank of a job."""

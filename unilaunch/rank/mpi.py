@@ -1,0 +1,169 @@
+"""MPI: the one module that imports mpi4py. The ranks' agreements, and the collectives on host arrays."""
+
+import json
+import os
+import time
+from array import array
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import JsonValue
+from typing_extensions import override
+
+from unilaunch.backend import Collectives, Exchange, Peers
+from unilaunch.errors import EnvironmentMismatchError
+from unilaunch.world import Found
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+LIBRARY = "MPI4PY_LIBMPI"
+_LAUNCHERS = {"orterun", "orted", "prterun", "prted", "mpirun"}
+_TRANSPORT = ("OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_mtl")
+
+
+def variables(found: Found, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what MPI is to find in the environment before it is initialised; nothing that the user exported.
+
+    - The libmpi of the mpirun that started us: a wheel's would else be taken under the system's mpirun.
+    - On one host, shared memory and nothing else: the search for network devices takes Open MPI 5 a second.
+    - More ranks than processors: a waiting rank gives its processor to one that computes.
+    """
+    chosen = {}
+    if LIBRARY not in environ and (library := _launchers_library()):
+        chosen[LIBRARY] = str(library)
+    if found.local_size == found.size and not any(name in environ for name in _TRANSPORT):
+        chosen |= {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader"}  # vader: also an alias of 5's sm
+        chosen |= {"OMPI_MCA_mtl": "^ofi"} if found.launcher == "Open MPI 5" else {}
+    if found.local_size > (os.cpu_count() or 1) and "OMPI_MCA_mpi_yield_when_idle" not in environ:
+        chosen["OMPI_MCA_mpi_yield_when_idle"] = "1"
+    return chosen
+
+
+def _launchers_library() -> Path | None:
+    """Return the libmpi that belongs to the mpirun among this process's ancestors; None if it cannot be told."""
+    process = os.getppid()
+    while process > 1:
+        try:
+            program = Path(f"/proc/{process}/exe").readlink()
+            process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            return None
+        if program.name in _LAUNCHERS:
+            prefix = program.parent.parent
+            candidates = [prefix / "lib", prefix / "lib64", *sorted(prefix.glob("lib/*-linux-gnu"))]
+            return next((lib / "libmpi.so.40" for lib in candidates if (lib / "libmpi.so.40").exists()), None)
+    return None
+
+
+def join(found: Found) -> "MpiPeers":
+    """Initialise MPI and return the ranks' table.
+
+    Raises:
+        EnvironmentMismatchError: mpi4py or libmpi is missing, or MPI counts other ranks than the launcher's variables.
+    """
+    try:
+        import mpi4py
+
+        mpi4py.rc.thread_level = "serialized"
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise EnvironmentMismatchError(
+            f"{found.launcher} started {found.size} ranks, and MPI cannot be loaded: {' '.join(str(error).split())}; "
+            "pip install mpi4py, and an MPI: pip install 'unilaunch[mpi]' or the system's"
+        ) from None
+    comm = MPI.COMM_WORLD
+    if (comm.rank, comm.size) != (found.rank, found.size):
+        library = MPI.Get_library_version().split(",")[0].strip()
+        raise EnvironmentMismatchError(
+            f"{found.launcher} says rank {found.rank} of {found.size}, and MPI ({library}) says rank {comm.rank} of "
+            f"{comm.size}: mpirun and libmpi do not belong together; set {LIBRARY} to the libmpi.so of this mpirun"
+        )
+    return MpiPeers(comm)
+
+
+class MpiPeers(Peers):
+    """Agreements over MPI. JSON travels, never a pickle."""
+
+    def __init__(self, comm: "MPI.Intracomm") -> None:
+        self.comm = comm
+
+    @override
+    def share(self, value: JsonValue) -> list[JsonValue]:
+        message = json.dumps(value).encode()
+        sizes = array("i", [0] * self.comm.size)
+        _settle(self.comm.Iallgather(array("i", [len(message)]), sizes))
+        received = bytearray(sum(sizes))
+        _settle(self.comm.Iallgatherv(message, [received, list(sizes)]))
+        ends = [sum(sizes[: rank + 1]) for rank in range(self.comm.size)]
+        return [json.loads(received[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
+
+    def collectives(self) -> "MpiCollectives":
+        """Return the data path on host arrays, on a communicator of its own."""
+        return MpiCollectives(self.comm.Dup())
+
+    def abort(self, exit_code: int) -> None:
+        """End every rank of the job, at once."""
+        self.comm.Abort(exit_code)
+
+
+def _settle(request: "MPI.Request") -> None:
+    """Wait for *request* without spinning: the others may be at work on the processors that we share."""
+    pause = 0.0
+    while not request.Test():
+        time.sleep(pause)
+        pause = min(pause + 0.0002, 0.01)
+
+
+class MpiCollectives(Collectives):
+    """Collectives on contiguous host arrays, sent from and received into the arrays themselves."""
+
+    def __init__(self, comm: "MPI.Intracomm") -> None:
+        from mpi4py import MPI
+
+        self.comm = comm
+        self.mpi = MPI
+
+    @override
+    def all_reduce(self, buffer: Any) -> None:
+        self.comm.Allreduce(self.mpi.IN_PLACE, buffer)
+
+    @override
+    def exchange(
+        self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]
+    ) -> Exchange:
+        requests = [self.comm.Irecv(rows, source=rank) for rank, rows in _groups(receive, receive_counts)]
+        requests += [self.comm.Isend(rows, dest=rank) for rank, rows in _groups(send, send_counts)]
+        return _MpiExchange(self.mpi.Request, requests)
+
+    @override
+    def broadcast(self, buffer: Any, root: int) -> None:
+        self.comm.Bcast(buffer, root=root)
+
+    @override
+    def barrier(self) -> None:
+        self.comm.Barrier()
+
+
+def _groups(rows: Any, counts: Sequence[int]) -> list[tuple[int, Any]]:
+    groups, start = [], 0
+    for rank, count in enumerate(counts):
+        if count:
+            groups.append((rank, rows[start : start + count]))
+        start += count
+    return groups
+
+
+class _MpiExchange(Exchange):
+    def __init__(self, kind: "type[MPI.Request]", requests: "list[MPI.Request]") -> None:
+        self.kind = kind
+        self.requests = requests
+
+    @override
+    def progress(self) -> None:
+        self.kind.Testall(self.requests)
+
+    @override
+    def wait(self) -> None:
+        self.kind.Waitall(self.requests)

@@ -1,0 +1,104 @@
+"""Which device and how many threads each rank gets: a pure function of what all ranks see."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
+
+from unilaunch.backend import Placement
+from unilaunch.errors import PlacementError
+
+#: How each kind of device is masked, and how its device files are called.
+DEVICES = {
+    "cuda": ("CUDA_VISIBLE_DEVICES", re.compile(r"nvidia\d+")),
+    "npu": ("ASCEND_RT_VISIBLE_DEVICES", re.compile(r"davinci\d+")),
+}
+
+
+class Facts(TypedDict):
+    """What one rank sees of its host, told to all others.
+
+    Attributes:
+        name: The host's name.
+        host: What tells this host from every other: the name and the kernel's boot id.
+        cores: The processors that this rank may run on.
+        devices: The visible devices of each kind, as the mask names them.
+    """
+
+    name: str
+    host: str
+    cores: list[int]
+    devices: dict[str, list[str]]
+
+
+def visible_devices(environ: Mapping[str, str], folder: Path = Path("/dev")) -> dict[str, list[str]]:
+    """Return the devices of each kind that this process can see, without any framework."""
+    seen = {}
+    for kind, (variable, file_name) in DEVICES.items():
+        if variable in environ:
+            named = [entry.strip() for entry in environ[variable].split(",")]
+            seen[kind] = [entry for entry in named if entry and entry not in {"-1", "NoDevFiles"}]
+        else:
+            files = [path.name for path in folder.iterdir() if file_name.fullmatch(path.name)]
+            seen[kind] = [str(index) for index in range(len(files))]
+    return seen
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the user asked for.
+
+    Attributes:
+        device: "auto" or a kind of device.
+        kinds: The kinds that the backend has, best first.
+        threads: Threads per rank; None for a fair share of the processors.
+    """
+
+    device: str
+    kinds: Sequence[str]
+    threads: int | None
+
+
+def place(wish: Wish, facts: Sequence[Facts]) -> list[Placement]:
+    """Return what every rank runs on, by rank.
+
+    Raises:
+        PlacementError: The backend has no such device, or a host has fewer devices than ranks.
+    """
+    kind = _choose(wish, facts)
+    placements = []
+    for rank, mine in enumerate(facts):
+        local = [other for other, fact in enumerate(facts) if fact["host"] == mine["host"]]
+        sharing = sum(bool(set(facts[other]["cores"]) & set(mine["cores"])) for other in local)
+        placements.append(
+            Placement(
+                device=kind,
+                index=0 if kind == "cpu" else _index(kind, rank, local, facts),
+                threads=wish.threads or max(1, len(mine["cores"]) // sharing),
+            )
+        )
+    return placements
+
+
+def _choose(wish: Wish, facts: Sequence[Facts]) -> str:
+    if wish.device == "auto":
+        on_all = (kind for kind in wish.kinds if kind == "cpu" or all(fact["devices"].get(kind) for fact in facts))
+        return next(on_all)
+    if wish.device not in wish.kinds:
+        raise PlacementError(f"--device {wish.device}: this backend runs on {', '.join(wish.kinds)}")
+    return wish.device
+
+
+def _index(kind: str, rank: int, local: Sequence[int], facts: Sequence[Facts]) -> int:
+    """Return the index of *rank*'s device among those it sees; *local* are the ranks on its host."""
+    visible = facts[rank]["devices"].get(kind, [])
+    if len(visible) >= len(local):
+        return local.index(rank)
+    masks = {tuple(facts[other]["devices"].get(kind, [])) for other in local}
+    if len(visible) == 1 and len(masks) == len(local):
+        return 0  # the launcher has given each rank its own
+    raise PlacementError(
+        f"rank {rank} on {facts[rank]['name']} has no {kind} device of its own: {len(local)} ranks on this host see "
+        f"{len(visible)} ({DEVICES[kind][0]}={','.join(visible)}); start at most {len(visible)} there, or --device cpu"
+    )

@@ -1,0 +1,79 @@
+"""What a rank is to do: options, environment and file, read into a checked spec. Nothing is imported or done yet."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unilaunch import plugins
+from unilaunch.backend import Backend
+from unilaunch.errors import SpecError
+from unilaunch.model import Model
+from unilaunch.spec import RunSpec, Spec, read_file, read_variables, validate, variable_of
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What this rank is to do, read and checked.
+
+    Attributes:
+        spec: The spec.
+        model: Its target.
+        options: The model's options.
+        backend: The framework, not yet imported.
+    """
+
+    spec: RunSpec
+    model: Model
+    options: Spec
+    backend: Backend
+
+
+def read_task(given: Mapping[str, Any], environ: Mapping[str, str], world_size: int) -> Task:
+    """Return what `run` was told: options win over the environment, and the environment over the file.
+
+    Args:
+        given: The options of the command line as text, by field; "config" names a file.
+        environ: The process's environment.
+        world_size: Number of ranks.
+
+    Raises:
+        SpecError: Something is not allowed.
+        PluginError: The model or the backend is not installed.
+    """
+    models = plugins.models()
+    known = {field for model in models.values() for field in model.spec.model_fields} | set(RunSpec.model_fields)
+    options = {field: value for field, value in given.items() if field != "config"}
+    variables = read_variables(environ, known)
+    file = _flat(read_file(Path(given["config"]))) if "config" in given else {}
+    values = {**file, **variables, **options}
+    sources = {
+        **{field: f"{given.get('config')}: {field}" for field in file},
+        **{field: variable_of(field, environ) for field in variables},
+        **{field: f"--{field.replace('_', '-')}" for field in options},
+    }
+    core = {field: value for field, value in values.items() if field in RunSpec.model_fields}
+    spec = validate(RunSpec, core, sources)
+    model = _choose(spec.target, models)
+    others = known - set(model.spec.model_fields)
+    # The environment may hold what another model reads; only on the command line and in the file it is a slip.
+    rest = {f: v for f, v in values.items() if f not in core and not (f in others and sources[f].startswith("UNILAUNCH_"))}
+    checked = validate(model.spec, rest, sources)
+    model.check(checked, world_size)
+    backend = plugins.load_backend(spec.backend)
+    return Task(spec.model_copy(update={"backend": backend.name}), model, checked, backend)
+
+
+def _choose(name: str, models: Mapping[str, Model]) -> Model:
+    if name not in models:
+        raise SpecError(f"no model {name!r}; installed: {', '.join(models) or 'none'}")
+    return models[name]
+
+
+def _flat(file: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a file's fields with those under `options`, where `spec.json` has the model's, beside the others."""
+    options = file.get("options", {})
+    if not isinstance(options, Mapping):
+        raise SpecError(f"options: expected the model's options by name, found {options!r}")
+    own = {field: value for field, value in file.items() if field != "options"}
+    return own | {str(field).replace("-", "_"): value for field, value in options.items() if value is not None}

@@ -1,0 +1,136 @@
+"""What the user wants: the spec, and how it is read from options, the environment and a file."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from unilaunch.errors import SpecError
+
+VARIABLE_PREFIX = "UNILAUNCH_"
+#: Variables whose name is not the field's.
+VARIABLE_FIELDS = {"UNILAUNCH_DATA": "data_dir"}
+
+S = TypeVar("S", bound="Spec")
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+class Spec(BaseModel):
+    """A frozen set of fields; an unknown field is an error. Every field's description is its `--help`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class RunSpec(Spec):
+    """What one rank is to do: the target and what every target understands."""
+
+    target: str = Field("gcn", description="a model's name")
+    backend: str = Field("auto", description="framework: torch, mindspore, or auto (the first that is installed)")
+    device: Literal["auto", "cpu", "cuda", "npu"] = Field("auto", description="kind of device; auto takes the best seen")
+    output_dir: Path = Field(Path("log_output"), description="folder of the logs and the result")
+    threads: int | None = Field(None, ge=1, description="threads per rank; default: this rank's share of its cores")
+    interface: str | None = Field(None, description="network interface between hosts; default: found by trying")
+    master_addr: str | None = Field(None, description="rank 0's address; default: agreed on by the ranks")
+    master_port: Port | None = Field(None, description="rank 0's port; default: a free one that rank 0 keeps")
+    timeout: float = Field(300.0, gt=0, description="seconds that a rank waits for the others at start-up")
+    seed: int = Field(0, ge=0, lt=2**32, description="seed of everything that is drawn")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="least level that is logged")
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Return the fields that a TOML, YAML or JSON file sets.
+
+    Raises:
+        SpecError: There is no such file, it does not parse, or it is no table of fields.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: cannot be read: {error}") from error
+    fields = _parse(path, text)
+    if not isinstance(fields, dict):
+        raise SpecError(f"{path}: expected fields (name and value), found {type(fields).__name__}")
+    return {str(name).replace("-", "_"): value for name, value in fields.items()}
+
+
+def _parse(path: Path, text: str) -> object:
+    try:
+        match path.suffix:
+            case ".toml":
+                import tomllib
+
+                return tomllib.loads(text)
+            case ".yaml" | ".yml":
+                import yaml
+
+                return yaml.safe_load(text)
+            case ".json":
+                import json
+
+                return json.loads(text)
+    except Exception as error:  # each library has its own; all of them say where the text is wrong
+        raise SpecError(f"{path}: {' '.join(str(error).split())}") from error
+    raise SpecError(f"{path}: the file's name must end in .toml, .yaml, .yml or .json")
+
+
+def read_variables(environ: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
+    """Return the fields that UNILAUNCH_ variables set.
+
+    Args:
+        environ: The process's environment.
+        known: Every field of the spec and of the installed models; another name is an error, since it is a slip.
+
+    Raises:
+        SpecError: A UNILAUNCH_ variable names no field.
+    """
+    fields = {}
+    names = set(known)
+    for variable in environ:
+        if not variable.startswith(VARIABLE_PREFIX):
+            continue
+        field = VARIABLE_FIELDS.get(variable, variable.removeprefix(VARIABLE_PREFIX).lower())
+        if field not in names:
+            raise SpecError(f"{variable} names no option{_nearest(field, names)}")
+        fields[field] = environ[variable]
+    return fields
+
+
+def variable_of(field: str, environ: Mapping[str, str]) -> str:
+    """Return the name of the variable that sets *field* in *environ*."""
+    other_names = (variable for variable, named in VARIABLE_FIELDS.items() if named == field and variable in environ)
+    return next(other_names, VARIABLE_PREFIX + field.upper())
+
+
+def validate(kind: type[S], fields: Mapping[str, Any], sources: Mapping[str, str]) -> S:
+    """Return the spec that *fields* describe.
+
+    Args:
+        kind: The spec's type.
+        fields: Values by field name, as text or as a file gave them.
+        sources: Where each field's value came from, by field name: "--epochs", "run.toml: epochs".
+
+    Raises:
+        SpecError: One line that names every field that is wrong, its value and what is allowed.
+    """
+    try:
+        return kind.model_validate(dict(fields))
+    except ValidationError as error:
+        faults = [_fault(fault, kind, sources) for fault in error.errors(include_url=False)]
+        raise SpecError("; ".join(faults)) from None
+
+
+def _fault(fault: Any, kind: type[Spec], sources: Mapping[str, str]) -> str:
+    field = str(fault["loc"][0])
+    where = sources.get(field, f"--{field.replace('_', '-')}")
+    if fault["type"] == "extra_forbidden":
+        return f"{where}: no such option{_nearest(field, kind.model_fields)}"
+    wanted = fault["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    return f"{where}: must be {wanted}, not {fault['input']!r}"
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
+    nearest = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {nearest[0]}?" if nearest else ""

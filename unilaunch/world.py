@@ -1,0 +1,76 @@
+"""Who a rank is: what the launcher says (`Found`) and what the ranks agree on (`World`)."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one launcher's environment says about this process.
+
+    Attributes:
+        launcher: The launcher's name and version, as a person writes it: "Open MPI 4", "none".
+        rank: Index of this process in the job, 0 to size - 1.
+        size: Number of processes in the job.
+        local_rank: Index among the job's processes on this host, as the launcher counts.
+        local_size: Number of the job's processes on this host, as the launcher counts.
+        run_id: Names this start of the job; the same on every rank, and no other run's.
+        evidence: The variables that were used, with their values.
+    """
+
+    launcher: str
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    run_id: str
+    evidence: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Who this rank is, as all ranks agreed.
+
+    No launcher tells a node rank that can be trusted, and ranks may be placed unevenly or round-robin: local and node
+    ranks are counted from the hosts that the ranks name, in the order of their lowest rank.
+
+    Attributes:
+        rank: Index of this process in the job.
+        size: Number of ranks (the world size).
+        local_rank: Index among the ranks on this host.
+        local_size: Number of ranks on this host.
+        node_rank: Index of this host among the job's hosts; rank 0's host is 0.
+        num_hosts: Number of hosts.
+        host: This host's name.
+        launcher: What started this rank.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    node_rank: int
+    num_hosts: int
+    host: str
+    launcher: str
+
+
+def count_world(found: Found, hosts: list[str], name: str) -> World:
+    """Return this rank's `World`, counted from the host that each rank runs on.
+
+    Args:
+        found: What the launcher says; only its rank, size and name are used.
+        hosts: What tells each rank's host from the others, by rank. (size,)
+        name: This host's name.
+    """
+    host = hosts[found.rank]
+    order = list(dict.fromkeys(hosts))
+    return World(
+        rank=found.rank,
+        size=found.size,
+        local_rank=hosts[: found.rank].count(host),
+        local_size=hosts.count(host),
+        node_rank=order.index(host),
+        num_hosts=len(order),
+        host=name,
+        launcher=found.launcher,
+    )
