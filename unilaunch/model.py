@@ -20,23 +20,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What a model is given.
+    """Who this rank is, and how it speaks with the others and with the user.
 
     Attributes:
         world: Who this rank is.
         placement: What it runs on.
-        backend: The framework, started.
         peers: Small messages between the ranks.
-        collectives: The data path between the ranks: on host arrays on cpu, on the framework's tensors on a device.
         output: Where logs and results go.
         seed: Seed of everything that is drawn.
     """
 
     world: "World"
     placement: "Placement"
-    backend: "Backend"
     peers: "Peers"
-    collectives: "Collectives"
     output: "OutputFolder"
     seed: int
 
@@ -59,6 +55,19 @@ class Session:
         agree(self.peers, refused)
 
 
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """A framework, started.
+
+    Attributes:
+        backend: Which.
+        collectives: The data path between the ranks: on host arrays on cpu, on the framework's tensors on a device.
+    """
+
+    backend: "Backend"
+    collectives: "Collectives"
+
+
 class Model(ABC):
     """Something that `run` can train, on every backend. Its module must import nothing heavy: `--help` loads it."""
 
@@ -76,5 +85,13 @@ class Model(ABC):
         """
 
     @abstractmethod
-    def run(self, options: Any, session: Session) -> Mapping[str, JsonValue]:
+    def prepare(self, options: Any, session: Session) -> Any:
+        """Read the input and refuse what does not fit, before the framework is imported; return what `run` needs.
+
+        Raises:
+            UnilaunchError: The input cannot be used.
+        """
+
+    @abstractmethod
+    def run(self, options: Any, prepared: Any, session: Session, framework: Framework) -> Mapping[str, JsonValue]:
         """Train, and return what stands in `result.json`; every rank returns the same."""

@@ -1,6 +1,7 @@
 """A whole graph: what a data set is read into and a partition is made from."""
 
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -11,7 +12,7 @@ from unilaunch.errors import InputError
 #: Values of `Graph.split`.
 NONE, TRAIN, VAL, TEST = 0, 1, 2, 3
 
-Features = NDArray[np.float32] | sp.csr_array
+Features: TypeAlias = NDArray[np.float32] | sp.csr_array
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Graph:
 
 
 def undirected(
-    sources: NDArray[np.integer], targets: NDArray[np.integer], num_nodes: int
+    sources: NDArray[np.integer[Any]], targets: NDArray[np.integer[Any]], num_nodes: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Return the neighbours of each node: every edge in both directions, once, and no self-loop.
 

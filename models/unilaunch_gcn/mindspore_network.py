@@ -5,13 +5,14 @@ from typing import Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor, ops
+from mindspore import Tensor, nn, ops
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.backend import Collectives
 from unilaunch_gcn.dropout import fill_mask, stream_keys
 from unilaunch_gcn.layers import Layer
+from unilaunch_gcn.loss import CrossEntropy
 from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.network import Network, Problem, count_right, initial_weights, views
 from unilaunch_gcn.normalization import edge_values, row_scale
@@ -31,17 +32,17 @@ class MindSporeNetwork(Network):
         self.problem, self.layers = problem, setting.layers
         self.flat: NDArray[np.floating] = initial_weights(setting.layers, setting.seed).astype(setting.dtype)
         self.aggregate = Apply(OnHost(problem.aggregate))
-        self.labels = Tensor(np.maximum(problem.part.labels, 0).astype(np.int32))
-        self.share = Tensor(problem.part.loss_share().astype(setting.dtype))
-        self.loss_and_gradients = ms.value_and_grad(self._loss, tuple(range(len(setting.layers))))
+        self.loss = _Loss(CrossEntropy(problem.part))
+        self.gradients = ms.grad(self._loss, tuple(range(len(setting.layers))))
         self.epoch: int | None = None
 
     @override
     def gradient(self, epoch: int) -> NDArray[np.float64]:
         self.epoch = epoch
-        loss, gradients = self.loss_and_gradients(*self._tensors())
+        gradients = self.gradients(*self._tensors())
+        gradients = gradients if isinstance(gradients, tuple) else (gradients,)
         arrays = (gradient.asnumpy().ravel() for gradient in gradients)
-        return np.concatenate([[loss.asnumpy()], *arrays], dtype=np.float64)
+        return np.concatenate([[self.loss.value], *arrays], dtype=np.float64)
 
     @override
     def evaluate(self) -> NDArray[np.float64]:
@@ -60,8 +61,7 @@ class MindSporeNetwork(Network):
         return [Tensor.from_numpy(view) for view in views(self.flat, self.layers)]
 
     def _loss(self, *weights: Tensor) -> Tensor:
-        losses = ops.cross_entropy(self._forward(self.epoch, weights), self.labels, reduction="none")
-        return (losses * self.share).sum()
+        return self.loss(self._forward(self.epoch, weights))
 
     def _forward(self, epoch: int | None, weights: Sequence[Tensor]) -> Tensor:
         problem = self.problem
@@ -69,6 +69,23 @@ class MindSporeNetwork(Network):
         dropping = epoch is not None and problem.setting.dropout
         mask = _host_mask(problem, epoch) if epoch is not None and dropping else None
         return forward(self.layers, weights, inputs, self.aggregate, mask)
+
+
+class _Loss(nn.Cell):  # type: ignore[misc]
+    """The shared loss as a cell: it knows its gradient by the time MindSpore asks for it."""
+
+    def __init__(self, loss: CrossEntropy) -> None:
+        super().__init__()
+        self.loss = loss
+        self.value = 0.0
+
+    def construct(self, logits: Tensor) -> Tensor:
+        self.value, gradient = self.loss.value_and_gradient(logits.asnumpy())
+        self.gradient = Tensor.from_numpy(gradient)
+        return Tensor(self.value, logits.dtype)
+
+    def bprop(self, logits: Tensor, out: Tensor, grad: Tensor) -> tuple[Tensor]:  # noqa: ARG002  (MindSpore's signature)
+        return (self.gradient,)
 
 
 def forward(
@@ -90,8 +107,8 @@ def forward(
         rows = ops.relu(rows)
         if mask:
             rows = rows * mask(depth)
-        product_first = layer.order == "product first"
-        rows = aggregate(ops.matmul(rows, weight)) if product_first else ops.matmul(aggregate(rows), weight)
+        product_first = layer.order == "product first"  # mm: the backward of matmul takes twice as long
+        rows = aggregate(ops.mm(rows, weight)) if product_first else ops.mm(aggregate(rows), weight)
     return rows
 
 

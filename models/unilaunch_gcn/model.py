@@ -1,13 +1,17 @@
 """The GCN as the launcher sees it; imports nothing heavy, since `--help` loads it."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 from typing_extensions import override
 
 from unilaunch.errors import SpecError
-from unilaunch.model import Model, Session
+from unilaunch.model import Framework, Model, Session
 from unilaunch_gcn.spec import GcnSpec
+
+if TYPE_CHECKING:
+    from unilaunch_gcn.partition import Part
 
 
 class GcnModel(Model):
@@ -25,11 +29,19 @@ class GcnModel(Model):
             )
 
     @override
-    def run(self, options: GcnSpec, session: Session) -> Mapping[str, JsonValue]:
+    def prepare(self, options: GcnSpec, session: Session) -> "Part":
+        from unilaunch_gcn.preparation import prepare_part
+
+        return prepare_part(options, session)
+
+    @override
+    def run(
+        self, options: GcnSpec, prepared: "Part", session: Session, framework: Framework
+    ) -> Mapping[str, JsonValue]:
         from unilaunch_gcn.summary import show
         from unilaunch_gcn.training import train
 
-        result = train(options, session)
+        result = train(options, prepared, session, framework)
         if session.world.rank == 0:
-            show(result, session)
+            show(result, session, framework.backend.name)
         return result

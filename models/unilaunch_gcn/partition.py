@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from unilaunch_gcn.graph import TEST, TRAIN, VAL, Features, Graph
 
+#: METIS_OBJTYPE_VOL: total communication volume, for k-way partitioning only.
+_VOLUME = 1
 #: Nodes of one block in the order within a part: its rows, 128 wide, stay in a core's cache.
 BLOCK_NODES = 400
 
@@ -126,10 +128,10 @@ def _metis(
 ) -> NDArray[np.int64]:
     import pymetis
 
-    options = pymetis.Options(seed=1, **({"objtype": pymetis.OType.VOL, "ncuts": 5} if by_volume else {}))
+    options = pymetis.Options(seed=1, objtype=_VOLUME, ncuts=5) if by_volume else pymetis.Options(seed=1)
     adjacency = pymetis.CSRAdjacency(indptr, indices)
     _, owner = pymetis.part_graph(
-        num_parts, adjacency, vweights=weights, recursive=None if not by_volume else False, options=options
+        num_parts, adjacency, vweights=weights, recursive=False if by_volume else None, options=options
     )
     return np.asarray(owner, dtype=np.int64)
 

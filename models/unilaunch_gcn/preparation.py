@@ -3,12 +3,14 @@
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from loguru import logger
 
+from unilaunch.model import Session
 from unilaunch_gcn.datasets import data_folder, open_dataset
-from unilaunch_gcn.part_store import fingerprint, part_dir, write_parts
-from unilaunch_gcn.partition import assign, halo_size, order_nodes, split_parts
+from unilaunch_gcn.part_store import fingerprint, load_part, part_dir, write_parts
+from unilaunch_gcn.partition import Part, assign, halo_size, order_nodes, split_parts
 from unilaunch_gcn.spec import PartitionSpec
 
 
@@ -51,3 +53,20 @@ def prepare(options: PartitionSpec, num_parts: int) -> Partition:
         num_parts, halo, halo / graph.num_nodes, time.perf_counter() - begin, folder,
     )  # fmt: skip
     return Partition(folder, print_)
+
+
+def prepare_part(options: PartitionSpec, session: Session) -> Part:
+    """Return this rank's part: rank 0 finds or makes the partition, the others wait. All ranks must call it.
+
+    Raises:
+        RefusedTogetherError: What one rank must refuse, every rank refuses.
+    """
+    world, place = session.world, None
+    with session.together("partition"):
+        if world.rank == 0:
+            partition = prepare(options, world.size)
+            place = [str(partition.folder.absolute()), partition.fingerprint]
+    folder, print_ = cast("tuple[str, str]", session.peers.share(place)[0])
+    with session.together("load part"):
+        part = load_part(Path(folder), world.rank, world.size, print_)
+    return part

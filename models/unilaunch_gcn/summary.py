@@ -6,12 +6,12 @@ from typing import Any
 from unilaunch.model import Session
 
 
-def show(result: Mapping[str, Any], session: Session) -> None:
+def show(result: Mapping[str, Any], session: Session, backend: str) -> None:
     """Print the summary of a training, as rank 0."""
     communication = result["communication_seconds"] / max(result["seconds_per_epoch"], 1e-12)
     rows = [
         ("graph", f"{result['dataset']}, {result['num_nodes']:,} nodes in {result['num_parts']} parts"),
-        ("ran on", f"{session.backend.name}, {session.placement.device}, {session.world.size} ranks"),
+        ("ran on", f"{backend}, {session.placement.device}, {session.world.size} ranks"),
         ("loss", f"{result['loss'][0]:.4f} -> {result['loss'][-1]:.4f} in {result['epochs']} epochs"),
         ("accuracy", ", ".join(f"{use} {result[f'{use}_accuracy']:.1%}" for use in ("train", "val", "test"))),
         ("seconds per epoch", f"{result['seconds_per_epoch']:.4f}, of which {communication:.0%} communication"),

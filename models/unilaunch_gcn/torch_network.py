@@ -13,6 +13,7 @@ from unilaunch.backend import Collectives
 from unilaunch_gcn.dropout import column_keys, row_keys, stream_keys, threshold
 from unilaunch_gcn.graph import TEST, TRAIN, VAL
 from unilaunch_gcn.layers import Layer
+from unilaunch_gcn.loss import CrossEntropy
 from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.network import Network, Problem, count_right, initial_weights, views
 from unilaunch_gcn.normalization import edge_values, row_scale
@@ -49,21 +50,6 @@ def forward(
     return rows
 
 
-def loss_and_gradients(
-    logits: torch.Tensor, labels: torch.Tensor, share: torch.Tensor, weights: Sequence[torch.Tensor]
-) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-    """Return this rank's share of the loss, and its gradient by each weight.
-
-    Args:
-        logits: (num_owned, num_classes)
-        labels: (num_owned,) int64
-        share: What each node's loss counts: 1 / (all training nodes) or 0. (num_owned,)
-        weights: What the logits were made from.
-    """
-    loss = (F.cross_entropy(logits, labels, reduction="none") * share).sum()
-    return loss.detach(), torch.autograd.grad(loss, list(weights))
-
-
 class TorchNetwork(Network):
     """The GCN on the host: torch's autograd over the operators that both frameworks share."""
 
@@ -72,13 +58,14 @@ class TorchNetwork(Network):
         self.problem, self.layers = problem, setting.layers
         self.flat: NDArray[np.floating] = initial_weights(setting.layers, setting.seed).astype(setting.dtype)
         self.tensors = [torch.from_numpy(view).requires_grad_() for view in views(self.flat, setting.layers)]
-        self.labels = torch.from_numpy(np.maximum(problem.part.labels, 0))
-        self.share = torch.from_numpy(problem.part.loss_share().astype(setting.dtype))
+        self.loss = CrossEntropy(problem.part)
 
     @override
     def gradient(self, epoch: int) -> NDArray[np.float64]:
-        loss, gradients = loss_and_gradients(self._forward(epoch), self.labels, self.share, self.tensors)
-        return np.concatenate([[loss.item()], *(gradient.numpy().ravel() for gradient in gradients)], dtype=np.float64)
+        logits = self._forward(epoch)
+        loss, gradient = self.loss.value_and_gradient(logits.detach().numpy())
+        gradients = torch.autograd.grad(logits, self.tensors, torch.from_numpy(gradient))
+        return np.concatenate([[loss], *(gradient.numpy().ravel() for gradient in gradients)], dtype=np.float64)
 
     @override
     def evaluate(self) -> NDArray[np.float64]:
@@ -134,8 +121,10 @@ class TorchDeviceNetwork(Network):
 
     @override
     def gradient(self, epoch: int) -> torch.Tensor:
-        loss, gradients = loss_and_gradients(self._forward(epoch), self.labels, self.share, self.tensors)
-        return torch.cat([loss.reshape(1), *(gradient.reshape(-1) for gradient in gradients)]).to(self.summed)
+        losses = F.cross_entropy(self._forward(epoch), self.labels, reduction="none")
+        loss = (losses * self.share).sum()
+        gradients = torch.autograd.grad(loss, self.tensors)
+        return torch.cat([loss.detach().reshape(1), *(gradient.reshape(-1) for gradient in gradients)]).to(self.summed)
 
     @override
     def evaluate(self) -> torch.Tensor:

@@ -2,62 +2,48 @@
 
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from loguru import logger
 from pydantic import JsonValue
 
-from unilaunch.model import Session
+from unilaunch.model import Framework, Session
 from unilaunch_gcn.graph import TRAIN
 from unilaunch_gcn.layers import Layer, plan_layers
 from unilaunch_gcn.loading import load_network
 from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.network import Network
 from unilaunch_gcn.optimizer import Adam
-from unilaunch_gcn.part_store import load_part
 from unilaunch_gcn.partition import Part
-from unilaunch_gcn.preparation import prepare
 from unilaunch_gcn.spec import GcnSpec
 
 #: Seconds between two lines of progress.
 _PROGRESS = 2.0
 
 
-def train(options: GcnSpec, session: Session) -> dict[str, JsonValue]:
+def train(options: GcnSpec, part: Part, session: Session, framework: Framework) -> dict[str, JsonValue]:
     """Train the GCN on this rank's part, and return what stands in `result.json`; every rank returns the same."""
-    part = _load_part(options, session)
     layers = plan_layers(options, part.num_features, part.num_classes)
     meter = Meter()
     with session.together("build network"):
-        network = load_network(session, options, part, layers, meter)
+        network = load_network(session, framework, options, part, layers, meter)
     setup_bytes = meter.read()[1]
     session.output.record(phase="train", owned=part.num_owned, halo=part.num_halo)
     logger.info("part {}: {:,} owned nodes, {:,} halo nodes", part.index, part.num_owned, part.num_halo)
-    history = _Epochs(options, session, network, part, layers, meter).run()
+    history = _Epochs(options, session, framework, network, part, layers, meter).run()
     return _result(options, session, part, history, setup_bytes)
-
-
-def _load_part(options: GcnSpec, session: Session) -> Part:
-    """Let rank 0 find or make the partition, and map this rank's part of it."""
-    world, place = session.world, None
-    with session.together("partition"):
-        if world.rank == 0:
-            partition = prepare(options, world.size)
-            place = [str(partition.folder), partition.fingerprint]
-    folder, fingerprint = cast("list[str]", session.peers.share(cast("JsonValue", place))[0])
-    with session.together("load part"):
-        return load_part(Path(folder), world.rank, world.size, fingerprint)
 
 
 class _Epochs:
     """The epochs of one training, and what they leave."""
 
     def __init__(
-        self, options: GcnSpec, session: Session, network: Network, part: Part, layers: list[Layer], meter: Meter
-    ) -> None:
+        self, options: GcnSpec, session: Session, framework: Framework, network: Network, part: Part,
+        layers: list[Layer], meter: Meter,
+    ) -> None:  # fmt: skip
         self.options, self.session, self.network, self.part, self.meter = options, session, network, part, meter
+        self.collectives = framework.collectives
         flat = network.flat
         decayed = layers[0].width_in * layers[0].width_out
         self.adam = Adam(flat, flat * 0.0, options.lr, options.weight_decay, decayed)
@@ -86,7 +72,7 @@ class _Epochs:
         begin = time.perf_counter()
         fused = self.network.gradient(epoch)
         with self.meter.communication():
-            self.session.collectives.all_reduce(fused)
+            self.collectives.all_reduce(fused)
         summed = self.network.local(fused)
         self.losses.append(float(summed[0]))
         self.adam.step(summed[1:])
@@ -96,7 +82,7 @@ class _Epochs:
 
     def _evaluate(self, epoch: int) -> None:
         counts = self.network.evaluate()
-        self.session.collectives.all_reduce(counts)
+        self.collectives.all_reduce(counts)
         self.meter.read()
         sizes = self.part.split_sizes
         train, val, test, loss = (float(count) for count in self.network.local(counts))

@@ -77,6 +77,11 @@ class OutputFolder:
         finally:
             os.close(descriptor)
 
+    def append_stderr(self, text: str) -> None:
+        """Put *text* into this rank's standard error file, past the console."""
+        with self.stderr.open("a", encoding="utf-8") as file:
+            file.write(text)
+
     def write_spec(self, spec: Mapping[str, Any]) -> None:
         """Write what this run was told to do."""
         write_json(self.root / "spec.json", spec)

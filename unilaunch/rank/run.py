@@ -2,34 +2,46 @@
 
 import gc
 import os
-import socket
 import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from unilaunch import environments
 from unilaunch.agreement import agree
-from unilaunch.backend import Collectives, Peers, Placement
+from unilaunch.backend import Collectives, Peers, Placement, Rendezvous
 from unilaunch.errors import EnvironmentMismatchError, RefusedTogetherError, UnilaunchError
-from unilaunch.model import Session
+from unilaunch.model import Framework, Session
+from unilaunch.output.failure import describe_failure
 from unilaunch.output.folder import OutputFolder
 from unilaunch.output.log import start_log
 from unilaunch.rank import mpi
 from unilaunch.rank.alone import Alone
 from unilaunch.rank.capture import capture
+from unilaunch.rank.facts import tell_facts
 from unilaunch.rank.framework_env import framework_env
-from unilaunch.rank.placement import Facts, Wish, place, visible_devices
+from unilaunch.rank.placement import Wish, place
 from unilaunch.rank.task import Task
-from unilaunch.spec import RunSpec
 from unilaunch.world import Found, World, count_world
 
 T = TypeVar("T")
 
 #: mpirun can hang when many ranks end within a few tenths of a second of their start (Open MPI 4 and 5).
 SHORTEST_LIFE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """Who this rank is and what it is to do, once all ranks have agreed."""
+
+    task: Task
+    world: World
+    placement: Placement
+    peers: Peers
+    output: OutputFolder
+    environ: Mapping[str, str]
 
 
 def run(read_task: Callable[[int], Task], environ: Mapping[str, str], started: float) -> int:
@@ -49,7 +61,7 @@ def run(read_task: Callable[[int], Task], environ: Mapping[str, str], started: f
         if found.size > 1:
             peers = _join(found, environ)
         agree(peers, refused)
-        return _be_rank(cast("Task", task), found, peers, environ)
+        return _work(_agree_on_rank(cast("Task", task), found, peers, environ))
     except RefusedTogetherError as error:
         if rank == 0:
             _say(error)
@@ -59,6 +71,105 @@ def run(read_task: Callable[[int], Task], environ: Mapping[str, str], started: f
         return _end_job(peers, _leave_late(error.exit_code, started))
 
 
+def _join(found: Found, environ: Mapping[str, str]) -> Peers:
+    os.environ.update(mpi.variables(found, environ))  # noqa: TID251  (written once, before MPI reads it)
+    return mpi.join(found)
+
+
+def _agree_on_rank(task: Task, found: Found, peers: Peers, environ: Mapping[str, str]) -> _Rank:
+    """Return who this rank is, and open its output folder."""
+    facts = tell_facts(task, peers, environ)
+    world = count_world(found, [fact["host"] for fact in facts], facts[found.rank]["name"])
+    if world.local_size != found.local_size:
+        raise EnvironmentMismatchError(
+            f"{found.launcher} says {found.local_size} ranks on {world.host}, and {world.local_size} ranks named it: "
+            "are two hosts called the same?"
+        )
+    wish = Wish(task.spec.device, task.backend.devices, task.spec.threads)
+    placement = _alike(lambda: place(wish, facts))[found.rank]
+    output = OutputFolder(task.spec.output_dir, world.rank, world.size, found.run_id)
+    _, refused = _attempt(output.open)
+    agree(peers, refused)
+    return _Rank(task, world, placement, peers, output, environ)
+
+
+def _work(rank: _Rank) -> int:
+    """Do the task with the output captured; record and show whatever ends it badly, and end the other ranks."""
+    world, output = rank.world, rank.output
+    with capture(output.stdout, output.stderr):
+        start_log(rank.task.spec.log_level, world.host, world.rank, output.stderr)
+        try:
+            _do(rank)
+        except UnilaunchError as error:
+            output.write_failure(describe_failure(world, rank.placement, error, error.exit_code))
+            alone = not isinstance(error, RefusedTogetherError)
+            if alone or world.rank == 0:
+                _say(error)
+            else:
+                output.append_stderr(f"unilaunch: {error}\n")
+            return _end_job(rank.peers, error.exit_code) if alone else error.exit_code
+        except Exception as error:  # noqa: BLE001  (a rank's last net)
+            output.write_failure(describe_failure(world, rank.placement, error, 1))
+            traceback.print_exc()
+            _say(f"rank {world.rank} on {world.host} failed, the job ends")
+            return _end_job(rank.peers, 1)
+    return 0
+
+
+def _do(rank: _Rank) -> None:
+    """Refuse bad input first, then start the framework, then run the model."""
+    task, world, placement, output = rank.task, rank.world, rank.placement, rank.output
+    rendezvous = _meet(rank)
+    chosen = framework_env(task.backend, world, placement, rendezvous, rank.environ)
+    os.environ.update(chosen)  # noqa: TID251  (written once, before numpy and the framework read it)
+    gc.enable()
+    session = Session(world, placement, rank.peers, output, task.spec.seed)
+    output.record(phase="prepare", device=str(placement), threads=placement.threads, variables=chosen)
+    prepared = task.model.prepare(task.options, session)
+    if world.rank == 0:
+        output.write_spec(task.spec.model_dump(mode="json") | {"options": task.options.model_dump(mode="json")})
+    output.record(phase="framework import")
+    task.backend.start(world, placement)
+    try:
+        output.record(phase="init")
+        framework = Framework(task.backend, _collectives(rank, rendezvous))
+        result = task.model.run(task.options, prepared, session, framework)
+    finally:
+        task.backend.stop()
+    if world.rank == 0:
+        output.write_result(_heading(rank) | dict(result))
+    output.record(phase="end")
+
+
+def _meet(rank: _Rank) -> Rendezvous | None:
+    """Find rank 0, where the framework's own communication is needed: between devices."""
+    if rank.world.size == 1 or rank.placement.device == "cpu":
+        return None
+    from unilaunch.rank.rendezvous import meet
+
+    return meet(rank.peers, rank.world, rank.task.spec)
+
+
+def _collectives(rank: _Rank, rendezvous: Rendezvous | None) -> Collectives:
+    if rendezvous:
+        return rank.task.backend.connect(rank.world, rank.placement, rendezvous, rank.task.spec.timeout)
+    return rank.peers.collectives() if isinstance(rank.peers, mpi.MpiPeers) else Alone()
+
+
+def _heading(rank: _Rank) -> dict[str, Any]:
+    return {
+        "model": rank.task.model.name,
+        "backend": rank.task.backend.name,
+        "device": rank.placement.device,
+        "world_size": rank.world.size,
+        "num_hosts": rank.world.num_hosts,
+        "launcher": rank.world.launcher,
+        "threads": rank.placement.threads,
+        "seed": rank.task.spec.seed,
+        "versions": dict(rank.task.backend.versions()),
+    }
+
+
 def _attempt(step: Callable[[], T]) -> tuple[T | None, UnilaunchError | None]:
     try:
         return step(), None
@@ -66,50 +177,7 @@ def _attempt(step: Callable[[], T]) -> tuple[T | None, UnilaunchError | None]:
         return None, error
 
 
-def _join(found: Found, environ: Mapping[str, str]) -> Peers:
-    os.environ.update(mpi.variables(found, environ))  # noqa: TID251  (written here, once, before MPI reads it)
-    return mpi.join(found)
-
-
-def _be_rank(task: Task, found: Found, peers: Peers, environ: Mapping[str, str]) -> int:
-    """Do *task* as the rank *found*; from here on all ranks know that all can."""
-    facts = _gather_facts(task.spec, peers, environ)
-    hosts = [fact["host"] for fact in facts]
-    world = count_world(found, hosts, facts[found.rank]["name"])
-    wish = Wish(task.spec.device, task.backend.devices, task.spec.threads)
-    placement = _all_or_none(lambda: place(wish, facts))[found.rank]
-    _check_counts(found, world)
-    output = OutputFolder(task.spec.output_dir, world.rank, world.size, found.run_id)
-    _, refused = _attempt(output.open)
-    agree(peers, refused)
-    with capture(output.stdout, output.stderr):
-        start_log(task.spec.log_level, world.host, world.rank, output.stderr)
-        return _recorded(task, world, placement, peers, output, environ)
-
-
-def _gather_facts(spec: RunSpec, peers: Peers, environ: Mapping[str, str]) -> list[Facts]:
-    """Return what every rank sees of its host, and refuse ranks that were told to do different things."""
-    name = socket.gethostname()
-    mine = Facts(
-        name=name,
-        host=f"{name} {Path('/proc/sys/kernel/random/boot_id').read_text(encoding='ascii').strip()}",
-        cores=sorted(os.sched_getaffinity(0)),
-        devices=visible_devices(environ),
-    )
-    told = spec.model_dump(mode="json")
-    answers = cast("list[Any]", peers.share([dict(mine), told]))  # type: ignore[list-item]
-    for rank, (_, other) in enumerate(answers):
-        differing = [field for field, value in other.items() if value != answers[0][1][field]]
-        if differing:
-            field = differing[0]
-            raise RefusedTogetherError(
-                f"rank {rank} was told {field}={other[field]!r} and rank 0 {field}={answers[0][1][field]!r}: "
-                "start all ranks with the same options", 2
-            )  # fmt: skip
-    return [cast("Facts", fact) for fact, _ in answers]
-
-
-def _all_or_none(step: Callable[[], T]) -> T:
+def _alike(step: Callable[[], T]) -> T:
     """Take a step that comes out alike on every rank, since all know the same."""
     try:
         return step()
@@ -117,96 +185,8 @@ def _all_or_none(step: Callable[[], T]) -> T:
         raise RefusedTogetherError(str(error), error.exit_code) from None
 
 
-def _check_counts(found: Found, world: World) -> None:
-    if world.local_size != found.local_size:
-        raise EnvironmentMismatchError(
-            f"{found.launcher} says {found.local_size} ranks on {world.host}, and {world.local_size} ranks named it: "
-            "are two hosts called the same?"
-        )
-
-
-def _recorded(
-    task: Task, world: World, placement: Placement, peers: Peers, output: OutputFolder, environ: Mapping[str, str]
-) -> int:
-    """Do *task*; whatever ends it badly is recorded, and ends the other ranks."""
-    try:
-        _do(task, world, placement, peers, output, environ)
-    except RefusedTogetherError:
-        raise
-    except UnilaunchError as error:
-        output.write_failure(_failure(world, placement, error, error.exit_code))
-        raise
-    except Exception as error:  # noqa: BLE001  (the last net of a rank: record, show, end all ranks)
-        output.write_failure(_failure(world, placement, error, 1))
-        traceback.print_exc()
-        print(f"unilaunch: rank {world.rank} on {world.host} failed, the job ends", file=sys.stderr)  # noqa: T201
-        sys.stderr.flush()
-        time.sleep(0.05)  # the tee of this rank has the last line before the others are killed
-        return _end_job(peers, 1)
-    return 0
-
-
-def _do(
-    task: Task, world: World, placement: Placement, peers: Peers, output: OutputFolder, environ: Mapping[str, str]
-) -> None:
-    own_network = world.size > 1 and placement.device != "cpu"
-    rendezvous = None
-    if own_network:
-        from unilaunch.rank.rendezvous import meet
-
-        rendezvous = meet(peers, world, task.spec)
-    chosen = framework_env(task.backend, world, placement, rendezvous, environ)
-    os.environ.update(chosen)  # noqa: TID251  (written here, once, before the framework reads it)
-    output.record(phase="framework import", variables=chosen)
-    gc.enable()
-    task.backend.start(world, placement)
-    try:
-        collectives: Collectives
-        if rendezvous:
-            output.record(phase="init")
-            collectives = task.backend.connect(world, placement, rendezvous, task.spec.timeout)
-        else:
-            collectives = peers.collectives() if isinstance(peers, mpi.MpiPeers) else Alone()
-        session = Session(world, placement, task.backend, peers, collectives, output, task.spec.seed)
-        if world.rank == 0:
-            output.write_spec(task.spec.model_dump(mode="json") | {"options": task.options.model_dump(mode="json")})
-        result = task.model.run(task.options, session)
-        if world.rank == 0:
-            output.write_result(_heading(task, world, placement) | dict(result))
-        output.record(phase="end")
-    finally:
-        task.backend.stop()
-
-
-def _heading(task: Task, world: World, placement: Placement) -> dict[str, Any]:
-    return {
-        "model": task.model.name,
-        "backend": task.backend.name,
-        "device": placement.device,
-        "world_size": world.size,
-        "num_hosts": world.num_hosts,
-        "launcher": world.launcher,
-        "threads": placement.threads,
-        "seed": task.spec.seed,
-        "versions": dict(task.backend.versions()),
-    }
-
-
-def _failure(world: World, placement: Placement, error: Exception, exit_code: int) -> dict[str, Any]:
-    return {
-        "rank": world.rank,
-        "host": world.host,
-        "device": str(placement),
-        "time": time.time(),
-        "exit_code": exit_code,
-        "error": type(error).__name__,
-        "message": str(error),
-        "traceback": traceback.format_exception(error),
-    }
-
-
-def _say(error: UnilaunchError) -> None:
-    print(f"unilaunch: {error}", file=sys.stderr, flush=True)  # noqa: T201  (the one line that the user is to read)
+def _say(message: object) -> None:
+    print(f"unilaunch: {message}", file=sys.stderr, flush=True)  # noqa: T201  (the one line that the user is to read)
 
 
 def _leave_late(exit_code: int, started: float) -> int:
@@ -217,5 +197,6 @@ def _leave_late(exit_code: int, started: float) -> int:
 def _end_job(peers: Peers, exit_code: int) -> int:
     """End the other ranks too: they may be waiting for this one in a collective."""
     if isinstance(peers, mpi.MpiPeers):
+        time.sleep(0.05)  # the tee has the last line before mpirun kills what is left
         peers.abort(exit_code)
     return exit_code

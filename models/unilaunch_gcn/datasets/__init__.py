@@ -24,7 +24,11 @@ SOURCES: dict[str, Callable[[Request], Dataset]] = {
 
 
 def open_dataset(
-    name: str, data_dir: Path | None, mirror: str | None, split_seed: int, normalize_features: bool
+    name: str,
+    data_dir: Path | None,
+    mirror: str | None,
+    split_seed: int,
+    normalize_features: bool,  # noqa: FBT001  (an option of the spec, passed on by its name)
 ) -> Dataset:
     """Find the data set *name*, and fetch its raw files if they are not there; it is not read yet.
 

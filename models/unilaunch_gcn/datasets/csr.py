@@ -32,13 +32,13 @@ def check_csr(indptr: NDArray[Any], indices: NDArray[Any], shape: tuple[int, int
     check_range(indices, columns, f"{prefix}indices")
 
 
-def check_range(values: NDArray[Any], end: int, name: str) -> None:
-    """Check that all *values* are whole numbers from 0 to *end*, exclusive; any shape.
+def check_range(values: NDArray[Any], end: int, name: str, start: int = 0) -> None:
+    """Check that all *values* are whole numbers from *start* to *end*, exclusive; any shape.
 
     Raises:
         ValueError: One is not; the text names the first.
     """
-    if not values.size or (values.min() >= 0 and values.max() < end):
+    if not values.size or (values.min() >= start and values.max() < end):
         return
-    at = tuple(int(axis[0]) for axis in np.nonzero((values < 0) | (values >= end)))
-    raise ValueError(f"{name}[{', '.join(map(str, at))}] is {values[at]}; allowed are 0 to {end - 1}")
+    at = tuple(int(axis[0]) for axis in np.nonzero((values < start) | (values >= end)))
+    raise ValueError(f"{name}[{', '.join(map(str, at))}] is {values[at]}; allowed are {start} to {end - 1}")

@@ -1,29 +1,43 @@
 """Follow the few harmless instructions of a pickle without running any.
 
 pickletools decodes a pickle and runs none of it; here the instructions move plain values on a stack, the classes that
-the pickle names are words, and "calling" one writes down name and arguments. No import and no call exists that a file
-could reach. (pickle.Unpickler with a strict find_class is not enough: seven bytes, a LONG_BINPUT, make it take 32 GB,
-and nested tuples as the key of a dict overflow the interpreter's stack.)
+the pickle names are words, and "calling" one writes down its arguments. No import and no call exists that a file could
+reach. (pickle.Unpickler with a strict find_class is not enough: seven bytes, a LONG_BINPUT, make it take 32 GB, and
+nested tuples as the key of a dict overflow the interpreter's stack.)
 """
 
 import pickletools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from enum import Enum, auto
+from typing import Any, TypeVar
 
-ARRAY, NDARRAY, DTYPE, CSR, DEFAULTDICT, LIST = "array", "ndarray", "dtype", "csr_matrix", "defaultdict", "list"
-#: What a pickle may name, under the module names of then and now.
+
+class Kind(Enum):
+    """What a pickle may name."""
+
+    RECONSTRUCT = auto()
+    NDARRAY = auto()
+    DTYPE = auto()
+    CSR = auto()
+    DEFAULTDICT = auto()
+    LIST = auto()
+
+
+#: Under the module names of then and now.
 _ADMITTED = {
-    "numpy.core.multiarray._reconstruct": ARRAY,
-    "numpy._core.multiarray._reconstruct": ARRAY,
-    "numpy.ndarray": NDARRAY,
-    "numpy.dtype": DTYPE,
-    "scipy.sparse.csr.csr_matrix": CSR,
-    "scipy.sparse._csr.csr_matrix": CSR,
-    "collections.defaultdict": DEFAULTDICT,
-    "__builtin__.list": LIST,
-    "builtins.list": LIST,
+    "numpy.core.multiarray._reconstruct": Kind.RECONSTRUCT,
+    "numpy._core.multiarray._reconstruct": Kind.RECONSTRUCT,
+    "numpy.ndarray": Kind.NDARRAY,
+    "numpy.dtype": Kind.DTYPE,
+    "scipy.sparse.csr.csr_matrix": Kind.CSR,
+    "scipy.sparse._csr.csr_matrix": Kind.CSR,
+    "collections.defaultdict": Kind.DEFAULTDICT,
+    "__builtin__.list": Kind.LIST,
+    "builtins.list": Kind.LIST,
 }
+
+T = TypeVar("T")
 
 
 class ForbiddenError(Exception):
@@ -32,16 +46,16 @@ class ForbiddenError(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Named:
-    """A class or function that the pickle names, one of the kinds above."""
+    """A class or function that the pickle names."""
 
-    kind: str
+    kind: Kind
 
 
 @dataclass(slots=True, eq=False)
 class Made:
     """What the pickle would have made of a class: its kind, arguments and state, written down."""
 
-    kind: str
+    kind: Kind
     arguments: tuple[object, ...]
     state: object = None
 
@@ -55,9 +69,9 @@ def follow(content: bytes) -> object:
     """
     try:
         return _follow(content)
-    except (IndexError, KeyError, OverflowError, TypeError, Warning) as error:
-        # An empty stack, an unknown memo, a wrong operand; pickletools warns of a backslash in a name.
-        raise ValueError(f"{type(error).__name__} while reading it") from error
+    except (IndexError, KeyError, TypeError, Warning) as error:
+        # An empty stack, a memo that was never put, a wrong operand; pickletools warns of a backslash in a name.
+        raise ValueError(f"its instructions do not fit: {error!r}") from error
 
 
 def _follow(content: bytes) -> object:
@@ -67,25 +81,21 @@ def _follow(content: bytes) -> object:
         if step is None:
             raise ForbiddenError(f"has the pickle instruction {opcode.name}")
         step(machine, argument)
-    (result,) = machine.stack
-    return result
+    return machine.stack.pop()
 
 
 class _Machine:
-    """The state of a pickle that is followed: a stack, the stacks below the marks, and what was noted for later."""
+    """The state of a pickle that is followed: the stack, the stacks below the marks, and what is kept for later."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
         self.below: list[list[Any]] = []
-        self.memo: dict[int, object] = {}
+        self.memo: dict[int, Any] = {}
 
     def push(self, value: object) -> None:
         self.stack.append(value)
 
-    def ignore(self, _argument: object) -> None:
-        pass
-
-    def mark(self, _argument: object) -> None:
+    def mark(self) -> None:
         self.below.append(self.stack)
         self.stack = []
 
@@ -93,71 +103,77 @@ class _Machine:
         values, self.stack = self.stack, self.below.pop()
         return values
 
-    def name(self, argument: str) -> None:
-        self._name(*argument.split(" ", 1))
+    def push_tuple(self, length: int) -> None:
+        values = [self.stack.pop() for _ in range(length)]
+        self.push(tuple(reversed(values)))
 
-    def name_on_stack(self, _argument: object) -> None:
+    def name(self, module: object, name: object) -> None:
+        dotted = f"{_of(str, module)}.{_of(str, name)}"
+        if dotted not in _ADMITTED:
+            raise ForbiddenError(f"wants to import {dotted.encode('unicode_escape').decode()}")
+        self.push(Named(_ADMITTED[dotted]))
+
+    def name_on_stack(self) -> None:
         name, module = self.stack.pop(), self.stack.pop()
-        self._name(_checked(module, str), _checked(name, str))
+        self.name(module, name)
 
-    def _name(self, module: str, name: str) -> None:
-        kind = _ADMITTED.get(f"{module}.{name}")
-        if kind is None:
-            raise ForbiddenError(f"wants to import {module}.{name}")
-        self.push(Named(kind))
+    def call(self) -> None:
+        arguments, callee = _of(tuple, self.stack.pop()), _of(Named, self.stack.pop())
+        self.push({} if callee.kind is Kind.DEFAULTDICT else Made(callee.kind, arguments))
 
-    def call(self, _argument: object) -> None:
-        arguments, callee = _checked(self.stack.pop(), tuple), _checked(self.stack.pop(), Named)
-        self.push({} if callee.kind == DEFAULTDICT else Made(callee.kind, arguments))
-
-    def build(self, _argument: object) -> None:
+    def build(self) -> None:
         state = self.stack.pop()
-        _checked(self.stack[-1], Made).state = state
+        _of(Made, self.stack[-1]).state = state
 
-    def append(self, _argument: object) -> None:
-        value = self.stack.pop()
-        _checked(self.stack[-1], list).append(value)
+    def extend(self, values: list[Any]) -> None:
+        _of(list, self.stack[-1]).extend(values)
 
-    def appends(self, _argument: object) -> None:
-        values = self.above_mark()
-        _checked(self.stack[-1], list).extend(values)
-
-    def set_item(self, _argument: object) -> None:
-        value, key = self.stack.pop(), self.stack.pop()
-        self._set([key], [value])
-
-    def set_items(self, _argument: object) -> None:
-        values = self.above_mark()
-        self._set(values[::2], values[1::2])
-
-    def _set(self, keys: list[Any], values: list[Any]) -> None:
+    def update(self, items: list[Any]) -> None:
+        keys, values = items[::2], items[1::2]
         # Only keys whose hash is no computation: that of nested tuples can take for ever, or the whole C stack.
         if not {*map(type, keys)} <= {int, str}:
-            raise ValueError("a dict has keys that are neither whole numbers nor text")
-        _checked(self.stack[-1], dict).update(zip(keys, values, strict=True))
+            raise ValueError("a dict's key is neither a whole number nor text")
+        _of(dict, self.stack[-1]).update(zip(keys, values, strict=True))
 
     def put(self, index: int) -> None:
         self.memo[index] = self.stack[-1]
 
-    def memoize(self, _argument: object) -> None:
-        self.put(len(self.memo))
 
-    def get(self, index: int) -> None:
-        self.push(self.memo[index])
-
-
-def _checked(value: Any, kind: type[_T]) -> _T:
-    if type(value) is not kind:
-        raise ValueError(f"{kind.__name__} expected, {type(value).__name__} found")
+def _of(kind: type[T], value: object) -> T:
+    if not isinstance(value, kind):
+        raise TypeError(f"{kind.__name__} expected, {type(value).__name__} found")
     return value
 
 
-def _tuple_of(length: int) -> Callable[[_Machine, Any], None]:
-    def step(machine: _Machine, _argument: object) -> None:
-        machine.mark(None) if length == 0 else None
-
-    return step
-
-
-#: What each instruction does. Those that can do more than describe data are not here.
-_STEPS: dict[str, Callable[[_Machine, Any], None]] = {
+_Step = Callable[[_Machine, Any], None]
+_PLAIN = "BININT BININT1 BININT2 BINFLOAT BINSTRING SHORT_BINSTRING BINUNICODE SHORT_BINUNICODE BINBYTES SHORT_BINBYTES"
+#: What each instruction does; any other is refused.
+_STEPS: dict[str, _Step] = {
+    **dict.fromkeys(["PROTO", "FRAME", "STOP"], lambda _machine, _argument: None),
+    **dict.fromkeys(_PLAIN.split(), _Machine.push),
+    "NONE": lambda machine, _: machine.push(None),
+    "NEWTRUE": lambda machine, _: machine.push(value=True),
+    "NEWFALSE": lambda machine, _: machine.push(value=False),
+    "EMPTY_TUPLE": lambda machine, _: machine.push(()),
+    "EMPTY_LIST": lambda machine, _: machine.push([]),
+    "EMPTY_DICT": lambda machine, _: machine.push({}),
+    "MARK": lambda machine, _: machine.mark(),
+    "TUPLE": lambda machine, _: machine.push(tuple(machine.above_mark())),
+    "TUPLE1": lambda machine, _: machine.push_tuple(1),
+    "TUPLE2": lambda machine, _: machine.push_tuple(2),
+    "TUPLE3": lambda machine, _: machine.push_tuple(3),
+    "GLOBAL": lambda machine, dotted: machine.name(*dotted.split(" ", 1)),
+    "STACK_GLOBAL": lambda machine, _: machine.name_on_stack(),
+    "REDUCE": lambda machine, _: machine.call(),
+    "NEWOBJ": lambda machine, _: machine.call(),
+    "BUILD": lambda machine, _: machine.build(),
+    "APPEND": lambda machine, _: machine.extend([machine.stack.pop()]),
+    "APPENDS": lambda machine, _: machine.extend(machine.above_mark()),
+    "SETITEM": lambda machine, _: machine.update([machine.stack.pop(-2), machine.stack.pop()]),
+    "SETITEMS": lambda machine, _: machine.update(machine.above_mark()),
+    "BINPUT": _Machine.put,
+    "LONG_BINPUT": _Machine.put,
+    "MEMOIZE": lambda machine, _: machine.put(len(machine.memo)),
+    "BINGET": lambda machine, index: machine.push(machine.memo[index]),
+    "LONG_BINGET": lambda machine, index: machine.push(machine.memo[index]),
+}

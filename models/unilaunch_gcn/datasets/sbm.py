@@ -21,7 +21,7 @@ NUM_NODES, NUM_CLASSES, NUM_DRAWN_EDGES = 3_000, 7, 11_000
 HOMOPHILY = 0.55  # share of the edges that surely stay within a class
 LEAST_WEIGHT, MOST_WEIGHT = 16, 1_000
 NUM_WORDS, WORDS_PER_NODE, WORDS_PER_TOPIC = 500, 18, 120
-TOPICALITY = 0.37  # share of a node's words that come from its class's topic
+TOPICALITY = 0.36  # share of a node's words that come from its class's topic
 NUM_TRAIN_PER_CLASS, NUM_VAL, NUM_TEST = 20, 500, 1_000
 
 
@@ -47,7 +47,8 @@ def _edges(rng: np.random.Generator, labels: NDArray[np.int64]) -> tuple[NDArray
     borders = ends[np.searchsorted(labels[order], np.arange(NUM_CLASSES + 1))]
 
     def nodes_at(points: NDArray[np.int64]) -> NDArray[np.int64]:
-        return order[np.searchsorted(ends, points, side="right") - 1]
+        nodes: NDArray[np.int64] = order[np.searchsorted(ends, points, side="right") - 1]
+        return nodes
 
     sources = nodes_at(_whole(rng, NUM_DRAWN_EDGES, ends[-1]))
     stays = rng.random(NUM_DRAWN_EDGES) < HOMOPHILY
@@ -58,8 +59,8 @@ def _edges(rng: np.random.Generator, labels: NDArray[np.int64]) -> tuple[NDArray
 
 def _weights(rng: np.random.Generator) -> NDArray[np.int64]:
     """Draw what each node's degree is proportional to: a Pareto tail of exponent 3, cut off. (NUM_NODES,)."""
-    pareto = LEAST_WEIGHT / np.sqrt(1.0 - rng.random(NUM_NODES))
-    return np.minimum(pareto, MOST_WEIGHT).astype(np.int64)
+    pareto: NDArray[np.float64] = LEAST_WEIGHT / np.sqrt(1.0 - rng.random(NUM_NODES))
+    return pareto.clip(max=MOST_WEIGHT).astype(np.int64)
 
 
 def _words(rng: np.random.Generator, labels: NDArray[np.int64]) -> sp.csr_array:
@@ -85,8 +86,6 @@ def _split(labels: NDArray[np.int64]) -> NDArray[np.uint8]:
     return split
 
 
-def _whole(
-    rng: np.random.Generator, count: int, below: int | np.int64 | NDArray[np.int64]
-) -> NDArray[np.int64]:
+def _whole(rng: np.random.Generator, count: int, below: int | np.int64 | NDArray[np.int64]) -> NDArray[np.int64]:
     """Draw *count* whole numbers from 0 to *below*, exclusive."""
     return (rng.random(count) * below).astype(np.int64)

@@ -1,0 +1,91 @@
+"""The arrays of one .npz file, each checked for kind and shape where it is asked for."""
+
+import zipfile
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from loguru import logger
+from numpy.typing import NDArray
+
+from unilaunch.errors import InputError
+
+#: Sizes of an array; None stands for any.
+Shape = tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """What a file holds, by name."""
+
+    values: Mapping[str, NDArray[Any]]
+
+    def whole(self, name: str, shape: Shape) -> NDArray[np.int64]:
+        """Return an array of whole numbers of any type as int64.
+
+        Raises:
+            ValueError: It is of another kind or shape, or a number is beyond int64.
+        """
+        values = self._shaped(name, shape, "iu", "whole numbers")
+        if values.dtype == np.uint64 and values.size and values.max() > np.iinfo(np.int64).max:
+            raise ValueError(f"{name} has {values.max()}, which is beyond int64")
+        return values.astype(np.int64, copy=False)
+
+    def float32(self, name: str, shape: Shape) -> NDArray[np.float32]:
+        """Return an array of numbers as float32; what is beyond that becomes infinite.
+
+        Raises:
+            ValueError: It is of another kind or shape.
+        """
+        with np.errstate(over="ignore"):
+            return self._shaped(name, shape, "fiub", "numbers").astype(np.float32, copy=False)
+
+    def flags(self, name: str, shape: Shape) -> NDArray[np.bool_]:
+        """Return an array of bool.
+
+        Raises:
+            ValueError: It is of another kind or shape.
+        """
+        return self._shaped(name, shape, "b", "bool")
+
+    def _shaped(self, name: str, shape: Shape, kinds: str, wanted: str) -> NDArray[Any]:
+        values = self.values[name]
+        if values.dtype.kind not in kinds:
+            raise ValueError(f"{name} must be {wanted}, not {values.dtype}")
+        if len(values.shape) != len(shape) or any(
+            want not in {None, size} for want, size in zip(shape, values.shape, strict=True)
+        ):
+            sizes = ", ".join("any" if size is None else str(size) for size in shape)
+            raise ValueError(f"{name} must have shape ({sizes}{',' * (len(shape) == 1)}), not {values.shape}")
+        return values
+
+
+def read_arrays(path: Path, known: Collection[str]) -> Arrays:
+    """Read the arrays of *path* whose names are *known*; others are logged and left. No pickle is read.
+
+    Raises:
+        InputError: The file is missing, truncated or no .npz file, or holds objects in place of numbers.
+    """
+    if not zipfile.is_zipfile(path):
+        raise InputError(f"{path}: is no .npz file: truncated, or not written by numpy.savez")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            unknown = sorted(set(archive.files) - set(known))
+            arrays = Arrays({name: _read(archive, name) for name in archive.files if name in known})
+    except Exception as error:  # numpy, zipfile and zlib have a dozen kinds of error for a damaged file
+        raise InputError(f"{path}: is damaged: {' '.join(str(error).split())}") from error
+    if unknown:
+        logger.warning("{}: arrays that are not used: {}", path, ", ".join(unknown))
+    return arrays
+
+
+def _read(archive: Mapping[str, Any], name: str) -> NDArray[Any]:
+    try:
+        values = archive[name]
+    except Exception as error:
+        raise ValueError(f"{name}: {error}") from error
+    if not isinstance(values, np.ndarray):
+        raise TypeError(f"{name} is no array")  # numpy returns the bytes of what does not begin as an array
+    return values

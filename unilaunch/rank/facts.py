@@ -1,0 +1,47 @@
+"""What the ranks tell each other before anything starts: their hosts, cores and devices, and what they were told."""
+
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+from pydantic import JsonValue
+
+from unilaunch.backend import Peers
+from unilaunch.errors import RefusedTogetherError
+from unilaunch.rank.placement import Facts, visible_devices
+from unilaunch.rank.task import Task
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def tell_facts(task: Task, peers: Peers, environ: Mapping[str, str]) -> list[Facts]:
+    """Return what every rank sees of its host, by rank. All ranks must call it.
+
+    Raises:
+        RefusedTogetherError: Two ranks were told to do different things.
+    """
+    told = task.spec.model_dump(mode="json") | task.options.model_dump(mode="json")
+    answers = peers.share({"facts": cast("JsonValue", dict(_own_facts(environ))), "told": told})
+    ranks = cast("list[dict[str, dict[str, JsonValue]]]", answers)
+    for rank, answer in enumerate(ranks):
+        _compare(rank, answer["told"], ranks[0]["told"])
+    return [cast("Facts", answer["facts"]) for answer in ranks]
+
+
+def _own_facts(environ: Mapping[str, str]) -> Facts:
+    name = socket.gethostname()
+    # Two hosts can have one name, and two containers of one machine have two.
+    host = f"{name} {_BOOT_ID.read_text(encoding='ascii').strip()}"
+    return Facts(name=name, host=host, cores=sorted(os.sched_getaffinity(0)), devices=visible_devices(environ))
+
+
+def _compare(rank: int, told: Mapping[str, JsonValue], first: Mapping[str, JsonValue]) -> None:
+    for field in {**first, **told}:
+        if told.get(field) != first.get(field):
+            raise RefusedTogetherError(
+                f"rank 0 was told {field}={first.get(field)!r} and rank {rank} {field}={told.get(field)!r}: "
+                "start all ranks with the same options and the same UNILAUNCH_ variables",
+                exit_code=2,
+            )
