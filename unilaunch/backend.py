@@ -7,6 +7,7 @@ from socket import socket
 from typing import Any
 
 from pydantic import JsonValue
+from typing_extensions import override
 
 from unilaunch.world import World
 
@@ -39,9 +40,7 @@ class Collectives(ABC):
         """Replace *buffer* by its sum over all ranks; the same bits on every rank and in every run."""
 
     @abstractmethod
-    def exchange(
-        self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]
-    ) -> Exchange:
+    def exchange(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]) -> Exchange:
         """Start to send rows to and receive rows from every rank (a variable all-to-all).
 
         Args:
@@ -74,6 +73,7 @@ class Placement:
     index: int
     threads: int
 
+    @override
     def __str__(self) -> str:
         """Return "cpu" or "cuda:1"."""
         return self.device if self.device == "cpu" else f"{self.device}:{self.index}"

@@ -2,7 +2,7 @@
 
 
 class UnilaunchError(Exception):
-    """Something that a person can put right; its text is one line: what was wrong, where, what was expected, what to do.
+    """Something that a person can put right, in one line: what was wrong, where, what was expected, what to do.
 
     Attributes:
         exit_code: What the process exits with. 2 means that the input was refused before anything was done.

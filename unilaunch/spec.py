@@ -27,7 +27,9 @@ class RunSpec(Spec):
 
     target: str = Field("gcn", description="a model's name")
     backend: str = Field("auto", description="framework: torch, mindspore, or auto (the first that is installed)")
-    device: Literal["auto", "cpu", "cuda", "npu"] = Field("auto", description="kind of device; auto takes the best seen")
+    device: Literal["auto", "cpu", "cuda", "npu"] = Field(
+        "auto", description="kind of device; auto takes the best seen"
+    )
     output_dir: Path = Field(Path("log_output"), description="folder of the logs and the result")
     threads: int | None = Field(None, ge=1, description="threads per rank; default: this rank's share of its cores")
     interface: str | None = Field(None, description="network interface between hosts; default: found by trying")

@@ -58,7 +58,7 @@ class TorchBackend(Backend):
 
         # Rank 0's socket has been bound since the rendezvous and is handed over: nobody can take the port in between.
         listener = os.dup(rendezvous.listener.fileno()) if rendezvous.listener else None
-        store = dist.TCPStore(
+        store = dist.TCPStore(  # type: ignore[attr-defined]  # public, and not in its __all__
             rendezvous.address,
             rendezvous.port,
             world.size,

@@ -3,6 +3,7 @@
 from typing import Any, Protocol
 
 import torch
+from typing_extensions import override
 
 
 class Operator(Protocol):
@@ -32,12 +33,14 @@ class OnHost:
 
 class _Apply(torch.autograd.Function):
     @staticmethod
+    @override
     def forward(ctx: Any, operator: Operator, rows: torch.Tensor) -> torch.Tensor:
         ctx.operator = operator
         product: torch.Tensor = operator.matmat(rows.detach())
         return product
 
     @staticmethod
+    @override
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, torch.Tensor]:
         return None, ctx.operator.rmatmat(grad)
 

@@ -10,11 +10,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from unilaunch_gcn.arrays import FloatType, Rows
 from unilaunch_gcn.halo import HaloExchange
 from unilaunch_gcn.normalization import edge_values, row_scale
 from unilaunch_gcn.partition import Part
-
-Rows = NDArray[np.floating]
 
 #: Rows that are multiplied at a time: the product is written while it is in the cache, and the exchange moves on.
 _PIECE = 2048
@@ -43,7 +42,7 @@ class Aggregation:
         dtype: Type of the rows.
     """
 
-    def __init__(self, part: Part, halo: HaloExchange, threads: int, dtype: np.dtype[np.floating]) -> None:
+    def __init__(self, part: Part, halo: HaloExchange, threads: int, dtype: FloatType) -> None:
         self.halo = halo
         self.num_owned = part.num_owned
         scale, halo_scale = row_scale(part.degrees), row_scale(part.halo_degrees)
@@ -95,7 +94,7 @@ class _Piece:
 
 def _pieces(
     indptr: NDArray[np.int64], indices: NDArray[np.int32], row: NDArray[np.float64], column: NDArray[np.float64],
-    dtype: np.dtype[np.floating],
+    dtype: FloatType,
 ) -> list[_Piece]:  # fmt: skip
     """Return a CSR block of A_hat in pieces of rows; pieces without an entry are left out."""
     values = edge_values(indptr, indices, row, column, dtype)

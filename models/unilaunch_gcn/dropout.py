@@ -4,8 +4,12 @@ Each pair of node and column gets 32 bits from a hash (the mixing function "lowb
 prospector), so any rank can make any rows of the mask, on any framework, and gets the same.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
+
+from unilaunch_gcn.arrays import Floats, FloatType
 
 Words = NDArray[np.uint32]
 
@@ -48,12 +52,12 @@ def row_keys(nodes: NDArray[np.int64], keys: tuple[int, int]) -> Words:
     return mix(low ^ mix(high ^ np.uint32(keys[0])))
 
 
-def column_keys(columns: NDArray[np.integer], keys: tuple[int, int]) -> Words:
+def column_keys(columns: NDArray[np.integer[Any]], keys: tuple[int, int]) -> Words:
     """Return one word for each column."""
     return mix(columns.astype(np.uint32) + np.uint32(keys[1]))
 
 
-def fill_mask(out: NDArray[np.floating], nodes: NDArray[np.int64], keys: tuple[int, int], probability: float) -> None:
+def fill_mask(out: Floats, nodes: NDArray[np.int64], keys: tuple[int, int], probability: float) -> None:
     """Fill *out* with 0 where an element is dropped, and 1 / (1 - probability) where it is kept.
 
     Args:
@@ -71,9 +75,9 @@ def fill_mask(out: NDArray[np.floating], nodes: NDArray[np.int64], keys: tuple[i
 
 
 def entry_mask(
-    nodes: NDArray[np.int64], columns: NDArray[np.integer], keys: tuple[int, int], probability: float,
-    dtype: np.dtype[np.floating],
-) -> NDArray[np.floating]:  # fmt: skip
+    nodes: NDArray[np.int64], columns: NDArray[np.integer[Any]], keys: tuple[int, int], probability: float,
+    dtype: FloatType,
+) -> Floats:  # fmt: skip
     """Return the same mask's elements at single places: those of a sparse matrix.
 
     Args:

@@ -3,13 +3,11 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unilaunch.backend import Collectives, Exchange
+from unilaunch_gcn.arrays import Rows
 from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.partition import Part
-
-Rows = NDArray[np.floating]
 
 
 class HaloExchange:

@@ -2,12 +2,12 @@
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from unilaunch_gcn.aggregation import Aggregation, DenseFeatures, LinearOperator, SparseFeatures
+from unilaunch_gcn.arrays import Floats
 from unilaunch_gcn.dropout import entry_mask, fill_mask, stream_keys
-from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.partition import Part
+from unilaunch_gcn.setting import Setting
 
 #: Columns of sparse features that are aggregated at a time, as a dense block.
 _COLUMNS = 256
@@ -42,7 +42,7 @@ class Inputs:
         features = self._dropped(epoch) if epoch is not None and dropped else self.features
         return _operator(self.aggregate.matmat(features) if self.order == "aggregation first" else features)
 
-    def _dropped(self, epoch: int) -> NDArray[np.floating] | sp.csr_array:
+    def _dropped(self, epoch: int) -> Floats | sp.csr_array:
         keys = stream_keys(self.setting.seed, epoch, 0)
         if isinstance(self.features, sp.csr_array):
             rows = np.repeat(self.nodes, np.diff(self.features.indptr))
@@ -55,13 +55,11 @@ class Inputs:
         return self.features * mask
 
 
-def _operator(features: NDArray[np.floating] | sp.csr_array) -> LinearOperator:
+def _operator(features: Floats | sp.csr_array) -> LinearOperator:
     return SparseFeatures(features) if isinstance(features, sp.csr_array) else DenseFeatures(features)
 
 
-def _aggregate(
-    aggregate: Aggregation, features: NDArray[np.floating] | sp.csr_array
-) -> NDArray[np.floating] | sp.csr_array:
+def _aggregate(aggregate: Aggregation, features: Floats | sp.csr_array) -> Floats | sp.csr_array:
     """Return A_hat X; a sparse X goes block by block and stays sparse."""
     if not isinstance(features, sp.csr_array):
         return aggregate.matmat(features)

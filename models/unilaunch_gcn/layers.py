@@ -1,6 +1,7 @@
 """In what order each layer is computed, and how many columns it exchanges."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from unilaunch_gcn.spec import GcnSpec
 
@@ -30,7 +31,7 @@ def plan_layers(options: GcnSpec, num_features: int, num_classes: int) -> list[L
     widths = [num_features, *[options.hidden] * (options.layers - 1), num_classes]
     return [
         _layer(width_in, width_out, first=depth == 0, constant_input=options.dropout == 0)
-        for depth, (width_in, width_out) in enumerate(zip(widths[:-1], widths[1:], strict=True))
+        for depth, (width_in, width_out) in enumerate(pairwise(widths))
     ]
 
 

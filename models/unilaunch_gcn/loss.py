@@ -1,8 +1,8 @@
 """The training loss on host arrays: cross entropy over this rank's training nodes, as a share of the whole graph's."""
 
 import numpy as np
-from numpy.typing import NDArray
 
+from unilaunch_gcn.arrays import Floats
 from unilaunch_gcn.graph import TRAIN
 from unilaunch_gcn.partition import Part
 
@@ -21,7 +21,7 @@ class CrossEntropy:
         self.labels = part.labels[self.nodes]
         self.of_all = max(1, part.split_sizes[0])
 
-    def value_and_gradient(self, logits: NDArray[np.floating]) -> tuple[float, NDArray[np.floating]]:
+    def value_and_gradient(self, logits: Floats) -> tuple[float, Floats]:
         """Return the loss and its gradient.
 
         Args:

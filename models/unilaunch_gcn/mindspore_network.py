@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.backend import Collectives
+from unilaunch_gcn.arrays import Floats, FloatType
 from unilaunch_gcn.dropout import fill_mask, stream_keys
 from unilaunch_gcn.layers import Layer
 from unilaunch_gcn.loss import CrossEntropy
@@ -30,7 +31,7 @@ class MindSporeNetwork(Network):
     def __init__(self, problem: Problem) -> None:
         setting = problem.setting
         self.problem, self.layers = problem, setting.layers
-        self.flat: NDArray[np.floating] = initial_weights(setting.layers, setting.seed).astype(setting.dtype)
+        self.flat: Floats = initial_weights(setting.layers, setting.seed).astype(setting.dtype)
         self.aggregate = Apply(OnHost(problem.aggregate))
         self.loss = _Loss(CrossEntropy(problem.part))
         self.gradients = ms.grad(self._loss, tuple(range(len(setting.layers))))
@@ -49,12 +50,12 @@ class MindSporeNetwork(Network):
         return count_right(self.logits(), self.problem.part)
 
     @override
-    def logits(self) -> NDArray[np.floating]:
-        logits: NDArray[np.floating] = self._forward(None, self._tensors()).asnumpy()
+    def logits(self) -> Floats:
+        logits: Floats = self._forward(None, self._tensors()).asnumpy()
         return logits
 
     @override
-    def weights(self) -> list[NDArray[np.floating]]:
+    def weights(self) -> list[Floats]:
         return [view.copy() for view in views(self.flat, self.layers)]
 
     def _tensors(self) -> list[Tensor]:
@@ -128,7 +129,7 @@ class MindSporeDeviceNetwork(Network):
 
     def __init__(self, setting: Setting, part: Part, collectives: Collectives, meter: Meter) -> None:
         self.setting, self.layers, self.part = setting, setting.layers, part
-        self.flat: NDArray[np.floating] = initial_weights(setting.layers, setting.seed).astype(setting.dtype)
+        self.flat: Floats = initial_weights(setting.layers, setting.seed).astype(setting.dtype)
         self.labels = Tensor(np.maximum(part.labels, 0).astype(np.int32))
         self.share = Tensor(part.loss_share().astype(setting.dtype))
         self.aggregation = DeviceAggregation(part, collectives, meter, setting.dtype)
@@ -146,7 +147,7 @@ class MindSporeDeviceNetwork(Network):
         return ops.concat((loss.reshape(1), *(gradient.reshape(-1) for gradient in gradients)))
 
     @override
-    def local(self, gradient: Tensor) -> NDArray[np.floating]:
+    def local(self, gradient: Tensor) -> Floats:
         return np.array(gradient.asnumpy())
 
     @override
@@ -154,12 +155,12 @@ class MindSporeDeviceNetwork(Network):
         return Tensor(count_right(self.logits(), self.part).astype(np.float32))
 
     @override
-    def logits(self) -> NDArray[np.floating]:
-        logits: NDArray[np.floating] = self._forward(None, self._tensors()).asnumpy()
+    def logits(self) -> Floats:
+        logits: Floats = self._forward(None, self._tensors()).asnumpy()
         return logits
 
     @override
-    def weights(self) -> list[NDArray[np.floating]]:
+    def weights(self) -> list[Floats]:
         return [view.copy() for view in views(self.flat, self.layers)]
 
     def _tensors(self) -> list[Tensor]:
@@ -189,7 +190,7 @@ class MindSporeDeviceNetwork(Network):
 class DeviceAggregation:
     """A_hat on a device; the same operator as `aggregation.Aggregation`, with the halo in the device's memory."""
 
-    def __init__(self, part: Part, collectives: Collectives, meter: Meter, dtype: np.dtype[np.floating]) -> None:
+    def __init__(self, part: Part, collectives: Collectives, meter: Meter, dtype: FloatType) -> None:
         self.collectives, self.meter, self.dtype = collectives, meter, dtype
         scale, halo_scale = row_scale(part.degrees), row_scale(part.halo_degrees)
         inside = edge_values(part.owned_indptr, part.owned_indices, scale, scale, dtype)

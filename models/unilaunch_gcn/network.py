@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch_gcn.aggregation import Aggregation
+from unilaunch_gcn.arrays import Floats
 from unilaunch_gcn.dropout import fill_mask, stream_keys
 from unilaunch_gcn.graph import TEST, TRAIN, VAL
 from unilaunch_gcn.inputs import Inputs
@@ -47,7 +48,7 @@ class Problem:
     aggregate: Aggregation
     inputs: Inputs
 
-    def mask(self, epoch: int, depth: int) -> NDArray[np.floating]:
+    def mask(self, epoch: int, depth: int) -> Floats:
         """Return the dropout mask of the owned rows that enter layer *depth*. (num_owned, width_in)"""
         setting = self.setting
         out = np.empty((self.part.num_owned, setting.layers[depth].width_in), setting.dtype)
@@ -85,7 +86,7 @@ class Network(ABC):
         """
 
     @abstractmethod
-    def logits(self) -> NDArray[np.floating]:
+    def logits(self) -> Floats:
         """Return the owned rows of the last layer, without dropout. (num_owned, num_classes)"""
 
     def local(self, gradient: Any) -> Any:
@@ -93,7 +94,7 @@ class Network(ABC):
         return gradient
 
     @abstractmethod
-    def weights(self) -> list[NDArray[np.floating]]:
+    def weights(self) -> list[Floats]:
         """Return a copy of each layer's weights. (width_in, width_out)"""
 
 
@@ -107,7 +108,7 @@ def views(flat: Any, layers: Sequence[Layer]) -> list[Any]:
     return found
 
 
-def count_right(logits: NDArray[np.floating], part: Part) -> NDArray[np.float64]:
+def count_right(logits: Floats, part: Part) -> NDArray[np.float64]:
     """Return right answers on training, validation and test nodes, and the validation loss summed. (4,) float64."""
     right = logits.argmax(axis=1) == part.labels if part.num_owned else np.zeros(0, bool)
     validated = np.flatnonzero(part.split == VAL)

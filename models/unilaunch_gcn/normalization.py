@@ -3,22 +3,28 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from unilaunch_gcn.arrays import Floats, FloatType
+
 Indptr = NDArray[np.int64]
 Indices = NDArray[np.int32]
-Floats = NDArray[np.floating]
 
 
-def row_scale(degrees: NDArray[np.integer]) -> NDArray[np.float64]:
+def row_scale(degrees: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return D^-1/2, where D counts the self-loop: an isolated node has 1.
 
     Args:
         degrees: Neighbours in the whole graph, without the node itself. (n,)
     """
-    return 1.0 / np.sqrt(degrees + 1.0)
+    scale: NDArray[np.float64] = 1.0 / np.sqrt(degrees + 1.0)
+    return scale
 
 
 def edge_values(
-    indptr: Indptr, indices: Indices, row: NDArray[np.float64], column: NDArray[np.float64], dtype: np.dtype[np.floating]
+    indptr: Indptr,
+    indices: Indices,
+    row: NDArray[np.float64],
+    column: NDArray[np.float64],
+    dtype: FloatType,
 ) -> Floats:
     """Return A_hat's value for each entry of a CSR block.
 

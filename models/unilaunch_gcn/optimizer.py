@@ -1,4 +1,4 @@
-"""Adam, with PyTorch's formula, for every framework: MindSpore's own corrects the bias elsewhere and differs by 1e-3."""
+"""Adam with PyTorch's formula, for every framework: MindSpore's own corrects the bias elsewhere, by 1e-3."""
 
 from typing import Any
 

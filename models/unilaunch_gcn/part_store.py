@@ -173,14 +173,18 @@ def _read_manifest(path: Path) -> Manifest:
     except FileNotFoundError:
         raise InputError(f"{path}: this part is missing: delete the partition's folder, it is made again") from None
     except (OSError, ValidationError, ValueError) as error:
-        raise InputError(f"{path}: damaged: {str(error).splitlines()[0]}; delete the partition, it is made again") from None
+        raise InputError(
+            f"{path}: damaged: {str(error).splitlines()[0]}; delete the partition, it is made again"
+        ) from None
 
 
 def _load(path: Path, stored: Stored) -> NDArray[Any]:
     try:
         size = path.stat().st_size
         if size != stored.size:
-            raise InputError(f"{path}: {size} bytes, {stored.size} were written: delete the partition, it is made again")
+            raise InputError(
+                f"{path}: {size} bytes, {stored.size} were written: delete the partition, it is made again"
+            )
         if _sha256(path) != stored.sha256:
             raise InputError(f"{path}: damaged, its SHA-256 is another: delete the partition, it is made again")
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)

@@ -81,7 +81,8 @@ class Part:
 
     def loss_share(self) -> NDArray[np.float64]:
         """Return what each owned node's loss counts: 1 / (training nodes of the whole graph), or 0. (num_owned,)"""
-        return (self.split == TRAIN) / max(1, self.split_sizes[0])
+        training: NDArray[np.bool_] = self.split == TRAIN
+        return training / max(1, self.split_sizes[0])
 
 
 def assign(graph: Graph, num_parts: int, balance: str) -> NDArray[np.int64]:
@@ -231,7 +232,8 @@ def _entries(indptr: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.i
     """Return the positions of the entries of *rows* in a CSR matrix, row after row."""
     counts = indptr[rows + 1] - indptr[rows]
     ends = np.cumsum(counts)
-    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(indptr[rows] - (ends - counts), counts)
+    begins: NDArray[np.int64] = np.repeat(indptr[rows] - (ends - counts), counts)
+    return begins + np.arange(len(begins))
 
 
 def _csr(

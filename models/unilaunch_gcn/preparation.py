@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import cast
 
 from loguru import logger
+from pydantic import JsonValue
 
 from unilaunch.model import Session
 from unilaunch_gcn.datasets import data_folder, open_dataset
@@ -61,12 +62,13 @@ def prepare_part(options: PartitionSpec, session: Session) -> Part:
     Raises:
         RefusedTogetherError: What one rank must refuse, every rank refuses.
     """
-    world, place = session.world, None
+    world = session.world
+    place: JsonValue = None
     with session.together("partition"):
         if world.rank == 0:
             partition = prepare(options, world.size)
             place = [str(partition.folder.absolute()), partition.fingerprint]
     folder, print_ = cast("tuple[str, str]", session.peers.share(place)[0])
     with session.together("load part"):
-        part = load_part(Path(folder), world.rank, world.size, print_)
-    return part
+        return load_part(Path(folder), world.rank, world.size, print_)
+    raise AssertionError  # together() has raised

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
+from unilaunch_gcn.arrays import FloatType
 from unilaunch_gcn.layers import Layer
 
 
@@ -22,4 +21,4 @@ class Setting:
     layers: Sequence[Layer]
     dropout: float
     seed: int
-    dtype: np.dtype[np.floating]
+    dtype: FloatType

@@ -15,7 +15,9 @@ class PartitionSpec(Spec):
     data_dir: Path | None = Field(None, description="folder of data sets; default: UNILAUNCH_DATA, or the cache folder")
     mirror: str | None = Field(None, description="address that data sets are fetched from instead of their public one")
     num_parts: int | None = Field(None, ge=1, description="number of parts; must equal the number of ranks of a run")
-    partition_dir: Path | None = Field(None, description="folder of partitions; default: partitions/ in the data folder")
+    partition_dir: Path | None = Field(
+        None, description="folder of partitions; default: partitions/ in the data folder"
+    )
     balance: Literal["nodes", "edges", "train"] = Field("nodes", description="what the parts have alike")
     split_seed: int = Field(0, ge=0, description="seed of the split of a graph file that has no masks")
     normalize_features: bool = Field(True, description="divide each node's features by their sum")

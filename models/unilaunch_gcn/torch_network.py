@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.backend import Collectives
+from unilaunch_gcn.arrays import Floats, FloatType
 from unilaunch_gcn.dropout import column_keys, row_keys, stream_keys, threshold
 from unilaunch_gcn.graph import TEST, TRAIN, VAL
 from unilaunch_gcn.layers import Layer
@@ -21,6 +22,7 @@ from unilaunch_gcn.partition import Part
 from unilaunch_gcn.setting import Setting
 from unilaunch_torch.linear import OnHost, Operator, apply
 from unilaunch_torch.sparse import SparseMatrix
+
 
 def forward(
     layers: Sequence[Layer],
@@ -56,7 +58,7 @@ class TorchNetwork(Network):
     def __init__(self, problem: Problem) -> None:
         setting = problem.setting
         self.problem, self.layers = problem, setting.layers
-        self.flat: NDArray[np.floating] = initial_weights(setting.layers, setting.seed).astype(setting.dtype)
+        self.flat: Floats = initial_weights(setting.layers, setting.seed).astype(setting.dtype)
         self.tensors = [torch.from_numpy(view).requires_grad_() for view in views(self.flat, setting.layers)]
         self.loss = CrossEntropy(problem.part)
 
@@ -72,13 +74,13 @@ class TorchNetwork(Network):
         return count_right(self.logits(), self.problem.part)
 
     @override
-    def logits(self) -> NDArray[np.floating]:
+    def logits(self) -> Floats:
         with torch.no_grad():
-            logits: NDArray[np.floating] = self._forward(None).numpy()
+            logits: Floats = self._forward(None).numpy()
         return logits
 
     @override
-    def weights(self) -> list[NDArray[np.floating]]:
+    def weights(self) -> list[Floats]:
         return [view.copy() for view in views(self.flat, self.layers)]
 
     def _forward(self, epoch: int | None) -> torch.Tensor:
@@ -102,9 +104,7 @@ class TorchDeviceNetwork(Network):
         device_name: The device: "cuda:0".
     """
 
-    def __init__(
-        self, setting: Setting, part: Part, collectives: Collectives, meter: Meter, device_name: str
-    ) -> None:
+    def __init__(self, setting: Setting, part: Part, collectives: Collectives, meter: Meter, device_name: str) -> None:
         device = torch.device(device_name)
         self.setting, self.layers = setting, setting.layers
         self.flat = torch.as_tensor(initial_weights(setting.layers, setting.seed).astype(setting.dtype), device=device)
@@ -137,13 +137,13 @@ class TorchDeviceNetwork(Network):
         return torch.stack([*(count.to(self.summed) for count in counts), loss])
 
     @override
-    def logits(self) -> NDArray[np.floating]:
+    def logits(self) -> Floats:
         with torch.no_grad():
-            logits: NDArray[np.floating] = self._forward(None).cpu().numpy()
+            logits: Floats = self._forward(None).cpu().numpy()
         return logits
 
     @override
-    def weights(self) -> list[NDArray[np.floating]]:
+    def weights(self) -> list[Floats]:
         return [view.detach().cpu().numpy().copy() for view in views(self.flat, self.layers)]
 
     def _forward(self, epoch: int | None) -> torch.Tensor:
@@ -158,7 +158,7 @@ class DeviceAggregation:
     """A_hat on a device; the same operator as `aggregation.Aggregation`, with the halo in the device's memory."""
 
     def __init__(
-        self, part: Part, collectives: Collectives, meter: Meter, dtype: np.dtype[np.floating], device: torch.device
+        self, part: Part, collectives: Collectives, meter: Meter, dtype: FloatType, device: torch.device
     ) -> None:
         self.collectives, self.meter = collectives, meter
         scale, halo_scale = row_scale(part.degrees), row_scale(part.halo_degrees)
@@ -239,7 +239,9 @@ class DeviceInputs:
             )
             return
         self.sparse = None
-        dense = torch.as_tensor(features.toarray() if hasattr(features, "indptr") else np.array(features), device=device)
+        dense = torch.as_tensor(
+            features.toarray() if hasattr(features, "indptr") else np.array(features), device=device
+        )
         self.dense = aggregate.matmat(dense) if self.order == "aggregated once" else dense
 
     def operator(self, epoch: int | None) -> Operator:

@@ -2,20 +2,23 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
 from loguru import logger
 from pydantic import JsonValue
 
+from unilaunch.backend import Collectives
 from unilaunch.model import Framework, Session
 from unilaunch_gcn.graph import TRAIN
-from unilaunch_gcn.layers import Layer, plan_layers
+from unilaunch_gcn.layers import plan_layers
 from unilaunch_gcn.loading import load_network
 from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.network import Network
 from unilaunch_gcn.optimizer import Adam
 from unilaunch_gcn.partition import Part
+from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.spec import GcnSpec
 
 #: Seconds between two lines of progress.
@@ -25,48 +28,49 @@ _PROGRESS = 2.0
 def train(options: GcnSpec, part: Part, session: Session, framework: Framework) -> dict[str, JsonValue]:
     """Train the GCN on this rank's part, and return what stands in `result.json`; every rank returns the same."""
     layers = plan_layers(options, part.num_features, part.num_classes)
+    setting = Setting(layers, options.dropout, session.seed, np.dtype(options.precision))
     meter = Meter()
     with session.together("build network"):
-        network = load_network(session, framework, options, part, layers, meter)
+        network = load_network(framework, session.placement, setting, part, meter)
     setup_bytes = meter.read()[1]
     session.output.record(phase="train", owned=part.num_owned, halo=part.num_halo)
     logger.info("part {}: {:,} owned nodes, {:,} halo nodes", part.index, part.num_owned, part.num_halo)
-    history = _Epochs(options, session, framework, network, part, layers, meter).run()
-    return _result(options, session, part, history, setup_bytes)
+    first_layer = layers[0].width_in * layers[0].width_out
+    adam = Adam(network.flat, network.flat * 0.0, options.lr, options.weight_decay, first_layer)
+    training = _Training(options, session, framework.collectives, network, part, meter, adam)
+    training.run()
+    return _result(options, session, part, training, setup_bytes)
 
 
-class _Epochs:
+@dataclass(slots=True)
+class _Training:
     """The epochs of one training, and what they leave."""
 
-    def __init__(
-        self, options: GcnSpec, session: Session, framework: Framework, network: Network, part: Part,
-        layers: list[Layer], meter: Meter,
-    ) -> None:  # fmt: skip
-        self.options, self.session, self.network, self.part, self.meter = options, session, network, part, meter
-        self.collectives = framework.collectives
-        flat = network.flat
-        decayed = layers[0].width_in * layers[0].width_out
-        self.adam = Adam(flat, flat * 0.0, options.lr, options.weight_decay, decayed)
-        self.losses: list[float] = []
-        self.evaluations: list[dict[str, float]] = []
-        self.epoch_seconds: list[float] = []
-        self.communication: list[float] = []
-        self.bytes_per_epoch = 0
-        self.said = time.perf_counter()
+    options: GcnSpec
+    session: Session
+    collectives: Collectives
+    network: Network
+    part: Part
+    meter: Meter
+    adam: Adam
+    losses: list[float] = field(default_factory=list)
+    evaluations: list[dict[str, float]] = field(default_factory=list)
+    epoch_seconds: list[float] = field(default_factory=list)
+    communication: list[float] = field(default_factory=list)
+    bytes_per_epoch: int = 0
+    said: float = field(default_factory=time.perf_counter)
 
-    def run(self) -> "_Epochs":
+    def run(self) -> None:
         """Train to the last epoch, or until the validation loss has not fallen for long enough."""
         for epoch in range(self.options.epochs):
             self._step(epoch)
             last = epoch + 1 == self.options.epochs
             if last or (epoch + 1) % self.options.eval_every == 0:
                 self._evaluate(epoch)
-                if self._out_of_patience():
-                    logger.info("epoch {}: validation loss has not fallen for {} evaluations: the end",
-                                epoch + 1, self.options.patience)  # fmt: skip
-                    break
             self._say(epoch, last=last)
-        return self
+            if self._out_of_patience():
+                logger.info("the end: the validation loss has not fallen for {} evaluations", self.options.patience)
+                break
 
     def _step(self, epoch: int) -> None:
         begin = time.perf_counter()
@@ -107,28 +111,28 @@ class _Epochs:
 
 
 def _result(
-    options: GcnSpec, session: Session, part: Part, history: _Epochs, setup_bytes: int
+    options: GcnSpec, session: Session, part: Part, training: _Training, setup_bytes: int
 ) -> dict[str, JsonValue]:
     # The first epoch allocates and warms up; it counts only when there is no other.
-    seconds = float(np.median(history.epoch_seconds[1:] or history.epoch_seconds))
-    waiting = float(np.median(history.communication[1:] or history.communication))
+    seconds = float(np.median(training.epoch_seconds[1:] or training.epoch_seconds))
+    waiting = float(np.median(training.communication[1:] or training.communication))
     ranks = cast("list[Mapping[str, Any]]", session.peers.share({
         "owned": part.num_owned,
         "halo": part.num_halo,
         "training_nodes": int((part.split == TRAIN).sum()),
-        "bytes_per_epoch": history.bytes_per_epoch,
+        "bytes_per_epoch": training.bytes_per_epoch,
         "setup_bytes": setup_bytes,
         "seconds_per_epoch": seconds,
         "communication_seconds": waiting,
     }))  # fmt: skip
     slowest = max(ranks, key=lambda rank: rank["seconds_per_epoch"])
-    final = history.evaluations[-1]
+    final = training.evaluations[-1]
     return {
         "dataset": options.dataset,
         "num_nodes": part.num_nodes,
         "num_parts": part.num_parts,
-        "epochs": len(history.losses),
-        "loss": history.losses,
+        "epochs": len(training.losses),
+        "loss": training.losses,
         "train_accuracy": final["train_accuracy"],
         "val_accuracy": final["val_accuracy"],
         "test_accuracy": final["test_accuracy"],
@@ -137,6 +141,6 @@ def _result(
         "communication_seconds": slowest["communication_seconds"],
         "bytes_per_epoch": sum(rank["bytes_per_epoch"] for rank in ranks),
         "setup_bytes": sum(rank["setup_bytes"] for rank in ranks),
-        "evaluations": cast("JsonValue", history.evaluations),
+        "evaluations": cast("JsonValue", training.evaluations),
         "ranks": cast("JsonValue", ranks),
     }

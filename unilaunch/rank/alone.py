@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from pydantic import JsonValue
+from typing_extensions import override
 
 from unilaunch.backend import Collectives, Exchange, Peers
-from typing_extensions import override
 
 
 class Alone(Peers, Collectives, Exchange):
@@ -21,9 +21,7 @@ class Alone(Peers, Collectives, Exchange):
         pass
 
     @override
-    def exchange(
-        self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]
-    ) -> Exchange:
+    def exchange(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]) -> Exchange:
         return self
 
     @override

@@ -130,9 +130,7 @@ class MpiCollectives(Collectives):
         self.comm.Allreduce(self.mpi.IN_PLACE, buffer)
 
     @override
-    def exchange(
-        self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]
-    ) -> Exchange:
+    def exchange(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]) -> Exchange:
         requests = [self.comm.Irecv(rows, source=rank) for rank, rows in _groups(receive, receive_counts)]
         requests += [self.comm.Isend(rows, dest=rank) for rank, rows in _groups(send, send_counts)]
         return _MpiExchange(self.mpi.Request, requests)

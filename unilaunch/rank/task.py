@@ -57,7 +57,9 @@ def read_task(given: Mapping[str, Any], environ: Mapping[str, str], world_size: 
     model = _choose(spec.target, models)
     others = known - set(model.spec.model_fields)
     # The environment may hold what another model reads; only on the command line and in the file it is a slip.
-    rest = {f: v for f, v in values.items() if f not in core and not (f in others and sources[f].startswith("UNILAUNCH_"))}
+    rest = {
+        f: v for f, v in values.items() if f not in core and not (f in others and sources[f].startswith("UNILAUNCH_"))
+    }
     checked = validate(model.spec, rest, sources)
     model.check(checked, world_size)
     backend = plugins.load_backend(spec.backend)

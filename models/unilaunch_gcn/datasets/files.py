@@ -143,6 +143,7 @@ def _sparse_features(arrays: Arrays, num_nodes: int) -> sp.csr_array:
     rows, columns = (int(size) for size in arrays.whole("x_shape", (2,)))
     if rows != num_nodes:
         raise ValueError(f"x_shape[0] is {rows}, but y has {num_nodes} nodes")
+    check_range(np.array([0, columns]), 2**31, "x_shape")
     indptr, indices = arrays.whole("x_indptr", (None,)), arrays.whole("x_indices", (None,))
     check_csr(indptr, indices, (rows, columns), prefix="x_")
     matrix = sp.csr_array((arrays.float32("x_data", indices.shape), indices, indptr), shape=(rows, columns))

@@ -112,7 +112,7 @@ def _check(raw: _Raw) -> None:
     if any(faults.values()):
         raise ValueError("; ".join(fault for fault, is_so in faults.items() if is_so))
     check_range(raw.graph.items, num_nodes, "graph's entry ")
-    check_range(raw.test - num_known, num_nodes - num_known, f"test.index - {num_known}, at ")
+    check_range(raw.test, num_nodes, "test.index", start=num_known)
 
 
 def _graph(raw: _Raw) -> Graph:

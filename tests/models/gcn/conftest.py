@@ -94,18 +94,9 @@ def _items(value: dict[Any, Any]) -> bytes:
 
 
 def _array(value: np.ndarray[Any, Any]) -> bytes:
-    order = value.dtype.str[0]
-    dtype = b"cnumpy\ndtype\n" + _python2((value.dtype.str[1:], 0, 1)) + b"R"
-    dtype += _python2((3, order, None, None, None, -1, -1, 0)) + b"b"
     is_fortran = value.flags.f_contiguous and not value.flags.c_contiguous
-    content = value.tobytes("F" if is_fortran else "C")
-    state = b"(" + _python2(1) + _python2(value.shape) + dtype + _python2(is_fortran) + _python2(content) + b"t"
-    return (
-        b"cnumpy.core.multiarray\n_reconstruct\n"
-        + b"(cnumpy\nndarray\n"
-        + _python2((0,))
-        + _python2("b")
-        + b"tR"
-        + state
-        + b"b"
-    )
+    dtype = b"cnumpy\ndtype\n" + _python2((value.dtype.str[1:], 0, 1)) + b"R"
+    dtype += _python2((3, value.dtype.str[0], None, None, None, -1, -1, 0)) + b"b"
+    content = _python2(is_fortran) + _python2(value.tobytes("F" if is_fortran else "C"))
+    empty = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n" + _python2((0,)) + _python2("b") + b"tR"
+    return empty + b"(" + _python2(1) + _python2(value.shape) + dtype + content + b"tb"
