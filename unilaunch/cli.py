@@ -16,7 +16,7 @@ from unilaunch.errors import SpecError, UnilaunchError
 from unilaunch.model import Model
 from unilaunch.rank.run import run
 from unilaunch.rank.task import read_task
-from unilaunch.spec import RunSpec, Spec, read_variables, validate, variable_of
+from unilaunch.spec import RunSpec, Spec, nearest, read_variables, validate, variable_of
 
 EXAMPLES = {
     "unilaunch": """examples:
@@ -53,10 +53,21 @@ def _parse(arguments: Sequence[str]) -> dict[str, Any]:
     """Return the options that were given, as text, by field."""
     running = arguments[:1] == ["run"]
     parser = _parser(plugins.models(), {} if running else plugins.commands())
-    given = vars(parser.parse_args(arguments))
+    namespace, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        raise SpecError(_unknown(unknown[0]))
+    given = vars(namespace)
     if running:
         del given["command"]
     return given
+
+
+def _unknown(argument: str) -> str:
+    if not argument.startswith("-"):
+        return f"{argument!r}: there is one TARGET, and every other word follows its option"
+    specs = [RunSpec, *(plugin.spec for plugin in (*plugins.models().values(), *plugins.commands().values()))]
+    options = [f"--{field.replace('_', '-')}" for spec in specs for field in spec.model_fields]
+    return f"{argument}: no such option{nearest(argument.partition('=')[0], options)}"
 
 
 def _do_command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:

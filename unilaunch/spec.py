@@ -93,7 +93,7 @@ def read_variables(environ: Mapping[str, str], known: Iterable[str]) -> dict[str
             continue
         field = VARIABLE_FIELDS.get(variable, variable.removeprefix(VARIABLE_PREFIX).lower())
         if field not in names:
-            raise SpecError(f"{variable} names no option{_nearest(field, names)}")
+            raise SpecError(f"{variable} names no option{nearest(field, names)}")
         fields[field] = environ[variable]
     return fields
 
@@ -126,13 +126,14 @@ def _fault(fault: Any, kind: type[Spec], sources: Mapping[str, str]) -> str:
     field = str(fault["loc"][0])
     where = sources.get(field, f"--{field.replace('_', '-')}")
     if fault["type"] == "extra_forbidden":
-        return f"{where}: no such option{_nearest(field, kind.model_fields)}"
+        return f"{where}: no such option{nearest(field, kind.model_fields)}"
     wanted = fault["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     return f"{where}: must be {wanted}, not {fault['input']!r}"
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean ...?" for the known name that is like *name*; nothing if none is."""
     from difflib import get_close_matches
 
-    nearest = get_close_matches(name, list(known), n=1)
-    return f"; did you mean {nearest[0]}?" if nearest else ""
+    close = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""

@@ -39,9 +39,11 @@ class GcnModel(Model):
         self, options: GcnSpec, prepared: "Part", session: Session, framework: Framework
     ) -> Mapping[str, JsonValue]:
         from unilaunch_gcn.summary import show
-        from unilaunch_gcn.training import train
+        from unilaunch_gcn.training import Training
 
-        result = train(options, prepared, session, framework)
+        training = Training.start(options, prepared, session, framework)
+        training.run()
+        result = training.result()
         if session.world.rank == 0:
             show(result, session, framework.backend.name)
         return result

@@ -1,5 +1,6 @@
 """The whole training on one page: part, network, epochs, result. Numbers only; no framework's tensor."""
 
+import resource
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,26 +26,20 @@ from unilaunch_gcn.spec import GcnSpec
 _PROGRESS = 2.0
 
 
-def train(options: GcnSpec, part: Part, session: Session, framework: Framework) -> dict[str, JsonValue]:
-    """Train the GCN on this rank's part, and return what stands in `result.json`; every rank returns the same."""
-    layers = plan_layers(options, part.num_features, part.num_classes)
-    setting = Setting(layers, options.dropout, session.seed, np.dtype(options.precision))
-    meter = Meter()
-    with session.together("build network"):
-        network = load_network(framework, session.placement, setting, part, meter)
-    setup_bytes = meter.read()[1]
-    session.output.record(phase="train", owned=part.num_owned, halo=part.num_halo)
-    logger.info("part {}: {:,} owned nodes, {:,} halo nodes", part.index, part.num_owned, part.num_halo)
-    first_layer = layers[0].width_in * layers[0].width_out
-    adam = Adam(network.flat, network.flat * 0.0, options.lr, options.weight_decay, first_layer)
-    training = _Training(options, session, framework.collectives, network, part, meter, adam)
-    training.run()
-    return _result(options, session, part, training, setup_bytes)
-
-
 @dataclass(slots=True)
-class _Training:
-    """The epochs of one training, and what they leave."""
+class Training:
+    """A training: what it works on, and what its epochs leave.
+
+    Attributes:
+        options: What the user chose.
+        session: This rank.
+        collectives: The data path between the ranks.
+        network: The network in its framework.
+        part: This rank's part.
+        meter: Counts bytes and waiting.
+        adam: The optimiser of the network's weights.
+        setup_bytes: Halo bytes that arrived before the first epoch.
+    """
 
     options: GcnSpec
     session: Session
@@ -53,12 +48,27 @@ class _Training:
     part: Part
     meter: Meter
     adam: Adam
+    setup_bytes: int
     losses: list[float] = field(default_factory=list)
     evaluations: list[dict[str, float]] = field(default_factory=list)
     epoch_seconds: list[float] = field(default_factory=list)
     communication: list[float] = field(default_factory=list)
     bytes_per_epoch: int = 0
     said: float = field(default_factory=time.perf_counter)
+
+    @classmethod
+    def start(cls, options: GcnSpec, part: Part, session: Session, framework: Framework) -> "Training":
+        """Build the network and its optimiser; all ranks must call it."""
+        layers = plan_layers(options, part.num_features, part.num_classes)
+        setting = Setting(layers, options.dropout, session.seed, np.dtype(options.precision))
+        meter = Meter()
+        with session.together("build network"):
+            network = load_network(framework, session.placement, setting, part, meter)
+        first_layer = layers[0].width_in * layers[0].width_out
+        adam = Adam(network.flat, network.flat * 0.0, options.lr, options.weight_decay, first_layer)
+        session.output.record(phase="train", owned=part.num_owned, halo=part.num_halo)
+        logger.info("part {}: {:,} owned nodes, {:,} halo nodes", part.index, part.num_owned, part.num_halo)
+        return cls(options, session, framework.collectives, network, part, meter, adam, meter.read()[1])
 
     def run(self) -> None:
         """Train to the last epoch, or until the validation loss has not fallen for long enough."""
@@ -109,38 +119,38 @@ class _Training:
             logger.info("epoch {}/{}: loss {:.4f}{}, {:.4f} s", epoch + 1, self.options.epochs, self.losses[-1],
                         accuracy, self.epoch_seconds[-1])  # fmt: skip
 
+    def result(self) -> dict[str, JsonValue]:
+        """Return what stands in `result.json`, the same on every rank; all ranks must call it."""
+        ranks = cast("list[Mapping[str, Any]]", self.session.peers.share(self._own_figures()))
+        slowest = max(ranks, key=lambda rank: rank["seconds_per_epoch"])
+        final = self.evaluations[-1]
+        return {
+            "dataset": self.options.dataset,
+            "num_nodes": self.part.num_nodes,
+            "num_parts": self.part.num_parts,
+            "epochs": len(self.losses),
+            "loss": cast("JsonValue", self.losses),
+            "train_accuracy": final["train_accuracy"],
+            "val_accuracy": final["val_accuracy"],
+            "test_accuracy": final["test_accuracy"],
+            "seconds_per_epoch": slowest["seconds_per_epoch"],
+            "compute_seconds": slowest["seconds_per_epoch"] - slowest["communication_seconds"],
+            "communication_seconds": slowest["communication_seconds"],
+            "bytes_per_epoch": sum(rank["bytes_per_epoch"] for rank in ranks),
+            "setup_bytes": sum(rank["setup_bytes"] for rank in ranks),
+            "evaluations": cast("JsonValue", self.evaluations),
+            "ranks": cast("JsonValue", ranks),
+        }
 
-def _result(
-    options: GcnSpec, session: Session, part: Part, training: _Training, setup_bytes: int
-) -> dict[str, JsonValue]:
-    # The first epoch allocates and warms up; it counts only when there is no other.
-    seconds = float(np.median(training.epoch_seconds[1:] or training.epoch_seconds))
-    waiting = float(np.median(training.communication[1:] or training.communication))
-    ranks = cast("list[Mapping[str, Any]]", session.peers.share({
-        "owned": part.num_owned,
-        "halo": part.num_halo,
-        "training_nodes": int((part.split == TRAIN).sum()),
-        "bytes_per_epoch": training.bytes_per_epoch,
-        "setup_bytes": setup_bytes,
-        "seconds_per_epoch": seconds,
-        "communication_seconds": waiting,
-    }))  # fmt: skip
-    slowest = max(ranks, key=lambda rank: rank["seconds_per_epoch"])
-    final = training.evaluations[-1]
-    return {
-        "dataset": options.dataset,
-        "num_nodes": part.num_nodes,
-        "num_parts": part.num_parts,
-        "epochs": len(training.losses),
-        "loss": training.losses,
-        "train_accuracy": final["train_accuracy"],
-        "val_accuracy": final["val_accuracy"],
-        "test_accuracy": final["test_accuracy"],
-        "seconds_per_epoch": slowest["seconds_per_epoch"],
-        "compute_seconds": slowest["seconds_per_epoch"] - slowest["communication_seconds"],
-        "communication_seconds": slowest["communication_seconds"],
-        "bytes_per_epoch": sum(rank["bytes_per_epoch"] for rank in ranks),
-        "setup_bytes": sum(rank["setup_bytes"] for rank in ranks),
-        "evaluations": cast("JsonValue", training.evaluations),
-        "ranks": cast("JsonValue", ranks),
-    }
+    def _own_figures(self) -> dict[str, JsonValue]:
+        # The first epoch allocates and warms up; it counts only when there is no other.
+        return {
+            "owned": self.part.num_owned,
+            "halo": self.part.num_halo,
+            "training_nodes": int((self.part.split == TRAIN).sum()),
+            "bytes_per_epoch": self.bytes_per_epoch,
+            "setup_bytes": self.setup_bytes,
+            "seconds_per_epoch": float(np.median(self.epoch_seconds[1:] or self.epoch_seconds)),
+            "communication_seconds": float(np.median(self.communication[1:] or self.communication)),
+            "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        }

@@ -71,7 +71,8 @@ def read_arrays(path: Path, known: Collection[str]) -> Arrays:
     if not zipfile.is_zipfile(path):
         raise InputError(f"{path}: is no .npz file: truncated, or not written by numpy.savez")
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # Opened here: numpy leaves a file open when it is damaged.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             unknown = sorted(set(archive.files) - set(known))
             arrays = Arrays({name: _read(archive, name) for name in archive.files if name in known})
     except Exception as error:  # numpy, zipfile and zlib have a dozen kinds of error for a damaged file

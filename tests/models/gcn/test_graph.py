@@ -56,7 +56,8 @@ def test_ends_that_are_no_nodes_are_refused(sources: list[int], targets: list[in
 @given(matrices)
 def test_rows_are_divided_by_their_absolute_sums(features: Any) -> None:
     """Dense and CSR features give the same; a row's absolute sum is then 1, and an empty row stays empty."""
-    dense, sparse = normalise_rows(features), normalise_rows(sp.csr_array(features))
+    dense: Any = normalise_rows(features)
+    sparse: Any = normalise_rows(sp.csr_array(features))
     assert dense.dtype == sparse.dtype == np.float32
     np.testing.assert_array_equal(sparse.toarray(), dense)
     np.testing.assert_allclose(np.abs(dense).sum(axis=1), features.any(axis=1), rtol=1e-6)

@@ -204,12 +204,12 @@ def test_faults_are_named_in_one_line(tmp_path: Path, arrays: dict[str, Any], me
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("kept", [0, 10, 500, 1000, 1300], ids=str)
+@pytest.mark.parametrize("kept", [0, 10, -500, -1], ids=str)
 def test_truncated_files_are_refused(tmp_path: Path, kept: int) -> None:
     """A copy that was cut off is no .npz file."""
     path = _write(tmp_path, PLAIN)
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(InputError, match="is no .npz file: truncated, or not written by numpy.savez"):
+    with pytest.raises(InputError, match=r"is no \.npz file: truncated, or not written by numpy\.savez"):
         open_dataset(str(path), None, None, 0, normalize_features=False).load()
 
 
@@ -239,16 +239,16 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "nodes", "edges", "features", "classes"),
-    [("amazon_photo", 7650, 119081, 745, 8), ("coauthor_cs", 18333, 81894, 6805, 15)],
+    ("name", "counts"),
+    [("amazon_photo", (7650, 119081, 745, 8)), ("coauthor_cs", (18333, 81894, 6805, 15))],
+    ids=["amazon_photo", "coauthor_cs"],
 )
-def test_real_graphs_are_read(
-    shared_datasets: Path, logged: list[str], name: str, nodes: int, edges: int, features: int, classes: int
-) -> None:
+def test_real_graphs_are_read(shared_datasets: Path, logged: list[str], name: str, counts: tuple[int, ...]) -> None:
     """Counts of the literature, from real files; their edges are symmetric."""
     path = shared_datasets / "graphs" / f"{name}.npz"
     graph = open_dataset(str(path), None, None, 0, normalize_features=True).load()
-    found = (graph.num_nodes, len(graph.indices), graph.num_features, graph.num_classes)
-    assert found == (nodes, 2 * edges, features, classes)
+    nodes, edges, features, classes = counts
+    assert (graph.num_nodes, len(graph.indices)) == (nodes, 2 * edges)
+    assert (graph.num_features, graph.num_classes) == (features, classes)
     assert np.bincount(graph.split).tolist() == [0, 20 * classes, 30 * classes, nodes - 50 * classes]
     assert logged == []
