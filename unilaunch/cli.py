@@ -41,7 +41,7 @@ def main() -> NoReturn:
     environ = dict(os.environ)  # noqa: TID251  (the one place that reads it)
     arguments = sys.argv[1:]
     if arguments[:1] == ["run"]:
-        sys.exit(run(lambda world_size: read_task(_parse(arguments), environ, world_size), environ, started))
+        sys.exit(run(lambda world_size: read_task(parse(arguments), environ, world_size), environ, started))
     try:
         sys.exit(_do_command(arguments, environ))
     except UnilaunchError as error:
@@ -49,7 +49,7 @@ def main() -> NoReturn:
         sys.exit(error.exit_code)
 
 
-def _parse(arguments: Sequence[str]) -> dict[str, Any]:
+def parse(arguments: Sequence[str]) -> dict[str, Any]:
     """Return the options that were given, as text, by field."""
     running = arguments[:1] == ["run"]
     parser = _parser(plugins.models(), {} if running else plugins.commands())
@@ -65,13 +65,14 @@ def _parse(arguments: Sequence[str]) -> dict[str, Any]:
 def _unknown(argument: str) -> str:
     if not argument.startswith("-"):
         return f"{argument!r}: there is one TARGET, and every other word follows its option"
-    specs = [RunSpec, *(plugin.spec for plugin in (*plugins.models().values(), *plugins.commands().values()))]
+    specs: list[type[Spec]] = [RunSpec, *(model.spec for model in plugins.models().values())]
+    specs += [command.spec for command in plugins.commands().values()]
     options = [f"--{field.replace('_', '-')}" for spec in specs for field in spec.model_fields]
     return f"{argument}: no such option{nearest(argument.partition('=')[0], options)}"
 
 
 def _do_command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
-    given = _parse(arguments)
+    given = parse(arguments)
     command = plugins.commands()[given.pop("command")]
     mine = set(command.spec.model_fields)
     elsewhere = {field for model in plugins.models().values() for field in model.spec.model_fields}

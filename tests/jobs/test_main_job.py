@@ -1,0 +1,83 @@
+"""The commands of the README, under both Open MPI versions, on both frameworks."""
+
+from pathlib import Path
+
+import pytest
+
+from jobs.mpirun import Launcher, alone
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_mpirun_trains_on_any_number_of_ranks(launcher: Launcher, backend: str, ranks: int, tmp_path: Path) -> None:
+    """The tutorial's command line works as it stands, and every rank leaves its log."""
+    arguments = ["run", "--backend", backend, "--epochs", "20", "--data-dir", "data"]
+    options = ("--output-filename", "log_output")
+    job = launcher.unilaunch(ranks, arguments, tmp_path, options=options).check()
+    assert job.result["world_size"] == ranks
+    assert job.result["backend"] == backend
+    assert len(job.result["loss"]) == 20
+    assert job.result["loss"][-1] < job.result["loss"][0]
+    logs = sorted(path.name for path in job.output.glob("rank.*"))
+    assert logs == [f"rank.{rank}" for rank in range(ranks)]
+    for rank in range(ranks):
+        assert f"part {rank}: " in (job.output / f"rank.{rank}" / "stderr").read_text()
+        assert (job.output / f"rank.{rank}" / "events.jsonl").exists()
+    assert "accuracy" in (job.output / "rank.0" / "stdout").read_text()
+
+
+def test_defaults_end_with_a_readable_summary(launcher: Launcher, tmp_path: Path) -> None:
+    """Two ranks, no option but where data goes: loss, accuracies, seconds per epoch and where the logs are."""
+    job = launcher.unilaunch(2, ["run", "--data-dir", "data"], tmp_path).check()
+    for word in ("loss", "accuracy", "seconds per epoch", "logs", "log_output/rank.*/"):
+        assert word in job.stdout
+    assert job.result["epochs"] == 200
+    assert job.result["test_accuracy"] > 0.7
+    assert job.result["launcher"].startswith("Open MPI")
+
+
+def test_result_has_every_promised_field(openmpi5: Launcher, tmp_path: Path) -> None:
+    """DESIGN section 3 names them."""
+    promised = {
+        "backend", "device", "world_size", "dataset", "epochs", "loss", "train_accuracy", "val_accuracy",
+        "test_accuracy", "seconds_per_epoch", "compute_seconds", "communication_seconds", "bytes_per_epoch", "versions",
+    }  # fmt: skip
+    job = openmpi5.unilaunch(2, ["run", "--data-dir", "data", "--epochs", "3"], tmp_path).check()
+    assert promised <= set(job.result)
+    assert job.result["communication_seconds"] + job.result["compute_seconds"] == pytest.approx(
+        job.result["seconds_per_epoch"]
+    )
+
+
+def test_second_run_keeps_the_first_ones_logs(openmpi5: Launcher, tmp_path: Path) -> None:
+    """Nothing of an earlier run is lost, also when it had more ranks."""
+    for ranks in (3, 2):
+        openmpi5.unilaunch(ranks, ["run", "--data-dir", "data", "--epochs", "2"], tmp_path).check()
+    assert sorted(path.name for path in (tmp_path / "log_output").glob("rank.*")) == ["rank.0", "rank.1"]
+    earlier = sorted(path.name for path in (tmp_path / "log_output" / "previous").glob("*/*"))
+    assert earlier == ["rank.0", "rank.1", "rank.2", "result.json", "spec.json"]
+
+
+def test_one_rank_needs_no_mpi(tmp_path: Path) -> None:
+    """Under no launcher the only rank trains where mpi4py cannot even be imported."""
+    without = "import sys; sys.modules['mpi4py'] = None; from unilaunch.cli import main; main()"
+    job = alone(["-c", without, "run", "--data-dir", "data", "--epochs", "5"], tmp_path).check()
+    assert job.result["world_size"] == 1
+    assert job.result["launcher"] == "none"
+
+
+def test_partition_made_ahead_is_used(openmpi5: Launcher, tmp_path: Path) -> None:
+    """`unilaunch partition` makes what `run` finds."""
+    alone(["-m", "unilaunch", "partition", "--dataset", "sbm", "--num-parts", "2", "--data-dir", "data"], tmp_path).check()
+    made = {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("*.npy")}
+    openmpi5.unilaunch(2, ["run", "--data-dir", "data", "--epochs", "2", "--num-parts", "2"], tmp_path).check()
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("*.npy")} == made
+
+
+def test_patience_ends_a_training_early(openmpi5: Launcher, tmp_path: Path) -> None:
+    """With a step size that overshoots, the validation loss soon stops falling."""
+    arguments = ["run", "--data-dir", "data", "--lr", "0.3", "--eval-every", "1", "--patience", "5"]
+    job = openmpi5.unilaunch(2, arguments, tmp_path).check()
+    losses = [evaluation["val_loss"] for evaluation in job.result["evaluations"]]
+    assert job.result["epochs"] == len(losses) < 200
+    assert min(losses[-5:]) >= min(losses[:-5])
+    assert min(losses[-6:-1]) < min([*losses[:-6], float("inf")])

@@ -1,0 +1,94 @@
+"""An independent reference: the GCN in one process, with dense float64 matrices and gradients written by hand.
+
+It shares with the project only what defines the experiment: the graph, the initial weights and the dropout masks.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unilaunch_gcn.dropout import fill_mask, stream_keys
+from unilaunch_gcn.graph import TRAIN, Graph
+from unilaunch_gcn.layers import Layer
+from unilaunch_gcn.network import initial_weights, views
+
+Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What the reference training leaves."""
+
+    losses: list[float]
+    weights: list[Matrix]
+    logits: Matrix
+
+
+def train_reference(
+    graph: Graph, widths: list[int], *, epochs: int, dropout: float, seed: int, lr: float = 0.01, decay: float = 5e-4
+) -> Reference:
+    """Train by the textbook: dense A_hat, softmax cross entropy over the training nodes, Adam with L2 on layer 1."""
+    adjacency = _dense_normalised(graph)
+    features = np.asarray(graph.features.todense() if hasattr(graph.features, "todense") else graph.features, np.float64)
+    layers = [Layer(a, b, "", 0, 0) for a, b in zip(widths[:-1], widths[1:], strict=True)]
+    weights = [w.copy() for w in views(initial_weights(layers, seed), layers)]
+    first, second = [np.zeros_like(w) for w in weights], [np.zeros_like(w) for w in weights]
+    losses = []
+    for epoch in range(epochs):
+        loss, gradients = _loss_and_gradients(graph, adjacency, features, weights, (seed, epoch, dropout))
+        losses.append(loss)
+        gradients[0] += decay * weights[0]
+        for weight, gradient, m, v in zip(weights, gradients, first, second, strict=True):
+            m[:] = 0.9 * m + 0.1 * gradient
+            v[:] = 0.999 * v + 0.001 * gradient**2
+            corrected_m, corrected_v = m / (1 - 0.9 ** (epoch + 1)), v / (1 - 0.999 ** (epoch + 1))
+            weight -= lr * corrected_m / (np.sqrt(corrected_v) + 1e-8)
+    hidden = features
+    for depth, weight in enumerate(weights):
+        hidden = adjacency @ hidden @ weight
+        hidden = np.maximum(hidden, 0) if depth + 1 < len(weights) else hidden
+    return Reference(losses, weights, hidden)
+
+
+def _dense_normalised(graph: Graph) -> Matrix:
+    adjacency = np.eye(graph.num_nodes)
+    for node in range(graph.num_nodes):
+        adjacency[node, graph.indices[graph.indptr[node] : graph.indptr[node + 1]]] = 1.0
+    scale = adjacency.sum(axis=1) ** -0.5
+    return scale[:, None] * adjacency * scale[None, :]
+
+
+def _loss_and_gradients(
+    graph: Graph, adjacency: Matrix, features: Matrix, weights: list[Matrix], draw: tuple[int, int, float]
+) -> tuple[float, list[Matrix]]:
+    inputs, masks, hidden = [], [], features
+    for depth, weight in enumerate(weights):
+        mask = _mask(hidden, depth, draw)
+        dropped = hidden * mask
+        inputs.append(adjacency @ dropped)
+        masks.append(mask)
+        hidden = inputs[-1] @ weight
+        hidden = np.maximum(hidden, 0) if depth + 1 < len(weights) else hidden
+    train = np.flatnonzero(graph.split == TRAIN)
+    shifted = hidden[train] - hidden[train].max(axis=1, keepdims=True)
+    log_softmax = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    one_hot = np.eye(graph.num_classes)[graph.labels[train]]
+    loss = -float((log_softmax * one_hot).sum()) / len(train)
+    upstream = np.zeros_like(hidden)
+    upstream[train] = (np.exp(log_softmax) - one_hot) / len(train)
+    gradients = []
+    for depth in reversed(range(len(weights))):
+        gradients.append(inputs[depth].T @ upstream)
+        if depth:
+            upstream = adjacency.T @ (upstream @ weights[depth].T) * masks[depth]
+            upstream *= inputs[depth - 1] @ weights[depth - 1] > 0
+    return loss, gradients[::-1]
+
+
+def _mask(hidden: Matrix, depth: int, draw: tuple[int, int, float]) -> Matrix:
+    seed, epoch, dropout = draw
+    mask = np.ones_like(hidden)
+    if dropout:
+        fill_mask(mask, np.arange(len(hidden)), stream_keys(seed, epoch, depth), dropout)
+    return mask
