@@ -4,8 +4,10 @@ It shares with the project only what defines the experiment: the graph, the init
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from unilaunch_gcn.dropout import fill_mask, stream_keys
@@ -30,8 +32,9 @@ def train_reference(
 ) -> Reference:
     """Train by the textbook: dense A_hat, softmax cross entropy over the training nodes, Adam with L2 on layer 1."""
     adjacency = _dense_normalised(graph)
-    features = np.asarray(graph.features.todense() if hasattr(graph.features, "todense") else graph.features, np.float64)
-    layers = [Layer(a, b, "", 0, 0) for a, b in zip(widths[:-1], widths[1:], strict=True)]
+    dense = graph.features.toarray() if isinstance(graph.features, sp.csr_array) else graph.features
+    features: Matrix = dense.astype(np.float64)
+    layers = [Layer(a, b, "", 0, 0) for a, b in pairwise(widths)]
     weights = [w.copy() for w in views(initial_weights(layers, seed), layers)]
     first, second = [np.zeros_like(w) for w in weights], [np.zeros_like(w) for w in weights]
     losses = []
@@ -43,7 +46,7 @@ def train_reference(
             m[:] = 0.9 * m + 0.1 * gradient
             v[:] = 0.999 * v + 0.001 * gradient**2
             corrected_m, corrected_v = m / (1 - 0.9 ** (epoch + 1)), v / (1 - 0.999 ** (epoch + 1))
-            weight -= lr * corrected_m / (np.sqrt(corrected_v) + 1e-8)
+            weight[:] = weight - lr * corrected_m / (np.sqrt(corrected_v) + 1e-8)
     hidden = features
     for depth, weight in enumerate(weights):
         hidden = adjacency @ hidden @ weight
@@ -56,7 +59,8 @@ def _dense_normalised(graph: Graph) -> Matrix:
     for node in range(graph.num_nodes):
         adjacency[node, graph.indices[graph.indptr[node] : graph.indptr[node + 1]]] = 1.0
     scale = adjacency.sum(axis=1) ** -0.5
-    return scale[:, None] * adjacency * scale[None, :]
+    normalised: Matrix = scale[:, None] * adjacency * scale[None, :]
+    return normalised
 
 
 def _loss_and_gradients(

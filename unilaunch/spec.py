@@ -25,19 +25,25 @@ class Spec(BaseModel):
 class RunSpec(Spec):
     """What one rank is to do: the target and what every target understands."""
 
-    target: str = Field("gcn", description="a model's name")
-    backend: str = Field("auto", description="framework: torch, mindspore, or auto (the first that is installed)")
-    device: Literal["auto", "cpu", "cuda", "npu"] = Field(
-        "auto", description="kind of device; auto takes the best seen"
+    target: str = Field(default="gcn", description="a model's name")
+    backend: str = Field(
+        default="auto", description="framework: torch, mindspore, or auto (the first that is installed)"
     )
-    output_dir: Path = Field(Path("log_output"), description="folder of the logs and the result")
-    threads: int | None = Field(None, ge=1, description="threads per rank; default: this rank's share of its cores")
-    interface: str | None = Field(None, description="network interface between hosts; default: found by trying")
-    master_addr: str | None = Field(None, description="rank 0's address; default: agreed on by the ranks")
-    master_port: Port | None = Field(None, description="rank 0's port; default: a free one that rank 0 keeps")
-    timeout: float = Field(300.0, gt=0, description="seconds that a rank waits for the others at start-up")
-    seed: int = Field(0, ge=0, lt=2**32, description="seed of everything that is drawn")
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="least level that is logged")
+    device: Literal["auto", "cpu", "cuda", "npu"] = Field(
+        default="auto", description="kind of device; auto takes the best seen"
+    )
+    output_dir: Path = Field(default=Path("log_output"), description="folder of the logs and the result")
+    threads: int | None = Field(
+        default=None, ge=1, description="threads per rank; default: this rank's share of its cores"
+    )
+    interface: str | None = Field(default=None, description="network interface between hosts; default: found by trying")
+    master_addr: str | None = Field(default=None, description="rank 0's address; default: agreed on by the ranks")
+    master_port: Port | None = Field(default=None, description="rank 0's port; default: a free one that rank 0 keeps")
+    timeout: float = Field(default=300.0, gt=0, description="seconds that a rank waits for the others at start-up")
+    seed: int = Field(default=0, ge=0, lt=2**32, description="seed of everything that is drawn")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        default="INFO", description="least level that is logged"
+    )
 
 
 def read_file(path: Path) -> dict[str, Any]:

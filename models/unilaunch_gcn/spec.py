@@ -11,30 +11,36 @@ from unilaunch.spec import Spec
 class PartitionSpec(Spec):
     """Which graph, and how it is cut."""
 
-    dataset: str = Field("sbm", description="sbm (generated), cora, citeseer, pubmed, or a graph file NAME.npz")
-    data_dir: Path | None = Field(None, description="folder of data sets; default: UNILAUNCH_DATA, or the cache folder")
-    mirror: str | None = Field(None, description="address that data sets are fetched from instead of their public one")
-    num_parts: int | None = Field(None, ge=1, description="number of parts; must equal the number of ranks of a run")
-    partition_dir: Path | None = Field(
-        None, description="folder of partitions; default: partitions/ in the data folder"
+    dataset: str = Field(default="sbm", description="sbm (generated), cora, citeseer, pubmed, or a graph file NAME.npz")
+    data_dir: Path | None = Field(
+        default=None, description="folder of data sets; default: UNILAUNCH_DATA, or the cache folder"
     )
-    balance: Literal["nodes", "edges", "train"] = Field("nodes", description="what the parts have alike")
-    split_seed: int = Field(0, ge=0, description="seed of the split of a graph file that has no masks")
-    normalize_features: bool = Field(True, description="divide each node's features by their sum")
+    mirror: str | None = Field(
+        default=None, description="address that data sets are fetched from instead of their public one"
+    )
+    num_parts: int | None = Field(
+        default=None, ge=1, description="number of parts; must equal the number of ranks of a run"
+    )
+    partition_dir: Path | None = Field(
+        default=None, description="folder of partitions; default: partitions/ in the data folder"
+    )
+    balance: Literal["nodes", "edges", "train"] = Field(default="nodes", description="what the parts have alike")
+    split_seed: int = Field(default=0, ge=0, description="seed of the split of a graph file that has no masks")
+    normalize_features: bool = Field(default=True, description="divide each node's features by their sum")
 
 
 class GcnSpec(PartitionSpec):
     """The model and its training; the defaults are those of Kipf and Welling, ICLR 2017."""
 
-    parallel: Literal["graph"] = Field("graph", description="what the ranks divide: the nodes of the graph")
-    epochs: int = Field(200, ge=1, description="number of epochs, each one step on the whole graph")
-    layers: int = Field(2, ge=1, description="number of graph convolutions")
-    hidden: int = Field(16, ge=1, description="width of the hidden layers")
-    dropout: float = Field(0.5, ge=0, lt=1, description="dropout of the input and of the hidden layers")
-    lr: float = Field(0.01, gt=0, description="Adam's step size")
-    weight_decay: float = Field(5e-4, ge=0, description="L2 factor of the first layer's weights")
-    eval_every: int = Field(10, ge=1, description="epochs between two evaluations")
+    parallel: Literal["graph"] = Field(default="graph", description="what the ranks divide: the nodes of the graph")
+    epochs: int = Field(default=200, ge=1, description="number of epochs, each one step on the whole graph")
+    layers: int = Field(default=2, ge=1, description="number of graph convolutions")
+    hidden: int = Field(default=16, ge=1, description="width of the hidden layers")
+    dropout: float = Field(default=0.5, ge=0, lt=1, description="dropout of the input and of the hidden layers")
+    lr: float = Field(default=0.01, gt=0, description="Adam's step size")
+    weight_decay: float = Field(default=5e-4, ge=0, description="L2 factor of the first layer's weights")
+    eval_every: int = Field(default=10, ge=1, description="epochs between two evaluations")
     patience: int | None = Field(
-        None, ge=1, description="end after so many evaluations without a lower validation loss; default: never"
+        default=None, ge=1, description="end after so many evaluations without a lower validation loss; default: never"
     )
-    precision: Literal["float32", "float64"] = Field("float32", description="type of weights and features")
+    precision: Literal["float32", "float64"] = Field(default="float32", description="type of weights and features")

@@ -67,7 +67,9 @@ def test_one_rank_needs_no_mpi(tmp_path: Path) -> None:
 
 def test_partition_made_ahead_is_used(openmpi5: Launcher, tmp_path: Path) -> None:
     """`unilaunch partition` makes what `run` finds."""
-    alone(["-m", "unilaunch", "partition", "--dataset", "sbm", "--num-parts", "2", "--data-dir", "data"], tmp_path).check()
+    alone(
+        ["-m", "unilaunch", "partition", "--dataset", "sbm", "--num-parts", "2", "--data-dir", "data"], tmp_path
+    ).check()
     made = {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("*.npy")}
     openmpi5.unilaunch(2, ["run", "--data-dir", "data", "--epochs", "2", "--num-parts", "2"], tmp_path).check()
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("*.npy")} == made

@@ -21,7 +21,9 @@ def _reference(data: Path) -> Reference:
     return train_reference(graph, [1433, 16, 7], epochs=200, dropout=0.5, seed=SEED)
 
 
-def _train(launcher: Launcher, ranks: int, folder: Path, arguments: list[str]) -> tuple[Finished, NDArray[np.float64], list[NDArray[np.float64]]]:
+def _train(
+    launcher: Launcher, ranks: int, folder: Path, arguments: list[str]
+) -> tuple[Finished, NDArray[np.float64], list[NDArray[np.float64]]]:
     """Return the job, its logits in the order of global ids, and rank 0's weights."""
     job = launcher.run(ranks, [PROGRAM, "dump", "run", "--seed", str(SEED), *arguments], folder).check()
     dumps = [dict(np.load(folder / "dump" / f"rank.{rank}.npz")) for rank in range(ranks)]
@@ -81,7 +83,9 @@ def test_other_shapes_equal_the_dense_reference(
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_repeated_run_is_bit_identical(launcher: Launcher, backend: str, ranks: int, cora: Path, tmp_path: Path) -> None:
+def test_repeated_run_is_bit_identical(
+    launcher: Launcher, backend: str, ranks: int, cora: Path, tmp_path: Path
+) -> None:
     """The same seed and parts give the same bits, in float32 too."""
     arguments = ["run", "--dataset", "cora", "--data-dir", str(cora), "--backend", backend, "--epochs", "60"]
     first, second = (launcher.unilaunch(ranks, arguments, tmp_path).check().result["loss"] for _ in range(2))

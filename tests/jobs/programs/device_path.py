@@ -1,0 +1,80 @@
+"""Train with the device network on cpu tensors over gloo, and with the host network over MPI: the same losses.
+
+What a GPU would run (rendezvous, process group, tensors through the collectives, masks and sparse products in torch)
+runs here for real; only the device's name differs.
+"""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from unilaunch import environments
+from unilaunch.backend import Placement
+from unilaunch.model import Framework, Session
+from unilaunch.output.folder import OutputFolder
+from unilaunch.rank import mpi
+from unilaunch.rank.rendezvous import meet
+from unilaunch.spec import RunSpec
+from unilaunch.world import count_world
+from unilaunch_gcn import loading, training
+from unilaunch_gcn.meter import Meter
+from unilaunch_gcn.network import Network
+from unilaunch_gcn.partition import Part
+from unilaunch_gcn.preparation import prepare_part
+from unilaunch_gcn.setting import Setting
+from unilaunch_gcn.spec import GcnSpec
+from unilaunch_gcn.torch_network import TorchDeviceNetwork
+from unilaunch_gcn.training import Training
+from unilaunch_torch.backend import TorchBackend
+from unilaunch_torch.collectives import TorchCollectives
+
+
+def main() -> None:
+    """Compare the two paths, for each order of the layers' products."""
+    environ = dict(os.environ)  # noqa: TID251
+    found = environments.detect(environ)
+    os.environ.update(mpi.variables(found, environ))  # noqa: TID251
+    peers = mpi.join(found)
+    world = count_world(found, ["here"] * found.size, "here")
+    placement = Placement("cpu", 0, 1)
+    rendezvous = meet(peers, world, RunSpec())
+    backend = TorchBackend()
+    backend.start(world, placement)
+    gloo = backend.connect(world, placement, rendezvous, 60)
+    output = OutputFolder(Path(tempfile.mkdtemp()), world.rank, world.size, "run")
+    output.open()
+    session = Session(world, placement, peers, output, seed=5)
+    for changed in ({}, {"dropout": 0.0}, {"hidden": 600, "layers": 3}):
+        options = GcnSpec(data_dir=Path("data"), precision="float64", epochs=6, **changed)
+        part = prepare_part(options, session)
+        host, device = (
+            _train(options, part, session, Framework(backend, path)) for path in (peers.collectives(), gloo)
+        )
+        np.testing.assert_allclose(device.losses, host.losses, rtol=0, atol=1e-10)
+        assert device.bytes_per_epoch == host.bytes_per_epoch
+        assert device.evaluations[-1]["test_accuracy"] == host.evaluations[-1]["test_accuracy"]
+    backend.stop()
+    if world.rank == 0:
+        sys.stdout.write(f"{rendezvous.interface} the same\n")
+
+
+def _train(options: GcnSpec, part: Part, session: Session, framework: Framework) -> Training:
+    """Train on the device network where the collectives are gloo's."""
+
+    def load_device_network(
+        framework: Framework, placement: Placement, setting: Setting, part: Part, meter: Meter
+    ) -> Network:
+        return TorchDeviceNetwork(setting, part, framework.collectives, meter, placement.device)
+
+    over_gloo = isinstance(framework.collectives, TorchCollectives)
+    training.load_network = load_device_network if over_gloo else loading.load_network  # type: ignore[attr-defined]
+    trained = Training.start(options, part, session, framework)
+    trained.run()
+    return trained
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""Bad input: one clear line, exit code 2 on every rank, no traceback, no hang, and nothing is lost."""
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typing_extensions import override
+
+from jobs.mpirun import Finished, Launcher, alone
+
+
+def _refused(job: Finished, *words: str) -> None:
+    """Check that *job* was refused by one line that has all *words*."""
+    assert job.returncode == 2, job.console[-3000:]
+    refusals = job.refusals()
+    assert len(refusals) == 1, job.console[-3000:]
+    for word in words:
+        assert word in refusals[0]
+    assert "Traceback" not in job.console
+    assert job.seconds < 30
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--num-parts", "3"], ["--num-parts 3", "2 ranks", "mpirun -n 3"]),
+        (["--dataset", "corra"], ["'corra'", "did you mean 'cora'"]),
+        (["--dataset", "missing.npz"], ["missing.npz"]),
+        (["--epochs", "0"], ["--epochs", "greater than or equal to 1", "'0'"]),
+        (["--epochs", "0", "--lr", "fast"], ["--epochs", "--lr", "'fast'"]),
+        (["--epoch", "3"], ["--epoch", "did you mean --epochs"]),
+        (["--backend", "tensorflow"], ["'tensorflow'", "mindspore, torch"]),
+        (["--device", "cuda"], ["no cuda device", "2 ranks", "--device cpu"]),
+        (["--config", "none.toml"], ["none.toml"]),
+        (["resnet"], ["no model 'resnet'"]),
+        (["--output-dir", "/proc/here"], ["--output-dir", "cannot write"]),
+        (["--partition-dir", "/proc/here"], ["/proc/here", "--partition-dir"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) and value[0].startswith("-") else "",
+)
+def test_refused_options(launcher: Launcher, arguments: list[str], words: list[str], tmp_path: Path) -> None:
+    """What is not allowed is said once, whichever rank finds it."""
+    job = launcher.unilaunch(2, ["run", "--data-dir", "data", *arguments], tmp_path)
+    _refused(job, *words)
+    assert not list(tmp_path.rglob("result.json"))
+    assert not list(tmp_path.rglob("*.npy"))
+
+
+def test_refused_environment(openmpi5: Launcher, tmp_path: Path) -> None:
+    """A variable that names no option is a slip, and is said."""
+    job = openmpi5.unilaunch(2, ["run"], tmp_path, variables={"UNILAUNCH_EPOCH": "3"})
+    _refused(job, "UNILAUNCH_EPOCH", "did you mean epochs")
+
+
+def _graph(**changed: Any) -> dict[str, Any]:
+    arrays = {"edge_index": np.array([[0, 1, 2], [1, 2, 3]]), "x": np.ones((4, 3), np.float32), "y": np.arange(4) % 2}
+    return arrays | changed
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        (_graph(x=np.array([[1.0, 2.0]] * 3 + [[1.0, np.nan]])), ["x", "node 3", "column 1"]),
+        (_graph(edge_index=np.array([[0, 9], [1, 2]])), ["edge_index", "9"]),
+        (_graph(y=np.array([0.5, 1.0, 0.0, 1.0])), ["y"]),
+    ],
+    ids=["NaN features", "an edge to nowhere", "fractional labels"],
+)
+def test_refused_graph_file(openmpi5: Launcher, arrays: dict[str, Any], words: list[str], tmp_path: Path) -> None:
+    """A graph file's fault is named with the array and the place."""
+    np.savez(tmp_path / "graph.npz", **arrays)
+    job = openmpi5.unilaunch(2, ["run", "--dataset", "graph.npz", "--data-dir", "data"], tmp_path)
+    _refused(job, "graph.npz", *words)
+    assert not list(tmp_path.rglob("*.npy"))
+
+
+class _Importing:
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (Path("touched"),))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda raw: raw[: len(raw) // 2], ["ind.cora.allx"]),
+        (lambda _: pickle.dumps(_Importing()), ["ind.cora.allx", "import"]),
+        (lambda _: b"not a pickle", ["ind.cora.allx"]),
+    ],
+    ids=["truncated", "wants to import", "no pickle"],
+)
+def test_refused_dataset_file(
+    openmpi5: Launcher, change: Callable[[bytes], bytes], words: list[str], cora: Path, tmp_path: Path
+) -> None:
+    """A damaged or hostile raw file is refused and never executed."""
+    data = tmp_path / "data" / "planetoid"
+    data.mkdir(parents=True)
+    for file in (cora / "planetoid").iterdir():
+        (data / file.name).write_bytes(file.read_bytes())
+    (data / "ind.cora.allx").write_bytes(change((data / "ind.cora.allx").read_bytes()))
+    job = openmpi5.unilaunch(2, ["run", "--dataset", "cora", "--data-dir", "data"], tmp_path)
+    _refused(job, *words)
+    assert not (tmp_path / "touched").exists()
+
+
+def _truncate(partition: Path) -> None:
+    path = partition / "part.1" / "labels.npy"
+    path.write_bytes(path.read_bytes()[:-8])
+
+
+def _flip(partition: Path) -> None:
+    path = partition / "part.1" / "owned.npy"
+    raw = bytearray(path.read_bytes())
+    raw[-3] ^= 0x40
+    path.write_bytes(raw)
+
+
+def _of_another(partition: Path) -> None:
+    arguments = ["--dataset", "sbm", "--balance", "edges", "--num-parts", "2", "--data-dir", "other"]
+    alone(["-m", "unilaunch", "partition", *arguments], partition.parents[2]).check()
+    (other,) = (partition.parents[2] / "other" / "partitions").iterdir()
+    for path in partition.rglob("*"):
+        if path.is_file():
+            path.write_bytes((other / path.relative_to(partition)).read_bytes())
+
+
+def _lose_a_file(partition: Path) -> None:
+    (partition / "part.1" / "halo.npy").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (_truncate, ["part.1/labels.npy", "bytes"]),
+        (_flip, ["part.1/owned.npy", "SHA-256"]),
+        (_of_another, ["made from other data"]),
+        (_lose_a_file, ["part.1/halo.npy"]),
+    ],
+    ids=["truncated", "a flipped bit", "of another data set", "a lost file"],
+)
+def test_refused_partition(
+    launcher: Launcher, damage: Callable[[Path], None], words: list[str], tmp_path: Path
+) -> None:
+    """What one rank finds in its part ends all ranks, and the partition is left as it is."""
+    alone(
+        ["-m", "unilaunch", "partition", "--dataset", "sbm", "--num-parts", "2", "--data-dir", "data"], tmp_path
+    ).check()
+    (partition,) = (tmp_path / "data" / "partitions").iterdir()
+    damage(partition)
+    before = {path: path.read_bytes() for path in partition.rglob("*") if path.is_file()}
+    job = launcher.unilaunch(2, ["run", "--data-dir", "data"], tmp_path)
+    _refused(job, *words)
+    assert {path: path.read_bytes() for path in partition.rglob("*") if path.is_file()} == before
+
+
+def test_many_ranks_refuse_without_a_hang(launcher: Launcher, tmp_path: Path) -> None:
+    """32 ranks that all reject their input at start end by themselves; mpirun alone would hang now and then."""
+    for _ in range(3):
+        job = launcher.unilaunch(32, ["run", "--epochs", "none"], tmp_path, deadline=60)
+        _refused(job, "--epochs")
+
+
+def test_every_rank_ends_with_code_2(openmpi5: Launcher, tmp_path: Path) -> None:
+    """Not only the first one that mpirun sees."""
+    record = (
+        "import os, sys\n"
+        "from unilaunch.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as end:\n"
+        "    open(f\"code.{os.environ['OMPI_COMM_WORLD_RANK']}\", 'w').write(str(end.code))\n"
+        "    from mpi4py import MPI; MPI.COMM_WORLD.Barrier(); raise\n"
+    )
+    openmpi5.run(4, ["-c", record, "run", "--data-dir", "data", "--dataset", "corra"], tmp_path)
+    assert [(tmp_path / f"code.{rank}").read_text() for rank in range(4)] == ["2"] * 4
+
+
+def test_crash_of_one_rank_ends_the_job(launcher: Launcher, backend: str, tmp_path: Path) -> None:
+    """An unforeseen exception in one rank: its traceback, its record, and no rank is left waiting."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\n"
+        "if os.environ.get('OMPI_COMM_WORLD_RANK') == '1':\n"
+        "    import unilaunch_gcn.optimizer as optimizer\n"
+        "    optimizer.Adam.step = lambda self, gradient: 1 / 0\n"
+    )
+    arguments = ["run", "--data-dir", "data", "--backend", backend]
+    job = launcher.unilaunch(3, arguments, tmp_path, variables={"PYTHONPATH": str(tmp_path)}, deadline=60)
+    assert job.returncode == 1
+    assert "ZeroDivisionError" in (job.output / "rank.1" / "stderr").read_text()
+    assert "ZeroDivisionError" in (job.output / "rank.1" / "failure.json").read_text()
+    assert not (job.output / "rank.0" / "failure.json").exists()
+    assert not (job.output / "result.json").exists()

@@ -1,0 +1,91 @@
+"""Graphs that are unlike the tutorials': each trains, and as one process would in dense matrices."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jobs.mpirun import Launcher
+from reference import train_reference
+from unilaunch_gcn.datasets import open_dataset
+
+Arrays = dict[str, Any]
+
+
+def _features(num_nodes: int) -> Any:
+    return np.random.default_rng(1).random((num_nodes, 6), dtype=np.float32)
+
+
+def _masks(num_nodes: int, train: list[int]) -> Arrays:
+    used = np.isin(np.arange(num_nodes), train)
+    return {"train_mask": used, "val_mask": ~used, "test_mask": np.zeros(num_nodes, bool)}
+
+
+def _two_cliques(bridge: list[tuple[int, int]]) -> Any:
+    within = [(a, b) for start in (0, 6) for a in range(start, start + 6) for b in range(a + 1, start + 6)]
+    return np.array([*within, *bridge]).T
+
+
+def _no_training_nodes_in_a_part() -> Arrays:
+    return {"edge_index": _two_cliques([(0, 6)]), "y": np.arange(12) % 3, **_masks(12, [0, 1, 2, 3])}
+
+
+def _no_halo() -> Arrays:
+    return {"edge_index": _two_cliques([]), "y": np.arange(12) % 3, **_masks(12, [0, 1, 2, 6, 7])}
+
+
+def _fewer_nodes_than_ranks() -> Arrays:
+    return {"edge_index": np.array([[0, 1], [1, 2]]), "y": np.array([0, 1, 0]), **_masks(3, [0, 1])}
+
+
+def _isolated_nodes() -> Arrays:
+    return {"edge_index": np.array([[0, 1, 2], [1, 2, 3]]), "y": np.arange(10) % 2, **_masks(10, [0, 1, 8, 9])}
+
+
+def _self_loops_and_duplicates() -> Arrays:
+    edges = np.array([[0, 0, 1, 1, 1, 2, 5, 5, 3, 4], [0, 1, 0, 2, 2, 2, 4, 4, 4, 3]])
+    return {"edge_index": edges, "y": np.arange(6) % 2, **_masks(6, [0, 1, 4])}
+
+
+def _a_class_missing_in_a_part() -> Arrays:
+    return {"edge_index": _two_cliques([(5, 6)]), "y": np.repeat([0, 1], 6), **_masks(12, [0, 1, 6, 7])}
+
+
+def _int64_ids_directed() -> Arrays:
+    edges = np.array([[0, 1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 5, 6, 7, 0]], np.int64)
+    return {"edge_index": edges, "y": np.arange(8, dtype=np.int64) % 2, **_masks(8, [0, 3])}
+
+
+def _unknown_labels() -> Arrays:
+    labels = np.array([0, 1, -1, -1, 0, 1, -1, -1])
+    return {"edge_index": _int64_ids_directed()["edge_index"], "y": labels, **_masks(8, [0, 1])} | {
+        "val_mask": np.isin(np.arange(8), [4, 5])
+    }
+
+
+CASES: dict[str, tuple[Callable[[], Arrays], int]] = {
+    "a part without training nodes": (_no_training_nodes_in_a_part, 2),
+    "a part without halo": (_no_halo, 2),
+    "more ranks than nodes": (_fewer_nodes_than_ranks, 5),
+    "isolated nodes": (_isolated_nodes, 3),
+    "self-loops and duplicate edges": (_self_loops_and_duplicates, 2),
+    "a class missing in a part": (_a_class_missing_in_a_part, 2),
+    "int64 ids, one direction": (_int64_ids_directed, 3),
+    "unknown labels": (_unknown_labels, 2),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_unlike_graphs_train_exactly(openmpi5: Launcher, backend: str, case: str, tmp_path: Path) -> None:
+    """Losses equal the dense reference's to 1e-10."""
+    make, ranks = CASES[case]
+    arrays = make()
+    np.savez(tmp_path / "graph.npz", x=_features(len(arrays["y"])), **arrays)
+    arguments = ["run", "--dataset", "graph.npz", "--data-dir", "data", "--precision", "float64", "--epochs", "12"]
+    job = openmpi5.unilaunch(ranks, [*arguments, "--backend", backend, "--hidden", "4"], tmp_path).check()
+    graph = open_dataset(str(tmp_path / "graph.npz"), None, None, 0, normalize_features=True).load()
+    widths = [6, 4, graph.num_classes]
+    expected = train_reference(graph, widths, epochs=12, dropout=0.5, seed=0)
+    np.testing.assert_allclose(job.result["loss"], expected.losses, rtol=0, atol=1e-10)

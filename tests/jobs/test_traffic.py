@@ -1,0 +1,106 @@
+"""What a rank moves, opens and holds: exactly its halo, only its own part, nothing of the others."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from jobs.mpirun import Launcher, alone
+from unilaunch_gcn.datasets import open_dataset
+from unilaunch_gcn.graph import Graph
+
+
+def _halo_rows(graph: Graph, folder: Path) -> int:
+    """Count, from the graph and who owns what, the remote neighbours of every part; nothing of the project's plan."""
+    owner = np.empty(graph.num_nodes, np.int64)
+    parts = sorted(folder.glob("part.*"))
+    for part in parts:
+        owner[np.load(part / "owned.npy")] = int(part.name.removeprefix("part."))
+    remote: list[set[int]] = [set() for _ in parts]
+    for node in range(graph.num_nodes):
+        for neighbour in graph.indices[graph.indptr[node] : graph.indptr[node + 1]]:
+            if owner[neighbour] != owner[node]:
+                remote[owner[node]].add(int(neighbour))
+    return sum(map(len, remote))
+
+
+@pytest.mark.parametrize(
+    ("options", "columns"),
+    [
+        ([], 2 * 16 + 2 * 7),
+        (["--dropout", "0"], 2 * 7),
+        (["--layers", "3", "--hidden", "5"], 2 * 5 + 2 * 5 + 2 * 7 - 2 * 2),
+    ],
+    ids=["two layers", "the first aggregated once", "a narrow hidden layer"],
+)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_bytes_are_halo_rows_times_width(
+    openmpi5: Launcher, backend: str, ranks: int, options: list[str], columns: int, cora: Path, tmp_path: Path
+) -> None:
+    """Bytes of an epoch = sum over layers and directions of halo rows x width x 4.
+
+    A layer that widens (5 to 7) is aggregated before its product: 5 columns travel in each direction.
+    """
+    arguments = ["run", "--dataset", "cora", "--data-dir", str(cora), "--backend", backend, "--epochs", "2"]
+    job = openmpi5.unilaunch(ranks, [*arguments, *options, "--partition-dir", "partitions"], tmp_path).check()
+    graph = open_dataset("cora", cora, None, 0, normalize_features=True).load()
+    (partition,) = (tmp_path / "partitions").iterdir()
+    assert job.result["bytes_per_epoch"] == _halo_rows(graph, partition) * columns * 4
+
+
+def test_rank_opens_only_its_own_part(openmpi5: Launcher, backend: str, tmp_path: Path) -> None:
+    """With the partition made ahead, no rank opens a file of another part."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "rank = os.environ.get('OMPI_COMM_WORLD_RANK')\n"
+        "def watch(event, args):\n"
+        "    if event == 'open' and '/partitions/' in str(args[0]):\n"
+        "        with_rank = os.open(f'opened.{rank}', os.O_WRONLY | os.O_APPEND | os.O_CREAT)\n"
+        "        os.write(with_rank, f'{args[0]}\\n'.encode())\n"
+        "        os.close(with_rank)\n"
+        "if rank: sys.addaudithook(watch)\n"
+    )
+    ahead = ["-m", "unilaunch", "partition", "--dataset", "sbm", "--num-parts", "3", "--data-dir", "data"]
+    alone(ahead, tmp_path).check()
+    arguments = ["run", "--data-dir", "data", "--epochs", "2", "--backend", backend]
+    openmpi5.unilaunch(3, arguments, tmp_path, variables={"PYTHONPATH": str(tmp_path)}).check()
+    for rank in range(3):
+        opened = (tmp_path / f"opened.{rank}").read_text().splitlines()
+        assert opened
+        assert {Path(path).parent.name for path in opened} == {f"part.{rank}"}
+
+
+def _write_graph(path: Path, num_nodes: int) -> None:
+    """Write a ring of nodes with 256 dense features: each part's share is the same for any number of nodes a part."""
+    draw = np.random.default_rng(0)
+    ring = np.arange(num_nodes)
+    features: NDArray[np.float32] = draw.standard_normal((num_nodes, 256), dtype=np.float32)
+    np.savez(path, edge_index=np.stack([ring, np.roll(ring, -1)]), x=features, y=ring % 4)
+
+
+def test_memory_does_not_grow_with_the_other_parts(openmpi5: Launcher, tmp_path: Path) -> None:
+    """Four times the graph on four times the ranks: a rank holds what it held."""
+    peaks = {}
+    for ranks in (2, 8):
+        _write_graph(tmp_path / f"{ranks}.npz", 20_000 * ranks)
+        arguments = ["--dataset", f"{ranks}.npz", "--data-dir", "data", "--num-parts", str(ranks)]
+        alone(["-m", "unilaunch", "partition", *arguments], tmp_path).check()
+        job = openmpi5.unilaunch(ranks, ["run", "--epochs", "3", "--backend", "torch", *arguments], tmp_path).check()
+        # Not rank 0's, which has hashed the whole graph's file to find the partition.
+        peaks[ranks] = max(rank["peak_memory_bytes"] for rank in job.result["ranks"][1:])
+    own_share = 20_000 * 256 * 4
+    assert peaks[8] < peaks[2] + own_share
+
+
+def test_events_tell_the_phases_in_order(openmpi5: Launcher, tmp_path: Path) -> None:
+    """Each rank's events.jsonl says what it did and when."""
+    openmpi5.unilaunch(2, ["run", "--data-dir", "data", "--epochs", "2"], tmp_path).check()
+    for rank in range(2):
+        lines = (tmp_path / "log_output" / f"rank.{rank}" / "events.jsonl").read_text().splitlines()
+        events = [json.loads(line) for line in lines]
+        phases = [event["phase"] for event in events if "phase" in event]
+        wanted = ["prepare", "partition", "load part", "framework import", "init", "build network", "train", "end"]
+        assert [phase for phase in phases if phase in wanted] == wanted
+        assert [event["time"] for event in events] == sorted(event["time"] for event in events)
