@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing_extensions import override
 
 from unilaunch.backend import Backend, Collectives, Placement, Rendezvous
+from unilaunch.errors import PlacementError
 from unilaunch.world import World
 
 #: MindSpore's name of each kind of device.
@@ -40,7 +41,13 @@ class MindSporeBackend(Backend):
             ms.set_device("CPU")
             ms.runtime.launch_blocking()  # handing each small operation to another thread costs ten times the operation
         else:
-            ms.set_device(TARGETS[placement.device], placement.index)
+            try:
+                ms.set_device(TARGETS[placement.device], placement.index)
+            except (RuntimeError, ValueError) as error:
+                raise PlacementError(
+                    f"rank {world.rank} on {world.host}: --device {placement.device}: {str(error).splitlines()[0]} "
+                    "Or take --device cpu"
+                ) from None
 
     @override
     def connect(self, world: World, placement: Placement, rendezvous: Rendezvous, timeout: float) -> Collectives:

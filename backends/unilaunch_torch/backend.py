@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing_extensions import override
 
 from unilaunch.backend import Backend, Collectives, Placement, Rendezvous
+from unilaunch.errors import PlacementError
 from unilaunch.world import World
 
 #: torch's name of the communication of each kind of device.
@@ -43,11 +44,19 @@ class TorchBackend(Backend):
         import torch
 
         torch.set_num_threads(placement.threads)
+        where = f"rank {world.rank} on {world.host}: --device {placement.device}"
         if placement.device == "cuda":
+            if not torch.cuda.is_available():
+                raise PlacementError(
+                    f"{where}: torch {torch.__version__} sees no GPU: install a CUDA build of torch, check the driver, "
+                    "or take --device cpu"
+                )
             torch.cuda.set_device(placement.index)
         elif placement.device == "npu":
-            import torch_npu
-
+            try:
+                import torch_npu
+            except ImportError as error:
+                raise PlacementError(f"{where}: {error}: install torch_npu, or take --device cpu") from None
             torch_npu.npu.set_device(placement.index)
 
     @override

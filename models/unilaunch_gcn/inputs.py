@@ -23,7 +23,7 @@ class Inputs:
     """
 
     def __init__(self, setting: Setting, part: Part, aggregate: Aggregation) -> None:
-        features = part.features.astype(setting.dtype)
+        features = part.features.astype(setting.dtype, copy=False)
         self.setting, self.nodes, self.aggregate = setting, part.owned, aggregate
         self.order = setting.layers[0].order
         if isinstance(features, sp.csr_array) and self.order == "aggregation first":

@@ -46,6 +46,7 @@ def prepare(options: PartitionSpec, num_parts: int) -> Partition:
     begin = time.perf_counter()
     graph = dataset.load()
     logger.info("{}: {:,} nodes, {:,} edges", dataset.name, graph.num_nodes, len(graph.indices) // 2)
+    logger.info("cutting it into {} parts", num_parts)
     owner = assign(graph, num_parts, options.balance)
     halo = halo_size(graph, owner, num_parts)
     write_parts(folder, dataset.name, print_, split_parts(graph, order_nodes(graph, owner, num_parts)))

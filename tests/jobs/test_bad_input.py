@@ -33,7 +33,7 @@ def _refused(job: Finished, *words: str) -> None:
         (["--epochs", "0", "--lr", "fast"], ["--epochs", "--lr", "'fast'"]),
         (["--epoch", "3"], ["--epoch", "did you mean --epochs"]),
         (["--backend", "tensorflow"], ["'tensorflow'", "mindspore, torch"]),
-        (["--device", "cuda"], ["no cuda device", "2 ranks", "--device cpu"]),
+        (["--device", "cuda"], ["no cuda device is visible", "CUDA_VISIBLE_DEVICES", "--device cpu"]),
         (["--config", "none.toml"], ["none.toml"]),
         (["resnet"], ["no model 'resnet'"]),
         (["--output-dir", "/proc/here"], ["--output-dir", "cannot write"]),

@@ -10,6 +10,14 @@ from pathlib import Path
 LINE = "{time:HH:mm:ss.SSS} {extra[rank]} {level: <7} {message}"
 
 
+def start_plain_log() -> None:
+    """Send what a command says to standard error, the message alone."""
+    from loguru import logger
+
+    logger.remove()
+    logger.add(sys.stderr, level="INFO", format="{message}", backtrace=False, diagnose=False)
+
+
 def start_log(level: str, host: str, rank: int, file: Path | None) -> None:
     """Send loguru's records where they belong.
 

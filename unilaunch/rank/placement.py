@@ -98,6 +98,11 @@ def _index(kind: str, rank: int, local: Sequence[int], facts: Sequence[Facts]) -
     masks = {tuple(facts[other]["devices"].get(kind, [])) for other in local}
     if len(visible) == 1 and len(masks) == len(local):
         return 0  # the launcher has given each rank its own
+    if not visible:
+        raise PlacementError(
+            f"rank {rank} on {facts[rank]['name']}: no {kind} device is visible there: check the driver and "
+            f"{DEVICES[kind][0]}, or take --device cpu"
+        )
     raise PlacementError(
         f"rank {rank} on {facts[rank]['name']} has no {kind} device of its own: {len(local)} ranks on this host see "
         f"{len(visible)} ({DEVICES[kind][0]}={','.join(visible)}); start at most {len(visible)} there, or --device cpu"

@@ -42,10 +42,14 @@ def read_task(given: Mapping[str, Any], environ: Mapping[str, str], world_size: 
         PluginError: The model or the backend is not installed.
     """
     models = plugins.models()
-    known = {field for model in models.values() for field in model.spec.model_fields} | set(RunSpec.model_fields)
     options = {field: value for field, value in given.items() if field != "config"}
+    known = {*RunSpec.model_fields, *(field for model in models.values() for field in model.spec.model_fields)}
     variables = read_variables(environ, known)
     file = _flat(read_file(Path(given["config"]))) if "config" in given else {}
+    model = _choose({**file, **variables, **options}, models)
+    # The environment may hold what another model reads; on the command line and in the file that is a slip.
+    mine = {*RunSpec.model_fields, *model.spec.model_fields}
+    variables = {field: value for field, value in variables.items() if field in mine}
     values = {**file, **variables, **options}
     sources = {
         **{field: f"{given.get('config')}: {field}" for field in file},
@@ -54,19 +58,15 @@ def read_task(given: Mapping[str, Any], environ: Mapping[str, str], world_size: 
     }
     core = {field: value for field, value in values.items() if field in RunSpec.model_fields}
     spec = validate(RunSpec, core, sources)
-    model = _choose(spec.target, models)
-    others = known - set(model.spec.model_fields)
-    # The environment may hold what another model reads; only on the command line and in the file it is a slip.
-    rest = {
-        f: v for f, v in values.items() if f not in core and not (f in others and sources[f].startswith("UNILAUNCH_"))
-    }
+    rest = {field: value for field, value in values.items() if field not in core}
     checked = validate(model.spec, rest, sources)
     model.check(checked, world_size)
     backend = plugins.load_backend(spec.backend)
     return Task(spec.model_copy(update={"backend": backend.name}), model, checked, backend)
 
 
-def _choose(name: str, models: Mapping[str, Model]) -> Model:
+def _choose(values: Mapping[str, Any], models: Mapping[str, Model]) -> Model:
+    name = str(values.get("target", RunSpec.model_fields["target"].default))
     if name not in models:
         raise SpecError(f"no model {name!r}; installed: {', '.join(models) or 'none'}")
     return models[name]

@@ -1,0 +1,38 @@
+"""The hostfiles that users copy are ones that mpirun reads."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from jobs.mpirun import Launcher, finish
+
+HOSTFILES = sorted((Path(__file__).parents[2] / "hostfiles").iterdir())
+#: Slots of all hosts together.
+SLOTS = {"one_node": 8, "two_nodes": 16, "unequal_nodes": 14}
+
+
+def test_each_hostfile_is_known_here() -> None:
+    """A hostfile without a test is none."""
+    assert [path.name for path in HOSTFILES] == sorted(SLOTS)
+
+
+@pytest.mark.parametrize("hostfile", HOSTFILES, ids=lambda path: path.name)
+def test_hostfile_is_read_by_mpirun(launcher: Launcher, hostfile: Path, tmp_path: Path) -> None:
+    """Mpirun counts the slots that the file gives."""
+    version = subprocess.run([launcher.path, "--version"], capture_output=True, text=True, check=True, timeout=20)
+    show = ["--display-allocation"] if "4.1" in version.stdout else ["--display", "allocation"]
+    line = [str(launcher.path), "--allow-run-as-root", "--hostfile", str(hostfile), *show, "--do-not-launch"]
+    shown = finish([*line, "-n", "1", "hostname"], tmp_path, None, 30).console
+    hosts = [text.split() for text in shown.splitlines() if "slots=" in text]
+    if hosts:
+        slots = {words[0]: int(words[1].removeprefix("slots=")) for words in hosts}
+        assert sum(slots.values()) == SLOTS[hostfile.name]
+    else:
+        assert f"Total slots allocated {SLOTS[hostfile.name]}" in shown
+
+
+def test_one_node_runs(launcher: Launcher, tmp_path: Path) -> None:
+    """The first hostfile works as it stands."""
+    options = ("--hostfile", str(HOSTFILES[0]), "--bind-to", "none")
+    launcher.unilaunch(2, ["run", "--data-dir", "data", "--epochs", "2"], tmp_path, options=options).check()
