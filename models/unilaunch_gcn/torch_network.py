@@ -113,7 +113,7 @@ class TorchDeviceNetwork(Network):
         self.share = torch.as_tensor(part.loss_share().astype(setting.dtype), device=device)
         self.known = torch.as_tensor(np.array(part.labels), device=device)
         self.split = torch.as_tensor(np.array(part.split), device=device)
-        self.dropout = DeviceDropout(setting, part, device)
+        self.dropout = DeviceDropout(setting, part.owned, device)
         self.aggregate = DeviceAggregation(part, collectives, meter, setting.dtype, device)
         self.inputs = DeviceInputs(setting, part, self.aggregate, self.dropout, device)
         # One type for the sum over ranks: HCCL has no float64.
@@ -188,8 +188,8 @@ class DeviceAggregation:
 class DeviceDropout:
     """The masks of `dropout`, made on the device: 32-bit words in int64, since torch has no unsigned products."""
 
-    def __init__(self, setting: Setting, part: Part, device: torch.device) -> None:
-        self.setting, self.nodes, self.device = setting, part.owned, device
+    def __init__(self, setting: Setting, nodes: NDArray[np.int64], device: torch.device) -> None:
+        self.setting, self.nodes, self.device = setting, nodes, device
         self.least = min(threshold(setting.dropout), 2**32 - 1)
         self.scale = 1.0 / (1.0 - setting.dropout)
         self.dtype = getattr(torch, setting.dtype.name)

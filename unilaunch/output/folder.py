@@ -60,13 +60,16 @@ class OutputFolder:
             ) from None
 
     def _move_leftovers(self) -> None:
-        old_ranks = [path for path in self.root.glob("rank.*") if path.name not in self._mine]
-        old_files = [path for path in (self.result, self.root / "spec.json") if path.exists()]
-        newest = max(self.root.glob("rank.*"), key=lambda path: path.stat().st_mtime, default=None)
-        for path in old_files:
-            _move(path, self.root / "previous" / (_run_id(newest) if newest else "unknown"))
-        for path in old_ranks:
-            _move(path, self.root / "previous" / _run_id(path))
+        # Rank 0's old folder says whose the files are; the other ranks may have begun to make their new ones.
+        zeros = [path for path in self.root.glob("rank.*") if not path.name.removeprefix("rank.").strip("0")]
+        newest = max(zeros, key=lambda path: path.stat().st_mtime, default=None)
+        run_id = _run_id(newest) if newest else "unknown"
+        for path in (self.result, self.root / "spec.json"):
+            if path.exists():
+                _move(path, self.root / "previous" / run_id)
+        for path in self.root.glob("rank.*"):
+            if path.name not in self._mine:
+                _move(path, self.root / "previous" / _run_id(path))
 
     def record(self, **event: Any) -> None:
         """Append one event to events.jsonl, with the time (seconds since 1970), in one write."""
@@ -98,9 +101,9 @@ class OutputFolder:
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write *value* to *path*, whole or not at all."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
+    text = json.dumps(value, indent=1) + "\n"
     with aside.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1)
-        file.write("\n")
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     aside.replace(path)

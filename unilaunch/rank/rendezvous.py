@@ -36,6 +36,8 @@ def meet(peers: Peers, world: World, spec: RunSpec) -> Rendezvous:
         if all(address in others for others in reached):
             interface = spec.interface or _interface_of(str(sources[address]))
             return Rendezvous(address, port, interface, listener)
+    if listener:
+        listener.close()
     lost = ", ".join(f"rank {rank} reached {', '.join(others) or 'none'}" for rank, others in enumerate(reached))
     raise RendezvousError(
         f"no address of rank 0 is reached by every rank (tried {', '.join(addresses)}, port {port}; {lost}): "
@@ -59,6 +61,7 @@ def _listen(port: int) -> socket.socket:
     try:
         listener.bind(("", port))
     except OSError as error:
+        listener.close()
         raise RendezvousError(f"--master-port {port}: rank 0 cannot listen there: {error.strerror}") from None
     listener.listen(1024)
     return listener

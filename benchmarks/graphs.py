@@ -1,0 +1,57 @@
+"""The generated graph of the speed benchmarks: communities, heavy-tailed degrees, dense features.
+
+python benchmarks/graphs.py FOLDER [--nodes 100000]
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+
+def make_graph(folder: Path, nodes: int = 100_000, features: int = 300, classes: int = 40) -> Path:
+    """Write the graph as a user's own .npz, once, and return its path; about 45 directed edges a node."""
+    path = folder / f"communities-{nodes}.npz"
+    if not path.exists():
+        draw = np.random.default_rng(0)
+        community = draw.integers(0, 200, nodes)
+        adjacency = _edges(draw, community)
+        labels = community % classes
+        centers = draw.standard_normal((classes, features), dtype=np.float32)
+        x = centers[labels] * 0.5 + draw.standard_normal((nodes, features), dtype=np.float32)
+        use = draw.random(nodes)
+        folder.mkdir(parents=True, exist_ok=True)
+        np.savez(
+            path, indptr=adjacency.indptr, indices=adjacency.indices, x=x, y=labels,
+            train_mask=use < 0.6, val_mask=(use >= 0.6) & (use < 0.8), test_mask=use >= 0.8,
+        )  # fmt: skip
+    return path
+
+
+def _edges(draw: np.random.Generator, community: NDArray[np.int64], degree: int = 50) -> sp.csr_array:
+    """Draw edges: 80 % within a community, ends in proportion to heavy-tailed weights."""
+    nodes = len(community)
+    order = np.argsort(community, kind="stable")
+    ends = np.cumsum(draw.pareto(2.5, nodes) + 0.5)
+    first = np.concatenate(([0.0], ends))[np.searchsorted(community[order], np.arange(201))]
+    count = nodes * degree // 2
+    sources = np.searchsorted(ends, draw.random(count) * ends[-1])
+    of_source = community[order][sources]
+    low, high = first[of_source], first[of_source + 1]
+    anywhere = draw.random(count) >= 0.8
+    low, high = np.where(anywhere, 0.0, low), np.where(anywhere, ends[-1], high)
+    targets = np.minimum(np.searchsorted(ends, low + draw.random(count) * (high - low)), nodes - 1)
+    loop = sources == targets
+    a, b = order[sources[~loop]], order[targets[~loop]]
+    half = sp.coo_array((np.ones(len(a), bool), (a, b)), shape=(nodes, nodes)).tocsr()
+    return sp.csr_array(half + half.T)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--nodes", type=int, default=100_000)
+    chosen = parser.parse_args()
+    print(make_graph(chosen.folder, chosen.nodes))

@@ -1,0 +1,40 @@
+"""Start runs under the environment's own mpirun, with a deadline, and read what they leave."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+MPIRUN = Path(sys.executable).parent / "mpirun"
+SHARED = Path(__file__).parents[2] / "shared" / "datasets"
+
+
+def environment(**changed: str) -> dict[str, str]:
+    """Return this environment, in which root may start mpirun."""
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return {**os.environ, **root, **changed}  # noqa: TID251
+
+
+def train(ranks: int, *options: str, deadline: float = 900.0) -> dict[str, Any]:
+    """Run the GCN on *ranks* ranks, and return its result."""
+    with tempfile.TemporaryDirectory() as folder:
+        line = [str(MPIRUN), "--oversubscribe", "-n", str(ranks), sys.executable, "-m", "unilaunch", "run"]
+        done = subprocess.run(
+            [*line, "--output-dir", folder, *options],
+            capture_output=True, text=True, check=False, timeout=deadline, env=environment(),
+        )  # fmt: skip
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(options)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+        result: dict[str, Any] = json.loads((Path(folder) / "result.json").read_text())
+        return result
+
+
+def verdict(name: str, value: float, bound: float, *, at_most: bool = True) -> bool:
+    """Print whether *value* keeps its bound, and return it."""
+    kept = value <= bound if at_most else value >= bound
+    relation = "<=" if at_most else ">="
+    print(f"{'kept' if kept else 'BROKEN'}: {name} {value:.4g} {relation} {bound:.4g}")
+    return kept

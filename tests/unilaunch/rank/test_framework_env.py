@@ -1,0 +1,49 @@
+"""The environment that each framework finds."""
+
+import pytest
+
+from unilaunch.backend import Backend, Placement, Rendezvous
+from unilaunch.rank.framework_env import framework_env
+from unilaunch.world import World
+from unilaunch_mindspore.backend import MindSporeBackend
+from unilaunch_torch.backend import TorchBackend
+
+WORLD = World(rank=3, size=4, local_rank=1, local_size=2, node_rank=1, num_hosts=2, host="b", launcher="Open MPI 5")
+MEETING = Rendezvous("10.0.0.1", 4321, "eth1")
+THREADS = {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}
+TORCH = {
+    "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",
+    "GROUP_WORLD_SIZE": "2",
+}  # fmt: skip
+MET = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4321"}
+MINDSPORE = {"RANK_ID": "3", "RANK_SIZE": "4", "GLOG_v": "3"}
+CASES: dict[str, tuple[Backend, Placement, Rendezvous | None, dict[str, str]]] = {
+    "torch on cpu": (TorchBackend(), Placement("cpu", 0, 2), None, TORCH),
+    "torch on cuda": (
+        TorchBackend(), Placement("cuda", 1, 2), MEETING,
+        TORCH | MET | {"GLOO_SOCKET_IFNAME": "eth1", "NCCL_SOCKET_IFNAME": "eth1"},
+    ),
+    "torch on npu": (
+        TorchBackend(), Placement("npu", 1, 2), MEETING,
+        TORCH | MET | {"GLOO_SOCKET_IFNAME": "eth1", "HCCL_SOCKET_IFNAME": "eth1", "HCCL_WHITELIST_DISABLE": "1"},
+    ),
+    "mindspore on cpu": (MindSporeBackend(), Placement("cpu", 0, 2), None, MINDSPORE | {"DEVICE_ID": "0"}),
+    "mindspore on npu": (
+        MindSporeBackend(), Placement("npu", 1, 2), MEETING,
+        MINDSPORE | MET | {"DEVICE_ID": "1", "HCCL_SOCKET_IFNAME": "eth1", "HCCL_WHITELIST_DISABLE": "1"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_variables_of_each_framework_and_device(case: str) -> None:
+    """All of them, and no other."""
+    backend, placement, rendezvous, expected = CASES[case]
+    assert framework_env(backend, WORLD, placement, rendezvous, {}) == THREADS | expected
+
+
+def test_what_the_user_exported_is_left_alone() -> None:
+    """It is not even mentioned."""
+    exported = {"OMP_NUM_THREADS": "7", "MASTER_ADDR": "elsewhere", "NCCL_SOCKET_IFNAME": "ib0"}
+    chosen = framework_env(TorchBackend(), WORLD, Placement("cuda", 1, 2), MEETING, exported)
+    assert not set(chosen) & set(exported)

@@ -1,0 +1,109 @@
+"""Devices and threads, from what all ranks see."""
+
+from pathlib import Path
+
+import pytest
+
+from unilaunch.errors import PlacementError
+from unilaunch.rank.placement import Facts, Wish, place, visible_devices
+
+KINDS = ("cuda", "npu", "cpu")
+
+
+def _facts(host: str, cuda: list[str], cores: list[int] | None = None) -> Facts:
+    return Facts(name=host, host=f"{host} boot", cores=cores or [0, 1, 2, 3], devices={"cuda": cuda, "npu": []})
+
+
+@pytest.mark.parametrize(
+    ("environ", "files", "expected"),
+    [
+        ({}, [], []),
+        ({}, ["nvidia0", "nvidia1", "nvidiactl"], ["0", "1"]),
+        ({"CUDA_VISIBLE_DEVICES": "2,3"}, ["nvidia0"], ["2", "3"]),
+        ({"CUDA_VISIBLE_DEVICES": ""}, ["nvidia0"], []),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, ["nvidia0"], []),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-8f2, MIG-1a"}, [], ["GPU-8f2", "MIG-1a"]),
+    ],
+    ids=["none", "by file", "masked", "masked away", "masked by -1", "by UUID"],
+)
+def test_visible_devices(environ: dict[str, str], files: list[str], expected: list[str], tmp_path: Path) -> None:
+    """The mask where there is one, else the device files."""
+    for name in files:
+        (tmp_path / name).touch()
+    assert visible_devices(environ, tmp_path)["cuda"] == expected
+
+
+def test_ascend_devices_are_masked_by_their_own_variable(tmp_path: Path) -> None:
+    """Files davinciN, ASCEND_RT_VISIBLE_DEVICES."""
+    (tmp_path / "davinci0").touch()
+    (tmp_path / "davinci_manager").touch()
+    assert visible_devices({}, tmp_path)["npu"] == ["0"]
+    assert visible_devices({"ASCEND_RT_VISIBLE_DEVICES": "4,5"}, tmp_path)["npu"] == ["4", "5"]
+
+
+def test_local_rank_takes_its_device_on_uneven_hosts() -> None:
+    """Two ranks on one host and one on another, placed round-robin."""
+    facts = [_facts("a", ["0", "1"]), _facts("b", ["0"]), _facts("a", ["0", "1"])]
+    placements = place(Wish("cuda", KINDS, None), facts)
+    assert [(p.device, p.index) for p in placements] == [("cuda", 0), ("cuda", 0), ("cuda", 1)]
+    assert str(placements[2]) == "cuda:1"
+
+
+def test_launcher_that_masked_already_is_believed() -> None:
+    """Each rank sees one device, another one: it is index 0 everywhere."""
+    placements = place(Wish("cuda", KINDS, None), [_facts("a", ["0"]), _facts("a", ["1"])])
+    assert [p.index for p in placements] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ([_facts("a", ["0"]), _facts("a", ["0"])], "2 ranks on this host see 1"),
+        ([_facts("a", []), _facts("a", [])], "no cuda device is visible"),
+        ([_facts("a", ["0", "1"]), _facts("b", [])], "rank 1 on b"),
+    ],
+    ids=["two share one mask", "none", "none on one host"],
+)
+def test_too_few_devices_are_refused(facts: list[Facts], words: str) -> None:
+    """With the rank, the host, and what to do."""
+    with pytest.raises(PlacementError, match=words):
+        place(Wish("cuda", KINDS, None), facts)
+
+
+@pytest.mark.parametrize(
+    ("facts", "device"),
+    [
+        ([_facts("a", ["0"]), _facts("b", ["0"])], "cuda"),
+        ([_facts("a", ["0"]), _facts("b", [])], "cpu"),
+        ([_facts("a", [])], "cpu"),
+    ],
+    ids=["all see one", "one sees none", "none"],
+)
+def test_auto_takes_what_every_rank_has(facts: list[Facts], device: str) -> None:
+    """Never one rank on a GPU and another on the processor."""
+    assert {p.device for p in place(Wish("auto", KINDS, None), facts)} == {device}
+
+
+def test_device_that_the_backend_lacks_is_refused() -> None:
+    """And what it has is named."""
+    with pytest.raises(PlacementError, match="npu: this backend runs on cuda, cpu"):
+        place(Wish("npu", ("cuda", "cpu"), None), [_facts("a", [])])
+
+
+@pytest.mark.parametrize(
+    ("cores", "asked", "threads"),
+    [
+        ([[0, 1, 2, 3]] * 2, None, [2, 2]),
+        ([[0], [1]], None, [1, 1]),
+        ([[0, 1], [2, 3, 4]], None, [2, 3]),
+        ([[0, 1]] * 8, None, [1] * 8),
+        ([[0, 1]] * 2, 5, [5, 5]),
+    ],
+    ids=["shared", "bound to one each", "bound to several", "oversubscribed", "asked for"],
+)
+def test_threads_are_a_share_of_the_affinity_mask(
+    cores: list[list[int]], asked: int | None, threads: list[int]
+) -> None:
+    """Divided by the ranks that share processors; never 0."""
+    facts = [_facts("a", [], mine) for mine in cores]
+    assert [p.threads for p in place(Wish("cpu", KINDS, asked), facts)] == threads

@@ -1,0 +1,40 @@
+"""What is light stays light, and the public names are the ones that are promised."""
+
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import unilaunch
+
+HEAVY = {"torch", "mindspore", "numpy", "scipy", "mpi4py"}
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import unilaunch",
+        "import unilaunch; unilaunch.RunSpec; unilaunch.World",
+        "from unilaunch.cli import parse; parse(['--help'])",
+        "from unilaunch.cli import parse; parse(['run', '--help'])",
+        "from unilaunch.cli import parse; parse(['partition', '--help'])",
+        "from unilaunch.cli import parse; parse(['run', '--epochs', '3'])",
+    ],
+)
+def test_light_paths_import_nothing_heavy(program: str) -> None:
+    """No framework, no numpy, no mpi4py on `import` and on `--help`."""
+    watched = f"try:\n    {program}\nexcept SystemExit: pass\nimport sys\nprint(sorted({HEAVY} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", watched], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_public_names_resolve() -> None:
+    """A name in __all__ is there, and is no submodule's name: the two would shadow each other."""
+    assert unilaunch.__all__ == ["RunSpec", "World", "__version__"]
+    submodules = {module.name for module in pkgutil.iter_modules(unilaunch.__path__)}
+    for name in unilaunch.__all__:
+        assert getattr(unilaunch, name) is not None
+        assert name not in submodules
+    with pytest.raises(AttributeError, match="no attribute 'lunch'"):
+        _ = unilaunch.lunch

@@ -1,0 +1,75 @@
+"""The spec, from files and variables, and what is said when they are wrong."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from unilaunch.errors import SpecError
+from unilaunch.spec import RunSpec, read_file, read_variables, validate
+
+TEXTS = {
+    "run.toml": 'backend = "torch"\nmaster-port = 4000\n[options]\nepochs = 3\n',
+    "run.yaml": "backend: torch\nmaster_port: 4000\noptions: {epochs: 3}\n",
+    "run.json": '{"backend": "torch", "master_port": 4000, "options": {"epochs": 3}}',
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_each_format_says_the_same(name: str, tmp_path: Path) -> None:
+    """TOML, YAML and JSON; a dash in a name is an underscore."""
+    (tmp_path / name).write_text(TEXTS[name])
+    assert read_file(tmp_path / name) == {"backend": "torch", "master_port": 4000, "options": {"epochs": 3}}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.toml", "backend ="), ("a.yaml", "a: [1"), ("a.json", "{"), ("a.txt", ""), ("a.yaml", "- 1"),
+        ("a.json", "3"), ("a.yaml", "!!python/object/apply:os.system [ls]"),
+    ],
+    ids=["toml", "yaml", "json", "other", "a list", "a number", "yaml that wants to run"],
+)  # fmt: skip
+def test_unreadable_file_is_named(name: str, text: str, tmp_path: Path) -> None:
+    """One line with the file's name."""
+    (tmp_path / name).write_text(text)
+    with pytest.raises(SpecError, match=name) as refusal:
+        read_file(tmp_path / name)
+    assert "\n" not in str(refusal.value)
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    """Not an empty spec."""
+    with pytest.raises(SpecError, match=r"none\.toml"):
+        read_file(tmp_path / "none.toml")
+
+
+def test_variables_set_fields() -> None:
+    """UNILAUNCH_DATA is the data folder; other programs' variables are left alone."""
+    environ = {"UNILAUNCH_SEED": "3", "UNILAUNCH_DATA": "/data", "HOME": "/root"}
+    assert read_variables(environ, ["seed", "data_dir"]) == {"seed": "3", "data_dir": "/data"}
+
+
+def test_unknown_variable_is_a_slip() -> None:
+    """It is named, with the nearest field."""
+    with pytest.raises(SpecError, match="UNILAUNCH_SEEDS names no option; did you mean seed"):
+        read_variables({"UNILAUNCH_SEEDS": "3"}, ["seed", "data_dir"])
+
+
+def test_every_fault_is_in_the_one_line() -> None:
+    """Each with where it came from, what is allowed, and what was given."""
+    fields = {"seed": "-1", "threads": "many", "log_level": "LOUD", "colour": "red"}
+    with pytest.raises(SpecError) as refusal:
+        validate(RunSpec, fields, {"seed": "run.toml: seed", "threads": "--threads"})
+    text = str(refusal.value)
+    assert "\n" not in text
+    assert "run.toml: seed: must be greater than or equal to 0, not '-1'" in text
+    assert "--threads: must be a valid integer" in text
+    assert "'DEBUG', 'INFO', 'WARNING' or 'ERROR', not 'LOUD'" in text
+    assert "--colour: no such option" in text
+
+
+def test_spec_is_frozen() -> None:
+    """What was validated stays as it is."""
+    with pytest.raises(ValidationError, match="frozen"):
+        RunSpec().seed = 4
