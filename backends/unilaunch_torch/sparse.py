@@ -1,5 +1,6 @@
 """Sparse times dense on a device: cuSPARSE's CSR on cuda, gather and add where torch has no sparse product (npu)."""
 
+import warnings
 from typing import Any
 
 import torch
@@ -25,7 +26,9 @@ class SparseMatrix:
         self.indptr = torch.as_tensor(indptr.astype("int64"), device=device)
         self.indices = torch.as_tensor(indices.astype("int64"), device=device)
         self.values = torch.as_tensor(values, device=device)
-        self.has_csr = device.type in {"cpu", "cuda"}
+        with warnings.catch_warnings():  # torch says once that its CSR tensors are in beta
+            warnings.simplefilter("ignore", UserWarning)
+            self.csr = self._csr(self.values) if device.type in {"cpu", "cuda"} else None
 
     def matmat(self, rows: torch.Tensor, values: torch.Tensor | None = None) -> torch.Tensor:
         """Return the product with *rows*.
@@ -34,12 +37,14 @@ class SparseMatrix:
             rows: (columns, width)
             values: In place of the matrix's own. (entries,)
         """
+        if self.csr is not None:
+            return (self.csr if values is None else self._csr(values)) @ rows
         values = self.values if values is None else values
-        if self.has_csr:
-            matrix = torch.sparse_csr_tensor(self.indptr, self.indices, values, self.shape, check_invariants=False)
-            return matrix @ rows
         product = rows.new_zeros(self.shape[0], rows.shape[1])
         return product.index_add_(0, self.row_of_entry(), rows.index_select(0, self.indices) * values[:, None])
+
+    def _csr(self, values: torch.Tensor) -> torch.Tensor:
+        return torch.sparse_csr_tensor(self.indptr, self.indices, values, self.shape, check_invariants=False)
 
     def row_of_entry(self) -> torch.Tensor:
         """Return the row of each entry. (entries,) int64."""

@@ -103,7 +103,8 @@ def test_adam_is_torchs(kind: str) -> None:
         torch.from_numpy(start[:4].copy()).requires_grad_(),
         torch.from_numpy(start[4:].copy()).requires_grad_(),
     )
-    theirs = torch.optim.Adam([{"params": [decayed], "weight_decay": 0.1}, {"params": [free]}], lr=0.05)
+    groups: list[dict[str, Any]] = [{"params": [decayed], "weight_decay": 0.1}, {"params": [free]}]
+    theirs = torch.optim.Adam(groups, lr=0.05)
     flat: Any = start.copy() if kind == "numpy" else torch.from_numpy(start.copy())
     ours = Adam(flat, flat * 0.0, 0.05, 0.1, 4)
     for gradient in gradients:
