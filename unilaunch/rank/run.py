@@ -147,7 +147,7 @@ def _meet(rank: _Rank) -> Rendezvous | None:
         return None
     from unilaunch.rank.rendezvous import meet
 
-    return meet(rank.peers, rank.world, rank.task.spec)
+    return _alike(lambda: meet(rank.peers, rank.world, rank.task.spec))
 
 
 def _collectives(rank: _Rank, rendezvous: Rendezvous | None) -> Collectives:
