@@ -2,11 +2,11 @@
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import scipy.sparse as sp
@@ -72,15 +72,15 @@ def write_parts(folder: Path, source: str, print_: str, parts: Iterable[Part]) -
     Raises:
         InputError: The folder cannot be written.
     """
-    aside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    aside = folder.with_name(f".{folder.name}.{uuid4().hex}")
     try:
         aside.mkdir(parents=True)
         for part in parts:
             _write_part(part_dir(aside, part.index), source, print_, part)
-        if folder.exists():
-            return
         aside.rename(folder)
     except OSError as error:
+        if part_dir(folder, 0).exists():
+            return  # another run was faster, and its partition is the same
         raise InputError(f"{folder}: the partition cannot be written: {error.strerror}; set --partition-dir") from None
     finally:
         shutil.rmtree(aside, ignore_errors=True)
