@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from signal import SIGINT
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from typing_extensions import override
@@ -41,13 +42,20 @@ def main() -> NoReturn:
     started = time.monotonic()
     environ = dict(os.environ)  # noqa: TID251  (the one place that reads it)
     arguments = sys.argv[1:]
-    if arguments[:1] == ["run"]:
-        sys.exit(run(lambda world_size: read_task(parse(arguments), environ, world_size), environ, started))
     try:
+        if arguments[:1] == ["run"]:
+            sys.exit(run(lambda world_size: read_task(parse(arguments), environ, world_size), environ, started))
         sys.exit(_do_command(arguments, environ))
     except UnilaunchError as error:
-        print(f"unilaunch: {error}", file=sys.stderr)  # noqa: T201  (the one line that the user is to read)
+        _say(str(error))
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        _say("interrupted")
+        sys.exit(128 + SIGINT)
+
+
+def _say(line: str) -> None:
+    print(f"unilaunch: {line}", file=sys.stderr)  # noqa: T201  (the one line that the user is to read)
 
 
 def parse(arguments: Sequence[str]) -> dict[str, Any]:

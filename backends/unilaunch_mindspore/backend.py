@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from datetime import timedelta
+from importlib.metadata import version
 
 from typing_extensions import override
 
 from unilaunch.backend import Backend, Collectives, Placement, Rendezvous
-from unilaunch.errors import PlacementError
+from unilaunch.errors import PlacementError, PluginError
 from unilaunch.world import World
 
 #: MindSpore's name of each kind of device.
@@ -35,6 +36,7 @@ class MindSporeBackend(Backend):
 
     @override
     def start(self, world: World, placement: Placement) -> None:
+        _check_numpy()
         import mindspore as ms
 
         if placement.device == "cpu":
@@ -79,6 +81,13 @@ class MindSporeBackend(Backend):
         import numpy as np
 
         return {"mindspore": str(ms.__version__), "numpy": np.__version__}
+
+
+def _check_numpy() -> None:
+    """Refuse numpy 2: MindSpore is built against numpy 1, and its first product of two tensors raises SystemError."""
+    found, wanted = version("numpy"), "pip install 'numpy>=1.26.4,<2'"
+    if int(found.partition(".")[0]) > 1:
+        raise PluginError(f"MindSpore needs numpy below 2, and numpy {found} is installed: {wanted}")
 
 
 def _release(rendezvous: Rendezvous) -> int:

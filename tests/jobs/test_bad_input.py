@@ -192,3 +192,32 @@ def test_crash_of_one_rank_ends_the_job(launcher: Launcher, backend: str, tmp_pa
     assert "ZeroDivisionError" in (job.output / "rank.1" / "failure.json").read_text()
     assert not (job.output / "rank.0" / "failure.json").exists()
     assert not (job.output / "result.json").exists()
+
+
+def test_ranks_without_mpi4py_say_what_to_install(openmpi5: Launcher, tmp_path: Path) -> None:
+    """They cannot agree on anything, not even on who speaks: each says it, and none runs alone."""
+    without = "import sys; sys.modules['mpi4py'] = None; from unilaunch.cli import main; main()"
+    job = openmpi5.run(2, ["-c", without, "run"], tmp_path, deadline=60)
+    assert job.returncode == 2
+    assert job.refusals()
+    assert all("pip install mpi4py" in line for line in job.refusals())
+
+
+def test_variables_left_over_in_the_shell_are_not_believed(tmp_path: Path) -> None:
+    """Four ranks by the variables, one by MPI: refused, with both numbers."""
+    left = {f"OMPI_COMM_WORLD_{name}": value for name, value in {"RANK": "0", "SIZE": "4"}.items()}
+    left |= {f"OMPI_COMM_WORLD_LOCAL_{name}": value for name, value in {"RANK": "0", "SIZE": "4"}.items()}
+    _refused(alone(["-m", "unilaunch", "run"], tmp_path, left), "rank 0 of 4", "rank 0 of 1", "unset OMPI_COMM_WORLD_*")
+
+
+def test_interrupt_is_one_line(tmp_path: Path) -> None:
+    """Ctrl-C under no launcher: no traceback, 128 + SIGINT."""
+    interrupt = (
+        "import os, signal, threading\n"
+        "threading.Timer(3, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        "from unilaunch.cli import main; main()\n"
+    )
+    job = alone(["-c", interrupt, "run", "--data-dir", "data", "--epochs", "1000000"], tmp_path)
+    assert job.returncode == 130
+    assert job.refusals() == ["unilaunch: interrupted"]
+    assert "Traceback" not in job.console

@@ -78,7 +78,8 @@ def join(found: Found) -> "MpiPeers":
         library = MPI.Get_library_version().split(",")[0].strip()
         raise EnvironmentMismatchError(
             f"{found.launcher} says rank {found.rank} of {found.size}, and MPI ({library}) says rank {comm.rank} of "
-            f"{comm.size}: mpirun and libmpi do not belong together; set {LIBRARY} to the libmpi.so of this mpirun"
+            f"{comm.size}: either the variables are left over from an earlier run (unset OMPI_COMM_WORLD_*), or mpirun "
+            f"and libmpi do not belong together (set {LIBRARY} to the libmpi.so of this mpirun)"
         )
     return MpiPeers(comm)
 
