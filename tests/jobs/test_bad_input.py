@@ -213,8 +213,13 @@ def test_variables_left_over_in_the_shell_are_not_believed(tmp_path: Path) -> No
 def test_interrupt_is_one_line(tmp_path: Path) -> None:
     """Ctrl-C under no launcher: no traceback, 128 + SIGINT."""
     interrupt = (
-        "import os, signal, threading\n"
-        "threading.Timer(3, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        "import os, signal, threading, time\n"
+        "from pathlib import Path\n"
+        "def interrupt():\n"
+        "    log = Path('log_output/rank.0/stderr')\n"
+        "    while not (log.exists() and 'epoch 1/' in log.read_text()): time.sleep(0.1)\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "threading.Thread(target=interrupt, daemon=True).start()\n"
         "from unilaunch.cli import main; main()\n"
     )
     job = alone(["-c", interrupt, "run", "--data-dir", "data", "--epochs", "1000000"], tmp_path)

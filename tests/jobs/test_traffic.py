@@ -101,6 +101,16 @@ def test_events_tell_the_phases_in_order(openmpi5: Launcher, tmp_path: Path) -> 
         lines = (tmp_path / "log_output" / f"rank.{rank}" / "events.jsonl").read_text().splitlines()
         events = [json.loads(line) for line in lines]
         phases = [event["phase"] for event in events if "phase" in event]
-        wanted = ["prepare", "partition", "load part", "framework import", "init", "build network", "train", "end"]
+        wanted = [
+            "start",
+            "prepare",
+            "partition",
+            "load part",
+            "framework import",
+            "init",
+            "build network",
+            "train",
+            "end",
+        ]
         assert [phase for phase in phases if phase in wanted] == wanted
         assert [event["time"] for event in events] == sorted(event["time"] for event in events)

@@ -53,27 +53,26 @@ def run(read_task: Callable[[int], Task], environ: Mapping[str, str], started: f
         started: When this process began to work, in seconds of `time.monotonic`.
     """
     peers: Peers = Alone()
-    rank = 0
+    number = 0
     try:
         found = environments.detect(environ)
-        rank = found.rank
+        number = found.rank
         task, refused = _attempt(lambda: read_task(found.size))
+        chosen = mpi.variables(found, environ) if found.size > 1 else {}
         if found.size > 1:
-            peers = _join(found, environ)
+            os.environ.update(chosen)  # noqa: TID251  (written once, before MPI reads it)
+            peers = mpi.join(found)
         agree(peers, refused)
-        return _work(_agree_on_rank(cast("Task", task), found, peers, environ))
+        rank = _agree_on_rank(cast("Task", task), found, peers, environ)
+        rank.output.record(phase="start", launcher=found.launcher, evidence=found.evidence, variables=chosen)
+        return _work(rank)
     except RefusedTogetherError as error:
-        if rank == 0:
+        if number == 0:
             _say(error)
         return _leave_late(error.exit_code, started)
     except UnilaunchError as error:
         _say(error)
         return _end_job(peers, _leave_late(error.exit_code, started))
-
-
-def _join(found: Found, environ: Mapping[str, str]) -> Peers:
-    os.environ.update(mpi.variables(found, environ))  # noqa: TID251  (written once, before MPI reads it)
-    return mpi.join(found)
 
 
 def _agree_on_rank(task: Task, found: Found, peers: Peers, environ: Mapping[str, str]) -> _Rank:
