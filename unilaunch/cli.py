@@ -15,7 +15,6 @@ from unilaunch import plugins
 from unilaunch.command import Command
 from unilaunch.errors import SpecError, UnilaunchError
 from unilaunch.model import Model
-from unilaunch.output.log import start_plain_log
 from unilaunch.rank.run import run
 from unilaunch.rank.task import read_task
 from unilaunch.spec import RunSpec, Spec, nearest, read_variables, validate, variable_of
@@ -88,7 +87,6 @@ def _do_command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     known = mine | elsewhere | set(RunSpec.model_fields)
     variables = {field: value for field, value in read_variables(environ, known).items() if field in mine}
     sources = {field: variable_of(field, environ) for field in set(variables) - set(given)}
-    start_plain_log()
     return command.run(validate(command.spec, {**variables, **given}, sources))
 
 

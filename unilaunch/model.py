@@ -15,6 +15,7 @@ from unilaunch.spec import Spec
 if TYPE_CHECKING:
     from unilaunch.backend import Backend, Collectives, Peers, Placement
     from unilaunch.output.folder import OutputFolder
+    from unilaunch.output.log import Log
     from unilaunch.world import World
 
 
@@ -27,6 +28,7 @@ class Session:
         placement: What it runs on.
         peers: Small messages between the ranks.
         output: Where logs and results go.
+        log: This rank's log.
         seed: Seed of everything that is drawn.
     """
 
@@ -34,6 +36,7 @@ class Session:
     placement: "Placement"
     peers: "Peers"
     output: "OutputFolder"
+    log: "Log"
     seed: int
 
     @contextmanager

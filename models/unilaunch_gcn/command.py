@@ -4,6 +4,7 @@ from typing_extensions import override
 
 from unilaunch.command import Command
 from unilaunch.errors import SpecError
+from unilaunch.output.log import Log
 from unilaunch_gcn.spec import PartitionSpec
 
 
@@ -19,5 +20,5 @@ class PartitionCommand(Command):
             raise SpecError("--num-parts: how many parts? as many as the run will have ranks")
         from unilaunch_gcn.preparation import prepare
 
-        prepare(options, options.num_parts)
+        prepare(options, options.num_parts, Log())
         return 0

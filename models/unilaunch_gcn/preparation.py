@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from loguru import logger
 from pydantic import JsonValue
 
 from unilaunch.model import Session
+from unilaunch.output.log import Log
 from unilaunch_gcn.datasets import data_folder, open_dataset
 from unilaunch_gcn.part_store import fingerprint, load_part, part_dir, write_parts
 from unilaunch_gcn.partition import Part, assign, halo_size, order_nodes, split_parts
@@ -28,7 +28,7 @@ class Partition:
     fingerprint: str
 
 
-def prepare(options: PartitionSpec, num_parts: int) -> Partition:
+def prepare(options: PartitionSpec, num_parts: int, log: Log) -> Partition:
     """Return the partition that *options* describe; make it when it is not there.
 
     Raises:
@@ -41,19 +41,19 @@ def prepare(options: PartitionSpec, num_parts: int) -> Partition:
     root = options.partition_dir or data_folder(options.data_dir) / "partitions"
     folder = root / f"{Path(dataset.name).stem}-{num_parts}-{print_[:12]}"
     if part_dir(folder, num_parts - 1).exists():
-        logger.info("partition: {}", folder)
+        log.say(f"partition: {folder}")
         return Partition(folder, print_)
     begin = time.perf_counter()
+    log.say(f"reading {dataset.name}")
     graph = dataset.load()
-    logger.info("{}: {:,} nodes, {:,} edges", dataset.name, graph.num_nodes, len(graph.indices) // 2)
-    logger.info("cutting it into {} parts", num_parts)
+    log.say(f"{dataset.name}: {graph.num_nodes:,} nodes, {len(graph.indices) // 2:,} edges")
+    log.say(f"cutting it into {num_parts} parts")
     owner = assign(graph, num_parts, options.balance)
     halo = halo_size(graph, owner, num_parts)
     write_parts(folder, dataset.name, print_, split_parts(graph, order_nodes(graph, owner, num_parts)))
-    logger.info(
-        "partition: {} parts, halo {:,} ({:.1%} of the nodes), {:.1f} s: {}",
-        num_parts, halo, halo / graph.num_nodes, time.perf_counter() - begin, folder,
-    )  # fmt: skip
+    seconds = time.perf_counter() - begin
+    share = halo / graph.num_nodes
+    log.say(f"partition: {num_parts} parts, halo {halo:,} ({share:.1%} of the nodes), {seconds:.1f} s: {folder}")
     return Partition(folder, print_)
 
 
@@ -67,7 +67,7 @@ def prepare_part(options: PartitionSpec, session: Session) -> Part:
     place: JsonValue = None
     with session.together("partition"):
         if world.rank == 0:
-            partition = prepare(options, world.size)
+            partition = prepare(options, world.size, session.log)
             place = [str(partition.folder.absolute()), partition.fingerprint]
     folder, print_ = cast("tuple[str, str]", session.peers.share(place)[0])
     with session.together("load part"):

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
-from loguru import logger
 from pydantic import JsonValue
 
 from unilaunch.backend import Collectives
@@ -67,7 +66,7 @@ class Training:
         first_layer = layers[0].width_in * layers[0].width_out
         adam = Adam(network.flat, network.flat * 0.0, options.lr, options.weight_decay, first_layer)
         session.output.record(phase="train", owned=part.num_owned, halo=part.num_halo)
-        logger.info("part {}: {:,} owned nodes, {:,} halo nodes", part.index, part.num_owned, part.num_halo)
+        session.log.say(f"part {part.index}: {part.num_owned:,} owned nodes, {part.num_halo:,} halo nodes")
         return cls(options, session, framework.collectives, network, part, meter, adam, meter.read()[1])
 
     def run(self) -> None:
@@ -79,7 +78,7 @@ class Training:
                 self._evaluate(epoch)
             self._say(epoch, last=last)
             if self._out_of_patience():
-                logger.info("the end: the validation loss has not fallen for {} evaluations", self.options.patience)
+                self.session.log.say(f"the end: no lower validation loss in {self.options.patience} evaluations")
                 break
 
     def _step(self, epoch: int) -> None:
@@ -116,8 +115,8 @@ class Training:
         if epoch == 0 or last or now - self.said >= _PROGRESS:
             self.said = now
             accuracy = f", val {self.evaluations[-1]['val_accuracy']:.1%}" if self.evaluations else ""
-            logger.info("epoch {}/{}: loss {:.4f}{}, {:.4f} s", epoch + 1, self.options.epochs, self.losses[-1],
-                        accuracy, self.epoch_seconds[-1])  # fmt: skip
+            progress = f"epoch {epoch + 1}/{self.options.epochs}: loss {self.losses[-1]:.4f}"
+            self.session.log.say(f"{progress}{accuracy}, {self.epoch_seconds[-1]:.4f} s")
 
     def result(self) -> dict[str, JsonValue]:
         """Return what stands in `result.json`, the same on every rank; all ranks must call it."""

@@ -1,40 +1,71 @@
 """The log: loguru, one line for each record in one write, `host:rank` in front.
 
-Rank 0's lines reach the console through its standard error. The other ranks' go to their own log file, and to the
-console from WARNING up: the same progress from eight ranks helps nobody.
+loguru is imported with the first line that is written. Until its framework is imported a rank has seldom anything to
+say, and afterwards most of what loguru imports is there already: that is a fifth of a rank's start-up.
 """
 
 import sys
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from loguru import Logger
 
 LINE = "{time:HH:mm:ss.SSS} {extra[rank]} {level: <7} {message}"
 
 
-def start_plain_log() -> None:
-    """Send what a command says to standard error, the message alone."""
-    from loguru import logger
+@dataclass(frozen=True)
+class Log:
+    """Where one process's records go.
 
-    logger.remove()
-    logger.add(sys.stderr, level="INFO", format="{message}", backtrace=False, diagnose=False)
+    Rank 0's lines reach the console through its standard error. The other ranks' go to their own log file, and to the
+    console from WARNING up: the same progress from eight ranks helps nobody.
+
+    Attributes:
+        level: Least level that is kept.
+        line: loguru's format of a line.
+        name: What stands in front of a line: "node0:3".
+        file: This rank's log file, for a rank whose standard error nobody follows; None for rank 0 and for commands.
+    """
+
+    level: str = "INFO"
+    line: str = "{message}"
+    name: str = ""
+    file: Path | None = None
+
+    @cached_property
+    def logger(self) -> "Logger":
+        """Loguru's logger, set up."""
+        from loguru import logger
+
+        logger.remove()
+        logger.configure(extra={"rank": self.name})
+        if self.file is None:
+            logger.add(sys.stderr, level=self.level, format=self.line, backtrace=False, diagnose=False)
+            return logger
+        warning = logger.level("WARNING").no
+        shown = max(warning, logger.level(self.level).no)
+        logger.add(sys.stderr, level=shown, format=self.line, backtrace=False, diagnose=False)
+        logger.add(
+            self.file, level=self.level, format=self.line, backtrace=False, diagnose=False, mode="a", buffering=1,
+            filter=lambda record: record["level"].no < warning,
+        )  # fmt: skip
+        return logger
+
+    def say(self, message: str) -> None:
+        """Log *message* at level INFO."""
+        self.logger.info(message)
 
 
-def start_log(level: str, host: str, rank: int, file: Path | None) -> None:
-    """Send loguru's records where they belong.
+def rank_log(level: str, host: str, rank: int, file: Path) -> Log:
+    """Return the log of one rank.
 
     Args:
         level: Least level that is kept.
         host: This host's name.
         rank: This rank.
-        file: This rank's log file, for the ranks whose standard error nobody follows; None when it is captured anyway.
+        file: The rank's own log file.
     """
-    from loguru import logger
-
-    logger.remove()
-    logger.configure(extra={"rank": f"{host}:{rank}"})
-    if rank == 0 or file is None:
-        logger.add(sys.stderr, level=level, format=LINE, backtrace=False, diagnose=False)
-        return
-    warning = logger.level("WARNING").no
-    logger.add(sys.stderr, level=max(warning, logger.level(level).no), format=LINE, backtrace=False, diagnose=False)
-    logger.add(file, level=level, format=LINE, backtrace=False, diagnose=False, mode="a", buffering=1,
-               filter=lambda record: record["level"].no < warning)  # fmt: skip
+    return Log(level, LINE, f"{host}:{rank}", None if rank == 0 else file)

@@ -16,7 +16,7 @@ from unilaunch.errors import EnvironmentMismatchError, RefusedTogetherError, Uni
 from unilaunch.model import Framework, Session
 from unilaunch.output.failure import describe_failure
 from unilaunch.output.folder import OutputFolder
-from unilaunch.output.log import start_log
+from unilaunch.output.log import rank_log
 from unilaunch.rank import mpi
 from unilaunch.rank.alone import Alone
 from unilaunch.rank.capture import capture
@@ -96,7 +96,6 @@ def _work(rank: _Rank) -> int:
     """Do the task with the output captured; record and show whatever ends it badly, and end the other ranks."""
     world, output = rank.world, rank.output
     with capture(output.stdout, output.stderr):
-        start_log(rank.task.spec.log_level, world.host, world.rank, output.stderr)
         try:
             _do(rank)
         except UnilaunchError as error:
@@ -122,7 +121,8 @@ def _do(rank: _Rank) -> None:
     chosen = framework_env(task.backend, world, placement, rendezvous, rank.environ)
     os.environ.update(chosen)  # noqa: TID251  (written once, before numpy and the framework read it)
     gc.enable()
-    session = Session(world, placement, rank.peers, output, task.spec.seed)
+    log = rank_log(task.spec.log_level, world.host, world.rank, output.stderr)
+    session = Session(world, placement, rank.peers, output, log, task.spec.seed)
     output.record(phase="prepare", device=str(placement), threads=placement.threads, variables=chosen)
     prepared = task.model.prepare(task.options, session)
     if world.rank == 0:

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
-from loguru import logger
 from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
@@ -80,6 +79,8 @@ def _graph(arrays: Arrays, path: Path, split_seed: int) -> Graph:
     sources, targets = _edges(arrays, edges, len(labels))
     indptr, indices = undirected(sources, targets, len(labels))
     if _count_distinct(sources, targets, len(labels)) != len(indices):
+        from loguru import logger
+
         logger.info("{}: directed edges were given: symmetrised", path)
     split = _split(arrays, labels) if masks else draw_split(labels, split_seed)
     return Graph(indptr, indices, _features(arrays, features, len(labels)), labels, split, int(labels.max()) + 1)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from loguru import logger
 from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
@@ -78,6 +77,8 @@ def read_arrays(path: Path, known: Collection[str]) -> Arrays:
     except Exception as error:  # numpy, zipfile and zlib have a dozen kinds of error for a damaged file
         raise InputError(f"{path}: is damaged: {' '.join(str(error).split())}") from error
     if unknown:
+        from loguru import logger
+
         logger.warning("{}: arrays that are not used: {}", path, ", ".join(unknown))
     return arrays
 

@@ -15,6 +15,7 @@ from unilaunch import environments
 from unilaunch.backend import Placement
 from unilaunch.model import Framework, Session
 from unilaunch.output.folder import OutputFolder
+from unilaunch.output.log import Log
 from unilaunch.rank import mpi
 from unilaunch.rank.rendezvous import meet
 from unilaunch.spec import RunSpec
@@ -46,7 +47,7 @@ def main() -> None:
     gloo = backend.connect(world, placement, rendezvous, 60)
     output = OutputFolder(Path(tempfile.mkdtemp()), world.rank, world.size, "run")
     output.open()
-    session = Session(world, placement, peers, output, seed=5)
+    session = Session(world, placement, peers, output, Log(), seed=5)
     for changed in ({}, {"dropout": 0.0}, {"hidden": 600, "layers": 3}):
         options = GcnSpec(data_dir=Path("data"), precision="float64", epochs=6, **changed)
         part = prepare_part(options, session)
