@@ -1,8 +1,15 @@
 """Small graphs for the tests."""
 
+from typing import Any
+
 import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from unilaunch_gcn.graph import Graph, undirected
+
+#: A graph, the owner of each node, and the number of parts.
+Cut = tuple[Graph, NDArray[np.int64], int]
 
 
 def make_graph(num_nodes: int, edges: list[tuple[int, int]]) -> Graph:
@@ -12,3 +19,27 @@ def make_graph(num_nodes: int, edges: list[tuple[int, int]]) -> Graph:
     features = np.arange(num_nodes, dtype=np.float32)[:, None].repeat(3, axis=1)
     split = (np.arange(num_nodes) % 4).astype(np.uint8)
     return Graph(indptr, indices, features, np.arange(num_nodes) % 2, split, 2)
+
+
+@st.composite
+def cut_graphs(draw: st.DrawFn) -> Cut:
+    """Draw a graph, an owner of each node, and the number of parts; parts may be empty."""
+    num_nodes, num_parts = draw(st.integers(1, 24)), draw(st.integers(1, 5))
+    node = st.integers(0, num_nodes - 1)
+    graph = make_graph(num_nodes, draw(st.lists(st.tuples(node, node), max_size=60)))
+    owner = draw(st.lists(st.integers(0, num_parts - 1), min_size=num_nodes, max_size=num_nodes))
+    return graph, np.array(owner, np.int64), num_parts
+
+
+def dense_adjacency(graph: Graph) -> NDArray[np.bool_]:
+    """Return A as a dense matrix, without self-loops. (num_nodes, num_nodes)"""
+    dense = np.zeros((graph.num_nodes, graph.num_nodes), bool)
+    dense[np.repeat(np.arange(graph.num_nodes), graph.degrees), graph.indices] = True
+    return dense
+
+
+def dense_a_hat(graph: Graph) -> NDArray[Any]:
+    """Return D^-1/2 (A + I) D^-1/2 as a dense float64 matrix. (num_nodes, num_nodes)"""
+    dense = dense_adjacency(graph) + np.eye(graph.num_nodes)
+    scale = dense.sum(axis=1) ** -0.5
+    return np.asarray(scale[:, None] * dense * scale)

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from unilaunch.errors import InputError
 from unilaunch_gcn.partition import Part
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 _ARRAYS = (
     "owned", "halo", "halo_counts", "send_rows", "send_counts", "owned_indptr", "owned_indices", "halo_indptr",
@@ -47,6 +47,11 @@ class Manifest(BaseModel):
     num_features: int
     split_sizes: tuple[int, int, int]
     arrays: dict[str, Stored]
+    sha256: str = ""
+
+    def checksum(self) -> str:
+        """Return the SHA-256 of everything else that the manifest says."""
+        return hashlib.sha256(self.model_dump_json(exclude={"sha256"}).encode()).hexdigest()
 
 
 def fingerprint(identity: Mapping[str, Any]) -> str:
@@ -101,6 +106,7 @@ def _write_part(folder: Path, source: str, print_: str, part: Part) -> None:
         split_sizes=part.split_sizes,
         arrays=arrays,
     )
+    manifest = manifest.model_copy(update={"sha256": manifest.checksum()})
     (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
 
@@ -143,6 +149,8 @@ def load_part(folder: Path, index: int, num_parts: int, print_: str) -> Part:
             f"or with other options than this run's part {index} of {num_parts}: delete {folder}, or name another "
             "--partition-dir"
         )
+    if manifest.sha256 != manifest.checksum():
+        raise InputError(f"{own / MANIFEST}: damaged, its SHA-256 is another: delete the partition, it is made again")
     arrays = {name: _load(own / f"{name}.npy", stored) for name, stored in manifest.arrays.items()}
     shape = (len(arrays["owned"]), manifest.num_features)
     sparse = _SPARSE[0] in arrays
@@ -172,7 +180,7 @@ def _read_manifest(path: Path) -> Manifest:
         return Manifest.model_validate(manifest)
     except FileNotFoundError:
         raise InputError(f"{path}: this part is missing: delete the partition's folder, it is made again") from None
-    except (OSError, ValidationError, ValueError) as error:
+    except (OSError, ValidationError, ValueError, RecursionError) as error:
         raise InputError(
             f"{path}: damaged: {str(error).splitlines()[0]}; delete the partition, it is made again"
         ) from None

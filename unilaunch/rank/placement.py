@@ -93,11 +93,12 @@ def _choose(wish: Wish, facts: Sequence[Facts]) -> str:
 def _index(kind: str, rank: int, local: Sequence[int], facts: Sequence[Facts]) -> int:
     """Return the index of *rank*'s device among those it sees; *local* are the ranks on its host."""
     visible = facts[rank]["devices"].get(kind, [])
-    if len(visible) >= len(local):
-        return local.index(rank)
-    masks = {tuple(facts[other]["devices"].get(kind, [])) for other in local}
-    if len(visible) == 1 and len(masks) == len(local):
-        return 0  # the launcher has given each rank its own
+    taken: set[str] = set()  # by name: a launcher may have given each rank a mask of its own, or one in another order
+    for other in local:
+        free = [name for name in facts[other]["devices"].get(kind, []) if name not in taken]
+        if other == rank and free:
+            return visible.index(free[0])
+        taken.update(free[:1])
     if not visible:
         raise PlacementError(
             f"rank {rank} on {facts[rank]['name']}: no {kind} device is visible there: check the driver and "

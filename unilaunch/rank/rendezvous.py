@@ -58,12 +58,14 @@ def _listen_together(peers: Peers, world: World, spec: RunSpec) -> socket.socket
 
 def _listen(port: int) -> socket.socket:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    # Connections of a run that has just ended hold its port for a minute: the next run may have it all the same.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(("", port))
+        listener.listen(1024)
     except OSError as error:
         listener.close()
         raise RendezvousError(f"--master-port {port}: rank 0 cannot listen there: {error.strerror}") from None
-    listener.listen(1024)
     return listener
 
 

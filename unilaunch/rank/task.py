@@ -45,7 +45,7 @@ def read_task(given: Mapping[str, Any], environ: Mapping[str, str], world_size: 
     options = {field: value for field, value in given.items() if field != "config"}
     known = {*RunSpec.model_fields, *(field for model in models.values() for field in model.spec.model_fields)}
     variables = read_variables(environ, known)
-    file = _flat(read_file(Path(given["config"]))) if "config" in given else {}
+    file = _read_config(Path(given["config"])) if "config" in given else {}
     model = _choose({**file, **variables, **options}, models)
     # The environment may hold what another model reads; on the command line and in the file that is a slip.
     mine = {*RunSpec.model_fields, *model.spec.model_fields}
@@ -56,10 +56,7 @@ def read_task(given: Mapping[str, Any], environ: Mapping[str, str], world_size: 
         **{field: variable_of(field, environ) for field in variables},
         **{field: f"--{field.replace('_', '-')}" for field in options},
     }
-    core = {field: value for field, value in values.items() if field in RunSpec.model_fields}
-    spec = validate(RunSpec, core, sources)
-    rest = {field: value for field, value in values.items() if field not in core}
-    checked = validate(model.spec, rest, sources)
+    spec, checked = _validate_both(model, values, sources)
     model.check(checked, world_size)
     backend = plugins.load_backend(spec.backend)
     return Task(spec.model_copy(update={"backend": backend.name}), model, checked, backend)
@@ -72,10 +69,26 @@ def _choose(values: Mapping[str, Any], models: Mapping[str, Model]) -> Model:
     return models[name]
 
 
-def _flat(file: Mapping[str, Any]) -> dict[str, Any]:
+def _validate_both(model: Model, values: Mapping[str, Any], sources: Mapping[str, str]) -> tuple[RunSpec, Spec]:
+    """Return the spec and the model's options; the faults of both are one error."""
+    core = {field: value for field, value in values.items() if field in RunSpec.model_fields}
+    rest = {field: value for field, value in values.items() if field not in core}
+    try:
+        spec = validate(RunSpec, core, sources)
+    except SpecError as fault:
+        try:
+            validate(model.spec, rest, sources)
+        except SpecError as other:
+            raise SpecError(f"{fault}; {other}") from None
+        raise
+    return spec, validate(model.spec, rest, sources)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
     """Return a file's fields with those under `options`, where `spec.json` has the model's, beside the others."""
+    file = read_file(path)
     options = file.get("options", {})
     if not isinstance(options, Mapping):
-        raise SpecError(f"options: expected the model's options by name, found {options!r}")
+        raise SpecError(f"{path}: options: expected the model's options by name, found {options!r}")
     own = {field: value for field, value in file.items() if field != "options"}
     return own | {str(field).replace("-", "_"): value for field, value in options.items() if value is not None}

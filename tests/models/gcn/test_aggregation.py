@@ -7,9 +7,8 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
-from graphs_by_hand import make_graph
+from graphs_by_hand import dense_a_hat, make_graph
 from unilaunch.rank.alone import Alone
 from unilaunch_gcn.aggregation import Aggregation
 from unilaunch_gcn.dropout import fill_mask, stream_keys
@@ -38,20 +37,12 @@ def _random_graph(num_nodes: int, num_edges: int) -> Graph:
     return make_graph(num_nodes, [(int(a), int(b)) for a, b in ends])
 
 
-def _dense(graph: Graph) -> NDArray[np.float64]:
-    dense = np.eye(graph.num_nodes)
-    dense[np.repeat(np.arange(graph.num_nodes), graph.degrees), graph.indices] = 1
-    scale = dense.sum(axis=1) ** -0.5
-    normalised: NDArray[np.float64] = scale[:, None] * dense * scale
-    return normalised
-
-
 @given(st.integers(1, 40), st.integers(0, 80), st.integers(1, 5))
 def test_product_is_a_hats_and_its_own_transpose(num_nodes: int, num_edges: int, width: int) -> None:
     """<A x, y> = <x, A^T y>, and both are the dense product."""
     graph = _random_graph(num_nodes, num_edges)
     part = _part(graph)
-    operator, dense = _aggregation(part), _dense(graph)[part.owned][:, part.owned]
+    operator, dense = _aggregation(part), dense_a_hat(graph)[part.owned][:, part.owned]
     draw = np.random.default_rng(0)
     x, y = draw.standard_normal((2, num_nodes, width))
     np.testing.assert_allclose(operator.matmat(x), dense @ x, rtol=0, atol=1e-12)
@@ -82,7 +73,7 @@ def test_inputs_are_exact_in_every_order(options: dict[str, Any], sparse: bool) 
     setting = Setting(plan_layers(spec, 9, 2), spec.dropout, 11, F64)
     inputs = Inputs(setting, part, _aggregation(part))
     aggregated = setting.layers[0].order != "product first"
-    a_hat = _dense(graph)[part.owned][:, part.owned] if aggregated else np.eye(50)
+    a_hat = dense_a_hat(graph)[part.owned][:, part.owned] if aggregated else np.eye(50)
     draw = np.random.default_rng(0)
     weight, upstream = draw.standard_normal((9, 3)), draw.standard_normal((50, 3))
     for epoch in (None, 4):

@@ -75,7 +75,7 @@ def _change_manifest(folder: Path, **changed: object) -> None:
         (lambda f: (part_dir(f, 0) / "manifest.json").unlink(), r"manifest\.json: this part is missing"),
         (lambda f: (part_dir(f, 0) / "manifest.json").write_text("{"), r"manifest\.json: damaged"),
         (lambda f: (part_dir(f, 0) / "manifest.json").write_text("[]"), r"manifest\.json: damaged"),
-        (lambda f: _change_manifest(f, format=99), "format 99, this version reads 1"),
+        (lambda f: _change_manifest(f, format=99), "format 99, this version reads 2"),
         (lambda f: _change_manifest(f, fingerprint="another"), "made from other data"),
         (lambda f: _change_manifest(f, index=1), "part 1 of 2 of ring"),
         (lambda f: _change_manifest(f, surprise=1), "damaged"),

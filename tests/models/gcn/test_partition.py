@@ -1,42 +1,22 @@
 """Parts of a graph: each node is owned once, and what one part sends another receives, in the same order."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from graphs_by_hand import make_graph
+from graphs_by_hand import Cut, cut_graphs, dense_adjacency, make_graph
 from unilaunch_gcn.graph import TRAIN, Graph
 from unilaunch_gcn.partition import Part, assign, halo_size, order_nodes, split_parts
 
 
-@st.composite
-def cut_graphs(draw: st.DrawFn) -> tuple[Graph, NDArray[np.int64], int]:
-    """Draw a graph, an owner of each node, and the number of parts; parts may be empty."""
-    num_nodes, num_parts = draw(st.integers(1, 24)), draw(st.integers(1, 5))
-    node = st.integers(0, num_nodes - 1)
-    graph = make_graph(num_nodes, draw(st.lists(st.tuples(node, node), max_size=60)))
-    owner = draw(st.lists(st.integers(0, num_parts - 1), min_size=num_nodes, max_size=num_nodes))
-    return graph, np.array(owner, np.int64), num_parts
-
-
-def _parts(cut: tuple[Graph, NDArray[np.int64], int]) -> list[Part]:
+def _parts(cut: Cut) -> list[Part]:
     graph, owner, num_parts = cut
     return list(split_parts(graph, order_nodes(graph, owner, num_parts)))
 
 
-def _dense(graph: Graph) -> NDArray[Any]:
-    rows = np.repeat(np.arange(graph.num_nodes), graph.degrees)
-    dense = np.zeros((graph.num_nodes, graph.num_nodes), bool)
-    dense[rows, graph.indices] = True
-    return dense
-
-
 @given(cut_graphs())
-def test_every_node_is_owned_once(cut: tuple[Graph, NDArray[np.int64], int]) -> None:
+def test_every_node_is_owned_once(cut: Cut) -> None:
     """By the part that was chosen for it, with its own features and label."""
     graph, owner, _ = cut
     parts = _parts(cut)
@@ -50,10 +30,10 @@ def test_every_node_is_owned_once(cut: tuple[Graph, NDArray[np.int64], int]) -> 
 
 
 @given(cut_graphs())
-def test_halo_is_the_remote_neighbours(cut: tuple[Graph, NDArray[np.int64], int]) -> None:
+def test_halo_is_the_remote_neighbours(cut: Cut) -> None:
     """All of them, each once, grouped by owner; `halo_size` counts the same."""
     graph, owner, num_parts = cut
-    dense, parts = _dense(graph), _parts(cut)
+    dense, parts = dense_adjacency(graph), _parts(cut)
     for part in parts:
         near = dense[part.owned].any(axis=0) & (owner != part.index)
         assert sorted(part.halo) == list(np.flatnonzero(near))
@@ -62,7 +42,7 @@ def test_halo_is_the_remote_neighbours(cut: tuple[Graph, NDArray[np.int64], int]
 
 
 @given(cut_graphs())
-def test_sent_rows_are_the_receivers_halo_in_its_order(cut: tuple[Graph, NDArray[np.int64], int]) -> None:
+def test_sent_rows_are_the_receivers_halo_in_its_order(cut: Cut) -> None:
     """Part a's group for b names the nodes of b's group from a."""
     parts = _parts(cut)
     for sender in parts:
@@ -73,7 +53,7 @@ def test_sent_rows_are_the_receivers_halo_in_its_order(cut: tuple[Graph, NDArray
 
 
 @given(cut_graphs())
-def test_the_parts_edges_are_the_graphs(cut: tuple[Graph, NDArray[np.int64], int]) -> None:
+def test_the_parts_edges_are_the_graphs(cut: Cut) -> None:
     """Put together again, nothing is missing and nothing is new."""
     graph, _, _ = cut
     rebuilt = np.zeros((graph.num_nodes, graph.num_nodes), bool)
@@ -85,7 +65,7 @@ def test_the_parts_edges_are_the_graphs(cut: tuple[Graph, NDArray[np.int64], int
             rows = np.repeat(part.owned, np.diff(indptr))
             assert not rebuilt[rows, names[indices]].any()
             rebuilt[rows, names[indices]] = True
-    np.testing.assert_array_equal(rebuilt, _dense(graph))
+    np.testing.assert_array_equal(rebuilt, dense_adjacency(graph))
 
 
 def _grid(side: int) -> Graph:

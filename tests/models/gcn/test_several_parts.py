@@ -1,0 +1,171 @@
+"""Several parts in one process: together they are the whole graph, and they move exactly their halo."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from graphs_by_hand import Cut, cut_graphs, dense_a_hat, make_graph
+from threaded_ranks import on_every_rank
+from unilaunch.backend import Collectives
+from unilaunch_gcn.aggregation import Aggregation
+from unilaunch_gcn.graph import Graph
+from unilaunch_gcn.halo import HaloExchange
+from unilaunch_gcn.inputs import Inputs
+from unilaunch_gcn.layers import plan_layers
+from unilaunch_gcn.meter import Meter
+from unilaunch_gcn.network import Network, Problem
+from unilaunch_gcn.partition import Part, order_nodes, split_parts
+from unilaunch_gcn.setting import Setting
+from unilaunch_gcn.spec import GcnSpec
+from unilaunch_gcn.torch_network import DeviceAggregation, TorchDeviceNetwork, TorchNetwork
+
+F64 = np.dtype(np.float64)
+
+
+def _parts(graph: Graph, owner: NDArray[np.int64], num_parts: int) -> list[Part]:
+    return list(split_parts(graph, order_nodes(graph, owner, num_parts)))
+
+
+def _whole(parts: list[Part], rows: list[NDArray[Any]]) -> NDArray[Any]:
+    """Return the parts' rows in the order of global ids."""
+    whole = np.empty((parts[0].num_nodes, rows[0].shape[1]), rows[0].dtype)
+    for part, own in zip(parts, rows, strict=True):
+        whole[part.owned] = own
+    return whole
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@given(cut=cut_graphs(), width=st.integers(1, 4), dtype=st.sampled_from([np.float32, np.float64]))
+@settings(max_examples=60)
+def test_parts_together_are_a_hat(threads: int, cut: Cut, width: int, dtype: type) -> None:
+    """The product is the dense one, its own transpose too; each part receives its halo once, and nothing else."""
+    graph, owner, num_parts = cut
+    parts = _parts(graph, owner, num_parts)
+    x, y = np.random.default_rng(0).standard_normal((2, graph.num_nodes, width)).astype(dtype)
+
+    def work(rank: int, collectives: Collectives) -> tuple[Any, Any, int]:
+        part, meter = parts[rank], Meter()
+        operator = Aggregation(part, HaloExchange(part, collectives, meter), threads, np.dtype(dtype))
+        product = operator.matmat(x[part.owned])
+        received = meter.read()[1]
+        return product, operator.rmatmat(np.asfortranarray(y[part.owned])), received
+
+    results = on_every_rank(num_parts, work)
+    dense, limit = dense_a_hat(graph), 1e-12 if dtype is np.float64 else 1e-5
+    np.testing.assert_allclose(_whole(parts, [product for product, _, _ in results]), dense @ x, rtol=0, atol=limit)
+    np.testing.assert_allclose(_whole(parts, [back for _, back, _ in results]), dense.T @ y, rtol=0, atol=limit)
+    assert [received for _, _, received in results] == [
+        part.num_halo * width * np.dtype(dtype).itemsize for part in parts
+    ]
+
+
+def _problem_graph(*, sparse: bool, num_features: int = 11) -> Graph:
+    ends = np.random.default_rng(3).integers(0, 40, (90, 2))
+    plain = make_graph(40, [(int(a), int(b)) for a, b in ends])
+    draw = np.random.default_rng(4)
+    x = (draw.random((40, num_features)) * (draw.random((40, num_features)) < 0.3)).astype(np.float32)
+    features = sp.csr_array(x) if sparse else x
+    return Graph(plain.indptr, plain.indices, features, np.arange(40) % 3, plain.split, 3)
+
+
+def test_sparse_features_are_aggregated_once_in_blocks_of_columns() -> None:
+    """Also when their columns fill no whole number of blocks; the ranks exchange block by block."""
+    graph = _problem_graph(sparse=True, num_features=600)
+    parts = _parts(graph, np.arange(40) % 3, 3)
+    spec = GcnSpec(dropout=0)
+    setting = Setting(plan_layers(spec, 600, 3), 0, 0, F64)
+
+    def work(rank: int, collectives: Collectives) -> tuple[sp.csr_array, int]:
+        meter = Meter()
+        aggregate = Aggregation(parts[rank], HaloExchange(parts[rank], collectives, meter), 1, F64)
+        features = Inputs(setting, parts[rank], aggregate).features
+        assert isinstance(features, sp.csr_array)
+        return features, meter.read()[1]
+
+    results = on_every_rank(3, work)
+    expected = dense_a_hat(graph) @ graph.features.toarray()
+    whole = _whole(parts, [features.toarray() for features, _ in results])
+    np.testing.assert_allclose(whole, expected, rtol=0, atol=1e-12)
+    assert [received for _, received in results] == [part.num_halo * 600 * 8 for part in parts]
+
+
+OWNERS = {
+    "one": np.zeros(40, np.int64),
+    "two": np.arange(40) // 20,
+    "three, mixed": np.arange(40) * 7 % 3,
+    "four, one of them empty": np.arange(40) % 2 * 3,
+}
+
+
+@pytest.mark.parametrize("kind", ["host", "device"])
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize(
+    "options",
+    [{"hidden": 4}, {"hidden": 4, "dropout": 0}, {"hidden": 20, "layers": 3}],
+    ids=["product first", "aggregated once", "aggregation first"],
+)
+def test_gradients_do_not_depend_on_the_parts(options: dict[str, Any], sparse: bool, kind: str) -> None:  # noqa: FBT001
+    """Summed over any parts: loss, gradients and counts to 1e-12, dropout included; bytes as the layers plan them."""
+    graph = _problem_graph(sparse=sparse)
+    spec = GcnSpec(**options)
+    setting = Setting(plan_layers(spec, 11, 3), spec.dropout, 2, F64)
+
+    def network(part: Part, collectives: Collectives, meter: Meter) -> Network:
+        if kind == "device":
+            return TorchDeviceNetwork(setting, part, collectives, meter, "cpu")
+        aggregate = Aggregation(part, HaloExchange(part, collectives, meter), 1, F64)
+        return TorchNetwork(Problem(setting, part, aggregate, Inputs(setting, part, aggregate)))
+
+    def train(owner: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
+        parts = _parts(graph, owner, int(owner.max()) + 1)
+
+        def work(rank: int, collectives: Collectives) -> tuple[Any, Any]:
+            meter = Meter()
+            mine = network(parts[rank], collectives, meter)
+            meter.read()
+            gradient, counts = mine.gradient(3), None
+            assert meter.read()[1] == parts[rank].num_halo * 8 * sum(
+                layer.exchanges * layer.width for layer in setting.layers
+            )
+            counts = mine.evaluate()
+            collectives.all_reduce(gradient)
+            collectives.all_reduce(counts)
+            return np.array(mine.local(gradient)), np.array(mine.local(counts))
+
+        results = on_every_rank(len(parts), work)
+        for gradient, counts in results[1:]:
+            np.testing.assert_array_equal(gradient, results[0][0])
+            np.testing.assert_array_equal(counts, results[0][1])
+        return results[0]
+
+    gradient, counts = train(OWNERS["one"])
+    assert np.abs(gradient).max() > 1e-3
+    for owner in OWNERS.values():
+        other, others = train(owner)
+        np.testing.assert_allclose(other, gradient, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(others, counts, rtol=1e-6)
+
+
+@given(cut_graphs())
+@settings(max_examples=30)
+def test_device_aggregation_is_the_hosts(cut: Cut) -> None:
+    """By CSR and by gather and add, over any parts."""
+    graph, owner, num_parts = cut
+    parts = _parts(graph, owner, num_parts)
+    x = np.random.default_rng(0).standard_normal((graph.num_nodes, 3))
+
+    def work(rank: int, collectives: Collectives) -> list[Any]:
+        operator = DeviceAggregation(parts[rank], collectives, Meter(), F64, torch.device("cpu"))
+        rows = torch.from_numpy(x[parts[rank].owned])
+        by_csr = operator.matmat(rows).numpy()
+        operator.owned.csr = operator.remote.csr = None
+        return [by_csr, operator.matmat(rows).numpy()]
+
+    for products in zip(*on_every_rank(num_parts, work), strict=True):
+        np.testing.assert_allclose(_whole(parts, list(products)), dense_a_hat(graph) @ x, rtol=0, atol=1e-12)
