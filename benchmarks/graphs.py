@@ -50,7 +50,7 @@ def _edges(draw: np.random.Generator, community: NDArray[np.int64], degree: int 
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--nodes", type=int, default=100_000)
     chosen = parser.parse_args()

@@ -41,6 +41,8 @@ class MindSporeNetwork(Network):
     def gradient(self, epoch: int) -> NDArray[np.float64]:
         self.epoch = epoch
         gradients = self.gradients(*self._tensors())
+        if not self.problem.part.num_owned:
+            return np.zeros(1 + len(self.flat))  # MindSpore's product over no rows is whatever the memory held
         gradients = gradients if isinstance(gradients, tuple) else (gradients,)
         arrays = (gradient.asnumpy().ravel() for gradient in gradients)
         return np.concatenate([[self.loss.value], *arrays], dtype=np.float64)
@@ -144,6 +146,8 @@ class MindSporeDeviceNetwork(Network):
     def gradient(self, epoch: int) -> Tensor:
         self.epoch = epoch
         loss, gradients = self.loss_and_gradients(*self._tensors())
+        if not self.part.num_owned:
+            return Tensor(np.zeros_like(self.flat, shape=1 + len(self.flat)))  # as in MindSporeNetwork
         return ops.concat((loss.reshape(1), *(gradient.reshape(-1) for gradient in gradients)))
 
     @override

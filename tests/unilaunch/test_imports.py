@@ -38,3 +38,13 @@ def test_public_names_resolve() -> None:
         assert name not in submodules
     with pytest.raises(AttributeError, match="no attribute 'lunch'"):
         _ = unilaunch.lunch
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["partition", "--help"], ["--version"]])
+def test_the_command_itself_imports_nothing_heavy(arguments: list[str]) -> None:
+    """As the interpreter lists every module that it imports."""
+    line = [sys.executable, "-X", "importtime", "-m", "unilaunch", *arguments]
+    done = subprocess.run(line, capture_output=True, text=True, check=True, timeout=60)
+    imported = {entry.rpartition("|")[2].strip() for entry in done.stderr.splitlines()}
+    assert "unilaunch.spec" in imported
+    assert not HEAVY & imported

@@ -73,3 +73,27 @@ def test_spec_is_frozen() -> None:
     """What was validated stays as it is."""
     with pytest.raises(ValidationError, match="frozen"):
         RunSpec().seed = 4
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", None], ids=["no text", "a folder"])
+def test_what_is_no_text_file_is_named(content: bytes | None, tmp_path: Path) -> None:
+    """One line with the path, never a traceback."""
+    path = tmp_path / "run.toml"
+    path.mkdir() if content is None else path.write_bytes(content)
+    with pytest.raises(SpecError, match=r"run\.toml: cannot be read"):
+        read_file(path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"timeout": "nan"}, "--timeout"), ({"timeout": "inf"}, "--timeout"), ({"timeout": "0"}, "--timeout"),
+        ({"master_port": "65536"}, "--master-port"), ({"threads": "0"}, "--threads"), ({"seed": 2**32}, "--seed"),
+        ({"device": "gpu"}, "'cuda' or 'npu', not 'gpu'"), ({"ouput_dir": "x"}, "did you mean output_dir"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else "=".join(map(str, *value.items())),
+)  # fmt: skip
+def test_values_out_of_range_are_refused(fields: dict[str, object], words: str) -> None:
+    """At the spec, before anything is started."""
+    with pytest.raises(SpecError, match=words):
+        validate(RunSpec, fields, {})

@@ -1,5 +1,7 @@
 """Dropout masks: a function of seed, epoch, layer, node and column, and of nothing else."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -78,3 +80,31 @@ def test_device_makes_the_same_mask() -> None:
     rows, columns = torch.tensor([0, 5, 100]), torch.tensor([1, 59, 30])
     expected = _mask(nodes, 60, 0.3, 9, 4, 0)[rows.numpy(), columns.numpy()]
     np.testing.assert_array_equal(device.entries(4, rows, columns, 60).numpy(), expected)
+
+
+@pytest.mark.parametrize("varied", ["epoch", "layer", "seed"])
+def test_each_element_is_kept_its_share_of_the_time(varied: str) -> None:
+    """Over many epochs, layers or seeds: no element has luck, and none is tied to its neighbours or its last time."""
+    nodes, times, probability = np.arange(64, dtype=np.int64), 500, 0.3
+    draws = [_mask(nodes, 48, probability, **{varied: time}) > 0 for time in range(times)]
+    kept: NDArray[np.float64] = np.array(draws, np.float64)
+    spread = (probability * (1 - probability) / times) ** 0.5
+    shares = kept.mean(axis=0)
+    assert shares.std() == pytest.approx(spread, rel=0.1)
+    assert np.abs(shares - (1 - probability)).max() < 6 * spread
+    centred = kept - (1 - probability)
+    for other in (np.roll(centred, 1, axis=0), np.roll(centred, 1, axis=1), np.roll(centred, 1, axis=2)):
+        assert abs((centred * other).mean() / (probability * (1 - probability))) < 0.01
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("probability", [0.0, 0.3, 0.999])
+def test_device_makes_the_same_mask_of_any_share(probability: float, dtype: type) -> None:
+    """Also for ids above 2**32, and in both precisions."""
+    layers = [Layer(17, 9, "product first", 2, 9)]
+    nodes = np.array([0, 1, 2**31, 2**32 + 5, 2**40], np.int64)
+    device = DeviceDropout(Setting(layers, probability, 1, np.dtype(dtype)), nodes, torch.device("cpu"))
+    out: NDArray[Any] = np.empty((5, 17), dtype)
+    fill_mask(out, nodes, stream_keys(1, 0, 0), probability)
+    np.testing.assert_array_equal(device.rows(0, 0, 17).numpy(), out)
+    assert device.rows(0, 0, 17).numpy().dtype == out.dtype

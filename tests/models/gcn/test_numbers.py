@@ -112,3 +112,13 @@ def test_adam_is_torchs(kind: str) -> None:
         theirs.step()
         ours.step(gradient.copy() if kind == "numpy" else torch.from_numpy(gradient.copy()))
     np.testing.assert_allclose(np.asarray(flat), torch.cat([decayed, free]).detach().numpy(), rtol=0, atol=1e-12)
+
+
+def test_no_owned_node_is_no_loss_and_no_answer() -> None:
+    """An empty part adds exactly nothing, and nothing warns."""
+    graph = make_graph(3, [(0, 1)])
+    empty = list(split_parts(graph, order_nodes(graph, np.zeros(3, np.int64), 2)))[1]
+    logits = np.zeros((0, 2), np.float32)
+    loss, gradient = CrossEntropy(empty).value_and_gradient(logits)
+    assert (loss, gradient.shape) == (0.0, (0, 2))
+    np.testing.assert_array_equal(count_right(logits, empty), [0, 0, 0, 0])

@@ -2,13 +2,17 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from graphs_by_hand import make_graph
 from unilaunch.errors import InputError
 from unilaunch_gcn.graph import Graph, undirected
 from unilaunch_gcn.part_store import load_part, part_dir, write_parts
@@ -75,6 +79,8 @@ def _change_manifest(folder: Path, **changed: object) -> None:
         (lambda f: (part_dir(f, 0) / "manifest.json").unlink(), r"manifest\.json: this part is missing"),
         (lambda f: (part_dir(f, 0) / "manifest.json").write_text("{"), r"manifest\.json: damaged"),
         (lambda f: (part_dir(f, 0) / "manifest.json").write_text("[]"), r"manifest\.json: damaged"),
+        (lambda f: (part_dir(f, 0) / "manifest.json").write_text("[" * 10**5), r"manifest\.json: damaged"),
+        (lambda f: _change_manifest(f, num_classes=7), r"manifest\.json: damaged, its SHA-256"),
         (lambda f: _change_manifest(f, format=99), "format 99, this version reads 2"),
         (lambda f: _change_manifest(f, fingerprint="another"), "made from other data"),
         (lambda f: _change_manifest(f, index=1), "part 1 of 2 of ring"),
@@ -87,6 +93,8 @@ def _change_manifest(folder: Path, **changed: object) -> None:
         "no manifest",
         "half a manifest",
         "no object",
+        "deep",
+        "other number",
         "format",
         "print",
         "index",
@@ -125,3 +133,61 @@ def test_a_partition_that_is_there_is_kept(folder: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     write_parts(folder, "ring", "print", iter(_parts()))
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def test_every_array_of_every_part_is_the_same(tmp_path: Path) -> None:
+    """Each field of a part, also of an empty one and of one that is all."""
+    graph = make_graph(7, [(0, 1), (1, 2), (5, 6), (0, 6)])
+    for name, owner, num_parts in (("one", np.zeros(7, np.int64), 1), ("three", np.arange(7) % 2 * 2, 3)):
+        written = list(split_parts(graph, order_nodes(graph, owner, num_parts)))
+        write_parts(tmp_path / name, name, "print", iter(written))
+        for index, part in enumerate(written):
+            read = load_part(tmp_path / name, index, num_parts, "print")
+            for field in fields(Part):
+                mine, theirs = getattr(part, field.name), getattr(read, field.name)
+                np.testing.assert_array_equal(theirs, mine, err_msg=field.name)
+                assert getattr(theirs, "dtype", None) == getattr(mine, "dtype", None)
+
+
+@pytest.fixture(scope="module")
+def fragile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A partition of sparse features, whose files are damaged and put right again."""
+    folder = tmp_path_factory.mktemp("fragile") / "ring"
+    write_parts(folder, "ring", "print", iter(_parts(sparse=True)))
+    return folder
+
+
+@given(data=st.data())
+@settings(max_examples=300)
+def test_no_byte_can_change_unnoticed(fragile: Path, data: st.DataObject) -> None:
+    """Any file, any place, any other byte, or an end that is missing: refused in one line."""
+    path = data.draw(st.sampled_from(sorted(part_dir(fragile, 0).iterdir())))
+    raw = path.read_bytes()
+    at = data.draw(st.integers(0, len(raw) - 1))
+    cut = data.draw(st.booleans())
+    path.write_bytes(raw[:at] if cut else raw[:at] + bytes([raw[at] ^ data.draw(st.integers(1, 255))]) + raw[at + 1 :])
+    try:
+        if cut and raw[at:].isspace():
+            return  # the manifest without its last line end says the same
+        with pytest.raises(InputError) as refusal:
+            load_part(fragile, 0, 2, "print")
+        assert "\n" not in str(refusal.value)
+    finally:
+        path.write_bytes(raw)
+
+
+@pytest.mark.parametrize("name", ["owned", "send_counts", "features"])
+def test_an_array_that_the_manifest_forgot_is_refused(name: str, folder: Path) -> None:
+    """As damage to the manifest."""
+    path = part_dir(folder, 0) / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["arrays"][name]
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match=r"manifest\.json: damaged, its SHA-256"):
+        load_part(folder, 0, 2, "print")
+
+
+def test_a_folder_that_cannot_be_written_is_named() -> None:
+    """With the option that puts partitions elsewhere."""
+    with pytest.raises(InputError, match=r"/proc/none/ring: the partition cannot be written: .*--partition-dir"):
+        write_parts(Path("/proc/none/ring"), "ring", "print", iter(_parts()))

@@ -58,9 +58,48 @@ def test_nonsense_is_refused(name: str, value: str) -> None:
         environments.detect(_captured("openmpi-4.1.4") | {name: value})
 
 
-@pytest.mark.parametrize("name", alone.SIZE_VARIABLES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PALS_NRANKS", "FLUX_JOB_SIZE", "WORLD_SIZE",
+        "MS_WORKER_NUM",
+    ],
+)  # fmt: skip
 def test_other_launchers_ranks_are_not_run_alone(name: str) -> None:
     """A launcher that cannot be read yet and says more than one rank is an error that names the variable."""
     with pytest.raises(EnvironmentMismatchError, match=f"{name}=4"):
         environments.detect({name: "4"})
     assert environments.detect({name: "1"}).size == 1
+
+
+@given(st.data())
+def test_numbers_are_what_the_variables_say(data: st.DataObject) -> None:
+    """For any rank of any job; an allocation's variables around it change nothing: mpirun is the innermost."""
+    size = data.draw(st.integers(1, 10**6))
+    rank, local_size = data.draw(st.integers(0, size - 1)), data.draw(st.integers(1, size))
+    local_rank = data.draw(st.integers(0, local_size - 1))
+    around = data.draw(st.dictionaries(st.sampled_from([*alone.SIZE_VARIABLES, "SLURM_NTASKS"]), st.just("7")))
+    names = (openmpi.RANK, openmpi.SIZE, openmpi.LOCAL_RANK, openmpi.LOCAL_SIZE)
+    numbers = (rank, size, local_rank, local_size)
+    found = environments.detect(around | dict(zip(names, map(str, numbers), strict=True)))
+    assert (found.rank, found.size, found.local_rank, found.local_size) == numbers
+
+
+@given(st.text(st.characters(exclude_categories=["Cs", "Nd"])), st.sampled_from([openmpi.RANK, openmpi.SIZE]))
+def test_what_is_no_number_is_refused(text: str, name: str) -> None:
+    """Never a traceback, never a rank."""
+    environ = _captured("openmpi-5.0.11") | {name: text}
+    with pytest.raises(EnvironmentMismatchError, match="makes no sense"):
+        environments.detect(environ)
+
+
+@pytest.mark.parametrize("text", ["many", "", "-3", "1.0"])
+def test_a_foreign_size_that_is_no_number_is_not_world_size_1(text: str) -> None:
+    """It is no 1."""
+    with pytest.raises(EnvironmentMismatchError, match="WORLD_SIZE="):
+        environments.detect({"WORLD_SIZE": text})
+
+
+def test_an_sbatch_script_is_the_only_rank() -> None:
+    """SLURM_NTASKS is the allocation's; the step's number is what makes a process one of several."""
+    assert environments.detect({"SLURM_NTASKS": "8", "SLURM_JOB_ID": "3"}).size == 1

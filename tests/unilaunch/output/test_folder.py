@@ -1,9 +1,14 @@
 """The output folder: names, and an earlier run's output that is never lost."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from unilaunch.errors import InputError
 from unilaunch.output.folder import OutputFolder, write_json
@@ -73,3 +78,36 @@ def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
         write_json(tmp_path / "a.json", {"a": object()})
     assert json.loads((tmp_path / "a.json").read_text()) == {"a": 1}
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+@given(st.lists(st.integers(1, 12), min_size=2, max_size=4), st.randoms(use_true_random=False))
+@settings(max_examples=40)
+def test_nothing_is_lost_in_whatever_order_the_ranks_come(sizes: list[int], order: Random) -> None:
+    """Several runs of several sizes: each rank's output of each run is there once, and the last run's is in place."""
+    with TemporaryDirectory() as name:
+        root, written = Path(name), set()
+        for run, size in enumerate(sizes):
+            folders = [OutputFolder(root, rank, size, f"run {run}") for rank in range(size)]
+            order.shuffle(folders)
+            for folder in folders:
+                folder.open()
+                text = f"run {run} rank {folder.rank}"
+                folder.stdout.write_text(text)
+                written.add(text)
+                if folder.rank == 0:
+                    folder.write_result({"run": run})
+        assert {path.read_text() for path in root.rglob("stdout")} == written
+        assert len(list(root.rglob("stdout"))) == len(written)
+        assert len(list(root.glob("rank.*"))) == sizes[-1]
+        results = [json.loads(path.read_text())["run"] for path in root.rglob("result.json*")]
+        assert sorted(results) == list(range(len(sizes)))
+
+
+def test_ranks_that_come_at_once_lose_nothing(tmp_path: Path) -> None:
+    """Each in its own thread, over a run that had more ranks."""
+    _open(tmp_path, 12, "first")
+    folders = [OutputFolder(tmp_path, rank, 4, "second") for rank in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(OutputFolder.open, folders))
+    assert sorted(path.name for path in tmp_path.glob("rank.*")) == [f"rank.{rank}" for rank in range(4)]
+    assert len(list((tmp_path / "previous" / "first").glob("rank.*"))) == 12

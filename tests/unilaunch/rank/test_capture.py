@@ -65,3 +65,30 @@ def test_a_child_that_lives_on_does_not_hold_the_rank(tmp_path: Path) -> None:
     )
     assert done.returncode == 0
     assert (tmp_path / "waited").read_text() == "True"
+
+
+def test_the_last_words_are_in_the_file_on_return(tmp_path: Path) -> None:
+    """A pipe's fill at the very end, fifty times: each is in the file as soon as the block has ended."""
+    done = _run(
+        "for i in range(50):\n"
+        "    file = Path(f'out{i}')\n"
+        "    with capture(file, err): os.write(1, b'x' * 60000)\n"
+        "    if file.stat().st_size != 60000: sys.exit(f'{file}: {file.stat().st_size}')\n",
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout) == 50 * 60000
+
+
+def test_lines_that_go_straight_to_the_file_stay(tmp_path: Path) -> None:
+    """The log of a rank writes to its file past the console; what is captured afterwards does not run over it."""
+    done = _run(
+        "with capture(out, err):\n"
+        "    os.write(2, b'captured first\\n')\n"
+        "    while not err.exists() or not err.stat().st_size: pass\n"
+        "    with err.open('a') as file: file.write('a line of the log\\n')\n"
+        "    os.write(2, b'captured last\\n')\n",
+        tmp_path,
+    )
+    assert (tmp_path / "err").read_text() == "captured first\na line of the log\ncaptured last\n"
+    assert done.stderr == "captured first\ncaptured last\n"

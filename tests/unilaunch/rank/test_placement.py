@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from unilaunch.errors import PlacementError
 from unilaunch.rank.placement import Facts, Wish, place, visible_devices
@@ -107,3 +109,35 @@ def test_threads_are_a_share_of_the_affinity_mask(
     """Divided by the ranks that share processors; never 0."""
     facts = [_facts("a", [], mine) for mine in cores]
     assert [p.threads for p in place(Wish("cpu", KINDS, asked), facts)] == threads
+
+
+@pytest.mark.parametrize(
+    ("masks", "taken"),
+    [
+        (["0,1", "1,0"], ["0", "1"]),
+        (["0,1", "2,3"], ["0", "2"]),
+        (["1", "0,1"], ["1", "0"]),
+        (["0,1", "1"], ["0", "1"]),
+        (["GPU-a,GPU-b", "GPU-a,GPU-b"], ["GPU-a", "GPU-b"]),
+    ],
+    ids=["rotated", "disjoint", "the first has one", "the second has one", "by UUID"],
+)
+def test_masks_of_each_ranks_own(masks: list[str], taken: list[str]) -> None:
+    """Two ranks never take one device, in whatever order their masks name them."""
+    facts = [_facts("a", mask.split(",")) for mask in masks]
+    placements = place(Wish("cuda", KINDS, None), facts)
+    assert [fact["devices"]["cuda"][p.index] for fact, p in zip(facts, placements, strict=True)] == taken
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.permutations("01234").map(lambda p: p[:3])), min_size=1, max_size=6)
+)
+def test_no_device_is_taken_twice(ranks: list[tuple[str, list[str]]]) -> None:
+    """Either each rank of a host has a device of its own, or the job is refused."""
+    facts = [_facts(host, list(mask)) for host, mask in ranks]
+    try:
+        placements = place(Wish("cuda", KINDS, None), facts)
+    except PlacementError:
+        return
+    taken = [(host, mask[p.index]) for (host, mask), p in zip(ranks, placements, strict=True)]
+    assert len(set(taken)) == len(ranks)

@@ -76,3 +76,46 @@ def test_an_address_that_nobody_reaches_is_refused_by_both() -> None:
         assert isinstance(outcome, RendezvousError)
         assert "no-such-host.invalid" in str(outcome)
         assert "--master-addr" in str(outcome)
+
+
+def test_the_port_of_a_run_that_has_just_ended_is_free_again() -> None:
+    """Its closed connections linger for a minute; a job that is started again with --master-port does not wait."""
+    first, _ = _meet(RunSpec())
+    assert isinstance(first, Rendezvous)
+    assert first.listener is not None
+    with socket.create_connection(("127.0.0.1", first.port), timeout=10) as client:
+        first.listener.accept()[0].close()  # the side that closes first is the one that lingers
+        client.recv(1)
+    first.listener.close()
+    again, _ = _meet(RunSpec(master_port=first.port))
+    assert isinstance(again, Rendezvous)
+    assert again.port == first.port
+    assert again.listener is not None
+    again.listener.close()
+
+
+def test_the_interface_that_was_asked_for_is_taken() -> None:
+    """Rank 0 offers that interface's addresses, and every rank's variables name it."""
+    for meeting in _meet(RunSpec(interface="lo"), num_hosts=2):
+        assert isinstance(meeting, Rendezvous)
+        assert (meeting.address, meeting.interface) == ("127.0.0.1", "lo")
+        if meeting.listener:
+            meeting.listener.close()
+
+
+def test_an_interface_that_is_not_there_is_refused_by_both() -> None:
+    """No rank is left waiting."""
+    for outcome in _meet(RunSpec(interface="none0"), num_hosts=2):
+        assert isinstance(outcome, RendezvousError)
+        assert "--interface" in str(outcome)
+
+
+def test_the_trials_connections_are_not_in_the_queue() -> None:
+    """Who takes the listening socket over meets only its own clients."""
+    first, _ = _meet(RunSpec())
+    assert isinstance(first, Rendezvous)
+    assert first.listener is not None
+    with first.listener as listener:
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listener.accept()

@@ -5,9 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
+from unilaunch import plugins
 from unilaunch.errors import PluginError, SpecError
 from unilaunch.rank.task import Task, read_task
+from unilaunch.spec import Spec
+from unilaunch_gcn.model import GcnModel
 from unilaunch_gcn.spec import GcnSpec
 
 
@@ -60,3 +64,68 @@ def test_unknown_backend_names_the_installed() -> None:
     """So that the next try is right."""
     with pytest.raises(PluginError, match="no backend 'jax'; installed: mindspore, torch"):
         read_task({"backend": "jax"}, {}, 1)
+
+
+class _MnistSpec(Spec):
+    batch: int = 32
+
+
+class _Mnist(GcnModel):
+    """Another model, as a third party would install it."""
+
+    name = "mnist"
+    spec = _MnistSpec  # type: ignore[assignment]
+
+    @override
+    def check(self, options: Any, world_size: int) -> None:
+        """Fit any world size."""
+
+
+@pytest.fixture
+def _two_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "models", lambda: {"gcn": GcnModel(), "mnist": _Mnist()})
+
+
+@pytest.mark.usefixtures("_two_models")
+def test_another_models_variable_is_left_alone(tmp_path: Path) -> None:
+    """A shell may hold both models' variables; on the command line and in a file it is a slip."""
+    environ = {"UNILAUNCH_BATCH": "64", "UNILAUNCH_EPOCHS": "3"}
+    assert _options(read_task({}, environ, 1)).epochs == 3
+    mnist = read_task({"target": "mnist"}, environ, 1)
+    assert mnist.options == _MnistSpec(batch=64)
+    with pytest.raises(SpecError, match="--batch: no such option"):
+        read_task({"batch": "64"}, {}, 1)
+    (tmp_path / "run.toml").write_text("batch = 64\n")
+    with pytest.raises(SpecError, match=r"run\.toml: batch: no such option"):
+        read_task({"config": str(tmp_path / "run.toml")}, {}, 1)
+
+
+@pytest.mark.usefixtures("_two_models")
+@pytest.mark.parametrize("where", ["file", "variable", "argument"])
+def test_target_is_chosen_like_any_field(where: str, tmp_path: Path) -> None:
+    """By the file, the environment or the command line."""
+    (tmp_path / "run.json").write_text('{"target": "mnist"}' if where == "file" else "{}")
+    given = {"config": str(tmp_path / "run.json")} | ({"target": "mnist"} if where == "argument" else {})
+    environ = {"UNILAUNCH_TARGET": "mnist"} if where == "variable" else {}
+    assert read_task(given, environ, 1).model.name == "mnist"
+
+
+def test_the_faults_of_launcher_and_model_are_one_line() -> None:
+    """Nobody has to put one right to hear of the next."""
+    with pytest.raises(SpecError) as refusal:
+        read_task({"seed": "x", "epochs": "0"}, {"UNILAUNCH_LR": "-1"}, 1)
+    assert "\n" not in str(refusal.value)
+    for words in ("--seed: must be a valid integer", "--epochs: must be greater", "UNILAUNCH_LR: must be greater"):
+        assert words in str(refusal.value)
+
+
+def test_options_that_are_no_table_are_refused_with_the_file(tmp_path: Path) -> None:
+    """The file is named, as for every other fault in it."""
+    (tmp_path / "run.toml").write_text("options = 3\n")
+    with pytest.raises(SpecError, match=r"run\.toml: options: expected"):
+        read_task({"config": str(tmp_path / "run.toml")}, {}, 1)
+
+
+def test_auto_becomes_the_backend_that_was_taken() -> None:
+    """So that the written spec repeats the run where both frameworks are installed."""
+    assert read_task({}, {}, 1).spec.backend == "torch"

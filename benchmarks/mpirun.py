@@ -1,0 +1,51 @@
+"""Start runs under the environment's own mpirun, with a deadline, and read what they leave."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+MPIRUN = str(Path(sys.executable).parent / "mpirun")
+#: --oversubscribe: parity.py runs 4 ranks on 2 cores.
+LINE = [MPIRUN, "--oversubscribe", "-n"]
+UNILAUNCH = [sys.executable, "-m", "unilaunch"]
+SHARED = Path(__file__).parents[2] / "shared" / "datasets"
+
+
+def environment(**changed: str) -> dict[str, str]:
+    """Return this environment, in which root may start mpirun."""
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return {**os.environ, **root, **changed}  # noqa: TID251
+
+
+def execute(line: list[str], deadline: float, **changed: str) -> str:
+    """Run a command and return what it printed.
+
+    Raises:
+        RuntimeError: Its exit code is not 0; with what it said.
+    """
+    done = subprocess.run(
+        line, capture_output=True, text=True, check=False, timeout=deadline, env=environment(**changed)
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(line)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def train(ranks: int, *options: str, deadline: float = 900.0) -> dict[str, Any]:
+    """Run the GCN on *ranks* ranks, and return its result.json."""
+    with tempfile.TemporaryDirectory() as folder:
+        execute([*LINE, str(ranks), *UNILAUNCH, "run", "--output-dir", folder, *options], deadline)
+        result: dict[str, Any] = json.loads(Path(folder, "result.json").read_text(encoding="utf-8"))
+    return result
+
+
+def verdict(name: str, value: float, bound: float, *, at_most: bool = True) -> bool:
+    """Print whether *value* keeps its bound, and return it."""
+    kept = value <= bound if at_most else value >= bound
+    relation = "<=" if at_most else ">="
+    print(f"{'kept' if kept else 'BROKEN'}: {name} {value:.4g} {relation} {bound:.4g}", flush=True)
+    return kept
