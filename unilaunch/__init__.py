@@ -6,13 +6,25 @@ Importing this package imports no framework, no numpy and no mpi4py; the public 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from unilaunch.job.api import launch
+    from unilaunch.launch_spec import LaunchSpec
+    from unilaunch.output.result import LaunchResult, RankResult
+    from unilaunch.rank.current import init
     from unilaunch.spec import RunSpec
     from unilaunch.world import World
 
-__all__ = ["RunSpec", "World", "__version__"]
+__all__ = ["LaunchResult", "LaunchSpec", "RankResult", "RunSpec", "World", "__version__", "init", "launch"]
 __version__ = "0.1.0"
 
-_HOMES = {"RunSpec": "unilaunch.spec", "World": "unilaunch.world"}
+_HOMES = {
+    "LaunchResult": "unilaunch.output.result",
+    "LaunchSpec": "unilaunch.launch_spec",
+    "RankResult": "unilaunch.output.result",
+    "RunSpec": "unilaunch.spec",
+    "World": "unilaunch.world",
+    "init": "unilaunch.rank.current",
+    "launch": "unilaunch.job.api",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -1,23 +1,16 @@
 """What a framework and a transport must offer: `Backend`, `Collectives`, `Peers`. The core knows no more of them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from socket import socket
+from types import ModuleType
 from typing import Any
 
 from pydantic import JsonValue
 from typing_extensions import override
 
 from unilaunch.world import World
-
-
-class Peers(ABC):
-    """The ranks as people at one table: small messages, agreed on by all. Never a pickle."""
-
-    @abstractmethod
-    def share(self, value: JsonValue) -> list[JsonValue]:
-        """Return every rank's *value*, by rank. All ranks must call it; waiting costs next to no processor time."""
 
 
 class Exchange(ABC):
@@ -57,6 +50,22 @@ class Collectives(ABC):
     @abstractmethod
     def barrier(self) -> None:
         """Return when every rank has come here."""
+
+
+class Peers(ABC):
+    """The ranks as people at one table: small messages, agreed on by all. Never a pickle."""
+
+    @abstractmethod
+    def share(self, value: JsonValue) -> list[JsonValue]:
+        """Return every rank's *value*, by rank. All ranks must call it; waiting costs next to no processor time."""
+
+    @abstractmethod
+    def collectives(self) -> Collectives:
+        """Return the data path on host arrays. All ranks must call it."""
+
+    @abstractmethod
+    def abort(self, exit_code: int) -> None:
+        """End the other ranks, which may be waiting for this one; may end this process too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +114,23 @@ class Backend(ABC):
     framework: str
     #: The kinds of device that it has, best first; "cpu" last.
     devices: tuple[str, ...]
+    #: The launcher that comes with the framework: a program that it starts needs nothing from us.
+    launcher: str
 
     @abstractmethod
     def variables(self, world: World, placement: Placement, rendezvous: Rendezvous | None) -> dict[str, str]:
         """Return what the framework must find in the environment when it is imported. Pure; imports nothing."""
+
+    @abstractmethod
+    def program_variables(self, world: World, rendezvous: Rendezvous) -> dict[str, str]:
+        """Return what a user's own program finds besides: what the framework's launcher would have set. Pure."""
+
+    @abstractmethod
+    def hooks(self, rendezvous: Rendezvous, world: World, peers: Peers) -> dict[str, Callable[[ModuleType], None]]:
+        """Return what is to be done right after a program has imported a module of the framework, by module.
+
+        So that the framework's own, unchanged way to join the other ranks works under any launcher.
+        """
 
     @abstractmethod
     def start(self, world: World, placement: Placement) -> None:

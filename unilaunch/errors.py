@@ -31,8 +31,18 @@ class InputError(UnilaunchError):
     """A data set, a partition or another input file is missing, damaged, or does not fit."""
 
 
+class LauncherError(UnilaunchError):
+    """There is no mpirun, or it cannot start what is asked of it."""
+
+
 class RendezvousError(UnilaunchError):
     """The ranks did not find each other."""
+
+    exit_code = 1
+
+
+class PeerLostError(UnilaunchError):
+    """Another rank went away while this one was waiting for it."""
 
     exit_code = 1
 

@@ -1,9 +1,10 @@
 """Backends, models and commands by entry point: what we ship comes through the same door as a third party's."""
 
+from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, cast
 
 from unilaunch.backend import Backend
 from unilaunch.command import Command
@@ -13,6 +14,8 @@ from unilaunch.model import Model
 BACKENDS = "unilaunch.backends"
 MODELS = "unilaunch.models"
 COMMANDS = "unilaunch.commands"
+#: What "auto" takes first.
+PREFERRED = ("torch",)
 
 
 @cache
@@ -37,6 +40,15 @@ def commands() -> dict[str, Command]:
     return {name: _load(COMMANDS, "command", name) for name in sorted(_installed(COMMANDS))}
 
 
+def usable_backends() -> Iterator[Backend]:
+    """Give every backend whose framework is installed, in the order in which they are preferred."""
+    names = sorted(_installed(BACKENDS), key=lambda name: (name not in PREFERRED, name))
+    for name in names:
+        backend: Backend = _load(BACKENDS, "backend", name)
+        if find_spec(backend.framework):
+            yield backend
+
+
 def load_backend(name: str) -> Backend:
     """Return the backend *name*, or with "auto" the first whose framework is installed; imports no framework.
 
@@ -44,10 +56,10 @@ def load_backend(name: str) -> Backend:
         PluginError: There is none of that name, or its framework is not installed.
     """
     if name == "auto":
-        name = next((known for known in ("torch", "mindspore") if find_spec(known)), "")
-        if not name:
-            raise PluginError("no framework is installed: pip install 'unilaunch[torch]' or 'unilaunch[mindspore]'")
-    backend: Backend = _load(BACKENDS, "backend", name)
+        for backend in usable_backends():
+            return backend
+        raise PluginError("no framework is installed: pip install 'unilaunch[torch]' or 'unilaunch[mindspore]'")
+    backend = cast("Backend", _load(BACKENDS, "backend", name))
     if find_spec(backend.framework) is None:
         raise PluginError(f"backend {name!r} needs its framework: pip install 'unilaunch[{name}]'")
     return backend

@@ -1,8 +1,8 @@
 """What the user wants: the spec, and how it is read from options, the environment and a file."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -20,12 +20,19 @@ class Spec(BaseModel):
     """A frozen set of fields; an unknown field is an error. Every field's description is its `--help`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    #: Variables of others that set a field too, when no UNILAUNCH_ variable does; the field by the variable's name.
+    other_variables: ClassVar[Mapping[str, str]] = {}
 
 
 class RunSpec(Spec):
     """What one rank is to do: the target and what every target understands."""
 
-    target: str = Field(default="gcn", description="a model's name")
+    target: str = Field(
+        default="gcn", description="a model's name, a script FILE.py, -m MODULE, or package.module:function"
+    )
+    args: tuple[str, ...] = Field(
+        default=(), description="what a script finds in sys.argv[1:]; of a function NAME=JSON, or JSON by position"
+    )
     backend: str = Field(
         default="auto", description="framework: torch, mindspore, or auto (the first that is installed)"
     )
@@ -43,6 +50,12 @@ class RunSpec(Spec):
     seed: int = Field(default=0, ge=0, lt=2**32, description="seed of everything that is drawn")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO", description="least level that is logged"
+    )
+    console: Literal["all", "rank0"] = Field(
+        default="all", description="whose output is shown as well as kept: every rank's, or rank 0's"
+    )
+    local_rank_argument: bool = Field(
+        default=False, description="append --local-rank=N to a script's arguments, as torch.distributed.launch did"
     )
 
 
@@ -82,21 +95,20 @@ def _parse(path: Path, text: str) -> object:
     raise SpecError(f"{path}: the file's name must end in .toml, .yaml, .yml or .json")
 
 
-def read_variables(environ: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
+def read_variables(environ: Mapping[str, str], known: Callable[[], Iterable[str]]) -> dict[str, str]:
     """Return the fields that UNILAUNCH_ variables set.
 
     Args:
         environ: The process's environment.
-        known: Every field of the spec and of the installed models; another name is an error, since it is a slip.
+        known: Returns every field that there is, of every spec; another name is an error, since it is a slip.
 
     Raises:
         SpecError: A UNILAUNCH_ variable names no field.
     """
     fields = {}
-    names = set(known)
-    for variable in environ:
-        if not variable.startswith(VARIABLE_PREFIX):
-            continue
+    variables = [name for name in environ if name.startswith(VARIABLE_PREFIX)]
+    names = set(known() if variables else ())
+    for variable in variables:
         field = VARIABLE_FIELDS.get(variable, variable.removeprefix(VARIABLE_PREFIX).lower())
         if field not in names:
             raise SpecError(f"{variable} names no option{nearest(field, names)}")

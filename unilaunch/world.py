@@ -15,15 +15,19 @@ class Found:
         local_size: Number of the job's processes on this host, as the launcher counts.
         run_id: Names this start of the job; the same on every rank, and no other run's.
         evidence: The variables that were used, with their values.
+        mpi: The launcher wires MPI up, so that the ranks can agree through it.
+        head: Address or name of rank 0's host, as the variables tell it; "" if they do not.
     """
 
     launcher: str
     rank: int
     size: int
-    local_rank: int
-    local_size: int
+    local_rank: int | None
+    local_size: int | None
     run_id: str
     evidence: dict[str, str]
+    mpi: bool = True
+    head: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,7 @@ class World:
         num_hosts: Number of hosts.
         host: This host's name.
         launcher: What started this rank.
+        device: What this rank runs on, once it is placed: "cpu", "cuda:1".
     """
 
     rank: int
@@ -52,6 +57,7 @@ class World:
     num_hosts: int
     host: str
     launcher: str
+    device: str = ""
 
 
 def count_world(found: Found, hosts: list[str], name: str) -> World:

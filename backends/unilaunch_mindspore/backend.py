@@ -1,12 +1,13 @@
 """MindSpore: cpu; Ascend with HCCL; GPU with NCCL where the wheel has it. Imports MindSpore when it is started."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from importlib.metadata import version
+from types import ModuleType
 
 from typing_extensions import override
 
-from unilaunch.backend import Backend, Collectives, Placement, Rendezvous
+from unilaunch.backend import Backend, Collectives, Peers, Placement, Rendezvous
 from unilaunch.errors import PlacementError, PluginError
 from unilaunch.world import World
 
@@ -19,6 +20,7 @@ class MindSporeBackend(Backend):
 
     name = "mindspore"
     framework = "mindspore"
+    launcher = "msrun"
     devices = ("npu", "cpu", "cuda")  # cuda is never taken unasked: the public wheel's GPU part is CUDA 11's
 
     @override
@@ -33,6 +35,22 @@ class MindSporeBackend(Backend):
             found |= {"MASTER_ADDR": rendezvous.address, "MASTER_PORT": str(rendezvous.port)}
             found |= {"HCCL_SOCKET_IFNAME": rendezvous.interface, "HCCL_WHITELIST_DISABLE": "1"}
         return found
+
+    @override
+    def program_variables(self, world: World, rendezvous: Rendezvous) -> dict[str, str]:
+        # Not MS_ROLE: with it MindSpore would look for msrun's scheduler process.
+        return {"MS_WORKER_NUM": str(world.size), "MS_NODE_ID": str(world.rank)}
+
+    @override
+    def hooks(self, rendezvous: Rendezvous, world: World, peers: Peers) -> dict[str, Callable[[ModuleType], None]]:
+        """`init()` joins the ranks under any launcher, and on cpu too, where MindSpore's own does not know mpirun."""
+
+        def replace(management: ModuleType) -> None:
+            from unilaunch_mindspore.joining import join_through_store
+
+            management.init = join_through_store(management.init, rendezvous, world, peers)  # type: ignore[attr-defined]
+
+        return {"mindspore.communication.management": replace}
 
     @override
     def start(self, world: World, placement: Placement) -> None:

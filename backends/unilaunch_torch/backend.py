@@ -1,12 +1,13 @@
 """PyTorch: cpu; cuda with NCCL; npu with HCCL through torch_npu. Imports torch when it is started, not before."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
+from types import ModuleType
 
 from typing_extensions import override
 
-from unilaunch.backend import Backend, Collectives, Placement, Rendezvous
+from unilaunch.backend import Backend, Collectives, Peers, Placement, Rendezvous
 from unilaunch.errors import PlacementError
 from unilaunch.world import World
 
@@ -20,6 +21,7 @@ class TorchBackend(Backend):
     name = "torch"
     framework = "torch"
     devices = ("cuda", "npu", "cpu")
+    launcher = "torchrun"
 
     @override
     def variables(self, world: World, placement: Placement, rendezvous: Rendezvous | None) -> dict[str, str]:
@@ -38,6 +40,42 @@ class TorchBackend(Backend):
         if placement.device == "npu":
             found["HCCL_WHITELIST_DISABLE"] = "1"
         return found
+
+    @override
+    def program_variables(self, world: World, rendezvous: Rendezvous) -> dict[str, str]:
+        return {
+            "MASTER_ADDR": rendezvous.address,
+            "MASTER_PORT": str(rendezvous.port),
+            "ROLE_NAME": "default",
+            "ROLE_RANK": str(world.rank),
+            "ROLE_WORLD_SIZE": str(world.size),
+            "TORCHELASTIC_RUN_ID": "unilaunch",
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+            "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is there already: see hooks
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        }
+
+    @override
+    def hooks(self, rendezvous: Rendezvous, world: World, peers: Peers) -> dict[str, Callable[[ModuleType], None]]:
+        """As under torchrun a store is served for the program, here in rank 0, on the socket bound at the rendezvous.
+
+        So no rank ever finds a closed port and waits for its next try.
+        """
+        if world.rank:
+            return {}
+        served: list[object] = []  # lives as long as the hook, which is as long as the program
+
+        def serve(distributed: ModuleType) -> None:
+            if rendezvous.listener and distributed.is_available():
+                served.append(
+                    distributed.TCPStore(
+                        rendezvous.address, rendezvous.port, is_master=True, wait_for_workers=False,
+                        master_listen_fd=os.dup(rendezvous.listener.fileno()),
+                    )
+                )  # fmt: skip
+
+        return {"torch.distributed": serve}
 
     @override
     def start(self, world: World, placement: Placement) -> None:

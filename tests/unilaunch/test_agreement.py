@@ -5,12 +5,11 @@ from pydantic import JsonValue
 from typing_extensions import override
 
 from unilaunch.agreement import agree
-from unilaunch.backend import Peers
 from unilaunch.errors import InputError, RefusedTogetherError, RendezvousError
 from unilaunch.rank.alone import Alone
 
 
-class _Table(Peers):
+class _Table(Alone):
     """Peers whose other answers are known."""
 
     def __init__(self, before: list[JsonValue], after: list[JsonValue]) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from unilaunch import __version__
-from unilaunch.cli import parse
 from unilaunch.errors import SpecError
+from unilaunch.options import parse
 
 
 def _unilaunch(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -40,8 +40,8 @@ def test_what_is_no_option_is_refused(arguments: list[str], words: str) -> None:
 
 def test_only_given_options_are_there() -> None:
     """Defaults come later: a file and the environment go between. Values stay text, for the spec to judge."""
-    assert parse(["run"]) == {}
-    given = {"target": "gcn", "epochs": "many", "normalize_features": False, "config": "run.toml"}
+    assert parse(["run"]) == {"command": "run"}
+    given = {"command": "run", "target": "gcn", "epochs": "many", "normalize_features": False, "config": "run.toml"}
     assert parse(["run", "gcn", "--epochs", "many", "--no-normalize-features", "--config", "run.toml"]) == given
     assert parse(["partition", "--num-parts", "4"]) == {"command": "partition", "num_parts": "4"}
 

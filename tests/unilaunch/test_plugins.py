@@ -8,7 +8,7 @@ from unilaunch.errors import PluginError
 
 def test_what_is_installed_is_found() -> None:
     """Through the door that a third party's plug-ins take too."""
-    assert list(plugins.models()) == ["gcn"]
+    assert list(plugins.models()) == ["gcn", "mnist"]
     assert list(plugins.commands()) == ["partition"]
     assert plugins.load_backend("mindspore").name == "mindspore"
 

@@ -4,23 +4,21 @@ import time
 import traceback
 from typing import Any
 
-from unilaunch.backend import Placement
 from unilaunch.world import World
 
 
-def describe_failure(world: World, placement: Placement, error: BaseException, exit_code: int) -> dict[str, Any]:
+def describe_failure(world: World, error: BaseException, exit_code: int) -> dict[str, Any]:
     """Return what `failure.json` says.
 
     Args:
         world: Who failed.
-        placement: What it ran on.
         error: Why.
         exit_code: What the process exits with.
     """
     return {
         "rank": world.rank,
         "host": world.host,
-        "device": str(placement),
+        "device": world.device,
         "time": time.time(),
         "exit_code": exit_code,
         "error": type(error).__name__,

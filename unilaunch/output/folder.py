@@ -22,9 +22,8 @@ class OutputFolder:
         self.root = root
         self.rank = rank
         self.run_id = run_id
-        digits = len(str(size - 1))
-        self.rank_dir = root / f"rank.{rank:0{digits}d}"
-        self._mine = {f"rank.{other:0{digits}d}" for other in range(size)}
+        self.rank_dir = rank_folder(root, rank, size)
+        self._mine = {rank_folder(root, other, size).name for other in range(size)}
 
     @property
     def stdout(self) -> Path:
@@ -93,12 +92,46 @@ class OutputFolder:
         """Write the job's result."""
         write_json(self.result, result)
 
+    def write_value(self, value: Any) -> None:
+        """Write what this rank's function returned."""
+        write_json(self.rank_dir / "value.json", value)
+
     def write_failure(self, failure: Mapping[str, Any]) -> None:
         """Write how this rank failed."""
         write_json(self.rank_dir / "failure.json", failure)
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
+def rank_folder(root: Path, rank: int, size: int) -> Path:
+    """Return the folder of *rank*, its number padded with zeros as Open MPI does."""
+    return root / f"rank.{rank:0{len(str(size - 1))}d}"
+
+
+def keep_report(root: Path, rank: int, size: int, said: Mapping[str, Any]) -> None:
+    """Write what a rank has told, if the rank itself could not write here: its host has another file system.
+
+    Args:
+        root: The output folder.
+        rank: Who.
+        size: Number of ranks.
+        said: "run", and of "failure", "value" and "result" what there is.
+    """
+    folder = rank_folder(root, rank, size)
+    if folder.exists() and _run_id(folder) == said["run"]:
+        return
+    told = {name: folder / f"{name}.json" for name in ("failure", "value")} | {"result": root / "result.json"}
+    for path in (folder, told["result"]):
+        if path.exists() and (path == folder or "result" in said):
+            _move(path, root / "previous" / _run_id(folder))
+    folder.mkdir(parents=True)
+    (folder / "events.jsonl").write_text(
+        json.dumps({"run": said["run"], "host": said["host"]}) + "\n", encoding="utf-8"
+    )
+    for name, path in told.items():
+        if name in said:
+            write_json(path, said[name])
+
+
+def write_json(path: Path, value: Any) -> None:
     """Write *value* to *path*, whole or not at all."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     text = json.dumps(value, indent=1) + "\n"

@@ -17,6 +17,14 @@ class Alone(Peers, Collectives, Exchange):
         return [value]
 
     @override
+    def collectives(self) -> Collectives:
+        return self
+
+    @override
+    def abort(self, exit_code: int) -> None:
+        pass
+
+    @override
     def all_reduce(self, buffer: Any) -> None:
         pass
 

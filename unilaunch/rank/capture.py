@@ -12,9 +12,15 @@ from pathlib import Path
 
 
 @contextmanager
-def capture(stdout: Path, stderr: Path) -> Iterator[None]:
-    """Copy this process's output to two files while the block runs; both are complete when it ends."""
-    copies = [_Copy(1, stdout), _Copy(2, stderr)]
+def capture(stdout: Path, stderr: Path, *, shown: bool = True) -> Iterator[None]:
+    """Copy this process's output to two files while the block runs; both are complete when it ends.
+
+    Args:
+        stdout: File of the standard output.
+        stderr: File of the standard error.
+        shown: Pass the output on as well.
+    """
+    copies = [_Copy(1, stdout, shown=shown), _Copy(2, stderr, shown=shown)]
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a pipe would make it wait for 8 KiB
     try:
@@ -29,10 +35,11 @@ def capture(stdout: Path, stderr: Path) -> Iterator[None]:
 class _Copy:
     """One stream under way through a tee."""
 
-    def __init__(self, descriptor: int, file: Path) -> None:
+    def __init__(self, descriptor: int, file: Path, *, shown: bool) -> None:
         self.descriptor = descriptor
         self.console = os.dup(descriptor)
         reading, writing = os.pipe()
+        quiet = [] if shown else [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
         self.tee = os.posix_spawnp(
             "tee",
             ["tee", "-a", "-i", str(file)],  # -i: Ctrl-C ends the rank; its last words still pass
@@ -41,6 +48,7 @@ class _Copy:
                 (os.POSIX_SPAWN_DUP2, reading, 0),
                 (os.POSIX_SPAWN_DUP2, self.console, 1),
                 (os.POSIX_SPAWN_CLOSE, writing),
+                *quiet,
             ],
             setsid=True,  # mpirun 5 signals the rank's process group
         )

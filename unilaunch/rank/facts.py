@@ -9,20 +9,22 @@ from typing import cast
 from pydantic import JsonValue
 
 from unilaunch.backend import Peers
+from unilaunch.devices import visible_devices
 from unilaunch.errors import RefusedTogetherError
-from unilaunch.rank.placement import Facts, visible_devices
-from unilaunch.rank.task import Task
+from unilaunch.rank.placement import Facts
+from unilaunch.spec import RunSpec
+from unilaunch.task import Task
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-def tell_facts(task: Task, peers: Peers, environ: Mapping[str, str]) -> list[Facts]:
+def tell_facts(task: Task[RunSpec], peers: Peers, environ: Mapping[str, str]) -> list[Facts]:
     """Return what every rank sees of its host, by rank. All ranks must call it.
 
     Raises:
         RefusedTogetherError: Two ranks were told to do different things.
     """
-    told = task.spec.model_dump(mode="json") | task.options.model_dump(mode="json")
+    told = task.spec.model_dump(mode="json") | (task.options.model_dump(mode="json") if task.options else {})
     answers = peers.share({"facts": cast("JsonValue", dict(_own_facts(environ))), "told": told})
     ranks = cast("list[dict[str, dict[str, JsonValue]]]", answers)
     for rank, answer in enumerate(ranks):

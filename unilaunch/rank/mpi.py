@@ -36,7 +36,7 @@ def variables(found: Found, environ: Mapping[str, str]) -> dict[str, str]:
     if found.local_size == found.size and not any(name in environ for name in _TRANSPORT):
         chosen |= {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader"}  # vader: also an alias of 5's sm
         chosen |= {"OMPI_MCA_mtl": "^ofi"} if found.launcher == "Open MPI 5" else {}
-    if found.local_size > (os.cpu_count() or 1) and "OMPI_MCA_mpi_yield_when_idle" not in environ:
+    if (found.local_size or 1) > (os.cpu_count() or 1) and "OMPI_MCA_mpi_yield_when_idle" not in environ:
         chosen["OMPI_MCA_mpi_yield_when_idle"] = "1"
     return chosen
 
@@ -100,12 +100,12 @@ class MpiPeers(Peers):
         ends = [sum(sizes[: rank + 1]) for rank in range(self.comm.size)]
         return [json.loads(received[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
 
-    def collectives(self) -> "MpiCollectives":
-        """Return the data path on host arrays, on a communicator of its own."""
-        return MpiCollectives(self.comm.Dup())
+    @override
+    def collectives(self) -> Collectives:
+        return MpiCollectives(self.comm.Dup())  # a communicator of its own: no message meets another's
 
+    @override
     def abort(self, exit_code: int) -> None:
-        """End every rank of the job, at once."""
         self.comm.Abort(exit_code)
 
 

@@ -1,19 +1,12 @@
 """Which device and how many threads each rank gets: a pure function of what all ranks see."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypedDict
 
 from unilaunch.backend import Placement
+from unilaunch.devices import DEVICES
 from unilaunch.errors import PlacementError
-
-#: How each kind of device is masked, and how its device files are called.
-DEVICES = {
-    "cuda": ("CUDA_VISIBLE_DEVICES", re.compile(r"nvidia\d+")),
-    "npu": ("ASCEND_RT_VISIBLE_DEVICES", re.compile(r"davinci\d+")),
-}
 
 
 class Facts(TypedDict):
@@ -30,19 +23,6 @@ class Facts(TypedDict):
     host: str
     cores: list[int]
     devices: dict[str, list[str]]
-
-
-def visible_devices(environ: Mapping[str, str], folder: Path = Path("/dev")) -> dict[str, list[str]]:
-    """Return the devices of each kind that this process can see, without any framework."""
-    seen = {}
-    for kind, (variable, file_name) in DEVICES.items():
-        if variable in environ:
-            named = [entry.strip() for entry in environ[variable].split(",")]
-            seen[kind] = [entry for entry in named if entry and entry not in {"-1", "NoDevFiles"}]
-        else:
-            files = [path.name for path in folder.iterdir() if file_name.fullmatch(path.name)]
-            seen[kind] = [str(index) for index in range(len(files))]
-    return seen
 
 
 @dataclass(frozen=True, slots=True)

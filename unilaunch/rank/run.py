@@ -6,49 +6,58 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from unilaunch import environments
 from unilaunch.agreement import agree
-from unilaunch.backend import Collectives, Peers, Placement, Rendezvous
+from unilaunch.backend import Backend, Collectives, Peers, Placement, Rendezvous
 from unilaunch.errors import EnvironmentMismatchError, RefusedTogetherError, UnilaunchError
-from unilaunch.model import Framework, Session
+from unilaunch.model import Framework, Model, Session
 from unilaunch.output.failure import describe_failure
 from unilaunch.output.folder import OutputFolder
 from unilaunch.output.log import rank_log
-from unilaunch.rank import mpi
+from unilaunch.rank import current, mpi, program
 from unilaunch.rank.alone import Alone
 from unilaunch.rank.capture import capture
 from unilaunch.rank.facts import tell_facts
 from unilaunch.rank.framework_env import framework_env
 from unilaunch.rank.placement import Wish, place
-from unilaunch.rank.task import Task
+from unilaunch.rank.report import Report, open_report
+from unilaunch.spec import RunSpec
+from unilaunch.task import Task
 from unilaunch.world import Found, World, count_world
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 T = TypeVar("T")
 
 #: mpirun can hang when many ranks end within a few tenths of a second of their start (Open MPI 4 and 5).
 SHORTEST_LIFE = 0.5
+#: Seconds to wait for the other ranks when this one could not even read how long.
+PATIENCE = 60.0
+INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
     """Who this rank is and what it is to do, once all ranks have agreed."""
 
-    task: Task
+    task: Task[RunSpec]
     world: World
     placement: Placement
     peers: Peers
     output: OutputFolder
     environ: Mapping[str, str]
+    report: Report
 
 
-def run(read_task: Callable[[int], Task], environ: Mapping[str, str], started: float) -> int:
+def run(read_task: Callable[[], Task[RunSpec]], environ: Mapping[str, str], started: float) -> int:
     """Be the rank that the launcher assigned, or under no launcher the only one; return the exit code.
 
     Args:
-        read_task: Reads and checks what is to be done, given the world size; raises UnilaunchError.
+        read_task: Reads and checks what is to be done; raises UnilaunchError.
         environ: The process's environment.
         started: When this process began to work, in seconds of `time.monotonic`.
     """
@@ -57,13 +66,12 @@ def run(read_task: Callable[[int], Task], environ: Mapping[str, str], started: f
     try:
         found = environments.detect(environ)
         number = found.rank
-        task, refused = _attempt(lambda: read_task(found.size))
-        chosen = mpi.variables(found, environ) if found.size > 1 else {}
-        if found.size > 1:
-            os.environ.update(chosen)  # noqa: TID251  (written once, before MPI reads it)
-            peers = mpi.join(found)
+        task, refused = _attempt(lambda: _fitting(read_task(), found.size))
+        chosen = mpi.variables(found, environ) if found.mpi and found.size > 1 else {}
+        os.environ.update(chosen)  # noqa: TID251  (written once, before MPI reads it)
+        peers = _join(found, task.spec.timeout if task else PATIENCE)
         agree(peers, refused)
-        rank = _agree_on_rank(cast("Task", task), found, peers, environ)
+        rank = _agree_on_rank(cast("Task[RunSpec]", task), found, peers, environ)
         rank.output.record(phase="start", launcher=found.launcher, evidence=found.evidence, variables=chosen)
         return _work(rank)
     except RefusedTogetherError as error:
@@ -75,97 +83,177 @@ def run(read_task: Callable[[int], Task], environ: Mapping[str, str], started: f
         return _end_job(peers, _leave_late(error.exit_code, started))
 
 
-def _agree_on_rank(task: Task, found: Found, peers: Peers, environ: Mapping[str, str]) -> _Rank:
+def _fitting(task: Task[RunSpec], world_size: int) -> Task[RunSpec]:
+    task.check(world_size)
+    return task
+
+
+def _join(found: Found, patience: float) -> Peers:
+    """Meet the other ranks: through MPI if the launcher has wired it up, and else over sockets."""
+    if found.size == 1:
+        return Alone()
+    if found.mpi:
+        return mpi.join(found)
+    from unilaunch.rank import tcp
+
+    return tcp.join(found, patience)
+
+
+def _agree_on_rank(task: Task[RunSpec], found: Found, peers: Peers, environ: Mapping[str, str]) -> _Rank:
     """Return who this rank is, and open its output folder."""
     facts = tell_facts(task, peers, environ)
     world = count_world(found, [fact["host"] for fact in facts], facts[found.rank]["name"])
-    if world.local_size != found.local_size:
+    if found.local_size not in {None, world.local_size}:
         raise EnvironmentMismatchError(
             f"{found.launcher} says {found.local_size} ranks on {world.host}, and {world.local_size} ranks named it: "
             "are two hosts called the same?"
         )
-    wish = Wish(task.spec.device, task.backend.devices, task.spec.threads)
+    kinds = dict.fromkeys(kind for backend in task.backends for kind in backend.devices)
+    wish = Wish(task.spec.device, sorted(kinds, key="cpu".__eq__) or ["cpu"], task.spec.threads)
     placement = _alike(lambda: place(wish, facts))[found.rank]
     output = OutputFolder(task.spec.output_dir, world.rank, world.size, found.run_id)
     _, refused = _attempt(output.open)
     agree(peers, refused)
-    return _Rank(task, world, placement, peers, output, environ)
+    world = replace(world, device=str(placement))
+    report = open_report(environ)
+    report.send(rank=world.rank, host=world.host, device=world.device, run=found.run_id)
+    return _Rank(task, world, placement, peers, output, environ, report)
 
 
 def _work(rank: _Rank) -> int:
     """Do the task with the output captured; record and show whatever ends it badly, and end the other ranks."""
     world, output = rank.world, rank.output
-    with capture(output.stdout, output.stderr):
+    shown = rank.task.spec.console == "all" or world.rank == 0
+    with capture(output.stdout, output.stderr, shown=shown):
         try:
             _do(rank)
-        except UnilaunchError as error:
-            output.write_failure(describe_failure(world, rank.placement, error, error.exit_code))
-            alone = not isinstance(error, RefusedTogetherError)
-            if alone or world.rank == 0:
+        except RefusedTogetherError as error:
+            _fail(rank, error, error.exit_code)
+            if world.rank == 0:
                 _say(error)
             else:
                 output.append_stderr(f"unilaunch: {error}\n")
-            return _end_job(rank.peers, error.exit_code) if alone else error.exit_code
-        except Exception as error:  # noqa: BLE001  (a rank's last net)
-            output.write_failure(describe_failure(world, rank.placement, error, 1))
-            traceback.print_exc()
-            _say(f"rank {world.rank} on {world.host} failed, the job ends")
-            return _end_job(rank.peers, 1)
-    return 0
+            return _ended(rank, error.exit_code)
+        except BaseException as error:  # noqa: BLE001  (a rank's last net: SystemExit and Ctrl-C of a program too)
+            if rank.task.model is None:
+                program.leave_out_launcher(error, rank.task.target)
+            if exit_code := _explain(error, rank):
+                _fail(rank, error, exit_code)
+                return _end_job(rank.peers, _ended(rank, exit_code))
+            rank.peers.share(None)
+    return _ended(rank, 0)
+
+
+def _explain(error: BaseException, rank: _Rank) -> int:
+    """Show what ended the task, and return the exit code."""
+    match error:
+        case UnilaunchError():
+            _say(error)
+            return error.exit_code
+        case SystemExit():
+            return program.exit_code(error)
+        case KeyboardInterrupt() if rank.task.model:
+            _say("interrupted")
+            return INTERRUPTED
+        case _:
+            traceback.print_exception(error)
+    _say(f"rank {rank.world.rank} on {rank.world.host} failed, the job ends")
+    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _fail(rank: _Rank, error: BaseException, exit_code: int) -> None:
+    failure = describe_failure(rank.world, error, exit_code)
+    rank.output.write_failure(failure)
+    rank.report.send(failure=failure)
+
+
+def _ended(rank: _Rank, exit_code: int) -> int:
+    rank.report.send(exit_code=exit_code)
+    rank.output.record(phase="end", exit_code=exit_code)
+    return exit_code
 
 
 def _do(rank: _Rank) -> None:
-    """Refuse bad input first, then start the framework, then run the model."""
+    """Set what the framework is to find, then run the model or the program."""
     task, world, placement, output = rank.task, rank.world, rank.placement, rank.output
     rendezvous = _meet(rank)
-    chosen = framework_env(task.backend, world, placement, rendezvous, rank.environ)
+    chosen = framework_env(task.backends, world, placement, rendezvous, rank.environ, program=task.model is None)
     os.environ.update(chosen)  # noqa: TID251  (written once, before numpy and the framework read it)
     gc.enable()
+    output.record(phase="prepare", host=world.host, device=world.device, threads=placement.threads, variables=chosen)
+    if task.model:
+        _run_model(rank, task.model, task.backends[0], rendezvous)
+    else:
+        _run_program(rank, cast("Rendezvous", rendezvous))
+
+
+def _run_model(rank: _Rank, model: Model, backend: Backend, rendezvous: Rendezvous | None) -> None:
+    """Refuse bad input first, then start the framework, then train."""
+    task, world, output = rank.task, rank.world, rank.output
     log = rank_log(task.spec.log_level, world.host, world.rank, output.stderr)
-    session = Session(world, placement, rank.peers, output, log, task.spec.seed)
-    output.record(phase="prepare", device=str(placement), threads=placement.threads, variables=chosen)
-    prepared = task.model.prepare(task.options, session)
+    session = Session(world, rank.placement, rank.peers, output, log, task.spec.seed)
+    prepared = model.prepare(task.options, session)
     if world.rank == 0:
-        output.write_spec(task.spec.model_dump(mode="json") | {"options": task.options.model_dump(mode="json")})
+        options = task.options.model_dump(mode="json") if task.options else {}
+        output.write_spec(task.spec.model_dump(mode="json") | {"options": options})
     output.record(phase="framework import")
-    task.backend.start(world, placement)
+    backend.start(world, rank.placement)
     try:
         output.record(phase="init")
-        framework = Framework(task.backend, _collectives(rank, rendezvous))
-        result = task.model.run(task.options, prepared, session, framework)
+        framework = Framework(backend, _collectives(rank, backend, rendezvous))
+        result = model.run(task.options, prepared, session, framework)
     finally:
-        task.backend.stop()
+        backend.stop()
     if world.rank == 0:
-        output.write_result(_heading(rank) | dict(result))
-    output.record(phase="end")
+        whole = _heading(rank, model, backend) | dict(result)
+        output.write_result(whole)
+        rank.report.send(result=whole)
+
+
+def _run_program(rank: _Rank, rendezvous: Rendezvous) -> None:
+    """Let the user's own program find what its framework's launcher would have left, and run it."""
+    task, world, output = rank.task, rank.world, rank.output
+    if world.rank == 0:
+        output.write_spec(task.spec.model_dump(mode="json"))
+    served = [backend for backend in task.backends if backend.launcher != world.launcher]
+    hooks = {name: hook for backend in served for name, hook in backend.hooks(rendezvous, world, rank.peers).items()}
+    sys.meta_path.insert(0, program.AfterImport(hooks))
+    current.world = world
+    appended = [f"--local-rank={world.local_rank}"] if task.spec.local_rank_argument else []
+    output.record(phase="program", target=str(task.target))
+    value = program.run_program(task.target, [*appended, *task.spec.args])
+    if task.target.kind == "function":
+        output.write_value(value)
+        rank.report.send(value=value)
+    rank.peers.share(None)  # rank 0 serves the others' store: nobody leaves before all have come to their end
 
 
 def _meet(rank: _Rank) -> Rendezvous | None:
-    """Find rank 0, where the framework's own communication is needed: between devices."""
-    if rank.world.size == 1 or rank.placement.device == "cpu":
+    """Find rank 0, where the framework's own communication is needed: between devices, and for a program."""
+    if rank.task.model and (rank.world.size == 1 or rank.placement.device == "cpu"):
         return None
     from unilaunch.rank.rendezvous import meet
 
     return _alike(lambda: meet(rank.peers, rank.world, rank.task.spec))
 
 
-def _collectives(rank: _Rank, rendezvous: Rendezvous | None) -> Collectives:
+def _collectives(rank: _Rank, backend: Backend, rendezvous: Rendezvous | None) -> Collectives:
     if rendezvous:
-        return rank.task.backend.connect(rank.world, rank.placement, rendezvous, rank.task.spec.timeout)
-    return rank.peers.collectives() if isinstance(rank.peers, mpi.MpiPeers) else Alone()
+        return backend.connect(rank.world, rank.placement, rendezvous, rank.task.spec.timeout)
+    return rank.peers.collectives()
 
 
-def _heading(rank: _Rank) -> dict[str, Any]:
+def _heading(rank: _Rank, model: Model, backend: Backend) -> "dict[str, JsonValue]":
     return {
-        "model": rank.task.model.name,
-        "backend": rank.task.backend.name,
+        "model": model.name,
+        "backend": backend.name,
         "device": rank.placement.device,
         "world_size": rank.world.size,
         "num_hosts": rank.world.num_hosts,
         "launcher": rank.world.launcher,
         "threads": rank.placement.threads,
         "seed": rank.task.spec.seed,
-        "versions": dict(rank.task.backend.versions()),
+        "versions": dict(backend.versions()),
     }
 
 
@@ -195,7 +283,7 @@ def _leave_late(exit_code: int, started: float) -> int:
 
 def _end_job(peers: Peers, exit_code: int) -> int:
     """End the other ranks too: they may be waiting for this one in a collective."""
-    if isinstance(peers, mpi.MpiPeers):
-        time.sleep(0.05)  # the tee has the last line before mpirun kills what is left
-        peers.abort(exit_code)
+    sys.stdout.flush()
+    time.sleep(0.05)  # the tee has the last line before mpirun kills what is left
+    peers.abort(exit_code)
     return exit_code

@@ -7,16 +7,18 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from pydantic import JsonValue
 from typing_extensions import override
 
-from unilaunch import cli
 from unilaunch.model import Framework, Session
+from unilaunch.options import parse
 from unilaunch.rank.run import run
-from unilaunch.rank.task import Task, read_task
+from unilaunch.spec import RunSpec
+from unilaunch.task import Task, read_task
 from unilaunch_gcn.model import GcnModel
 from unilaunch_gcn.partition import Part
 from unilaunch_gcn.spec import GcnSpec
@@ -42,9 +44,10 @@ class Dumping(GcnModel):
         return training.result()
 
 
-def _read(world_size: int) -> Task:
-    task = read_task(cli.parse(sys.argv[2:]), dict(os.environ), world_size)  # noqa: TID251
-    return Task(task.spec, Dumping(), task.options, task.backend)
+def _read() -> Task[RunSpec]:
+    given = parse(sys.argv[2:])
+    del given["command"]
+    return replace(read_task(RunSpec, given, dict(os.environ)), model=Dumping())  # noqa: TID251
 
 
 if __name__ == "__main__":

@@ -8,14 +8,14 @@ import pytest
 from pydantic import JsonValue
 from typing_extensions import override
 
-from unilaunch.backend import Peers
 from unilaunch.errors import RefusedTogetherError
 from unilaunch.rank.alone import Alone
 from unilaunch.rank.facts import tell_facts
-from unilaunch.rank.task import read_task
+from unilaunch.spec import RunSpec
+from unilaunch.task import read_task
 
 
-class _Beside(Peers):
+class _Beside(Alone):
     """Rank 0 beside a rank that was told otherwise."""
 
     def __init__(self, **told: JsonValue) -> None:
@@ -29,7 +29,9 @@ class _Beside(Peers):
 
 def test_facts_are_this_processes() -> None:
     """Its cores, and the devices that its environment shows."""
-    (facts,) = tell_facts(read_task({}, {}, 1), Alone(), {"CUDA_VISIBLE_DEVICES": "3", "ASCEND_RT_VISIBLE_DEVICES": ""})
+    (facts,) = tell_facts(
+        read_task(RunSpec, {}, {}), Alone(), {"CUDA_VISIBLE_DEVICES": "3", "ASCEND_RT_VISIBLE_DEVICES": ""}
+    )
     assert facts["cores"] == sorted(os.sched_getaffinity(0))
     assert facts["devices"] == {"cuda": ["3"], "npu": []}
     assert facts["host"].startswith(f"{facts['name']} ")
@@ -42,5 +44,5 @@ def test_facts_are_this_processes() -> None:
 def test_ranks_that_were_told_different_things_are_refused(told: dict[str, JsonValue], words: str) -> None:
     """Both values are named, on every rank alike, before anything waits for the other."""
     with pytest.raises(RefusedTogetherError, match=words) as refusal:
-        tell_facts(read_task({"backend": "torch"}, {}, 2), _Beside(**told), {})
+        tell_facts(read_task(RunSpec, {"backend": "torch"}, {}), _Beside(**told), {})
     assert refusal.value.exit_code == 2

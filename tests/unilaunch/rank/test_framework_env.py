@@ -39,11 +39,11 @@ CASES: dict[str, tuple[Backend, Placement, Rendezvous | None, dict[str, str]]] =
 def test_variables_of_each_framework_and_device(case: str) -> None:
     """All of them, and no other."""
     backend, placement, rendezvous, expected = CASES[case]
-    assert framework_env(backend, WORLD, placement, rendezvous, {}) == THREADS | expected
+    assert framework_env([backend], WORLD, placement, rendezvous, {}) == THREADS | expected
 
 
 def test_what_the_user_exported_is_left_alone() -> None:
     """It is not even mentioned."""
     exported = {"OMP_NUM_THREADS": "7", "MASTER_ADDR": "elsewhere", "NCCL_SOCKET_IFNAME": "ib0"}
-    chosen = framework_env(TorchBackend(), WORLD, Placement("cuda", 1, 2), MEETING, exported)
+    chosen = framework_env([TorchBackend()], WORLD, Placement("cuda", 1, 2), MEETING, exported)
     assert not set(chosen) & set(exported)

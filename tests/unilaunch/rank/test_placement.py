@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unilaunch.devices import visible_devices
 from unilaunch.errors import PlacementError
-from unilaunch.rank.placement import Facts, Wish, place, visible_devices
+from unilaunch.rank.placement import Facts, Wish, place
 
 KINDS = ("cuda", "npu", "cpu")
 

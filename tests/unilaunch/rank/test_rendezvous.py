@@ -10,14 +10,15 @@ import pytest
 from pydantic import JsonValue
 from typing_extensions import override
 
-from unilaunch.backend import Peers, Rendezvous
+from unilaunch.backend import Rendezvous
 from unilaunch.errors import RefusedTogetherError, RendezvousError
+from unilaunch.rank.alone import Alone
 from unilaunch.rank.rendezvous import meet
 from unilaunch.spec import RunSpec
 from unilaunch.world import World
 
 
-class _Thread(Peers):
+class _Thread(Alone):
     """Peers that are threads of this process."""
 
     def __init__(self, rank: int, board: list[str], barrier: Barrier) -> None:

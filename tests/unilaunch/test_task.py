@@ -9,13 +9,13 @@ from typing_extensions import override
 
 from unilaunch import plugins
 from unilaunch.errors import PluginError, SpecError
-from unilaunch.rank.task import Task, read_task
-from unilaunch.spec import Spec
+from unilaunch.spec import RunSpec, Spec
+from unilaunch.task import Task, read_task
 from unilaunch_gcn.model import GcnModel
 from unilaunch_gcn.spec import GcnSpec
 
 
-def _options(task: Task) -> GcnSpec:
+def _options(task: Task[RunSpec]) -> GcnSpec:
     assert isinstance(task.options, GcnSpec)
     return task.options
 
@@ -24,16 +24,17 @@ def test_option_wins_over_environment_over_file(tmp_path: Path) -> None:
     """Each field for itself."""
     (tmp_path / "run.toml").write_text('seed = 1\nlr = 0.5\nepochs = 1\nbackend = "torch"\n')
     environ = {"UNILAUNCH_LR": "0.25", "UNILAUNCH_EPOCHS": "2"}
-    task = read_task({"config": str(tmp_path / "run.toml"), "epochs": "3"}, environ, 1)
+    task = read_task(RunSpec, {"config": str(tmp_path / "run.toml"), "epochs": "3"}, environ)
     assert (task.spec.seed, _options(task).lr, _options(task).epochs) == (1, 0.25, 3)
 
 
 def test_written_spec_can_be_given_back(tmp_path: Path) -> None:
     """`spec.json` repeats the run."""
-    task = read_task({"epochs": "7", "seed": "5", "backend": "torch"}, {}, 1)
+    task = read_task(RunSpec, {"epochs": "7", "seed": "5", "backend": "torch"}, {})
+    assert task.options
     written = task.spec.model_dump(mode="json") | {"options": task.options.model_dump(mode="json")}
     (tmp_path / "spec.json").write_text(json.dumps(written))
-    again = read_task({"config": str(tmp_path / "spec.json")}, {}, 1)
+    again = read_task(RunSpec, {"config": str(tmp_path / "spec.json")}, {})
     assert (again.spec, again.options) == (task.spec, task.options)
 
 
@@ -50,20 +51,20 @@ def test_written_spec_can_be_given_back(tmp_path: Path) -> None:
 def test_faults_name_their_source(given: dict[str, Any], environ: dict[str, str], words: str) -> None:
     """The option or the variable, as the user wrote it."""
     with pytest.raises(SpecError, match=words):
-        read_task(given, environ, 2)
+        read_task(RunSpec, given, environ).check(2)
 
 
 def test_file_faults_name_the_file(tmp_path: Path) -> None:
     """And the field in it."""
     (tmp_path / "run.yaml").write_text("options: {epochs: none}\n")
     with pytest.raises(SpecError, match=r"run\.yaml: epochs: must be a valid integer"):
-        read_task({"config": str(tmp_path / "run.yaml")}, {}, 1)
+        read_task(RunSpec, {"config": str(tmp_path / "run.yaml")}, {})
 
 
 def test_unknown_backend_names_the_installed() -> None:
     """So that the next try is right."""
     with pytest.raises(PluginError, match="no backend 'jax'; installed: mindspore, torch"):
-        read_task({"backend": "jax"}, {}, 1)
+        read_task(RunSpec, {"backend": "jax"}, {})
 
 
 class _MnistSpec(Spec):
@@ -90,14 +91,14 @@ def _two_models(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_another_models_variable_is_left_alone(tmp_path: Path) -> None:
     """A shell may hold both models' variables; on the command line and in a file it is a slip."""
     environ = {"UNILAUNCH_BATCH": "64", "UNILAUNCH_EPOCHS": "3"}
-    assert _options(read_task({}, environ, 1)).epochs == 3
-    mnist = read_task({"target": "mnist"}, environ, 1)
+    assert _options(read_task(RunSpec, {}, environ)).epochs == 3
+    mnist = read_task(RunSpec, {"target": "mnist"}, environ)
     assert mnist.options == _MnistSpec(batch=64)
     with pytest.raises(SpecError, match="--batch: no such option"):
-        read_task({"batch": "64"}, {}, 1)
+        read_task(RunSpec, {"batch": "64"}, {})
     (tmp_path / "run.toml").write_text("batch = 64\n")
     with pytest.raises(SpecError, match=r"run\.toml: batch: no such option"):
-        read_task({"config": str(tmp_path / "run.toml")}, {}, 1)
+        read_task(RunSpec, {"config": str(tmp_path / "run.toml")}, {})
 
 
 @pytest.mark.usefixtures("_two_models")
@@ -107,13 +108,13 @@ def test_target_is_chosen_like_any_field(where: str, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text('{"target": "mnist"}' if where == "file" else "{}")
     given = {"config": str(tmp_path / "run.json")} | ({"target": "mnist"} if where == "argument" else {})
     environ = {"UNILAUNCH_TARGET": "mnist"} if where == "variable" else {}
-    assert read_task(given, environ, 1).model.name == "mnist"
+    assert read_task(RunSpec, given, environ).target.name == "mnist"
 
 
 def test_the_faults_of_launcher_and_model_are_one_line() -> None:
     """Nobody has to put one right to hear of the next."""
     with pytest.raises(SpecError) as refusal:
-        read_task({"seed": "x", "epochs": "0"}, {"UNILAUNCH_LR": "-1"}, 1)
+        read_task(RunSpec, {"seed": "x", "epochs": "0"}, {"UNILAUNCH_LR": "-1"})
     assert "\n" not in str(refusal.value)
     for words in ("--seed: must be a valid integer", "--epochs: must be greater", "UNILAUNCH_LR: must be greater"):
         assert words in str(refusal.value)
@@ -123,9 +124,9 @@ def test_options_that_are_no_table_are_refused_with_the_file(tmp_path: Path) -> 
     """The file is named, as for every other fault in it."""
     (tmp_path / "run.toml").write_text("options = 3\n")
     with pytest.raises(SpecError, match=r"run\.toml: options: expected"):
-        read_task({"config": str(tmp_path / "run.toml")}, {}, 1)
+        read_task(RunSpec, {"config": str(tmp_path / "run.toml")}, {})
 
 
 def test_auto_becomes_the_backend_that_was_taken() -> None:
     """So that the written spec repeats the run where both frameworks are installed."""
-    assert read_task({}, {}, 1).spec.backend == "torch"
+    assert read_task(RunSpec, {}, {}).spec.backend == "torch"

@@ -1,0 +1,82 @@
+"""MindSpore's `init()` for a user's own program, under launchers and on devices for which it has none.
+
+MindSpore knows mpirun on Ascend and on GPU only, and else msrun with its scheduler process. The ranks can also meet at a
+store, without a scheduler; in MindSpore 2.10 that is public for HCCL alone, so `_init_with_store` is called as
+`mint.distributed.init_process_group` calls it.
+"""
+
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from unilaunch.backend import Peers, Rendezvous
+from unilaunch.errors import RendezvousError
+from unilaunch.world import World
+
+PATIENCE = timedelta(seconds=300)
+
+
+def join_through_store(
+    native: Callable[..., None], rendezvous: Rendezvous, world: World, peers: Peers
+) -> Callable[..., None]:
+    """Return an `init` that takes the store where the *native* one would not find the other ranks."""
+
+    def init(backend_name: str | None = None) -> None:
+        import mindspore as ms
+        from mindspore.communication import management
+
+        target = ms.get_context("device_target")
+        if target == "GPU" or (target == "Ascend" and world.launcher.startswith("Open MPI")):
+            native(backend_name)
+            return
+        if management.GlobalComm.INITED:
+            return
+        backend = backend_name or ("hccl" if target == "Ascend" else "mccl")
+        store = _store(socket.gethostbyname(rendezvous.address), world, peers)
+        with _short_sleeps():
+            management._init_with_store(backend, PATIENCE, world.size, world.rank, store)  # noqa: SLF001
+
+    return init
+
+
+def _store(address: str, world: World, peers: Peers) -> Any:
+    """Return the ranks' store. Rank 0 serves it, and tells the port only when it listens."""
+    from mindspore.mint.distributed import TCPStore
+
+    store, mine = None, None
+    if world.rank == 0:
+        store, mine = _serve(address, world.size, TCPStore)
+    port = peers.share(mine)[0]
+    if port is None:
+        raise RendezvousError(f"MindSpore's store cannot listen at {address}")
+    return store or TCPStore(address, port, world_size=world.size, is_master=False)
+
+
+def _serve(address: str, size: int, kind: Any) -> tuple[Any, int | None]:
+    for _ in range(5):  # it takes no socket that is bound already: somebody may take the port in between
+        with socket.create_server(("", 0)) as free:
+            port = free.getsockname()[1]
+        try:
+            return kind(address, port, world_size=size, is_master=True, wait_for_workers=False), port
+        except (RuntimeError, ValueError):
+            continue
+    return None, None
+
+
+@contextmanager
+def _short_sleeps() -> Iterator[None]:
+    """MindSpore sleeps for 3 s between two looks at whether the other ranks are there; a signal ends a sleep early."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

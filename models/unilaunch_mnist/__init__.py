@@ -1,0 +1,1 @@
+"""The data-parallel MNIST network of MindSpore's mpirun tutorial: one training on both frameworks."""

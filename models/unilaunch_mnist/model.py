@@ -1,0 +1,44 @@
+"""The MNIST network as the launcher sees it; imports nothing heavy, since `--help` loads it."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pydantic import JsonValue
+from typing_extensions import override
+
+from unilaunch.model import Framework, Model, Session
+from unilaunch_mnist.spec import MnistSpec
+
+if TYPE_CHECKING:
+    from unilaunch_mnist.preparation import Mnist
+
+
+class MnistModel(Model):
+    """The data-parallel network of MindSpore's mpirun tutorial."""
+
+    name = "mnist"
+    spec = MnistSpec
+
+    @override
+    def check(self, options: MnistSpec, world_size: int) -> None:
+        """Do nothing: any options fit any number of ranks."""
+
+    @override
+    def prepare(self, options: MnistSpec, session: Session) -> "Mnist":
+        from unilaunch_mnist.preparation import prepare_data
+
+        return prepare_data(options, session)
+
+    @override
+    def run(
+        self, options: MnistSpec, prepared: "Mnist", session: Session, framework: Framework
+    ) -> Mapping[str, JsonValue]:
+        from unilaunch_mnist.summary import show
+        from unilaunch_mnist.training import Training
+
+        training = Training.start(options, prepared, session, framework)
+        training.run()
+        result = training.result()
+        if session.world.rank == 0:
+            show(result, session, framework.backend.name)
+        return result

@@ -1,0 +1,25 @@
+"""What the user can choose about the MNIST network; the defaults are the tutorial's, but for one epoch of its ten."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field
+
+from unilaunch.spec import Spec
+
+
+class MnistSpec(Spec):
+    """The data and the training."""
+
+    #: The tutorial's own variable, so that its command line keeps its meaning.
+    other_variables: ClassVar[Mapping[str, str]] = {"DATA_PATH": "data_dir"}
+
+    data_dir: Path | None = Field(
+        default=None,
+        description="folder of the four MNIST files, or of mnist/, or of train/ and test/; "
+        "default: UNILAUNCH_DATA, DATA_PATH, or the cache folder",
+    )
+    epochs: int = Field(default=1, ge=1, description="number of epochs, each one pass over the training images")
+    batch_size: int = Field(default=32, ge=1, description="images of one step on each rank")
+    lr: float = Field(default=0.01, gt=0, description="step size of stochastic gradient descent")

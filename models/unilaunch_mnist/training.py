@@ -1,0 +1,111 @@
+"""The whole training on one page: data, network, epochs, result. Numbers only; no framework's tensor."""
+
+import time
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+from pydantic import JsonValue
+
+from unilaunch.backend import Collectives
+from unilaunch.model import Framework, Session
+from unilaunch_mnist.arrays import Ids
+from unilaunch_mnist.loading import load_network
+from unilaunch_mnist.network import Network
+from unilaunch_mnist.preparation import Mnist
+from unilaunch_mnist.sharding import normalise, shard
+from unilaunch_mnist.spec import MnistSpec
+
+#: Steps between two losses that are kept, as the tutorial prints them.
+_KEPT = 10
+#: Test images that are looked at at once.
+_BLOCK = 1000
+
+
+@dataclass(slots=True)
+class Training:
+    """A training: what it works on, and what its epochs leave.
+
+    Attributes:
+        options: What the user chose.
+        session: This rank.
+        collectives: The data path between the ranks.
+        network: The network in its framework.
+        data: This rank's data.
+        losses: Each epoch's mean loss over its steps.
+        step_losses: The loss of every tenth step, over all ranks.
+        accuracies: Each epoch's share of right answers on the test images.
+        epoch_seconds: Each epoch's time, without its test.
+    """
+
+    options: MnistSpec
+    session: Session
+    collectives: Collectives
+    network: Network
+    data: Mnist
+    losses: list[float] = field(default_factory=list)
+    step_losses: list[float] = field(default_factory=list)
+    accuracies: list[float] = field(default_factory=list)
+    epoch_seconds: list[float] = field(default_factory=list)
+
+    @classmethod
+    def start(cls, options: MnistSpec, data: Mnist, session: Session, framework: Framework) -> "Training":
+        """Build the network; all ranks must call it."""
+        with session.together("build network"):
+            network = load_network(framework.backend.name, session.placement, session.seed)
+        session.output.record(phase="train")
+        return cls(options, session, framework.collectives, network, data)
+
+    def run(self) -> None:
+        """Train, and test after every epoch."""
+        for epoch in range(self.options.epochs):
+            begin = time.perf_counter()
+            self._train(epoch)
+            self.epoch_seconds.append(time.perf_counter() - begin)
+            self._test()
+            self._say(epoch)
+
+    def _train(self, epoch: int) -> None:
+        world, batch_size = self.session.world, self.options.batch_size
+        own = shard(len(self.data.images), world.rank, world.size, self.session.seed, epoch)
+        losses = [self._step(own[begin : begin + batch_size]) for begin in range(0, len(own), batch_size)]
+        self.step_losses += losses[::_KEPT]
+        self.losses.append(float(np.mean(losses)))
+
+    def _step(self, batch: Ids) -> float:
+        """Take one step and return its loss: all ranks' batches are as large, so the mean of means is the mean."""
+        fused = self.network.gradient(normalise(self.data.images[batch]), self.data.labels[batch])
+        self.collectives.all_reduce(fused)
+        summed = self.network.local(fused)
+        size = self.session.world.size
+        self.network.flat -= (self.options.lr / size) * summed[1:]
+        return float(summed[0]) / size
+
+    def _test(self) -> None:
+        images, labels = self.data.test_images, self.data.test_labels
+        blocks = [slice(begin, begin + _BLOCK) for begin in range(0, len(labels), _BLOCK)]
+        right = sum(self.network.count_right(normalise(images[block]), labels[block]) for block in blocks)
+        of_all = sum(cast("list[int]", self.session.peers.share(right)))
+        self.accuracies.append(of_all / self.data.num_test)
+
+    def _say(self, epoch: int) -> None:
+        loss, accuracy, seconds = self.losses[-1], self.accuracies[-1], self.epoch_seconds[-1]
+        self.session.output.record(epoch=epoch + 1, loss=loss, test_accuracy=accuracy, seconds=seconds)
+        progress = f"epoch {epoch + 1}/{self.options.epochs}: loss {loss:.4f}, test {accuracy:.2%}, {seconds:.2f} s"
+        self.session.log.say(progress)
+
+    def result(self) -> dict[str, JsonValue]:
+        """Return what stands in `result.json`, the same on every rank; all ranks must call it."""
+        # The first epoch allocates and warms up; it counts only when there is no other.
+        own_seconds = float(np.median(self.epoch_seconds[1:] or self.epoch_seconds))
+        return {
+            "num_train": len(self.data.images),
+            "num_test": self.data.num_test,
+            "batch_size": self.options.batch_size,
+            "epochs": len(self.losses),
+            "loss": cast("JsonValue", self.losses),
+            "step_loss": cast("JsonValue", self.step_losses),
+            "test_accuracies": cast("JsonValue", self.accuracies),
+            "test_accuracy": self.accuracies[-1],
+            "seconds_per_epoch": max(cast("list[float]", self.session.peers.share(own_seconds))),
+        }

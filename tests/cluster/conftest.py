@@ -1,0 +1,57 @@
+"""What the tests on several hosts share: the hosts, both Open MPI versions, and the loss curve of one process."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.hosts import Cluster, lacking
+from jobs.mpirun import alone
+
+#: Where each Open MPI is looked for; always called by its absolute path, which is what makes it find itself elsewhere.
+LAUNCHERS = {"4.1": Path("/usr/bin/mpirun"), "5.0": Path(sys.executable).parent / "mpirun"}
+MakeCluster = Callable[..., Cluster]
+
+
+@pytest.fixture(scope="session")
+def make_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeCluster]:
+    """Make special hosts: `make_cluster(2, private=[folder])`. They are up to the end of the session."""
+    if missing := lacking():
+        pytest.skip(f"no hosts can be made here: this machine lacks {missing}")
+    with ExitStack() as kept:
+
+        def make(number: int, **options: Any) -> Cluster:
+            return kept.enter_context(Cluster(number, tmp_path_factory.mktemp("cluster"), **options))
+
+        yield make
+
+
+@pytest.fixture(scope="session")
+def cluster(make_cluster: MakeCluster) -> Cluster:
+    """Three hosts that share the file system; whoever cuts one off puts it back."""
+    return make_cluster(3)
+
+
+@pytest.fixture(params=LAUNCHERS, ids=lambda version: f"openmpi-{version}", scope="session")
+def mpirun(request: pytest.FixtureRequest) -> Path:
+    """Each Open MPI version that unilaunch is for."""
+    path = LAUNCHERS[request.param]
+    if not path.exists():
+        pytest.skip(f"no {path}")
+    shown = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=20).stdout
+    if f"(Open MPI) {request.param}" not in shown:
+        pytest.skip(f"{path} is not Open MPI {request.param}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def curve(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """The losses of 20 epochs in one process."""
+    folder = tmp_path_factory.mktemp("alone")
+    job = alone(["-m", "unilaunch", "run", "--epochs", "20", "--data-dir", "data"], folder).check()
+    losses: list[float] = job.result["loss"]
+    return losses

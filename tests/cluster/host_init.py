@@ -1,0 +1,66 @@
+"""The first process of a throw-away host: sets the host up inside its namespaces, then holds them until its input ends.
+
+Its standard input is a pipe from whoever made the host: one line of JSON, and the end of it when the host is to go.
+So a host goes with its maker, also with one that crashed.
+"""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+
+def main() -> None:
+    """Say "up", set the host up as told, say "ready", and stay."""
+    say("up")
+    if line := sys.stdin.readline():
+        set_up(json.loads(line))
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # orphans come here to be reaped; nobody asks how they ended
+    say("ready")
+    sys.stdin.read()
+
+
+def set_up(host: dict[str, Any]) -> None:
+    """Make the host what *host* describes: its name, its mounts, its interfaces, its sshd."""
+    socket.sethostname(host["name"])
+    for folder in host["memory"]:
+        command("mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", folder)
+    for source, target in host["binds"]:
+        command("mount", "--bind", source, target)
+    for folder in host["folders"]:
+        Path(folder).mkdir(mode=0o755)
+    command("ip", "link", "set", "lo", "up")
+    for interface, address in host["interfaces"]:
+        command("ip", "address", "add", f"{address}/24", "dev", interface)
+        command("ip", "link", "set", interface, "up")
+    subprocess.Popen(host["sshd"], stdin=subprocess.DEVNULL, stdout=sys.stderr)
+    wait_for_port(host["address"], 22)
+
+
+def command(*line: str) -> None:
+    """Run a command that must succeed."""
+    subprocess.run(line, check=True, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+
+
+def wait_for_port(address: str, port: int) -> None:
+    """Return when somebody listens at *port*."""
+    for _ in range(200):
+        with socket.socket() as probe:
+            if probe.connect_ex((address, port)) == 0:
+                return
+        time.sleep(0.02)
+    raise TimeoutError(f"nobody listens at {address}:{port}")
+
+
+def say(word: str) -> None:
+    """Tell the maker how far this host is."""
+    sys.stdout.write(f"{word}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

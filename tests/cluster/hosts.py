@@ -1,0 +1,337 @@
+"""Throw-away hosts on this machine: each in namespaces of its own, with its own address, name and sshd.
+
+The hosts share the file system, but for /dev/shm, /run and the folders that are named private. They hang off a bridge
+in a network namespace of its own, so this machine's network is not touched, several clusters can be up at once, and
+killing a host's first process takes everything that runs on it or belongs to it.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Literal, Self
+
+from jobs.mpirun import Finished
+
+NETWORK = "10.78.0"
+#: Every host has an address of it, and none reaches another's.
+DEAD_NETWORK = "10.78.1"
+#: The address that every host has alike, as each has one for its own containers.
+TWIN = "172.17.0.1"
+TOOLS = ("ip", "sshd", "ssh", "ssh-keygen", "unshare", "nsenter", "mount")
+#: What a person who is logged in has; a rank on another host gets what sshd gives.
+LOGIN = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "HOME": "/root"}
+_NAMESPACES = ("--net", "--uts", "--ipc", "--pid", "--mount")
+_START_DEADLINE = 20.0
+_SCRATCH = "/run/scratch"
+
+_SSH = """\
+Host *
+  IdentityFile {folder}/key
+  IdentitiesOnly yes
+  UserKnownHostsFile {folder}/known_hosts
+  GlobalKnownHostsFile /dev/null
+  StrictHostKeyChecking yes
+  BatchMode yes
+  ConnectTimeout 3
+  LogLevel ERROR
+"""
+_SSHD = """\
+HostKey {folder}/key
+AuthorizedKeysFile {folder}/key.pub
+PidFile none
+StrictModes no
+UsePAM no
+UseDNS no
+AuthenticationMethods publickey
+PermitRootLogin prohibit-password
+MaxStartups 100
+SetEnv TMPDIR={scratch}
+"""
+
+
+def lacking() -> str:
+    """Return what this machine lacks to make hosts; "" if nothing."""
+    if os.geteuid() != 0:
+        return "root"
+    path = f"{LOGIN['PATH']}:{os.defpath}"
+    if missing := [tool for tool in TOOLS if shutil.which(tool, path=path) is None]:
+        return ", ".join(missing)
+    line = ["unshare", *_NAMESPACES, "--fork", "--mount-proc", "mount", "-t", "tmpfs", "tmpfs", "/run"]
+    tried = subprocess.run(line, capture_output=True, text=True, check=False, timeout=20, env=LOGIN)
+    return f"leave to unshare namespaces ({tried.stderr.strip()})" if tried.returncode else ""
+
+
+class Space:
+    """A set of namespaces, held by a first process of its own."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        with log.open("w") as file:
+            self._process = subprocess.Popen(
+                ["unshare", *_NAMESPACES, "--fork", "--kill-child", "--mount-proc",
+                 sys.executable, "-I", "-S", Path(__file__).with_name("host_init.py")],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True, env=LOGIN,
+                start_new_session=True,
+            )  # fmt: skip
+        self._await("up")
+        unshare = self._process.pid
+        self.pid = int(Path(f"/proc/{unshare}/task/{unshare}/children").read_text().split()[0])
+        self._number = _pid_namespace(self.pid)
+        self._own: set[int] = set()
+
+    def set_up(self, description: dict[str, object]) -> None:
+        """Hand over what host_init.py is to do, and wait until it is done."""
+        channel = self._channel(self._process.stdin)
+        channel.write(json.dumps(description) + "\n")
+        channel.flush()
+        self._await("ready")
+        self._own = set(self._inside())
+
+    def enter(self, line: Sequence[str]) -> list[str]:
+        """Return the command line that runs *line* in here."""
+        return ["nsenter", f"--target={self.pid}", *_NAMESPACES, "--", *line]
+
+    def link(self, *line: str) -> None:
+        """Run `ip link` on the network of this space; process ids are this machine's."""
+        inside = ["nsenter", f"--target={self.pid}", "--net", "--", "ip", "link", *line]
+        subprocess.run(inside, check=True, timeout=20, env=LOGIN, stdin=subprocess.DEVNULL)
+
+    def processes(self) -> dict[int, str]:
+        """Return the command lines of what runs in here, but for what was here from the start."""
+        lines = {pid: _command_line(pid) for pid in self._inside() if pid not in self._own}
+        return {pid: line for pid, line in lines.items() if line}
+
+    def kill(self) -> None:
+        """End everything in here; once it has returned nothing is left. Harmless when repeated."""
+        if self._process.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+        self._process.wait(_START_DEADLINE)
+        for channel in (self._process.stdin, self._process.stdout):
+            self._channel(channel).close()
+
+    def _inside(self) -> list[int]:
+        if self._process.poll() is not None:
+            return []  # the number may be another namespace's by now
+        pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
+        return [pid for pid in pids if _pid_namespace(pid) == self._number]
+
+    def _await(self, word: str) -> None:
+        said = self._channel(self._process.stdout).readline().strip()  # ends with the process, whatever it does
+        if said != word:
+            self._process.kill()
+            raise RuntimeError(f"no host: it said {said!r}, not {word!r}\n{self._log.read_text()}")
+
+    @staticmethod
+    def _channel(channel: IO[str] | None) -> IO[str]:
+        assert channel is not None
+        return channel
+
+
+@dataclass(frozen=True)
+class Running:
+    """A command that runs on a host."""
+
+    cluster: "Cluster"
+    process: "subprocess.Popen[bytes]"
+    line: str
+    written: Path
+    begin: float
+    folder: Path
+
+    def finish(self, deadline: float) -> Finished:
+        """Wait for the end; after *deadline* seconds kill all that runs on any host, and fail.
+
+        What has been left behind by a command that ended is not killed: `Cluster.processes` shows it.
+        """
+        try:
+            self.process.wait(max(0.0, self.begin + deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.cluster.sweep()
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(f"still running after {deadline} s: {self.line}\n{''.join(self._read())}") from None
+        seconds = time.monotonic() - self.begin
+        stdout, stderr = self._read()
+        return Finished(self.process.returncode, stdout, stderr, seconds, self.folder)
+
+    def _read(self) -> tuple[str, str]:
+        stdout, stderr = (self.written / name for name in ("stdout", "stderr"))
+        return stdout.read_text(errors="replace"), stderr.read_text(errors="replace")
+
+
+class Cluster:
+    """Hosts node0, node1, ... at 10.78.0.10, 10.78.0.11, ...; a context manager.
+
+    Args:
+        number: Number of hosts.
+        folder: An empty folder for keys and logs.
+        private: Folders that are not shared: each host has its own, empty at first. They must exist.
+        second_network: Give each host another interface, up and with an address, that leads to no other host: listed
+            "before" or "after" the one that does, or "twin": after it, with the same address on every host.
+    """
+
+    def __init__(
+        self, number: int, folder: Path, *, private: Sequence[Path] = (),
+        second_network: Literal["before", "after", "twin"] | None = None,
+    ) -> None:  # fmt: skip
+        self.number = number
+        self.folder = folder
+        self.names = [f"node{index}" for index in range(number)]
+        self.addresses = [f"{NETWORK}.{10 + index}" for index in range(number)]
+        self._private = private
+        self._second = second_network
+        self._switch: Space
+        self._hosts: list[Space] = []
+        self._kept = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as kept:
+            self._write_files()
+            self._switch = self._space("switch", kept)
+            self._switch.link("add", "bridge", "type", "bridge")
+            self._switch.link("set", "bridge", "up")
+            for index in range(self.number):
+                self._hosts.append(self._space(self.names[index], kept))
+                self._plug_in(index)
+                self._hosts[index].set_up(self._description(index))
+            self._kept = kept.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kept.close()
+
+    def start(
+        self, host: int, line: Sequence[str | Path], folder: Path, environ: dict[str, str] | None = None
+    ) -> Running:
+        """Start a command on a host, in *folder* as that host sees it.
+
+        Args:
+            host: Index of the host.
+            line: The command line.
+            folder: Where it runs; also where the result is looked for afterwards.
+            environ: What it finds in the environment beside what a person who logs in has.
+        """
+        there = ["sh", "-c", 'cd "$0" && exec "$@"', str(folder), *map(str, line)]
+        written = Path(tempfile.mkdtemp(prefix="written", dir=self.folder))
+        with (written / "stdout").open("wb") as stdout, (written / "stderr").open("wb") as stderr:
+            process = subprocess.Popen(
+                self._hosts[host].enter(there), env=LOGIN | {"TMPDIR": _SCRATCH} | (environ or {}),
+                start_new_session=True, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
+            )  # fmt: skip
+        return Running(self, process, " ".join(map(str, line)), written, time.monotonic(), folder)
+
+    def run(
+        self, host: int, line: Sequence[str | Path], folder: Path, environ: dict[str, str] | None = None,
+        deadline: float = 60.0,
+    ) -> Finished:  # fmt: skip
+        """Run a command on a host to its end; see `start` and `Running.finish`."""
+        return self.start(host, line, folder, environ).finish(deadline)
+
+    def hostfile(self, slots: Sequence[int], folder: Path) -> Path:
+        """Write a hostfile: the hosts' addresses with their *slots*; a host with none is left out."""
+        lines = [
+            f"{address} slots={count}\n" for address, count in zip(self.addresses, slots, strict=False) if count
+        ]  # fmt: skip
+        path = folder / "hosts"
+        path.write_text("".join(lines))
+        return path
+
+    def cut(self, host: int) -> None:
+        """Pull a host's cable: what is sent to it or by it is lost, and nobody is told."""
+        self._switch.link("set", f"port{host}", "down")
+
+    def heal(self, host: int) -> None:
+        """Put a host's cable back."""
+        self._switch.link("set", f"port{host}", "up")
+
+    def power_off(self, host: int) -> None:
+        """End a host for good, without a word to the others."""
+        self.cut(host)
+        self._hosts[host].kill()
+
+    def processes(self, host: int) -> dict[int, str]:
+        """Return what runs on a host, but for its own sshd: command lines by this machine's process ids."""
+        return self._hosts[host].processes()
+
+    def sweep(self) -> None:
+        """Kill whatever runs on the hosts, but for what makes them hosts."""
+        for host in self._hosts:
+            for pid in host.processes():
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+
+    def _space(self, name: str, kept: ExitStack) -> Space:
+        space = Space(self.folder / f"{name}.log")
+        kept.callback(space.kill)
+        return space
+
+    def _write_files(self) -> None:
+        make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "cluster", "-f", str(self.folder / "key")]
+        subprocess.run(make, check=True, timeout=20, env=LOGIN, stdin=subprocess.DEVNULL)
+        key = (self.folder / "key.pub").read_text()
+        hosts = [f"{address} {name}\n" for address, name in zip(self.addresses, self.names, strict=True)]
+        (self.folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(hosts))
+        (self.folder / "known_hosts").write_text(f"{NETWORK}.*,node* {key}")
+        (self.folder / "ssh_config").write_text(_SSH.format(folder=self.folder))
+        (self.folder / "sshd_config").write_text(_SSHD.format(folder=self.folder, scratch=_SCRATCH))
+
+    def _interfaces(self, index: int) -> list[str]:
+        """Return the addresses of a host's eth0, eth1."""
+        good, dead = self.addresses[index], f"{DEAD_NETWORK}.{10 + index}"
+        return {None: [good], "before": [dead, good], "after": [good, dead], "twin": [good, TWIN]}[self._second]
+
+    def _plug_in(self, index: int) -> None:
+        """Connect a host's interfaces; what leads nowhere ends in the switch, plugged into nothing."""
+        for number, address in enumerate(self._interfaces(index)):
+            good = address == self.addresses[index]
+            port = f"port{index}" if good else f"dead{index}"
+            peer = ["peer", "name", f"eth{number}", "netns", str(self._hosts[index].pid)]
+            self._switch.link("add", port, "type", "veth", *peer)
+            self._switch.link("set", port, *(["master", "bridge"] if good else []), "up")
+
+    def _description(self, index: int) -> dict[str, object]:
+        binds = [(str(self.folder / "hosts"), "/etc/hosts"), (str(self.folder / "ssh_config"), "/etc/ssh/ssh_config")]
+        for number, folder in enumerate(self._private):
+            own = self.folder / self.names[index] / str(number)
+            own.mkdir(parents=True)
+            binds.append((str(own), str(folder)))
+        return {
+            "name": self.names[index],
+            "address": self.addresses[index],
+            "memory": ["/run", "/dev/shm"],  # noqa: S108  (mounted over, not written to)
+            "folders": ["/run/sshd", _SCRATCH],
+            "binds": binds,
+            "interfaces": [(f"eth{number}", address) for number, address in enumerate(self._interfaces(index))],
+            "sshd": [shutil.which("sshd", path=LOGIN["PATH"]), "-D", "-e", "-f", str(self.folder / "sshd_config")],
+        }
+
+    def private(self, host: int, folder: Path) -> Path:
+        """Return where this machine sees a host's own copy of a private folder."""
+        return self.folder / self.names[host] / str(list(self._private).index(folder))
+
+
+def _pid_namespace(pid: int) -> int:
+    """Return the number of a process's pid namespace; 0 if it has gone."""
+    try:
+        return Path(f"/proc/{pid}/ns/pid").stat().st_ino
+    except OSError:
+        return 0
+
+
+def _command_line(pid: int) -> str:
+    """Return a process's command line; "" of one that has gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""

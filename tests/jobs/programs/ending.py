@@ -1,0 +1,27 @@
+"""A script that ends in the way that its first argument names; rank 1 does, and the others wait for it in vain."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+
+def main(how: str) -> None:
+    """End."""
+    rank = int(os.environ["RANK"])  # noqa: TID251
+    Path(f"began.{rank}").touch()
+    if rank == 1:
+        match how:
+            case "raise":
+                raise ValueError("broken on purpose")
+            case "exit":
+                sys.exit(7)
+            case "message":
+                sys.exit("a last word")
+    elif how != "well":
+        time.sleep(100)
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

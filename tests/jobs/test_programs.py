@@ -1,0 +1,141 @@
+"""The user's own scripts, modules and functions, unchanged, under a real mpirun."""
+
+import gzip
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from jobs.mpirun import Launcher, alone
+
+PROGRAMS = Path(__file__).parent / "programs"
+MNIST = Path(__file__).parents[2].parent / "shared" / "datasets" / "mnist"
+
+
+def test_a_script_for_torchrun_runs_unchanged(launcher: Launcher, tmp_path: Path) -> None:
+    """It finds the others, its arguments, its folder and itself as __main__; every rank's weights are the same."""
+    job = launcher.unilaunch(3, ["run", str(PROGRAMS / "ddp.py"), "--", "--lr", "0.01"], tmp_path).check()
+    said = [(job.output / f"rank.{rank}" / "stdout").read_text().splitlines() for rank in range(3)]
+    for rank, (who, where) in enumerate(said):
+        assert who.startswith(f"{rank}/3 local {rank} elastic True")
+        assert where == f"{rank} path {PROGRAMS} argv {PROGRAMS / 'ddp.py'} file {PROGRAMS / 'ddp.py'}"
+    assert len({who.partition("True")[2] for who, _ in said}) == 1
+    assert "0/3 local 0" in job.stdout
+
+
+def test_a_script_for_torch_distributed_launch_gets_its_argument(openmpi5: Launcher, tmp_path: Path) -> None:
+    """--local-rank, if asked for."""
+    arguments = ["run", str(PROGRAMS / "ddp.py"), "--local-rank-argument", "--", "--lr", "0.01"]
+    job = openmpi5.unilaunch(2, arguments, tmp_path, variables={"LOCAL_RANK": "9"}).check()
+    assert "1/2 local 1" in job.stdout
+
+
+@pytest.fixture(scope="module")
+def mnist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The training images as the tutorial has them: unpacked."""
+    if not MNIST.is_dir():
+        pytest.skip(f"no MNIST files at {MNIST}")
+    folder = tmp_path_factory.mktemp("MNIST_Data")
+    for file in MNIST.glob("train-*.gz"):
+        with gzip.open(file) as packed, (folder / file.stem).open("wb") as plain:
+            shutil.copyfileobj(packed, plain)
+    return folder
+
+
+@pytest.mark.parametrize("mode", ["--pynative", "--graph"])
+def test_the_script_of_mindspores_mpirun_tutorial_runs_on_cpu(
+    launcher: Launcher, mode: str, mnist: Path, tmp_path: Path
+) -> None:
+    """Where MindSpore itself does not know mpirun."""
+    arguments = ["run", str(PROGRAMS / "mindspore_net.py"), "--", mode]
+    job = launcher.unilaunch(2, arguments, tmp_path, variables={"DATA_PATH": str(mnist)}).check()
+    weights = set()
+    for rank in range(2):
+        said = (job.output / f"rank.{rank}" / "stdout").read_text()
+        (found,) = re.findall(rf"{rank}/2 (\S+) -> (\S+) weights (\S+)", said)
+        assert float(found[1]) < float(found[0])
+        weights.add(found[2])
+    assert len(weights) == 1
+
+
+@pytest.mark.parametrize(("how", "returncode", "words"), [
+    ("well", 0, ""),
+    ("raise", 1, "ValueError: broken on purpose"),
+    ("exit", 7, "rank 1"),
+    ("message", 1, "a last word"),
+])  # fmt: skip
+def test_exit_codes_are_the_scripts(launcher: Launcher, how: str, returncode: int, words: str, tmp_path: Path) -> None:
+    """And the others do not outlive it."""
+    job = launcher.unilaunch(3, ["run", str(PROGRAMS / "ending.py"), "--", how], tmp_path, deadline=30)
+    assert job.returncode == returncode
+    assert words in job.console
+    assert len(list(tmp_path.glob("began.*"))) == 3
+    if returncode:
+        failure = json.loads((job.output / "rank.1" / "failure.json").read_text())
+        assert (failure["rank"], failure["exit_code"]) == (1, returncode)
+
+
+def test_a_traceback_begins_in_the_script(openmpi5: Launcher, tmp_path: Path) -> None:
+    """As plain Python prints it: the launcher's frames are of no use to the reader."""
+    ours = alone(["-m", "unilaunch", "run", str(PROGRAMS / "ending.py"), "--", "raise"], tmp_path, {"RANK": "0"})
+    assert ours.returncode == 0
+    job = openmpi5.unilaunch(2, ["run", str(PROGRAMS / "ending.py"), "--", "raise"], tmp_path, deadline=30)
+    trace = job.stderr[job.stderr.index("Traceback") :].splitlines()
+    assert trace[1].strip().startswith(f'File "{PROGRAMS / "ending.py"}"')
+    assert "unilaunch/rank" not in job.stderr
+
+
+def test_a_module_runs_as_main(openmpi5: Launcher, tmp_path: Path) -> None:
+    """With this folder first in sys.path, as with python -m."""
+    (tmp_path / "tool.py").write_text(
+        "import sys, os\nprint(f\"{os.environ['RANK']} {__name__} {sys.argv[1:]} {sys.path[0] == os.getcwd()}\")\n"
+    )
+    job = openmpi5.unilaunch(2, ["run", "-m", "tool", "--", "a", "--b=c"], tmp_path).check()
+    assert sorted(job.stdout.split("\n"))[1:] == [f"{rank} __main__ ['a', '--b=c'] True" for rank in range(2)]
+
+
+def test_a_functions_value_is_kept_by_rank(openmpi5: Launcher, tmp_path: Path) -> None:
+    """As JSON."""
+    shutil.copy(PROGRAMS / "package_of_functions.py", tmp_path)
+    job = openmpi5.unilaunch(2, ["run", "package_of_functions:add", "--", "2", "second=3"], tmp_path).check()
+    for rank in range(2):
+        value = json.loads((job.output / f"rank.{rank}" / "value.json").read_text())
+        assert value == {"sum": 5, "rank": rank, "size": 2, "variable": str(rank)}
+
+
+@pytest.mark.parametrize(("function", "words"), [
+    ("unwritable", "returned what is no JSON"),
+    ("missing", "has no missing"),
+])  # fmt: skip
+def test_a_function_that_cannot_be_used_is_refused(
+    openmpi5: Launcher, function: str, words: str, tmp_path: Path
+) -> None:
+    """In one line."""
+    shutil.copy(PROGRAMS / "package_of_functions.py", tmp_path)
+    job = openmpi5.unilaunch(2, ["run", f"package_of_functions:{function}"], tmp_path, deadline=30)
+    assert job.returncode == 2
+    assert any(words in line for line in job.refusals())
+    assert "Traceback" not in job.console
+
+
+def test_a_script_alone_has_a_world_of_one(tmp_path: Path) -> None:
+    """As under torchrun with one process."""
+    job = alone(["-m", "unilaunch", "run", str(PROGRAMS / "ddp.py"), "--", "--lr", "0.01"], tmp_path).check()
+    assert "0/1 local 0" in job.stdout
+
+
+@pytest.mark.parametrize(("target", "words"), [
+    (["missing.py"], "script missing.py: no such file"),
+    (["-m", "no such"], "no name of a module"),
+    (["gnc"], "no model 'gnc'; did you mean gcn?"),
+    (["ending.py", "raise"], "a script's arguments stand behind --"),
+])  # fmt: skip
+def test_a_target_that_is_none_is_refused(target: list[str], words: str, tmp_path: Path) -> None:
+    """Exit code 2, one line."""
+    (tmp_path / "ending.py").touch()
+    job = alone(["-m", "unilaunch", "run", *target], tmp_path)
+    assert job.returncode == 2
+    (line,) = job.refusals()
+    assert words in line

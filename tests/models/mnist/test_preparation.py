@@ -1,0 +1,143 @@
+"""The files are found wherever the tutorial or we put them; what is missing or does not fit is said in one line."""
+
+import struct
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import numpy as np
+import pytest
+from pydantic import JsonValue
+from typing_extensions import override
+
+from unilaunch.backend import Placement
+from unilaunch.errors import InputError, RefusedTogetherError
+from unilaunch.model import Session
+from unilaunch.output.folder import OutputFolder
+from unilaunch.output.log import Log
+from unilaunch.rank.alone import Alone
+from unilaunch.world import World
+from unilaunch_mnist.preparation import Mnist, prepare_data, read_split
+from unilaunch_mnist.spec import MnistSpec
+
+Writer = Callable[[Path, Path], None]
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "data_dir"),
+    [
+        ("data", "data", "data"),
+        ("data/mnist", "data/mnist", "data"),
+        ("data/train", "data/test", "data"),
+        ("data/train", "data/test", "data/train"),
+    ],
+    ids=["flat", "mnist/", "train/ and test/", "the tutorial's DATA_PATH"],
+)
+def test_layouts(train: str, test: str, data_dir: str, write_mnist: Writer, tmp_path: Path) -> None:
+    """Each layout gives all images."""
+    write_mnist(tmp_path / train, tmp_path / test)
+    assert [array.shape for array in read_split(tmp_path / data_dir, "train")] == [(23, 784), (23,)]
+    assert [array.shape for array in read_split(tmp_path / data_dir, "test")] == [(11, 784), (11,)]
+
+
+def test_the_tutorials_path_may_be_relative(
+    write_mnist: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the folder itself."""
+    write_mnist(tmp_path / "train", tmp_path / "test")
+    monkeypatch.chdir(tmp_path / "train")
+    assert len(read_split(Path(), "test")[0]) == 11
+
+
+def test_a_missing_file_is_one_line(write_mnist: Writer, tmp_path: Path) -> None:
+    """With its name, every place, and where to get it."""
+    write_mnist(tmp_path, tmp_path)
+    (tmp_path / "t10k-labels-idx1-ubyte").unlink()
+    with pytest.raises(InputError) as refused:
+        read_split(tmp_path, "test")
+    line = str(refused.value)
+    assert "\n" not in line
+    for place in (tmp_path, tmp_path / "mnist", tmp_path / "test", tmp_path.parent / "test"):
+        assert f"{place}" in line
+    assert "https://ossci-datasets.s3.amazonaws.com/mnist/t10k-labels-idx1-ubyte.gz" in line
+    assert "--data-dir" in line
+
+
+def test_labels_must_be_as_many_as_images(write_mnist: Writer, tmp_path: Path) -> None:
+    """Files of two data sets, mixed."""
+    write_mnist(tmp_path, tmp_path)
+    (tmp_path / "train-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 2049, 22) + bytes(22))
+    with pytest.raises(InputError, match=r"train-labels-idx1-ubyte: expected 23 labels, .* found 22"):
+        read_split(tmp_path, "train")
+
+
+class _Table(Alone):
+    """Ranks that are threads, and share what they say."""
+
+    def __init__(self, rank: int, board: list[JsonValue], turn: Barrier) -> None:
+        self.rank, self.board, self.turn = rank, board, turn
+
+    @override
+    def share(self, value: JsonValue) -> list[JsonValue]:
+        self.board[self.rank] = value
+        self.turn.wait()
+        shared = list(self.board)
+        self.turn.wait()
+        return shared
+
+
+def _prepare(folders: list[Path], output: Path) -> list[Mnist | str]:
+    """Return what each rank gets from its own data folder, or its refusal."""
+    size = len(folders)
+    board: list[JsonValue] = [None] * size
+    turn = Barrier(size, timeout=20)
+
+    def prepare(rank: int) -> Mnist | str:
+        world = World(rank, size, rank, size, 0, 1, f"host{rank}", "threads")
+        folder = OutputFolder(output, rank, size, "test")
+        folder.rank_dir.mkdir(parents=True)
+        log = Log(level="CRITICAL")
+        session = Session(world, Placement("cpu", 0, 1), _Table(rank, board, turn), folder, log, seed=0)
+        try:
+            return prepare_data(MnistSpec(data_dir=folders[rank]), session)
+        except RefusedTogetherError as refused:
+            return str(refused)
+
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(prepare, range(size)))
+
+
+def test_each_rank_tests_its_own_images(write_mnist: Writer, tmp_path: Path) -> None:
+    """Disjoint, and together all of them; the training images are whole on each rank."""
+    write_mnist(tmp_path, tmp_path)
+    images, labels = read_split(tmp_path, "test")
+    ranks = _prepare([tmp_path] * 3, tmp_path / "out")
+    for rank, data in enumerate(ranks):
+        assert isinstance(data, Mnist)
+        np.testing.assert_array_equal(data.test_images, images[rank::3])
+        np.testing.assert_array_equal(data.test_labels, labels[rank::3])
+        assert (len(data.images), data.num_test) == (23, 11)
+
+
+def test_ranks_with_other_files_are_refused_together(write_mnist: Writer, tmp_path: Path) -> None:
+    """One changed pixel on one host is enough; the line names that host."""
+    for folder in ("a", "b"):
+        write_mnist(tmp_path / folder, tmp_path / folder)
+    path = tmp_path / "b" / "train-images-idx3-ubyte"
+    content = bytearray(path.read_bytes())
+    content[99] ^= 1
+    path.write_bytes(content)
+    first, second = _prepare([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
+    assert first == second
+    assert isinstance(first, str)
+    assert f"{tmp_path / 'b'} on host1: expected the files that rank 0 has" in first
+
+
+def test_a_missing_file_is_refused_by_every_rank(write_mnist: Writer, tmp_path: Path) -> None:
+    """Also by those that have it."""
+    write_mnist(tmp_path / "a", tmp_path / "a")
+    first, second = _prepare([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
+    assert first == second
+    assert isinstance(first, str)
+    assert first.startswith("no train-images-idx3-ubyte")

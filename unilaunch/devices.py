@@ -1,0 +1,38 @@
+"""Which devices and cores a process can see, without any framework."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+#: How each kind of device is masked, and how its device files are called.
+DEVICES = {
+    "cuda": ("CUDA_VISIBLE_DEVICES", re.compile(r"nvidia\d+")),
+    "npu": ("ASCEND_RT_VISIBLE_DEVICES", re.compile(r"davinci\d+")),
+}
+
+
+def visible_devices(environ: Mapping[str, str], folder: Path = Path("/dev")) -> dict[str, list[str]]:
+    """Return the devices of each kind that this process can see, without any framework."""
+    seen = {}
+    for kind, (variable, file_name) in DEVICES.items():
+        if variable in environ:
+            named = [entry.strip() for entry in environ[variable].split(",")]
+            seen[kind] = [entry for entry in named if entry and entry not in {"-1", "NoDevFiles"}]
+        else:
+            files = [path.name for path in folder.iterdir() if file_name.fullmatch(path.name)]
+            seen[kind] = [str(index) for index in range(len(files))]
+    return seen
+
+
+def count_cores() -> int:
+    """Return the number of cores (not of hardware threads) that this process may run on, as mpirun counts slots."""
+    allowed = os.sched_getaffinity(0)
+    cores = set()
+    for processor in allowed:
+        topology = Path(f"/sys/devices/system/cpu/cpu{processor}/topology")
+        try:
+            cores.add((topology / "thread_siblings_list").read_text(encoding="ascii"))
+        except OSError:
+            return len(allowed)
+    return len(cores)

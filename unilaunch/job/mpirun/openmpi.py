@@ -1,0 +1,99 @@
+"""The command line of Open MPI 4 and 5."""
+
+from unilaunch.errors import LauncherError
+from unilaunch.job.hostfile import Host
+from unilaunch.job.mpirun.request import Request
+
+#: A host that has gone is noticed within seconds; Open MPI's own values make it hours.
+KEEPALIVE = {"oob_tcp_keepalive_time": "2", "oob_tcp_keepalive_intvl": "1", "oob_tcp_keepalive_probes": "3"}
+#: From here on the runtime is PRRTE, not ORTE.
+FIVE = 5
+_MCA_PREFIXES = ("OMPI_MCA_", "PRTE_MCA_")
+
+
+def write(request: Request) -> list[str]:
+    """Return the command line.
+
+    Raises:
+        LauncherError: Open MPI would refuse it.
+    """
+    mpi, version = request.mpi, request.mpirun.version[0]
+    return [
+        str(request.mpirun.path),
+        *(["--allow-run-as-root"] if mpi.allow_run_as_root else []),
+        *(["--prefix", str(mpi.prefix)] if mpi.prefix else []),
+        *["-n", str(request.nprocs)],
+        *_hosts(request),
+        *_mapping(request, version),
+        *(["--bind-to", mpi.bind_to] if mpi.bind_to else _unbound(request, version)),
+        *(["--rank-by", mpi.rank_by] if mpi.rank_by else []),
+        *_parameters(request, version),
+        *[word for text in mpi.x for word in ("-x", text)],
+        *[word for name in request.forwarded() for word in ("-x", name)],
+        *_output(request, version),
+        *mpi.args,
+        *request.program,
+    ]
+
+
+def check_root(request: Request, user: int) -> None:
+    """Refuse what mpirun would refuse: root without its leave.
+
+    Raises:
+        LauncherError: Nobody allowed it.
+    """
+    leave = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+    allowed = all(request.environ.get(name) == "1" for name in leave)
+    if user == 0 and not allowed and not request.mpi.allow_run_as_root:
+        raise LauncherError("mpirun does not run as root unasked: add --allow-run-as-root, or be another user")
+
+
+def _hosts(request: Request) -> list[str]:
+    if request.hostfile:
+        return ["--hostfile", request.hostfile]
+    return ["-H", ",".join(map(_entry, request.hosts))] if request.hosts else []
+
+
+def _entry(host: Host) -> str:
+    name = f"[{host.name}]" if ":" in host.name else host.name
+    user = f"{host.user}@" if host.user else ""
+    return f"{user}{name}" + ("" if host.slots is None else f":{host.slots}")
+
+
+def _mapping(request: Request, version: int) -> list[str]:
+    mpi = request.mpi
+    if not mpi.oversubscribe:
+        return ["--map-by", mpi.map_by] if mpi.map_by else []
+    if version >= FIVE and mpi.map_by:  # 5 takes one of the two
+        return ["--map-by", f"{mpi.map_by}:OVERSUBSCRIBE"]
+    return [*(["--map-by", mpi.map_by] if mpi.map_by else []), "--oversubscribe"]
+
+
+def _unbound(request: Request, version: int) -> list[str]:
+    """More ranks than cores: 4 leaves them unbound, and 5 refuses to start them unless it is told to."""
+    return ["--bind-to", "none"] if version >= FIVE and request.more_than_cores and request.hosts else []
+
+
+def _parameters(request: Request, version: int) -> list[str]:
+    words = []
+    for name, value in request.mpi.mca:
+        if version >= FIVE and name == "orte_abort_on_non_zero_status":
+            words += ["--runtime-options", f"error-nonzero-status={value}"]
+        else:
+            words += ["--mca", name, value]
+    named = {name for name, _ in request.mpi.mca}
+    named |= {name[len(prefix) :] for name in request.environ for prefix in _MCA_PREFIXES if name.startswith(prefix)}
+    if request.several:
+        words += [word for name, value in KEEPALIVE.items() if name not in named for word in ("--mca", name, value)]
+    return words
+
+
+def _output(request: Request, version: int) -> list[str]:
+    mpi = request.mpi
+    words = []
+    if mpi.output_filename:
+        path, _, qualifiers = mpi.output_filename.partition(":")
+        kept = [word for word in qualifiers.split(",") if word and not (version >= FIVE and word == "nojobid")]
+        words += ["--output-filename", ":".join([path, *([",".join(kept)] if kept else [])])]
+    words += ["--merge-stderr-to-stdout"] if mpi.merge_stderr_to_stdout else []
+    return words + (["--tag-output"] if mpi.tag_output else [])

@@ -1,0 +1,161 @@
+"""What a launch will do, before anything is started: the command line, and which rank goes where."""
+
+import os
+import socket
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from unilaunch.devices import DEVICES, count_cores, visible_devices
+from unilaunch.errors import PlacementError, SpecError
+from unilaunch.job.hostfile import Host, is_open_mpi_grammar, parse_hosts, read_hostfile
+from unilaunch.job.mapping import map_ranks
+from unilaunch.job.mpirun import Mpirun, find_mpirun, hydra, openmpi
+from unilaunch.job.mpirun.request import Request
+from unilaunch.job.program import program_line
+from unilaunch.launch_spec import LaunchSpec
+from unilaunch.task import Task
+
+#: Allocations whose hosts mpirun takes by itself, when it is given none.
+_ALLOCATIONS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "LSB_MCPU_HOSTS", "PE_HOSTFILE")
+
+_SHOWN = 8  # hosts that an error names
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Where one rank goes; the host is "?" where only mpirun can tell."""
+
+    rank: int
+    host: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A launch that has been checked.
+
+    Attributes:
+        task: What the ranks are to do.
+        mpirun: With which mpirun.
+        line: The command line, word by word.
+        rows: Where each rank goes, by rank.
+        several: More than one host.
+    """
+
+    task: Task[LaunchSpec]
+    mpirun: Mpirun
+    line: tuple[str, ...]
+    rows: tuple[Row, ...]
+    several: bool
+
+
+def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str]) -> Plan:
+    """Check a launch, and return what it will do.
+
+    Raises:
+        UnilaunchError: It cannot be done.
+    """
+    spec = task.spec
+    mpirun = find_mpirun(spec.mpi.mpirun, environ)
+    hosts = _hosts(spec)
+    allocated = not hosts and any(name in environ for name in _ALLOCATIONS)
+    slots = _slots(hosts, mpirun, allocated=allocated)
+    nprocs = _count(spec, slots)
+    task.check(nprocs)
+    names = _names(spec, slots, nprocs)
+    here = {"localhost", "127.0.0.1", "::1", socket.gethostname(), socket.gethostname().partition(".")[0]}
+    several = allocated or any(host.name not in here for host in hosts)
+    busiest = max(Counter(names).values())
+    request = Request(
+        mpirun=mpirun,
+        nprocs=nprocs,
+        hosts=hosts,
+        hostfile=_own_hostfile(spec, mpirun),
+        several=several,
+        more_than_cores=busiest > count_cores(),
+        mpi=spec.mpi,
+        program=tuple(program_line(task, sys.executable)),
+        environ=environ,
+    )
+    if mpirun.launcher == "Open MPI":
+        openmpi.check_root(request, os.geteuid())
+        line = openmpi.write(request)
+    else:
+        line = hydra.write(request)
+    rows = tuple(_rows(task, names, here, visible_devices(environ)))
+    return Plan(task, mpirun, tuple(line), rows, several)
+
+
+def _hosts(spec: LaunchSpec) -> tuple[Host, ...]:
+    if spec.hostfile and spec.hosts:
+        raise SpecError(f"--hostfile {spec.hostfile} and -H {spec.hosts}: give one of the two")
+    if spec.hostfile:
+        return read_hostfile(spec.hostfile)
+    return parse_hosts(spec.hosts) if spec.hosts else ()
+
+
+def _own_hostfile(spec: LaunchSpec, mpirun: Mpirun) -> str | None:
+    """Return the user's file if this mpirun reads its grammar; what it does not read is spelt out for it."""
+    if spec.hostfile and mpirun.launcher == "Open MPI" and is_open_mpi_grammar(spec.hostfile):
+        return str(spec.hostfile)
+    return None
+
+
+def _slots(hosts: Sequence[Host], mpirun: Mpirun, *, allocated: bool) -> dict[str, int | None]:
+    """Return the slots of each host; None where only mpirun knows."""
+    if hosts:
+        return {host.name: host.slots for host in hosts}
+    # Hydra starts any number of ranks here; an allocation is mpirun's to read.
+    return {socket.gethostname(): None if allocated or mpirun.launcher != "Open MPI" else count_cores()}
+
+
+def _count(spec: LaunchSpec, slots: Mapping[str, int | None]) -> int:
+    """Return the number of ranks, once it is known to fit."""
+    known = [number for number in slots.values() if number is not None]
+    total = sum(known) if len(known) == len(slots) else None
+    if spec.nprocs is None:
+        if total is None:
+            raise SpecError("-n: how many ranks? The hosts do not tell their slots")
+        return total
+    mapping = (spec.mpi.map_by or "").upper()
+    oversubscribed = spec.mpi.oversubscribe or ("OVERSUBSCRIBE" in mapping and "NOOVERSUBSCRIBE" not in mapping)
+    if total is not None and spec.nprocs > total and not oversubscribed:
+        some = ", ".join(f"{name}: {number}" for name, number in list(slots.items())[:_SHOWN])
+        more = f", and {len(slots) - _SHOWN} more hosts" if len(slots) > _SHOWN else ""
+        raise SpecError(
+            f"-n {spec.nprocs}: {spec.nprocs} ranks and {total} slots ({some}{more}); start at most {total}, give the "
+            "hosts more slots (slots=N in the hostfile, -H host:N), or add --oversubscribe"
+        )
+    return spec.nprocs
+
+
+def _names(spec: LaunchSpec, slots: Mapping[str, int | None], nprocs: int) -> list[str]:
+    if len(slots) == 1:
+        return list(slots) * nprocs
+    if any(number is None for number in slots.values()):
+        return ["?"] * nprocs
+    known = {name: number or 0 for name, number in slots.items()}
+    return map_ranks(known, nprocs, spec.mpi.map_by if spec.mpi.rank_by is None else "unknown")
+
+
+def _rows(
+    task: Task[LaunchSpec], names: Sequence[str], here: set[str], visible: Mapping[str, Sequence[str]]
+) -> list[Row]:
+    """Return where each rank goes; the devices of the other hosts are taken to be as those of this one."""
+    kinds = list(dict.fromkeys(kind for backend in task.backends for kind in backend.devices))
+    wanted = task.spec.device
+    kind = next((kind for kind in kinds if visible.get(kind)), "cpu") if wanted == "auto" else wanted
+    local: Counter[str] = Counter()
+    rows = []
+    for rank, name in enumerate(names):
+        number = local[name]
+        local[name] += 1
+        if kind in DEVICES and name in here and number >= len(visible[kind]) and wanted != "auto":
+            raise PlacementError(
+                f"--device {kind}: {names.count(name)} ranks on {name}, and {len(visible[kind])} {kind} devices are "
+                f"visible there ({DEVICES[kind][0]}): start fewer, or take --device cpu"
+            )
+        rows.append(Row(rank, name, "cpu" if kind == "cpu" else f"{kind}:{number}" if name != "?" else kind))
+    return rows

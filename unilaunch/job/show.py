@@ -1,0 +1,48 @@
+"""A plan, for people and for programs."""
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from itertools import groupby
+
+from unilaunch.job.plan import Plan, Row
+
+
+def show_plan(plan: Plan, *, as_json: bool) -> None:
+    """Print the command line and where every rank goes."""
+    text = _as_json(plan) if as_json else "\n".join(_as_text(plan))
+    sys.stdout.write(text + "\n")
+
+
+def _as_json(plan: Plan) -> str:
+    spec = plan.task.spec.model_dump(mode="json")
+    spec["options"] = plan.task.options.model_dump(mode="json") if plan.task.options else {}
+    ranks = [{"rank": row.rank, "host": row.host, "device": row.device} for row in plan.rows]
+    mpirun = {
+        "path": str(plan.mpirun.path), "launcher": plan.mpirun.launcher,
+        "version": ".".join(map(str, plan.mpirun.version)),
+    }  # fmt: skip
+    return json.dumps({"line": plan.line, "mpirun": mpirun, "ranks": ranks, "spec": spec}, indent=1)
+
+
+def _as_text(plan: Plan) -> Iterator[str]:
+    yield shlex.join(plan.line)
+    yield ""
+    width = max(len("host"), *(len(row.host) for row in plan.rows))
+    yield f"{'rank':>6}  {'host':{width}}  device"
+    for row in plan.rows:
+        yield f"{row.rank:6}  {row.host:{width}}  {row.device}"
+    yield ""
+    hosts = [(host, len(list(rows))) for host, rows in groupby(plan.rows, key=_host)]
+    names = {host for host, _ in hosts}
+    launcher = f"{plan.mpirun.launcher} {'.'.join(map(str, plan.mpirun.version))}"
+    yield f"{len(plan.rows)} ranks on {len(names)} host{'s' * (len(names) != 1)}, started by {launcher}"
+    if "?" in names:
+        yield "(?: only mpirun can tell; --map-by slot or node is foreseen, if every host says its slots)"
+    elif plan.several:
+        yield "(devices of the other hosts: taken to be as those of this one)"
+
+
+def _host(row: Row) -> str:
+    return row.host

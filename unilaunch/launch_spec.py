@@ -1,0 +1,49 @@
+"""What the user wants of a whole job; a module of its own, since a rank never needs it."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, JsonValue
+
+from unilaunch.spec import RunSpec, Spec, read_file, validate
+
+
+class MpiSpec(Spec):
+    """What mpirun is told, under the names that Open MPI's users know."""
+
+    mpirun: Path | None = Field(default=None, description="the mpirun or mpiexec; default: PATH's, or the wheel's")
+    prefix: Path | None = Field(default=None, description="where Open MPI is installed on the other hosts")
+    allow_run_as_root: bool = Field(default=False, description="let root start the job")
+    oversubscribe: bool = Field(default=False, description="more ranks than slots")
+    bind_to: str | None = Field(default=None, description="what ranks are bound to: none, core, socket, ...")
+    map_by: str | None = Field(default=None, description="how ranks are dealt out: slot, node, ppr:N:node, ...")
+    rank_by: str | None = Field(default=None, description="how ranks are numbered")
+    mca: tuple[tuple[str, str], ...] = Field(default=(), description="an MCA parameter of Open MPI")
+    x: tuple[str, ...] = Field(default=(), description="a variable that all ranks get")
+    output_filename: str | None = Field(default=None, description="mpirun's own files of the ranks' output")
+    merge_stderr_to_stdout: bool = Field(default=False, description="one stream for both in mpirun's output")
+    tag_output: bool = Field(default=False, description="[job,rank] in front of every line that mpirun shows")
+    args: tuple[str, ...] = Field(default=(), description="further words for mpirun, as they are")
+
+
+class LaunchSpec(RunSpec):
+    """A whole job: what its ranks are to do, how many they are and where."""
+
+    console: Literal["all", "rank0"] = Field(
+        default="rank0", description="whose output is shown as well as kept: every rank's, or rank 0's"
+    )
+    nprocs: int | None = Field(default=None, ge=1, description="number of ranks; default: all slots of the hosts")
+    hostfile: Path | None = Field(default=None, description="hosts and their slots, in a file")
+    hosts: str | None = Field(default=None, description="hosts and their slots: a:4,b:4")
+    options: dict[str, JsonValue] = Field(default={}, description="the model's options, or a function's arguments")
+    mpi: MpiSpec = Field(default=MpiSpec(), description="what mpirun is told")
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> "LaunchSpec":
+        """Return the spec that a TOML, YAML or JSON file describes.
+
+        Raises:
+            SpecError: It cannot be read, or says something that is not allowed.
+        """
+        fields = read_file(Path(path))
+        return validate(cls, fields, {field: f"{path}: {field}" for field in fields})

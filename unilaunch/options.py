@@ -1,0 +1,222 @@
+"""The command line's grammar, made from the specs: every field is an option, left as text for the spec to judge."""
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NoReturn, get_args, get_origin
+
+from typing_extensions import override
+
+from unilaunch import plugins
+from unilaunch.errors import SpecError
+from unilaunch.spec import RunSpec, Spec, nearest
+
+EXAMPLES = {
+    "unilaunch": """examples:
+  mpirun -n 2 python -m unilaunch run
+  mpirun -n 8 --output-filename log_output python -m unilaunch run --backend mindspore
+  unilaunch launch -n 8 --hostfile hosts train.py -- --lr 0.1
+  unilaunch partition --dataset cora --num-parts 4
+""",
+    "run": """examples:
+  mpirun -n 2 python -m unilaunch run --dataset cora
+  mpirun --hostfile hosts -n 16 python -m unilaunch run --backend torch --epochs 100
+  mpirun -n 4 python -m unilaunch run train.py -- --lr 0.1
+  python -m unilaunch run --config run.toml --seed 3
+
+Every option can also stand in the file of --config, and in the environment: --epochs as UNILAUNCH_EPOCHS.
+An option wins over the environment, the environment over the file.
+""",
+    "launch": """examples:
+  unilaunch launch -n 4 --oversubscribe
+  unilaunch launch --hostfile hosts --dataset cora --backend mindspore
+  unilaunch launch -n 8 -H a:4,b:4 train.py -- --lr 0.1
+  unilaunch launch -n 8 --hostfile hosts --dry-run
+
+mpirun's options are understood in the single-dash forms too: -np 8 -bind-to none -mca K V -x NAME=VALUE.
+""",
+    "explain": """examples:
+  unilaunch explain
+  mpirun -n 2 python -m unilaunch explain
+""",
+}
+HELP = {
+    "run": "be one rank: the one that the launcher assigned, or under no launcher the only one",
+    "launch": "check everything, then start all ranks with mpirun, wait and report",
+    "explain": "show which launcher was seen, by which variables, and what each framework would find",
+}
+#: What mpirun's users type, as an option of ours.
+_MPIRUN_NAMES = {
+    "-np": "--nprocs", "-n": "--nprocs", "--np": "--nprocs", "-c": "--nprocs",
+    "-hostfile": "--hostfile", "-machinefile": "--hostfile", "--machinefile": "--hostfile", "-f": "--hostfile",
+    "-H": "--hosts", "-host": "--hosts", "--host": "--hosts", "-hosts": "--hosts",
+    "-prefix": "--prefix", "-allow-run-as-root": "--allow-run-as-root", "-oversubscribe": "--oversubscribe",
+    "-bind-to": "--bind-to", "-map-by": "--map-by", "-rank-by": "--rank-by", "-mca": "--mca",
+    "-output-filename": "--output-filename", "-tag-output": "--tag-output",
+    "-merge-stderr-to-stdout": "--merge-stderr-to-stdout",
+}  # fmt: skip
+
+
+def parse(arguments: Sequence[str]) -> dict[str, Any]:
+    """Return what was given, as text, by field, and under "command" the command.
+
+    Raises:
+        SpecError: It does not parse, or names an option that does not exist.
+    """
+    command = next(iter(arguments), "")
+    own, args = _split(arguments) if command in {"run", "launch"} else (list(arguments), [])
+    if command == "launch":
+        own = [_MPIRUN_NAMES.get(word, word) for word in own]
+    namespace, unknown = _parser(command).parse_known_args(own)
+    if unknown:
+        raise SpecError(_unknown(unknown[0], command))
+    given = vars(namespace)
+    if args:
+        given["args"] = tuple(args)
+    return _fold(given)
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return our own words, and those behind `--`, which are the program's."""
+    words = list(arguments)
+    end = words.index("--") if "--" in words else len(words)
+    return words[:end], words[end + 1 :]
+
+
+def _fold(given: dict[str, Any]) -> dict[str, Any]:
+    """Put `-m NAME` into the target, and mpirun's options into `mpi`."""
+    module = given.pop("module", None)
+    if module and "target" in given:
+        raise SpecError(f"-m {module} and {given['target']}: there is one TARGET; its arguments stand behind --")
+    if module:
+        given["target"] = f"-m {module}"
+    mpi = {name.removeprefix("mpi."): given.pop(name) for name in list(given) if name.startswith("mpi.")}
+    return given | ({"mpi": mpi} if mpi else {})
+
+
+def _unknown(argument: str, command: str) -> str:
+    if not argument.startswith("-"):
+        hint = "; a script's arguments stand behind --" if command in {"run", "launch"} else ""
+        return f"{argument!r}: there is one TARGET, and every other word follows its option{hint}"
+    from unilaunch.task import known_fields
+
+    options = [f"--{field.replace('_', '-')}" for field in known_fields() | set(RunSpec.model_fields)]
+    return f"{argument}: no such option{nearest(argument.partition('=')[0], options)}"
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that refuses with a `SpecError`, and draws its help with rich."""
+
+    @override
+    def error(self, message: str) -> NoReturn:
+        raise SpecError(message)
+
+    @override
+    def format_help(self) -> str:
+        from rich_argparse import RawDescriptionRichHelpFormatter
+
+        self.formatter_class = RawDescriptionRichHelpFormatter
+        return super().format_help()
+
+
+def _parser(command: str) -> argparse.ArgumentParser:
+    """Return the parser of *command*, or of all of them if it is none: a rank needs its own only."""
+    parser = _Parser(
+        prog="unilaunch", description="One launch spec, any MPI, either framework.", epilog=EXAMPLES["unilaunch"],
+        allow_abbrev=False,
+    )  # fmt: skip
+    parser.add_argument("--version", action="version", version=_version())
+    if "--print-completion" in sys.argv:
+        import shtab
+
+        shtab.add_argument_to(parser)
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
+    for name in [command] if command in _CORE else _CORE:
+        sub = subparsers.add_parser(
+            name, help=HELP[name], description=HELP[name], epilog=EXAMPLES[name], allow_abbrev=False
+        )
+        _CORE[name](sub)
+    if command not in _CORE:
+        for name, plugin in plugins.commands().items():
+            sub = subparsers.add_parser(name, help=plugin.help, description=plugin.help, allow_abbrev=False)
+            _add_options(sub, plugin.spec)
+    return parser
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    models = plugins.models()
+    what = f"{', '.join(models)}, a script FILE.py, or package.module:function"
+    parser.add_argument("target", nargs="?", default=argparse.SUPPRESS, help=f"what to run: {what}")
+    parser.add_argument("-m", dest="module", metavar="MODULE", default=argparse.SUPPRESS, help="run a module")
+    parser.add_argument(
+        "--config", metavar="FILE", default=argparse.SUPPRESS, help="TOML, YAML or JSON file of options"
+    )
+    _add_options(parser, RunSpec, leave_out={"target", "args"})
+    for model in models.values():
+        _add_options(parser.add_argument_group(f"options of {model.name}"), model.spec, leave_out=_taken(parser))
+
+
+def _add_launch(parser: argparse.ArgumentParser) -> None:
+    from unilaunch.launch_spec import LaunchSpec, MpiSpec
+
+    whole = parser.add_argument_group("the job")
+    _add_options(whole, LaunchSpec, leave_out={*RunSpec.model_fields, "options", "mpi"})
+    whole.add_argument("--dry-run", action="store_true", help="show the mpirun line and where every rank goes")
+    whole.add_argument("--json", action="store_true", help="show that as JSON")
+    mpi = parser.add_argument_group("mpirun's own options, translated to the version that is found")
+    mpi.add_argument("--mca", dest="mpi.mca", nargs=2, action="append", metavar=("K", "V"), default=argparse.SUPPRESS,
+                     help="an MCA parameter of Open MPI")  # fmt: skip
+    mpi.add_argument("-x", dest="mpi.x", action="append", metavar="NAME[=V]", default=argparse.SUPPRESS,
+                     help="a variable that all ranks get")  # fmt: skip
+    mpi.add_argument("--mpi-arg", dest="mpi.args", action="append", metavar="WORD", default=argparse.SUPPRESS,
+                     help="a further word for mpirun, as it is")  # fmt: skip
+    _add_options(mpi, MpiSpec, leave_out={"mca", "x", "args"}, inside="mpi.")
+    _add_run(parser)
+
+
+def _add_nothing(parser: argparse.ArgumentParser) -> None:
+    pass
+
+
+_CORE: Mapping[str, Callable[[argparse.ArgumentParser], None]] = {
+    "run": _add_run,
+    "launch": _add_launch,
+    "explain": _add_nothing,
+}
+
+
+def _taken(parser: Any) -> set[str]:
+    """Return the fields that are options already: two models may have one of the same name and meaning."""
+    return {action.dest for action in parser._actions}  # noqa: SLF001  (argparse has no public list)
+
+
+def _add_options(
+    parser: Any, spec: type[Spec], leave_out: set[str] | frozenset[str] = frozenset(), inside: str = ""
+) -> None:
+    for name, field in spec.model_fields.items():
+        if name in leave_out:
+            continue
+        option = f"--{name.replace('_', '-')}"
+        text = (field.description or "").replace("%", "%%")
+        if field.annotation is bool:
+            parser.add_argument(option, dest=inside + name, action=argparse.BooleanOptionalAction,
+                                default=argparse.SUPPRESS, help=text)  # fmt: skip
+            continue
+        default = "" if field.default in (None, ...) or field.is_required() else f" (default: {field.default})"
+        parser.add_argument(option, dest=inside + name, metavar=_metavar(field.annotation), default=argparse.SUPPRESS,
+                            help=text + default)  # fmt: skip
+
+
+def _metavar(annotation: Any) -> str:
+    if get_origin(annotation) is Literal:
+        return "{" + ",".join(map(str, get_args(annotation))) + "}"
+    kinds = [kind for kind in get_args(annotation) or (annotation,) if kind is not type(None)]
+    names = {int: "N", float: "X", Path: "PATH", str: "NAME"}
+    return names.get(kinds[0], "VALUE")
+
+
+def _version() -> str:
+    from unilaunch import __version__
+
+    return f"unilaunch {__version__}"

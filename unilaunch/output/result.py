@@ -1,0 +1,48 @@
+"""What a launch comes back with."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import JsonValue
+
+
+@dataclass(frozen=True, slots=True)
+class RankResult:
+    """How one rank ended.
+
+    Attributes:
+        rank: Which.
+        host: Where it ran; "?" if it did not live to say.
+        device: On what; "?" likewise.
+        returncode: What it exited with; None if it was ended before it could say.
+        log_dir: Its log folder, on its host.
+        value: What its function returned; None for a model or a script.
+    """
+
+    rank: int
+    host: str
+    device: str
+    returncode: int | None
+    log_dir: Path
+    value: JsonValue
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchResult:
+    """How a job ended.
+
+    Attributes:
+        returncode: 0, or the exit code of the rank that failed first (128 + N for signal N).
+        ranks: How each rank ended, by rank.
+        failure: The root cause, as `failure.json` of the rank that failed first; None if none did.
+        output_dir: The output folder.
+        result: The model's result; None for a program.
+    """
+
+    returncode: int
+    ranks: Sequence[RankResult]
+    failure: Mapping[str, Any] | None
+    output_dir: Path
+    result: Mapping[str, JsonValue] | None

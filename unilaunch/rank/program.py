@@ -1,0 +1,162 @@
+"""The user's own program: a script, a module or a function, run in this process as plain Python would run it."""
+
+import importlib
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pydantic import JsonValue
+from typing_extensions import override
+
+from unilaunch.errors import SpecError
+from unilaunch.target import Target
+
+Hook = Callable[[ModuleType], None]
+
+
+def run_program(target: Target, args: Sequence[str]) -> JsonValue:
+    """Run *target*, and return a function's value; None of a script or a module.
+
+    What the program raises passes, SystemExit too.
+
+    Raises:
+        SpecError: A function does not exist, an argument is no JSON, or what it returned cannot be written as JSON.
+    """
+    match target.kind:
+        case "script":
+            _run_script(target.name, args)
+        case "module":
+            _run_module(target.name, args)
+        case _:
+            return _call(target.name, args)
+    return None
+
+
+def _run_script(path: str, args: Sequence[str]) -> None:
+    """As `python PATH ARGS`: its own __main__, which stays after its end as pickling and atexit need it."""
+    main = ModuleType("__main__")
+    main.__file__ = path
+    loader = SourceFileLoader("__main__", path)
+    main.__loader__ = loader
+    main.__dict__["__builtins__"] = sys.modules["builtins"]
+    main.__dict__["__cached__"] = None
+    sys.modules["__main__"] = main
+    sys.argv[:] = [path, *args]
+    sys.path[0] = str(Path(path).resolve().parent)
+    exec(compile(loader.get_data(path), path, "exec", dont_inherit=True), main.__dict__)  # noqa: S102  (that is the task)
+
+
+def _run_module(name: str, args: Sequence[str]) -> None:
+    """As `python -m NAME ARGS`."""
+    import runpy
+
+    sys.argv[:] = [name, *args]
+    sys.path[0] = str(Path.cwd())
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def _call(name: str, args: Sequence[str]) -> JsonValue:
+    module, _, path = name.partition(":")
+    sys.path[0] = str(Path.cwd())
+    function: Any = importlib.import_module(module)
+    for part in path.split("."):
+        if not hasattr(function, part):
+            raise SpecError(f"{name}: {module} has no {path}")
+        function = getattr(function, part)
+    positional, named = read_arguments(args)
+    value = function(*positional, **named)
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError) as error:
+        raise SpecError(
+            f"{name} returned what is no JSON ({error}): numbers, text, lists and dicts come back"
+        ) from None
+    return value  # type: ignore[no-any-return]
+
+
+def read_arguments(args: Sequence[str]) -> tuple[list[JsonValue], dict[str, JsonValue]]:
+    """Return a function's arguments by position and by name; what is no JSON is text.
+
+    Args:
+        args: JSON, or NAME=JSON.
+    """
+    positional: list[JsonValue] = []
+    named: dict[str, JsonValue] = {}
+    for text in args:
+        name, equals, value = text.partition("=")
+        if equals and name.isidentifier():
+            named[name] = _json(value)
+        else:
+            positional.append(_json(text))
+    return positional, named
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def exit_code(exit_: SystemExit) -> int:
+    """Return what a process that raises *exit_* ends with, and show its text as Python does."""
+    if exit_.code is None or isinstance(exit_.code, int):
+        return (exit_.code or 0) & 0xFF
+    print(exit_.code, file=sys.stderr, flush=True)  # noqa: T201  (as Python does)
+    return 1
+
+
+def leave_out_launcher(error: BaseException, target: Target) -> None:
+    """Let the traceback of *error* begin with the program's first line, as plain Python's does."""
+    launcher = {__file__, str(Path(__file__).with_name("run.py")), importlib.__file__}
+    frame = error.__traceback__
+    while frame:
+        name = frame.tb_frame.f_code.co_filename
+        if name == target.name or (name not in launcher and not name.startswith("<frozen")):
+            error.__traceback__ = frame
+            return
+        frame = frame.tb_next
+
+
+class AfterImport(MetaPathFinder):
+    """What is to be done right after the program has imported a framework, whichever it imports and whenever."""
+
+    def __init__(self, hooks: Mapping[str, Hook]) -> None:
+        self.hooks = dict(hooks)
+
+    @override
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in self.hooks:
+            return None
+        spec = PathFinder.find_spec(fullname, path)
+        if spec and spec.loader:
+            spec.loader = _Hooked(spec.loader, self.hooks.pop(fullname))
+        return spec
+
+
+class _Hooked(Loader):
+    """A module's loader, with something to do afterwards."""
+
+    def __init__(self, loader: Any, hook: Hook) -> None:
+        self.loader = loader
+        self.hook = hook
+
+    @override
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        module: ModuleType | None = self.loader.create_module(spec)
+        return module
+
+    @override
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self.loader
+        if module.__spec__:
+            module.__spec__.loader = self.loader
+        self.loader.exec_module(module)
+        self.hook(module)
