@@ -10,13 +10,13 @@ class Found:
     Attributes:
         launcher: The launcher's name and version, as a person writes it: "Open MPI 4", "none".
         rank: Index of this process in the job, 0 to size - 1.
-        size: Number of processes in the job.
-        local_rank: Index among the job's processes on this host, as the launcher counts.
-        local_size: Number of the job's processes on this host, as the launcher counts.
-        run_id: Names this start of the job; the same on every rank, and no other run's.
+        size: Number of processes in the job; 0 if only MPI can tell.
+        local_rank: Index among the job's processes on this host, as the launcher counts; None if it does not.
+        local_size: Number of the job's processes on this host, as the launcher counts; None if it does not.
+        run_id: Names this start of the job: the same on every rank, and no other run's; "" if nothing does.
         evidence: The variables that were used, with their values.
         mpi: The launcher wires MPI up, so that the ranks can agree through it.
-        head: Address or name of rank 0's host, as the variables tell it; "" if they do not.
+        heads: Addresses or names of rank 0's host, as the variables tell it, likeliest first.
     """
 
     launcher: str
@@ -27,7 +27,7 @@ class Found:
     run_id: str
     evidence: dict[str, str]
     mpi: bool = True
-    head: str = ""
+    heads: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ class MindSporeBackend(Backend):
         }
         if rendezvous:
             found |= {"MASTER_ADDR": rendezvous.address, "MASTER_PORT": str(rendezvous.port)}
+        if rendezvous and placement.device == "npu":
             found |= {"HCCL_SOCKET_IFNAME": rendezvous.interface, "HCCL_WHITELIST_DISABLE": "1"}
         return found
 

@@ -16,10 +16,10 @@ HEAVY = {"torch", "mindspore", "numpy", "scipy", "mpi4py"}
     [
         "import unilaunch",
         "import unilaunch; unilaunch.RunSpec; unilaunch.World",
-        "from unilaunch.cli import parse; parse(['--help'])",
-        "from unilaunch.cli import parse; parse(['run', '--help'])",
-        "from unilaunch.cli import parse; parse(['partition', '--help'])",
-        "from unilaunch.cli import parse; parse(['run', '--epochs', '3'])",
+        "from unilaunch.options import parse; parse(['--help'])",
+        "from unilaunch.options import parse; parse(['run', '--help'])",
+        "from unilaunch.options import parse; parse(['partition', '--help'])",
+        "from unilaunch.options import parse; parse(['run', '--epochs', '3'])",
     ],
 )
 def test_light_paths_import_nothing_heavy(program: str) -> None:
@@ -31,7 +31,8 @@ def test_light_paths_import_nothing_heavy(program: str) -> None:
 
 def test_public_names_resolve() -> None:
     """A name in __all__ is there, and is no submodule's name: the two would shadow each other."""
-    assert unilaunch.__all__ == ["RunSpec", "World", "__version__"]
+    names = ["LaunchResult", "LaunchSpec", "RankResult", "RunSpec", "World", "__version__", "init", "launch"]
+    assert unilaunch.__all__ == names
     submodules = {module.name for module in pkgutil.iter_modules(unilaunch.__path__)}
     for name in unilaunch.__all__:
         assert getattr(unilaunch, name) is not None

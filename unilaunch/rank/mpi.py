@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 LIBRARY = "MPI4PY_LIBMPI"
-_LAUNCHERS = {"orterun", "orted", "prterun", "prted", "mpirun"}
+#: The library of each launcher's own MPI, by the name of its program.
+_LIBRARIES = {
+    **dict.fromkeys(("orterun", "orted", "prterun", "prted", "mpirun"), "libmpi.so.40"),
+    **dict.fromkeys(("mpiexec.hydra", "hydra_pmi_proxy"), "libmpi.so.12"),
+}
 _TRANSPORT = ("OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_mtl")
 
 
@@ -50,10 +54,10 @@ def _launchers_library() -> Path | None:
             process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
         except (OSError, ValueError, IndexError):
             return None
-        if program.name in _LAUNCHERS:
+        if library := _LIBRARIES.get(program.name):
             prefix = program.parent.parent
-            candidates = [prefix / "lib", prefix / "lib64", *sorted(prefix.glob("lib/*-linux-gnu"))]
-            return next((lib / "libmpi.so.40" for lib in candidates if (lib / "libmpi.so.40").exists()), None)
+            folders = [prefix / "lib", prefix / "lib64", *sorted(prefix.glob("lib/*-linux-gnu"))]
+            return next((folder / library for folder in folders if (folder / library).exists()), None)
     return None
 
 
@@ -74,7 +78,7 @@ def join(found: Found) -> "MpiPeers":
             "pip install mpi4py, and an MPI: pip install 'unilaunch[mpi]' or the system's"
         ) from None
     comm = MPI.COMM_WORLD
-    if (comm.rank, comm.size) != (found.rank, found.size):
+    if (comm.rank, comm.size) != (found.rank, found.size or comm.size):
         library = MPI.Get_library_version().split(",")[0].strip()
         raise EnvironmentMismatchError(
             f"{found.launcher} says rank {found.rank} of {found.size}, and MPI ({library}) says rank {comm.rank} of "

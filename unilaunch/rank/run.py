@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from unilaunch import environments
 from unilaunch.agreement import agree
 from unilaunch.backend import Backend, Collectives, Peers, Placement, Rendezvous
+from unilaunch.environments import msrun
 from unilaunch.errors import EnvironmentMismatchError, RefusedTogetherError, UnilaunchError
 from unilaunch.model import Framework, Model, Session
 from unilaunch.output.failure import describe_failure
@@ -64,12 +65,17 @@ def run(read_task: Callable[[], Task[RunSpec]], environ: Mapping[str, str], star
     peers: Peers = Alone()
     number = 0
     try:
+        if msrun.is_scheduler(environ):
+            return _schedule(read_task())
         found = environments.detect(environ)
         number = found.rank
-        task, refused = _attempt(lambda: _fitting(read_task(), found.size))
-        chosen = mpi.variables(found, environ) if found.mpi and found.size > 1 else {}
+        task, refused = _attempt(read_task)
+        chosen = mpi.variables(found, environ) if found.mpi and found.size != 1 else {}
         os.environ.update(chosen)  # noqa: TID251  (written once, before MPI reads it)
         peers = _join(found, task.spec.timeout if task else PATIENCE)
+        found = _complete(found, peers)
+        if task:
+            _, refused = _attempt(lambda: task.check(found.size))
         agree(peers, refused)
         rank = _agree_on_rank(cast("Task[RunSpec]", task), found, peers, environ)
         rank.output.record(phase="start", launcher=found.launcher, evidence=found.evidence, variables=chosen)
@@ -83,9 +89,11 @@ def run(read_task: Callable[[], Task[RunSpec]], environ: Mapping[str, str], star
         return _end_job(peers, _leave_late(error.exit_code, started))
 
 
-def _fitting(task: Task[RunSpec], world_size: int) -> Task[RunSpec]:
-    task.check(world_size)
-    return task
+def _schedule(task: Task[RunSpec]) -> int:
+    """Be msrun's scheduler: a program's `init()` does it; our models' ranks meet without one."""
+    if task.model is None:
+        program.run_program(task.target, task.spec.args)
+    return 0
 
 
 def _join(found: Found, patience: float) -> Peers:
@@ -97,6 +105,14 @@ def _join(found: Found, patience: float) -> Peers:
     from unilaunch.rank import tcp
 
     return tcp.join(found, patience)
+
+
+def _complete(found: Found, peers: Peers) -> Found:
+    """Return *found* with what its launcher does not tell: rank 0 names the run, and bare PMIx has no world size."""
+    if found.run_id and found.size:
+        return found
+    names = peers.share(f"{found.launcher}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
+    return replace(found, run_id=found.run_id or str(names[0]), size=len(names))
 
 
 def _agree_on_rank(task: Task[RunSpec], found: Found, peers: Peers, environ: Mapping[str, str]) -> _Rank:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import sha256
+from itertools import product
 from typing import cast
 
 from pydantic import JsonValue
@@ -30,7 +31,7 @@ def join(found: Found, patience: float) -> "TcpPeers":
     """Connect the ranks and return their table.
 
     Args:
-        found: What the launcher says; its run_id and head are used.
+        found: What the launcher says; its run_id and heads are used.
         patience: Seconds to wait for the other ranks.
 
     Raises:
@@ -124,17 +125,17 @@ def _gather(found: Found, token: bytes, deadline: float) -> dict[int, socket.soc
 
 
 def _reach(found: Found, token: bytes, deadline: float) -> socket.socket:
-    host = "127.0.0.1" if found.local_size == found.size else found.head
+    hosts = ("127.0.0.1",) if found.local_size == found.size else found.heads
     pause = 0.01
     while time.monotonic() < deadline:
-        for port in candidate_ports(token):
+        for host, port in product(hosts, candidate_ports(token)):
             if connection := connect((host, port), found.rank, token, timeout=5.0):
                 return connection
         time.sleep(pause)
         pause = min(2 * pause, 0.2)
     raise RendezvousError(
-        f"rank {found.rank} did not reach rank 0 at {host}, ports {candidate_ports(token)}: was rank 0 started, and "
-        f"is {host}, which {found.launcher} names, its host? --timeout gives it longer"
+        f"rank {found.rank} did not reach rank 0 at {' or '.join(hosts)}, ports {candidate_ports(token)}: was rank 0 "
+        f"started, and is that its host, as {found.launcher} says? --timeout gives it longer"
     )
 
 

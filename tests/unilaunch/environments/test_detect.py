@@ -1,6 +1,7 @@
 """Who started me: from captured environments, and from broken ones."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unilaunch import environments
-from unilaunch.environments import alone, openmpi
+from unilaunch.environments import alone, openmpi, slurm
 from unilaunch.errors import EnvironmentMismatchError
 
 CAPTURED = Path(__file__).parent / "captured"
@@ -58,18 +59,137 @@ def test_nonsense_is_refused(name: str, value: str) -> None:
         environments.detect(_captured("openmpi-4.1.4") | {name: value})
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "PALS_NRANKS", "FLUX_JOB_SIZE", "WORLD_SIZE",
-        "MS_WORKER_NUM",
-    ],
-)  # fmt: skip
-def test_other_launchers_ranks_are_not_run_alone(name: str) -> None:
-    """A launcher that cannot be read yet and says more than one rank is an error that names the variable."""
+@pytest.mark.parametrize("name", sorted(alone.SIZE_VARIABLES))
+def test_a_size_without_a_rank_is_not_run_alone(name: str) -> None:
+    """More than one rank, and nothing else of the launcher's environment, is an error that names the variable."""
     with pytest.raises(EnvironmentMismatchError, match=f"{name}=4"):
         environments.detect({name: "4"})
     assert environments.detect({name: "1"}).size == 1
+
+
+#: What each captured environment says: launcher, rank, size, local rank, local size, mpi, heads.
+READ: dict[str, tuple[object, ...]] = {
+    "openmpi-4.1.4": ("Open MPI 4", 2, 3, 2, 3, True, ()),
+    "openmpi-5.0.11": ("Open MPI 5", 2, 3, 2, 3, True, ()),
+    "mpich-5.0.2": ("MPICH", 2, 3, 2, 3, True, ()),
+    "intel-mpi-2021": ("Intel MPI", 2, 3, 2, 3, True, ()),
+    "slurm-22.05-uneven": ("Slurm", 2, 3, None, None, False, ("n0", "127.0.0.1")),
+    "slurm-22.05-batch-script": ("none", 0, 1, 0, 1, False, ()),
+    "torchrun-2.13": ("torchrun", 1, 2, 1, 2, False, ("localhost",)),
+    "msrun-2.10": ("msrun", 1, 2, None, None, False, ("127.0.0.1",)),
+    "prterun-5.0.11": ("PMIx", 1, 0, None, None, True, ()),
+}
+#: These launchers are not to be had here: their variables are from documentation and other launchers' sources.
+WRITTEN: dict[str, tuple[dict[str, str], tuple[object, ...]]] = {
+    "MVAPICH2": (
+        {"MV2_COMM_WORLD_RANK": "3", "MV2_COMM_WORLD_SIZE": "4", "MV2_COMM_WORLD_LOCAL_RANK": "1",
+         "MV2_COMM_WORLD_LOCAL_SIZE": "2"},
+        ("MVAPICH2", 3, 4, 1, 2, True, ()),
+    ),
+    "PALS": (
+        {"PALS_RANKID": "3", "PALS_NRANKS": "4", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "2", "PALS_APID": "a-b",
+         "PMI_RANK": "3", "PMI_SIZE": "4"},
+        ("PALS", 3, 4, 1, 2, True, ()),
+    ),
+    "PALS of another version": (
+        {"PALS_RANKID": "3", "PALS_SIZE": "4", "PALS_LOCAL_RANKID": "1"}, ("PALS", 3, 4, 1, None, True, ()),
+    ),
+    "Flux": (
+        {"FLUX_TASK_RANK": "3", "FLUX_JOB_SIZE": "4", "FLUX_TASK_LOCAL_ID": "1", "FLUX_JOB_NNODES": "2",
+         "FLUX_JOB_ID": "f3Yx", "PMI_RANK": "3", "PMI_SIZE": "4"},
+        ("Flux", 3, 4, 1, None, True, ()),
+    ),
+    "srun --mpi=pmix": (
+        {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7",
+         "SLURM_STEP_NODELIST": "gpu[03-04]", "PMIX_RANK": "3", "PMIX_NAMESPACE": "slurm.pmix.7.0"},
+        ("Slurm", 3, 4, None, None, True, ("gpu03",)),
+    ),
+    "torch.distributed by hand": (
+        {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"},
+        ("torch.distributed's variables", 3, 4, None, None, False, ("10.0.0.1",)),
+    ),
+}  # fmt: skip
+
+
+def _summary(environ: dict[str, str]) -> tuple[object, ...]:
+    found = environments.detect(environ)
+    return (
+        found.launcher, found.rank, found.size, found.local_rank, found.local_size, found.mpi, found.heads
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READ)
+def test_captured_environments_are_read(name: str) -> None:
+    """Each launcher's, as it really was."""
+    assert _summary(_captured(name)) == READ[name]
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_written_environments_are_read(name: str) -> None:
+    """Each launcher's, as it is documented."""
+    environ, expected = WRITTEN[name]
+    assert _summary(environ) == expected
+
+
+@pytest.mark.parametrize(
+    "name", ["slurm-22.05-uneven", "torchrun-2.13", "msrun-2.10", "intel-mpi-2021", "openmpi-4.1.4"]
+)
+def test_a_start_has_a_name(name: str) -> None:
+    """The same on every rank: it does not hold the rank."""
+    environ = _captured(name)
+    assert environments.detect(environ).run_id
+    for variable in ("SLURM_PROCID", "RANK", "RANK_ID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"):
+        if variable in environ:
+            assert environments.detect(environ | {variable: "0"}).run_id == environments.detect(environ).run_id
+
+
+def test_another_restart_is_another_start() -> None:
+    """Torchrun starts all ranks anew under the same name."""
+    first, second = _captured("torchrun-2.13"), _captured("torchrun-2.13") | {"TORCHELASTIC_RESTART_COUNT": "1"}
+    assert environments.detect(first).run_id != environments.detect(second).run_id
+
+
+MIXED = [
+    ("mpirun in an allocation", ["slurm-22.05-batch-script", "openmpi-4.1.4"], None, "Open MPI 4"),
+    ("mpirun in an srun step", ["slurm-22.05-uneven", "openmpi-5.0.11"], [], "Open MPI 5"),
+    ("mpirun in a shell with torchrun's variables", ["torchrun-2.13", "openmpi-5.0.11"], ["openmpi"], "Open MPI 5"),
+    ("torchrun by mpirun", ["torchrun-2.13", "openmpi-5.0.11"], ["torchrun", "openmpi"], "torchrun"),
+    ("torchrun by srun", ["slurm-22.05-uneven", "torchrun-2.13"], [], "torchrun"),
+    ("srun in a shell with torchrun's variables", ["slurm-22.05-uneven", "torchrun-2.13"], ["slurm"], "Slurm"),
+    ("msrun by srun", ["slurm-22.05-uneven", "msrun-2.10"], ["msrun", "slurm"], "msrun"),
+    ("mpiexec of MPICH in an allocation", ["slurm-22.05-batch-script", "mpich-5.0.2"], None, "MPICH"),
+]
+
+
+@pytest.mark.parametrize(("names", "above", "launcher"), [case[1:] for case in MIXED], ids=[case[0] for case in MIXED])
+def test_the_innermost_launcher_is_believed(names: list[str], above: list[str] | None, launcher: str) -> None:
+    """By this process's ancestors, and where they do not tell by how launchers are nested; the others say why not."""
+    environ = {name: value for captured in names for name, value in _captured(captured).items()}
+    sightings = environments.survey(environ, above)
+    (chosen,) = [sighting for sighting in sightings if sighting.chosen]
+    assert chosen.found
+    assert chosen.found.launcher == launcher
+    assert all(sighting.why.startswith("ignored: ") for sighting in sightings if not sighting.chosen)
+
+
+@given(st.data())
+def test_no_environment_raises_anything_else(data: st.DataObject) -> None:
+    """Any part of any launcher's environment, with any values, is a world or an error of ours."""
+    everything = {name: value for captured in READ for name, value in _captured(captured).items()}
+    names = data.draw(st.sets(st.sampled_from(sorted(everything)), max_size=12))
+    values = st.one_of(st.sampled_from(sorted(set(everything.values()))), st.text(max_size=5))
+    environ = {name: data.draw(values) for name in names}
+    with suppress(EnvironmentMismatchError):
+        found = environments.detect(environ)
+        assert found.size == 0 or 0 <= found.rank < found.size
+
+
+@pytest.mark.parametrize(("nodes", "first"), [
+    ("n[0-1]", "n0"), ("gpu[03-04,7],cpu1", "gpu03"), ("one", "one"), ("a,b", "a"), ("n[1-2]-ib", "n1-ib"), ("", ""),
+])  # fmt: skip
+def test_first_host_of_a_node_list(nodes: str, first: str) -> None:
+    """Where task 0 is."""
+    assert slurm.first_host(nodes) == first
 
 
 @given(st.data())

@@ -22,14 +22,14 @@ class _Thread(Alone):
     """Peers that are threads of this process."""
 
     def __init__(self, rank: int, board: list[str], barrier: Barrier) -> None:
-        self.rank, self.board, self.barrier = rank, board, barrier
+        self.rank, self.board, self.wall = rank, board, barrier
 
     @override
     def share(self, value: JsonValue) -> list[JsonValue]:
         self.board[self.rank] = json.dumps(value)
-        self.barrier.wait(10)
+        self.wall.wait(10)
         said = [json.loads(text) for text in self.board]
-        self.barrier.wait(10)
+        self.wall.wait(10)
         return said
 
 

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def _found(rank: int, size: int, run_id: str) -> Found:
-    return Found("test", rank, size, rank, size, run_id, {}, mpi=False, head="127.0.0.1")
+    return Found("test", rank, size, rank, size, run_id, {}, mpi=False, heads=("127.0.0.1",))
 
 
 def _on_ranks(size: int, work: Callable[[TcpPeers], T], run_id: str = "", patience: float = 20.0) -> list[T]:
@@ -183,7 +183,7 @@ def test_a_sum_has_the_same_bits_on_every_rank_and_in_every_run() -> None:
     def work(peers: TcpPeers) -> bytes:
         buffer = values[peers.rank].copy()
         peers.collectives().all_reduce(buffer)
-        return buffer.tobytes()
+        return bytes(buffer.tobytes())
 
     assert len({*_on_ranks(4, work), *_on_ranks(4, work)}) == 1
 

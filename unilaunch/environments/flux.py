@@ -1,0 +1,31 @@
+"""Flux: flux run, flux submit."""
+
+from collections.abc import Mapping
+
+from unilaunch.environments.reading import evidence, read_numbers
+from unilaunch.world import Found
+
+RANK = "FLUX_TASK_RANK"
+SIZE = "FLUX_JOB_SIZE"
+LOCAL_RANK = "FLUX_TASK_LOCAL_ID"
+JOB = "FLUX_JOB_ID"
+
+
+def detect(environ: Mapping[str, str]) -> Found | None:
+    """Read Flux's variables; None when this process is no task of a Flux job.
+
+    Raises:
+        EnvironmentMismatchError: Some of the variables are there and some are not, or one makes no sense.
+    """
+    if RANK not in environ:
+        return None
+    numbers = read_numbers(environ, "Flux", (RANK, SIZE, LOCAL_RANK))
+    return Found(
+        launcher="Flux",
+        rank=numbers[RANK],
+        size=numbers[SIZE],
+        local_rank=numbers[LOCAL_RANK],
+        local_size=None,
+        run_id=f"flux-{environ[JOB]}" if JOB in environ else "",
+        evidence=evidence(environ, RANK, SIZE, LOCAL_RANK, JOB),
+    )

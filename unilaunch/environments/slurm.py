@@ -1,0 +1,50 @@
+"""Slurm: a task of srun. (An sbatch script is none: it has no step.)"""
+
+import re
+from collections.abc import Mapping
+
+from unilaunch.environments.reading import evidence, read_numbers
+from unilaunch.world import Found
+
+RANK = "SLURM_PROCID"
+SIZES = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
+STEP = "SLURM_STEP_ID"
+JOB = "SLURM_JOB_ID"
+NODES = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+LAUNCH_NODE = "SLURM_LAUNCH_NODE_IPADDR"
+#: With one of these srun has wired MPI up (--mpi=pmix, --mpi=pmi2).
+WIRED = ("PMIX_NAMESPACE", "PMI_FD", "PMI_RANK")
+_FIRST_OF_RANGE = re.compile(r"([^,\[]*)\[(\d+)[^\]]*\]([^,]*)")
+
+
+def detect(environ: Mapping[str, str]) -> Found | None:
+    """Read Slurm's variables; None when this process is no task of an srun.
+
+    The local rank is left to the ranks: several of Slurm's nodes can be one machine.
+
+    Raises:
+        EnvironmentMismatchError: Some of the variables are there and some are not, or one makes no sense.
+    """
+    if STEP not in environ:
+        return None
+    size = next((name for name in SIZES if name in environ), SIZES[0])
+    numbers = read_numbers(environ, "Slurm", (RANK, size))
+    nodes = next((name for name in NODES if name in environ), NODES[0])
+    heads = [first_host(environ.get(nodes, "")), environ.get(LAUNCH_NODE, "")]
+    return Found(
+        launcher="Slurm",
+        rank=numbers[RANK],
+        size=numbers[size],
+        local_rank=None,
+        local_size=None,
+        run_id=f"slurm-{environ.get(JOB, 'unknown')}.{environ[STEP]}",
+        evidence=evidence(environ, RANK, size, STEP, JOB, nodes, *WIRED),
+        mpi=any(name in environ for name in WIRED),
+        heads=tuple(filter(None, heads)),
+    )
+
+
+def first_host(nodelist: str) -> str:
+    """Return the first host of "n[01-03,7],gpu5"; it has task 0, unless the tasks were dealt out arbitrarily."""
+    match = _FIRST_OF_RANGE.match(nodelist)
+    return "".join(match.groups()) if match else nodelist.partition(",")[0]

@@ -1,0 +1,109 @@
+"""`unilaunch explain`: which launcher is seen and why, and what each framework would find. Imports no framework."""
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from unilaunch import environments, plugins
+from unilaunch.backend import Placement, Rendezvous
+from unilaunch.devices import DEVICES, visible_devices
+from unilaunch.environments import Sighting
+from unilaunch.errors import EnvironmentMismatchError
+from unilaunch.rank import mpi
+from unilaunch.rank.framework_env import framework_env
+from unilaunch.world import Found, World
+
+#: mpirun can hang when this many ranks end at once.
+_MANY = 16
+_TO_BE_AGREED = Rendezvous("(agreed on by the ranks)", 0, "(the way to rank 0)")
+
+
+def explain(environ: Mapping[str, str], started: float) -> int:
+    """Print what is seen, in one write, and return 0; 2 if `run` would refuse to start here.
+
+    Under a launcher every rank prints what it sees of itself, and rank 0 the rest too.
+
+    Args:
+        environ: The process's environment.
+        started: When this process began, in seconds of `time.monotonic`.
+    """
+    sightings = environments.survey(environ)
+    try:
+        found = environments.detect(environ)
+    except EnvironmentMismatchError as error:
+        _print([*_ignored(sightings), f"unilaunch: {error}"])
+        return EnvironmentMismatchError.exit_code
+    lines = [_identity(found)]
+    if found.rank == 0:
+        lines += [*_used(found), *_ignored(sightings), *_hardware(environ), *_frameworks(found, environ)]
+    _print(lines)
+    if found.size > _MANY:
+        time.sleep(max(0.0, started + 0.5 - time.monotonic()))
+    return 0
+
+
+def _print(lines: list[str]) -> None:
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _identity(found: Found) -> str:
+    size = str(found.size) if found.size else "(MPI tells)"
+    local = "" if found.local_rank is None else f", local rank {found.local_rank}"
+    local += "" if found.local_size is None else f" of {found.local_size}"
+    return f"rank {found.rank} of {size}{local} on {socket.gethostname()}, launcher: {found.launcher}"
+
+
+def _used(found: Found) -> Iterator[str]:
+    for name, value in found.evidence.items():
+        yield f"  used     {name}={value}"
+    if not found.evidence:
+        yield "  used     nothing: no launcher's variables are set"
+    elif found.size != 1:
+        yield f"  ranks    agree through {'MPI' if found.mpi else 'rank 0 at ' + ' or '.join(found.heads)}; local and"
+        yield "           node ranks are counted from the hosts that they name"
+
+
+def _ignored(sightings: list[Sighting]) -> Iterator[str]:
+    for sighting in sightings:
+        if not sighting.chosen:
+            said = _identity(sighting.found) if sighting.found else sighting.error
+            yield f"  ignored  {sighting.name}: {said}"
+            yield f"           {sighting.why.removeprefix('ignored: ')}"
+
+
+def _hardware(environ: Mapping[str, str]) -> Iterator[str]:
+    cores = sorted(os.sched_getaffinity(0))
+    yield f"  cores    {len(cores)}: {','.join(map(str, cores))}"
+    for kind, names in visible_devices(environ).items():
+        mask = DEVICES[kind][0]
+        told = f" ({mask}={environ[mask]})" if mask in environ else ""
+        yield f"  {kind:8} {','.join(names) or 'none'}{told}"
+
+
+def _frameworks(found: Found, environ: Mapping[str, str]) -> Iterator[str]:
+    """Give what `run` would set for each framework, and what it would leave since the user exported it."""
+    if found.mpi and found.size != 1:
+        yield from _variables("MPI", mpi.variables(found, environ))
+    for backend in plugins.usable_backends():
+        visible = visible_devices(environ)
+        kind = next((kind for kind in backend.devices if visible.get(kind)), "cpu")
+        local_rank, local_size = found.local_rank or 0, found.local_size or found.size or 1
+        threads = max(1, len(os.sched_getaffinity(0)) // local_size)
+        placement = Placement(kind, 0 if kind == "cpu" else local_rank, threads)
+        host = socket.gethostname()
+        world = World(found.rank, found.size, local_rank, local_size, 0, 1, host, found.launcher)
+        meeting = replace(_TO_BE_AGREED)
+        chosen = framework_env([backend], world, placement, meeting, environ, program=True)
+        everything = framework_env([backend], world, placement, meeting, {}, program=True)
+        yield from _variables(backend.name, chosen)
+        for name in sorted(set(everything) - set(chosen)):
+            yield f"           {name}={environ[name]}  (exported: left as it is)"
+
+
+def _variables(name: str, variables: Mapping[str, str]) -> Iterator[str]:
+    yield f"{name} would find"
+    for variable, value in sorted(variables.items()):
+        yield f"           {variable}={value if value != '0' or variable != 'MASTER_PORT' else '(held by rank 0)'}"
