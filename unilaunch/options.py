@@ -4,12 +4,14 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from typing_extensions import override
 
 from unilaunch import plugins
 from unilaunch.errors import SpecError
+from unilaunch.model import Model
 from unilaunch.spec import RunSpec, Spec, nearest
 
 EXAMPLES = {
@@ -99,9 +101,11 @@ def _unknown(argument: str, command: str) -> str:
     if not argument.startswith("-"):
         hint = "; a script's arguments stand behind --" if command in {"run", "launch"} else ""
         return f"{argument!r}: there is one TARGET, and every other word follows its option{hint}"
+    from unilaunch.launch_spec import MpiSpec
     from unilaunch.task import known_fields
 
-    options = [f"--{field.replace('_', '-')}" for field in known_fields() | set(RunSpec.model_fields)]
+    fields = known_fields() | (set(MpiSpec.model_fields) if command == "launch" else set())
+    options = [f"--{field.replace('_', '-')}" for field in fields]
     return f"{argument}: no such option{nearest(argument.partition('=')[0], options)}"
 
 
@@ -153,8 +157,10 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "--config", metavar="FILE", default=argparse.SUPPRESS, help="TOML, YAML or JSON file of options"
     )
     _add_options(parser, RunSpec, leave_out={"target", "args"})
-    for model in models.values():
-        _add_options(parser.add_argument_group(f"options of {model.name}"), model.spec, leave_out=_taken(parser))
+    taken: set[str] = set()
+    for name, model in models.items():
+        _add_options(parser.add_argument_group(f"options of {name}"), model.spec, leave_out=taken, models=models)
+        taken |= set(model.spec.model_fields)
 
 
 def _add_launch(parser: argparse.ArgumentParser) -> None:
@@ -186,13 +192,12 @@ _CORE: Mapping[str, Callable[[argparse.ArgumentParser], None]] = {
 }
 
 
-def _taken(parser: Any) -> set[str]:
-    """Return the fields that are options already: two models may have one of the same name and meaning."""
-    return {action.dest for action in parser._actions}  # noqa: SLF001  (argparse has no public list)
-
-
 def _add_options(
-    parser: Any, spec: type[Spec], leave_out: set[str] | frozenset[str] = frozenset(), inside: str = ""
+    parser: Any,
+    spec: type[Spec],
+    leave_out: set[str] | frozenset[str] = frozenset(),
+    inside: str = "",
+    models: Mapping[str, Model] = MappingProxyType({}),
 ) -> None:
     for name, field in spec.model_fields.items():
         if name in leave_out:
@@ -203,9 +208,21 @@ def _add_options(
             parser.add_argument(option, dest=inside + name, action=argparse.BooleanOptionalAction,
                                 default=argparse.SUPPRESS, help=text)  # fmt: skip
             continue
-        default = "" if field.default in (None, ...) or field.is_required() else f" (default: {field.default})"
+        default = _default(name, field.default, models)
         parser.add_argument(option, dest=inside + name, metavar=_metavar(field.annotation), default=argparse.SUPPRESS,
                             help=text + default)  # fmt: skip
+
+
+def _default(field: str, default: Any, models: Mapping[str, Model]) -> str:
+    """Return the words for a default, or for each model's where several have the option."""
+    each = {
+        name: model.spec.model_fields[field].default
+        for name, model in models.items()
+        if field in model.spec.model_fields
+    }
+    if len(set(map(str, each.values()))) > 1:
+        return f" (default: {', '.join(f'{name} {value}' for name, value in each.items())})"
+    return "" if default in (None, ...) else f" (default: {default})"
 
 
 def _metavar(annotation: Any) -> str:

@@ -6,10 +6,16 @@ from pathlib import Path
 import pytest
 
 from jobs.mpirun import Launcher, finish
+from unilaunch.job.hostfile import read_hostfile
 
 HOSTFILES = sorted((Path(__file__).parents[2] / "hostfiles").iterdir())
 #: Slots of all hosts together.
-SLOTS = {"one_node": 8, "two_nodes": 16, "unequal_nodes": 14}
+SLOTS = {
+    "many_nodes": 128, "mpich_style": 12, "one_node": 8, "other_user": 16, "two_nodes": 16, "unequal_nodes": 14,
+    "workers_only": 16,
+}  # fmt: skip
+#: Those that mpirun itself reads.
+OPEN_MPIS = ["one_node", "two_nodes", "unequal_nodes", "workers_only"]
 
 
 def test_each_hostfile_is_known_here() -> None:
@@ -18,8 +24,16 @@ def test_each_hostfile_is_known_here() -> None:
 
 
 @pytest.mark.parametrize("hostfile", HOSTFILES, ids=lambda path: path.name)
-def test_hostfile_is_read_by_mpirun(launcher: Launcher, hostfile: Path, tmp_path: Path) -> None:
+def test_each_hostfile_is_read(hostfile: Path) -> None:
+    """And begins with when to use it."""
+    assert sum(host.slots or 0 for host in read_hostfile(hostfile)) == SLOTS[hostfile.name]
+    assert hostfile.read_text().startswith("# ")
+
+
+@pytest.mark.parametrize("name", OPEN_MPIS)
+def test_hostfile_is_read_by_mpirun(launcher: Launcher, name: str, tmp_path: Path) -> None:
     """Mpirun counts the slots that the file gives."""
+    hostfile = HOSTFILES[0].with_name(name)
     version = subprocess.run([launcher.path, "--version"], capture_output=True, text=True, check=True, timeout=20)
     show = ["--display-allocation"] if "4.1" in version.stdout else ["--display", "allocation"]
     line = [str(launcher.path), "--allow-run-as-root", "--hostfile", str(hostfile), *show, "--do-not-launch"]
@@ -34,5 +48,5 @@ def test_hostfile_is_read_by_mpirun(launcher: Launcher, hostfile: Path, tmp_path
 
 def test_one_node_runs(launcher: Launcher, tmp_path: Path) -> None:
     """The first hostfile works as it stands."""
-    options = ("--hostfile", str(HOSTFILES[0]), "--bind-to", "none")
+    options = ("--hostfile", str(HOSTFILES[0].with_name("one_node")), "--bind-to", "none")
     launcher.unilaunch(2, ["run", "--data-dir", "data", "--epochs", "2"], tmp_path, options=options).check()

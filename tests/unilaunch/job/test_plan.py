@@ -1,0 +1,187 @@
+"""What a launch will do: the command line of each MPI, where ranks go, and what is refused before anything starts."""
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unilaunch.errors import LauncherError, PlacementError, SpecError, UnilaunchError
+from unilaunch.job import plan as planning
+from unilaunch.job.mapping import map_ranks
+from unilaunch.job.mpirun import Mpirun
+from unilaunch.job.plan import Plan, make_plan
+from unilaunch.job.show import show_plan
+from unilaunch.launch_spec import LaunchSpec
+from unilaunch.options import parse
+from unilaunch.task import read_task
+
+RUN = [sys.executable, "-m", "unilaunch", "run"]
+GCN = [*RUN, "gcn", "--backend", "torch", "--console", "rank0"]
+KEEPALIVE = (
+    "--mca oob_tcp_keepalive_time 2 --mca oob_tcp_keepalive_intvl 1 --mca oob_tcp_keepalive_probes 3"
+)  # fmt: skip
+
+
+@pytest.fixture
+def mpi(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Let the mpirun that is found be of some MPI, and this host have 4 cores and another user than root."""
+    launcher, _, version = str(getattr(request, "param", "Open MPI 4")).rpartition(" ")
+    found = Mpirun(Path("/mpi/bin/mpirun"), launcher, (int(version), 1))
+    monkeypatch.setattr(planning, "find_mpirun", lambda *_: found)
+    monkeypatch.setattr(planning, "count_cores", lambda: 4)
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    return launcher
+
+
+def _plan(words: str, environ: Mapping[str, str] | None = None) -> Plan:
+    given: dict[str, Any] = parse(["launch", *shlex.split(words)])
+    for name in ("command", "dry_run", "json"):
+        given.pop(name, None)
+    return make_plan(read_task(LaunchSpec, given, environ or {}), environ or {})
+
+
+def _line(words: str, environ: Mapping[str, str] | None = None) -> list[str]:
+    return list(_plan(words, environ).line)
+
+
+LINES = [
+    ("Open MPI 4", "-n 2", "-n 2"),
+    ("Open MPI 4", "-np 2", "-n 2"),
+    ("Open MPI 4", "-n 8 --oversubscribe", "-n 8 --oversubscribe"),
+    ("Open MPI 4", "-n 2 -bind-to none", "-n 2 --bind-to none"),
+    ("Open MPI 4", "-n 2 -mca btl tcp,self", "-n 2 --mca btl tcp,self"),
+    ("Open MPI 4", "-n 2 -mca orte_abort_on_non_zero_status 0", "-n 2 --mca orte_abort_on_non_zero_status 0"),
+    ("Open MPI 5", "-n 2 -mca orte_abort_on_non_zero_status 0", "-n 2 --runtime-options error-nonzero-status=0"),
+    ("Open MPI 5", "-n 8 --oversubscribe --map-by slot", "-n 8 --map-by slot:OVERSUBSCRIBE"),
+    ("Open MPI 5", "-n 2 --output-filename logs:nojobid", "-n 2 --output-filename logs"),
+    ("Open MPI 4", "-n 2 --output-filename logs:nojobid,nocopy", "-n 2 --output-filename logs:nojobid,nocopy"),
+    ("Open MPI 4", "-n 2 --merge-stderr-to-stdout --tag-output", "-n 2 --merge-stderr-to-stdout --tag-output"),
+    ("Open MPI 4", "-n 2 -x A=1 -x B", "-n 2 -x A=1 -x B"),
+    ("Open MPI 4", "-n 2 --allow-run-as-root --prefix /opt/mpi", "--allow-run-as-root --prefix /opt/mpi -n 2"),
+    ("Open MPI 4", "-n 6 -H a:4,b:2", f"-n 6 -H a:4,b:2 {KEEPALIVE} -x PATH"),
+    ("Open MPI 5", "-n 6 -H a:5,b:1", f"-n 6 -H a:5,b:1 --bind-to none {KEEPALIVE} -x PATH"),
+    ("Open MPI 5", "-n 6 -H a:5,b:1 --bind-to core", f"-n 6 -H a:5,b:1 --bind-to core {KEEPALIVE} -x PATH"),
+    ("Open MPI 4", "-H n[1-2]:1 -x PATH=/p", f"-n 2 -H n1:1,n2:1 {KEEPALIVE} -x PATH=/p"),
+    ("Open MPI 4", "-n 2 -H a:1,b:1 --mca oob_tcp_keepalive_time 60",
+     f"-n 2 -H a:1,b:1 --mca oob_tcp_keepalive_time 60 {KEEPALIVE.partition('2 ')[2]} -x PATH"),
+    ("Open MPI 4", "-n 2 --mpi-arg=--report-bindings", "-n 2 --report-bindings"),
+    ("MPICH 5", "-n 6 -H a:4,b:2 -x A=1 -x PATH", "-hosts a:4,b:2 -n 6 -genv A 1 -genv PATH /bin"),
+    ("MPICH 5", "-n 8 --tag-output", "-n 8 -l"),
+    ("Intel MPI 2021", "-n 2", "-n 2"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("mpi", "words", "expected"), LINES, indirect=["mpi"])
+def test_each_mpis_line(mpi: str, words: str, expected: str) -> None:
+    """What the user gave is there, translated; nothing that was given is overridden."""
+    assert _line(words, {"PATH": "/bin", "HOME": "/root"}) == ["/mpi/bin/mpirun", *expected.split(), *GCN]
+
+
+@pytest.mark.parametrize(("words", "expected"), [
+    ("--epochs 3 --no-normalize-features", [*GCN, "--normalize-features"]),
+    ("--backend mindspore --seed 5", [*RUN, "gcn", "--backend", "mindspore", "--seed", "5", "--console", "rank0"]),
+    ("-m tool -- --lr 0.1", [*RUN, "-m", "tool", "--console", "rank0", "--", "--lr", "0.1"]),
+    ("a.b:c -- x=1", [*RUN, "a.b:c", "--console", "rank0", "--", "x=1"]),
+    ("--console all", [*RUN, "gcn", "--backend", "torch"]),
+])  # fmt: skip
+def test_what_each_rank_is(mpi: str, words: str, expected: list[str]) -> None:
+    """What was chosen, and no more."""
+    line = _line(f"-n 2 {words}")[3:]
+    if "--epochs" in words:
+        expected = [*GCN, "--epochs", "3", "--no-normalize-features"]
+        assert sorted(line) == sorted(expected)
+    else:
+        assert line == expected
+
+
+@pytest.mark.parametrize(("words", "error", "message"), [
+    ("-n 5", SpecError, "5 ranks and 4 slots"),
+    ("-n 9 -H a:4,b:4", SpecError, "9 ranks and 8 slots (a: 4, b: 4); start at most 8"),
+    ("-n 3 --num-parts 2", SpecError, "--num-parts 2 with 3 ranks"),
+    ("-n 2 --hostfile none", SpecError, "--hostfile none: no such file"),
+    ("-n 2 --hostfile none -H a", SpecError, "give one of the two"),
+    ("-n 2 missing.py", SpecError, "script missing.py: no such file"),
+    ("-n 2 --device cuda", PlacementError, "0 cuda devices are visible"),
+    ("-n 0", SpecError, "--nprocs: must be greater"),
+    ("-n 2 --bind-too none", SpecError, "--bind-too: no such option; did you mean --bind-to?"),
+    ("-n 2 --backend jax", UnilaunchError, "no backend 'jax'"),
+])  # fmt: skip
+def test_what_is_refused(mpi: str, words: str, error: type[UnilaunchError], message: str, tmp_path: Path) -> None:
+    """In one line, before anything is started."""
+    with pytest.raises(error) as refusal:
+        _plan(words)
+    assert message in str(refusal.value)
+    assert refusal.value.exit_code == 2
+
+
+def test_root_needs_leave(mpi: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As mpirun itself asks for it, and before it is started."""
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    with pytest.raises(LauncherError, match="--allow-run-as-root"):
+        _plan("-n 2")
+    _plan("-n 2 --allow-run-as-root")
+    _plan("-n 2", {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
+
+
+@pytest.mark.parametrize("mpi", ["MPICH 5"], indirect=True)
+def test_open_mpis_own_options_are_refused_elsewhere(mpi: str) -> None:
+    """Rather than left out."""
+    with pytest.raises(LauncherError, match="--map-by, --mca: Open MPI's option, and MPICH has none"):
+        _plan("-n 2 --map-by node --mca a b")
+
+
+def test_a_users_own_hostfile_is_passed_on(mpi: str, tmp_path: Path) -> None:
+    """As it is, where mpirun reads it; spelt out where it does not."""
+    (tmp_path / "plain").write_text("a slots=1\nb slots=1\n")
+    (tmp_path / "range").write_text("n[1-2]:1\n")
+    assert f"--hostfile {tmp_path}/plain" in shlex.join(_line(f"--hostfile {tmp_path}/plain"))
+    assert "-H n1:1,n2:1" in shlex.join(_line(f"--hostfile {tmp_path}/range"))
+
+
+@pytest.mark.parametrize(("map_by", "expected"), [
+    (None, "aaabbc"), ("slot", "aaabbc"), ("core", "aaabbc"), ("slot:PE=2", "aaabbc"), ("node", "abcaba"),
+    ("ppr:2:node", "aabbcc"), ("seq", "??????"), ("ppr:1:socket", "??????"),
+])  # fmt: skip
+def test_where_ranks_go(map_by: str | None, expected: str) -> None:
+    """As mpirun deals them out on unequal hosts; where only it can tell, that is said."""
+    assert "".join(map_ranks({"a": 3, "b": 2, "c": 1}, 6, map_by)) == expected
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=9), st.sampled_from([None, "node"]), st.data())
+def test_every_rank_has_a_slot(slots: list[int], map_by: str | None, data: st.DataObject) -> None:
+    """No host gets more ranks than it has slots."""
+    hosts = {f"n{index}": number for index, number in enumerate(slots)}
+    nprocs = data.draw(st.integers(1, sum(slots)))
+    names = map_ranks(hosts, nprocs, map_by)
+    assert len(names) == nprocs
+    assert all(names.count(host) <= number for host, number in hosts.items())
+
+
+def test_the_table_and_its_json_say_the_same(mpi: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Line, hosts and devices."""
+    plan = _plan("-n 3 -H a:2,b:1 --epochs 7")
+    show_plan(plan, as_json=False)
+    text = capsys.readouterr().out
+    assert text.splitlines()[0] == shlex.join(plan.line)
+    assert [line.split() for line in text.splitlines()[3:6]] == [
+        ["0", "a", "cpu"],
+        ["1", "a", "cpu"],
+        ["2", "b", "cpu"],
+    ]
+    show_plan(plan, as_json=True)
+    said = json.loads(capsys.readouterr().out)
+    assert said["line"] == list(plan.line)
+    assert said["ranks"][2] == {"rank": 2, "host": "b", "device": "cpu"}
+    assert said["spec"]["options"]["epochs"] == 7
+
+
+def test_devices_are_counted_by_host(mpi: str) -> None:
+    """Local rank by local rank."""
+    devices = [row.device for row in _plan("-n 3 -H a:2,b:1 --device npu", {"ASCEND_RT_VISIBLE_DEVICES": "4,5"}).rows]
+    assert devices == ["npu:0", "npu:1", "npu:0"]
