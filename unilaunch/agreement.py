@@ -1,5 +1,6 @@
 """All ranks or none: what one rank must refuse is refused by every rank, and nobody waits for one that has gone."""
 
+from socket import gethostname
 from typing import cast
 
 from unilaunch.backend import Peers
@@ -16,8 +17,9 @@ def agree(peers: Peers, refused: UnilaunchError | None) -> None:
     Raises:
         RefusedTogetherError: On every rank alike: the refusal of the lowest rank that has one.
     """
-    answers = peers.share(None if refused is None else [str(refused), refused.exit_code])
-    for answer in answers:
+    answers = peers.share(None if refused is None else [str(refused), refused.exit_code, gethostname()])
+    for rank, answer in enumerate(answers):
         if answer is not None:
-            message, exit_code = cast("tuple[str, int]", answer)
-            raise RefusedTogetherError(message, exit_code)
+            message, exit_code, host = cast("tuple[str, int, str]", answer)
+            alone = None in answers and not message.startswith(f"rank {rank}")
+            raise RefusedTogetherError(f"rank {rank} on {host}: {message}" if alone else message, exit_code)

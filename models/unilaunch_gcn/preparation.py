@@ -3,10 +3,14 @@
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
+from zlib import crc32
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import JsonValue
 
+from unilaunch.errors import InputError, RefusedTogetherError
 from unilaunch.model import Session
 from unilaunch.output.log import Log
 from unilaunch_gcn.datasets import data_folder, open_dataset
@@ -58,7 +62,10 @@ def prepare(options: PartitionSpec, num_parts: int, log: Log) -> Partition:
 
 
 def prepare_part(options: PartitionSpec, session: Session) -> Part:
-    """Return this rank's part: rank 0 finds or makes the partition, the others wait. All ranks must call it.
+    """Return this rank's part. All ranks must call it.
+
+    Rank 0 finds or makes the partition, and the others wait. On a host that does not see it (no shared file system) the
+    first rank makes it again; that comes out alike, which is checked.
 
     Raises:
         RefusedTogetherError: What one rank must refuse, every rank refuses.
@@ -70,6 +77,57 @@ def prepare_part(options: PartitionSpec, session: Session) -> Part:
             partition = prepare(options, world.size, session.log)
             place = [str(partition.folder.absolute()), partition.fingerprint]
     folder, print_ = cast("tuple[str, str]", session.peers.share(place)[0])
+    folder = _seen_here(folder, print_, options, session)
     with session.together("load part"):
-        return load_part(Path(folder), world.rank, world.size, print_)
-    raise AssertionError  # together() has raised
+        part = load_part(Path(folder), world.rank, world.size, print_)
+    _check_fit(part, session)
+    return part
+
+
+def _seen_here(folder: str, print_: str, options: PartitionSpec, session: Session) -> str:
+    """Return where this host has the partition; make it here if rank 0's folder is another host's own."""
+    world = session.world
+    blind = not part_dir(Path(folder), world.rank).is_dir()
+    answers = cast("list[list[int]]", session.peers.share([world.node_rank, int(blind)]))
+    hosts = {node for node, missing in answers if missing}
+    if not hosts:
+        return folder
+    made = folder
+    with session.together("partition of this host"):
+        if world.node_rank in hosts and world.local_rank == 0:
+            session.log.say(f"{world.host} does not see {folder}: making the partition here too")
+            partition = prepare(options, world.size, session.log)
+            made = str(partition.folder.absolute())
+            if partition.fingerprint != print_:
+                raise InputError(f"{world.host}: the data set there is another than on rank 0's host: copy it over")
+    places = cast("list[list[Any]]", session.peers.share([world.node_rank, world.local_rank, made]))
+    return next(str(place) for node, local, place in places if node == world.node_rank and local == 0)
+
+
+def _check_fit(part: Part, session: Session) -> None:
+    """Refuse parts of two partitions: what each rank is to send must be what the other has a place for.
+
+    Raises:
+        RefusedTogetherError: They do not fit.
+    """
+    sent = _checksums(part.owned[part.send_rows], part.send_counts)
+    awaited = _checksums(part.halo, part.halo_counts)
+    answers = cast("list[list[dict[str, int]]]", session.peers.share([dict(sent), dict(awaited)]))
+    for rank, (sends, _) in enumerate(answers):
+        for other, (_, waits) in enumerate(answers):
+            if sends.get(str(other)) != waits.get(str(rank)):
+                raise RefusedTogetherError(
+                    f"part {rank} and part {other} are of two partitions of one graph (two versions of pymetis?): "
+                    "delete the partition's folders, or make it once and copy it to every host",
+                    exit_code=InputError.exit_code,
+                )
+
+
+def _checksums(nodes: NDArray[Any], counts: NDArray[Any]) -> dict[str, JsonValue]:
+    """Return a checksum of the nodes that go to or come from each rank, by rank; of those with any."""
+    ends = np.cumsum(counts)
+    return {
+        str(rank): crc32(np.ascontiguousarray(nodes[end - count : end], dtype=np.int64).tobytes())
+        for rank, (end, count) in enumerate(zip(ends, counts, strict=True))
+        if count
+    }

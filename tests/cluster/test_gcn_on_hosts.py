@@ -64,11 +64,12 @@ def test_hosts_named_on_the_command_line_from_a_head_node(
     check_trained(cluster.run(2, line, tmp_path, deadline=DEADLINE), ["node0", "node0", "node1"], curve)
 
 
-def test_first_of_two_interfaces_leads_nowhere(
-    make_cluster: MakeCluster, mpirun: Path, curve: list[float], tmp_path: Path
+@pytest.mark.parametrize("second", ["before", "after", "twin"])
+def test_one_of_two_interfaces_leads_nowhere(
+    make_cluster: MakeCluster, mpirun: Path, second: str, curve: list[float], tmp_path: Path
 ) -> None:
-    """The network that connects the hosts is found without a flag."""
-    hosts = make_cluster(2, second_network="before")
+    """The network that connects the hosts is found without a flag: before it, after it, or like docker's bridge."""
+    hosts = make_cluster(2, second_network=second)
     where: list[str | Path] = ["--hostfile", hosts.hostfile([1, 1], tmp_path)]
     job = hosts.run(0, start_line(mpirun, where, 2, ["--data-dir", "data"]), tmp_path, deadline=DEADLINE)
     check_trained(job, ["node0", "node1"], curve)
@@ -97,11 +98,8 @@ def test_host_that_is_down_and_comes_back(
 def test_folders_that_are_not_shared(
     make_cluster: MakeCluster, mpirun: Path, curve: list[float], tmp_path: Path
 ) -> None:  # fmt: skip
-    """Each rank logs on its own host, and a partition that every host has is used; the hosts share no folder."""
+    """Each rank logs on its own host, and each host makes the partition for itself; the hosts share no folder."""
     hosts = make_cluster(2, private=[tmp_path])
-    make = [sys.executable, "-m", "unilaunch", "partition", "--num-parts", "2", "--data-dir", "data"]
-    for host in range(2):
-        hosts.run(host, make, tmp_path, deadline=DEADLINE).check()
     line = start_line(mpirun, ["-H", "node0,node1"], 2, ["--data-dir", "data"])
     hosts.run(0, line, tmp_path, deadline=DEADLINE).check()
     own = [hosts.private(host, tmp_path) / "log_output" for host in range(2)]
@@ -109,5 +107,6 @@ def test_folders_that_are_not_shared(
         ["rank.0", "result.json", "spec.json"],
         ["rank.1"],
     ]
+    assert all((hosts.private(host, tmp_path) / "data" / "partitions").is_dir() for host in range(2))
     result = Finished(0, "", "", 0.0, own[0].parent).result
     np.testing.assert_allclose(result["loss"], curve, rtol=0, atol=1e-5)

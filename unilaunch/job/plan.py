@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from unilaunch.devices import DEVICES, count_cores, visible_devices
 from unilaunch.errors import PlacementError, SpecError
+from unilaunch.job.here import own_names
 from unilaunch.job.hostfile import Host, is_open_mpi_grammar, parse_hosts, read_hostfile
 from unilaunch.job.mapping import map_ranks
 from unilaunch.job.mpirun import Mpirun, find_mpirun, hydra, openmpi
@@ -64,8 +65,8 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str]) -> Plan:
     slots = _slots(hosts, mpirun, allocated=allocated)
     nprocs = _count(spec, slots)
     task.check(nprocs)
-    names = _names(spec, slots, nprocs)
-    here = {"localhost", "127.0.0.1", "::1", socket.gethostname(), socket.gethostname().partition(".")[0]}
+    here = own_names([host.name for host in hosts])
+    names = _names(spec, _in_mpiruns_order(slots, mpirun, here), nprocs)
     several = allocated or any(host.name not in here for host in hosts)
     busiest = max(Counter(names).values())
     request = Request(
@@ -129,6 +130,13 @@ def _count(spec: LaunchSpec, slots: Mapping[str, int | None]) -> int:
             "hosts more slots (slots=N in the hostfile, -H host:N), or add --oversubscribe"
         )
     return spec.nprocs
+
+
+def _in_mpiruns_order(slots: Mapping[str, int | None], mpirun: Mpirun, here: set[str]) -> dict[str, int | None]:
+    """Return the hosts in the order in which they get ranks: Open MPI 4 begins with its own."""
+    if mpirun.launcher != "Open MPI" or mpirun.version[0] >= openmpi.FIVE:
+        return dict(slots)
+    return dict(sorted(slots.items(), key=lambda item: item[0] not in here))
 
 
 def _names(spec: LaunchSpec, slots: Mapping[str, int | None], nprocs: int) -> list[str]:

@@ -36,7 +36,13 @@ def _own_facts(environ: Mapping[str, str]) -> Facts:
     name = socket.gethostname()
     # Two hosts can have one name, and two containers of one machine have two.
     host = f"{name} {_BOOT_ID.read_text(encoding='ascii').strip()}"
-    return Facts(name=name, host=host, cores=sorted(os.sched_getaffinity(0)), devices=visible_devices(environ))
+    return Facts(
+        name=name,
+        host=host,
+        folder=str(Path.cwd()),
+        cores=sorted(os.sched_getaffinity(0)),
+        devices=visible_devices(environ),
+    )
 
 
 def _compare(rank: int, told: Mapping[str, JsonValue], first: Mapping[str, JsonValue]) -> None:

@@ -13,18 +13,17 @@ from typing_extensions import override
 
 from unilaunch.backend import Collectives, Exchange, Peers
 from unilaunch.errors import EnvironmentMismatchError
+from unilaunch.rank.daemon import Daemon, find_daemon, routable_networks
 from unilaunch.world import Found
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 LIBRARY = "MPI4PY_LIBMPI"
-#: The library of each launcher's own MPI, by the name of its program.
-_LIBRARIES = {
-    **dict.fromkeys(("orterun", "orted", "prterun", "prted", "mpirun"), "libmpi.so.40"),
-    **dict.fromkeys(("mpiexec.hydra", "hydra_pmi_proxy"), "libmpi.so.12"),
-}
+#: The library of each kind of MPI.
+_LIBRARIES = {"openmpi": "libmpi.so.40", "hydra": "libmpi.so.12"}
 _TRANSPORT = ("OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_mtl")
+_NETWORKS = ("OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_btl_tcp_if_exclude")
 
 
 def variables(found: Found, environ: Mapping[str, str]) -> dict[str, str]:
@@ -32,33 +31,37 @@ def variables(found: Found, environ: Mapping[str, str]) -> dict[str, str]:
 
     - The libmpi of the mpirun that started us: a wheel's would else be taken under the system's mpirun.
     - On one host, shared memory and nothing else: the search for network devices takes Open MPI 5 a second.
+    - On several, of several networks those over which mpirun itself reaches the other hosts.
     - More ranks than processors: a waiting rank gives its processor to one that computes.
     """
     chosen = {}
-    if LIBRARY not in environ and (library := _launchers_library()):
+    daemon = find_daemon()
+    if daemon and LIBRARY not in environ and (library := _own_library(daemon)):
         chosen[LIBRARY] = str(library)
-    if found.local_size == found.size and not any(name in environ for name in _TRANSPORT):
-        chosen |= {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader"}  # vader: also an alias of 5's sm
-        chosen |= {"OMPI_MCA_mtl": "^ofi"} if found.launcher == "Open MPI 5" else {}
+    if found.launcher.startswith("Open MPI"):
+        chosen |= _transport(found, daemon, environ)
     if (found.local_size or 1) > (os.cpu_count() or 1) and "OMPI_MCA_mpi_yield_when_idle" not in environ:
         chosen["OMPI_MCA_mpi_yield_when_idle"] = "1"
     return chosen
 
 
-def _launchers_library() -> Path | None:
-    """Return the libmpi that belongs to the mpirun among this process's ancestors; None if it cannot be told."""
-    process = os.getppid()
-    while process > 1:
-        try:
-            program = Path(f"/proc/{process}/exe").readlink()
-            process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            return None
-        if library := _LIBRARIES.get(program.name):
-            prefix = program.parent.parent
-            folders = [prefix / "lib", prefix / "lib64", *sorted(prefix.glob("lib/*-linux-gnu"))]
-            return next((folder / library for folder in folders if (folder / library).exists()), None)
-    return None
+def _transport(found: Found, daemon: Daemon | None, environ: Mapping[str, str]) -> dict[str, str]:
+    if found.local_size == found.size:
+        if any(name in environ for name in _TRANSPORT):
+            return {}
+        only = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader"}  # vader: also an alias of 5's sm
+        return only | ({"OMPI_MCA_mtl": "^ofi"} if found.launcher == "Open MPI 5" else {})
+    if daemon and not any(name in environ for name in _NETWORKS) and (networks := routable_networks(daemon)):
+        return {_NETWORKS[0]: ",".join(networks)}
+    return {}
+
+
+def _own_library(daemon: Daemon) -> Path | None:
+    """Return the libmpi that belongs to the mpirun that started us; None if it cannot be told."""
+    library = _LIBRARIES["hydra" if "hydra" in daemon.program.name else "openmpi"]
+    prefix = daemon.program.parent.parent
+    folders = [prefix / "lib", prefix / "lib64", *sorted(prefix.glob("lib/*-linux-gnu"))]
+    return next((folder / library for folder in folders if (folder / library).exists()), None)
 
 
 def join(found: Found) -> "MpiPeers":

@@ -15,12 +15,14 @@ class Facts(TypedDict):
     Attributes:
         name: The host's name.
         host: What tells this host from every other: the name and the kernel's boot id.
+        folder: The current folder.
         cores: The processors that this rank may run on.
         devices: The visible devices of each kind, as the mask names them.
     """
 
     name: str
     host: str
+    folder: str
     cores: list[int]
     devices: dict[str, list[str]]
 

@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from unilaunch import environments
@@ -127,7 +128,10 @@ def _agree_on_rank(task: Task[RunSpec], found: Found, peers: Peers, environ: Map
     kinds = dict.fromkeys(kind for backend in task.backends for kind in backend.devices)
     wish = Wish(task.spec.device, sorted(kinds, key="cpu".__eq__) or ["cpu"], task.spec.threads)
     placement = _alike(lambda: place(wish, facts))[found.rank]
-    output = OutputFolder(task.spec.output_dir, world.rank, world.size, found.run_id)
+    # mpirun starts a rank in the home folder of a host that has not the current one.
+    own = facts[found.rank]["folder"] == facts[0]["folder"]
+    root = task.spec.output_dir if own else Path(facts[0]["folder"], task.spec.output_dir)
+    output = OutputFolder(root, world.rank, world.size, found.run_id)
     _, refused = _attempt(output.open)
     agree(peers, refused)
     world = replace(world, device=str(placement))

@@ -1,6 +1,7 @@
 """Functions to be run on every rank."""
 
 import os
+import time
 
 import unilaunch
 
@@ -19,3 +20,10 @@ def unwritable() -> object:
 def broken() -> None:
     """Fail."""
     raise ValueError("broken on purpose")
+
+
+def broken_on_node1() -> None:
+    """Fail on one host; wait for it in vain on the others."""
+    if unilaunch.init().host == "node1":
+        raise ValueError("broken on purpose")
+    time.sleep(60)

@@ -14,7 +14,8 @@ KINDS = ("cuda", "npu", "cpu")
 
 
 def _facts(host: str, cuda: list[str], cores: list[int] | None = None) -> Facts:
-    return Facts(name=host, host=f"{host} boot", cores=cores or [0, 1, 2, 3], devices={"cuda": cuda, "npu": []})
+    devices = {"cuda": cuda, "npu": []}
+    return Facts(name=host, host=f"{host} boot", folder="/", cores=cores or [0, 1, 2, 3], devices=devices)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,93 @@
+"""`unilaunch launch` over several hosts: what comes back to the launching host, shared file system or not."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cluster.conftest import MakeCluster
+from cluster.hosts import Cluster
+
+PROGRAMS = Path(__file__).parents[1] / "jobs" / "programs"
+DEADLINE = 60.0
+#: As in test_gcn_on_hosts: the hosts share this machine's processors.
+SHARING = ["--bind-to", "none", "-x", "OMPI_MCA_mpi_yield_when_idle=1", "--allow-run-as-root"]
+LAUNCH = [sys.executable, "-m", "unilaunch", "launch", *SHARING]
+#: Launches LaunchSpec(**argv[1]) and prints what comes back.
+CALL = """
+import json, sys, unilaunch
+spec = json.loads(sys.argv[1])
+result = unilaunch.launch(unilaunch.LaunchSpec(**spec, mpi=unilaunch.LaunchSpec.model_fields["mpi"].annotation(
+    allow_run_as_root=True, mpirun=sys.argv[2])))
+ranks = [[rank.rank, rank.host, rank.device, rank.returncode, rank.value] for rank in result.ranks]
+print(json.dumps({"returncode": result.returncode, "ranks": ranks, "failure": result.failure}))
+"""
+
+
+def _call(cluster: Cluster, mpirun: Path, folder: Path, **spec: Any) -> dict[str, Any]:
+    line = [sys.executable, "-c", CALL, json.dumps(spec), str(mpirun)]
+    job = cluster.run(0, line, folder, {"PYTHONPATH": str(PROGRAMS)}, deadline=DEADLINE)
+    said: dict[str, Any] = json.loads(job.stdout.splitlines()[-1])
+    return said
+
+
+def test_a_launch_over_three_unequal_hosts(
+    cluster: Cluster, mpirun: Path, curve: list[float], tmp_path: Path
+) -> None:  # fmt: skip
+    """The interpreter, PATH and PYTHONPATH are there without an -x; every slot has a rank."""
+    options = ["--hostfile", str(cluster.hostfile([1, 2, 1], tmp_path)), "--mpirun", str(mpirun)]
+    line = [*LAUNCH, *options, "--epochs", "20", "--data-dir", "data"]
+    job = cluster.run(0, line, tmp_path, deadline=DEADLINE).check()
+    assert (job.result["world_size"], job.result["num_hosts"]) == (4, 3)
+    np.testing.assert_allclose(job.result["loss"], curve, rtol=0, atol=1e-5)
+    assert "loss" in job.stdout
+
+
+def test_values_come_back_without_a_shared_file_system(
+    make_cluster: MakeCluster, mpirun: Path, tmp_path: Path
+) -> None:  # fmt: skip
+    """By rank, with the host that each really ran on; and they are written where the launch was."""
+    hosts = make_cluster(2, private=[tmp_path])
+    said = _call(
+        hosts, mpirun, tmp_path, target="package_of_functions:add", hosts="node1:2,node0:1",
+        options={"first": 2, "second": 3},
+    )  # fmt: skip
+    assert said["returncode"] == 0
+    # Open MPI 4 begins with the host that it is started on, whatever the list says.
+    order = ["node0", "node1", "node1"] if str(mpirun).startswith("/usr") else ["node1", "node1", "node0"]
+    assert [rank[1] for rank in said["ranks"]] == order
+    assert [rank[4]["sum"] for rank in said["ranks"]] == [5, 5, 5]
+    assert [rank[4]["variable"] for rank in said["ranks"]] == ["0", "1", "2"]
+    here = hosts.private(0, tmp_path) / "log_output"
+    for rank, host in enumerate(order):
+        assert json.loads((here / f"rank.{rank}" / "value.json").read_text())["rank"] == rank
+        assert (here / f"rank.{rank}" / "stdout").exists() == (host == "node0")
+
+
+def test_a_failure_comes_back_without_a_shared_file_system(
+    make_cluster: MakeCluster, mpirun: Path, tmp_path: Path
+) -> None:  # fmt: skip
+    """From a host where the launching one sees no file: who, where, why, and its exit code."""
+    hosts = make_cluster(2, private=[tmp_path])
+    said = _call(hosts, mpirun, tmp_path, target="package_of_functions:broken_on_node1", hosts="node0:1,node1:1")
+    assert said["returncode"] == 1
+    failure = said["failure"]
+    assert (failure["rank"], failure["host"], failure["error"]) == (1, "node1", "ValueError")
+    assert "broken_on_node1" in "".join(failure["traceback"])
+    here = hosts.private(0, tmp_path) / "log_output"
+    assert json.loads((here / "rank.1" / "failure.json").read_text())["host"] == "node1"
+
+
+def test_a_script_for_torchrun_on_two_hosts(cluster: Cluster, mpirun: Path, tmp_path: Path) -> None:
+    """Gloo finds rank 0 and the interface by itself."""
+    shutil.copy(PROGRAMS / "ddp.py", tmp_path)
+    options = ["-H", "node1:1,node0:2", "--mpirun", str(mpirun), "--console", "all"]
+    line = [*LAUNCH, *options, "ddp.py", "--", "--lr", "0.01"]
+    cluster.run(0, line, tmp_path, deadline=DEADLINE).check()
+    said = [(tmp_path / "log_output" / f"rank.{rank}" / "stdout").read_text() for rank in range(3)]
+    local = [0, 1, 0] if str(mpirun).startswith("/usr") else [0, 0, 1]
+    assert [text.partition(" elastic")[0] for text in said] == [f"{rank}/3 local {local[rank]}" for rank in range(3)]
+    assert len({text.splitlines()[0].partition("True")[2] for text in said}) == 1

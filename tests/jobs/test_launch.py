@@ -1,0 +1,142 @@
+"""`unilaunch launch` and `unilaunch.launch(spec)` on this host, under a real mpirun."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import unilaunch
+from jobs.mpirun import Finished, Launcher, alone, finish
+from unilaunch.launch_spec import MpiSpec
+
+PROGRAMS = Path(__file__).parent / "programs"
+OPTIONS = ["--allow-run-as-root", "--oversubscribe"]
+
+
+def _launch(launcher: Launcher, arguments: list[str], folder: Path) -> Finished:
+    return alone(["-m", "unilaunch", "launch", "--mpirun", str(launcher.path), *OPTIONS, *arguments], folder)
+
+
+def _spec(launcher: Launcher, folder: Path, **fields: object) -> unilaunch.LaunchSpec:
+    mpi = MpiSpec(mpirun=launcher.path, allow_run_as_root=True, oversubscribe=True)
+    return unilaunch.LaunchSpec.model_validate({"mpi": mpi, "output_dir": folder / "log_output", **fields})
+
+
+def test_the_line_that_is_shown_is_one_that_runs(launcher: Launcher, tmp_path: Path) -> None:
+    """Copied from --dry-run into a shell, it does what launch does, with the same curve."""
+    arguments = ["-n", "3", "--epochs", "4", "--data-dir", "data"]
+    shown = _launch(launcher, [*arguments, "--dry-run"], tmp_path).check()
+    assert not (tmp_path / "log_output").exists()
+    by_hand = finish(["sh", "-c", shown.stdout.splitlines()[0]], tmp_path, None, 60).check().result
+    launched = _launch(launcher, arguments, tmp_path).check()
+    assert launched.result["loss"] == by_hand["loss"]
+    assert launched.result["world_size"] == 3
+    assert len(list((tmp_path / "log_output" / "previous").iterdir())) == 1
+
+
+def test_a_program_can_launch(launcher: Launcher, tmp_path: Path) -> None:
+    """What comes back is the model's result, and how each rank ended."""
+    result = unilaunch.launch(_spec(launcher, tmp_path, nprocs=2, options={"epochs": 3, "data_dir": str(tmp_path)}))
+    assert (result.returncode, result.failure) == (0, None)
+    assert result.result
+    assert len(result.result["loss"]) == 3  # type: ignore[arg-type]
+    assert [(rank.rank, rank.device, rank.returncode) for rank in result.ranks] == [(0, "cpu", 0), (1, "cpu", 0)]
+    assert all((rank.log_dir / "stderr").exists() for rank in result.ranks)
+
+
+def test_the_first_failure_is_the_jobs(launcher: Launcher, tmp_path: Path) -> None:
+    """Its exit code, its traceback on the console, and nothing of the others'."""
+    job = _launch(launcher, ["-n", "3", str(PROGRAMS / "ending.py"), "--", "exit"], tmp_path)
+    assert job.returncode == 7
+    assert any(line.startswith("unilaunch: rank 1 on ") and "exit code 7" in line for line in job.refusals())
+    result = unilaunch.launch(_spec(launcher, tmp_path, nprocs=3, target=str(PROGRAMS / "ending.py"), args=["raise"]))
+    assert result.returncode == 1
+    assert result.failure
+    assert (result.failure["rank"], result.failure["message"]) == (1, "broken on purpose")
+
+
+def test_only_rank_0_is_shown(openmpi5: Launcher, tmp_path: Path) -> None:
+    """Unless all are asked for; every rank's output is kept."""
+    (tmp_path / "say.py").write_text("import os, sys\nsys.stdout.write('I am ' + os.environ['RANK'] + '\\n')\n")
+    shown = _launch(openmpi5, ["-n", "2", "say.py"], tmp_path).check().stdout
+    assert "I am 0" in shown
+    assert "I am 1" not in shown
+    assert (tmp_path / "log_output" / "rank.1" / "stdout").read_text() == "I am 1\n"
+    assert "I am 1" in _launch(openmpi5, ["-n", "2", "--console", "all", "say.py"], tmp_path).check().stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_job_once(launcher: Launcher, number: signal.Signals, tmp_path: Path) -> None:
+    """No rank outlives it, however often the user asks; 128 + N."""
+    (tmp_path / "wait.py").write_text(
+        "import os, time\nfrom pathlib import Path\nPath('pid.' + os.environ['RANK']).write_text(str(os.getpid()))\n"
+        "time.sleep(100)\n"
+    )
+    line = [sys.executable, "-m", "unilaunch", "launch", "--mpirun", str(launcher.path), *OPTIONS, "-n", "2", "wait.py"]
+    with subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as job:
+        deadline = time.monotonic() + 30
+        while len(pids := [file.read_text() for file in tmp_path.glob("pid.*")]) < 2 or not all(pids):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        for _ in range(3):
+            job.send_signal(number)
+            time.sleep(0.1)
+        assert job.wait(20) == 128 + number
+    time.sleep(0.2)
+    assert not [pid for pid in pids if _is_alive(int(pid))]
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["-n", "2", "missing.py"], "script missing.py: no such file"),
+    (["-n", "2", "--epoch", "3"], "did you mean --epochs?"),
+    (["-n", "2", "--mpirun", "/bin/true"], "expected Open MPI 4 or later, MPICH or Intel MPI"),
+    (["-n", "2", "--mpirun", "no-such-mpirun"], "--mpirun no-such-mpirun: no such program"),
+    (["-n", "3", "-H", "localhost:2"], "3 ranks and 2 slots"),
+    (["-n", "2", "--device", "cuda"], "0 cuda devices are visible"),
+    (["-n", "2", "--config", "none.toml"], "none.toml: cannot be read"),
+])  # fmt: skip
+def test_refusals_come_before_anything_starts(arguments: list[str], words: str, tmp_path: Path) -> None:
+    """One line, exit code 2, no output folder."""
+    job = alone(["-m", "unilaunch", "launch", "--allow-run-as-root", *arguments], tmp_path)
+    assert job.returncode == 2
+    (line,) = job.refusals()
+    assert words in line
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_spec_in_a_file(openmpi5: Launcher, tmp_path: Path) -> None:
+    """The whole job, mpirun's options too; the command line wins."""
+    (tmp_path / "job.toml").write_text(
+        f'nprocs = 2\nseed = 3\n[options]\nepochs = 2\ndata_dir = "data"\n'
+        f'[mpi]\nallow_run_as_root = true\nmpirun = "{openmpi5.path}"\n'
+    )
+    job = alone(["-m", "unilaunch", "launch", "--config", "job.toml", "--epochs", "3"], tmp_path).check()
+    assert (job.result["world_size"], job.result["seed"], len(job.result["loss"])) == (2, 3, 3)
+    spec = unilaunch.LaunchSpec.from_file(tmp_path / "job.toml")
+    assert (spec.nprocs, spec.options["epochs"], spec.mpi.allow_run_as_root) == (2, 2, True)
+
+
+@pytest.mark.parametrize("launcher_name", ["mpich", "intel"])
+def test_mpich_and_intel_mpi_are_launched_too(launcher_name: str, tmp_path: Path) -> None:
+    """By their own words."""
+    mpiexec = Path(__file__).parents[2] / ".mpi" / launcher_name / "bin" / "mpiexec"
+    if not mpiexec.exists():
+        pytest.skip(f"no {mpiexec}: see .ci/run")
+    arguments = ["-n", "2", "--epochs", "3", "--data-dir", "data", "--mpirun", str(mpiexec)]
+    job = alone(["-m", "unilaunch", "launch", *arguments], tmp_path).check()
+    assert job.result["launcher"] == {"mpich": "MPICH", "intel": "Intel MPI"}[launcher_name]
+    shown = alone(["-m", "unilaunch", "launch", *arguments, "--dry-run", "--json"], tmp_path).check()
+    assert json.loads(shown.stdout)["mpirun"]["launcher"] == job.result["launcher"]

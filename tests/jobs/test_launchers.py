@@ -1,0 +1,92 @@
+"""Every launcher that can be had here, on both frameworks: the same ranks, and the loss curve of one process."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jobs.mpirun import alone, finish
+
+BIN = Path(sys.executable).parent
+MPI = Path(__file__).parents[2] / ".mpi"
+MAIN = Path(__file__).parents[2] / "unilaunch" / "__main__.py"
+#: The line before `-m unilaunch run`, for 2 ranks; and what result.json calls it.
+LAUNCHERS: dict[str, tuple[list[str], str]] = {
+    "torchrun": ([str(BIN / "torchrun"), "--nproc-per-node", "2", "-m", "unilaunch"], "torchrun"),
+    "msrun": (
+        [str(BIN / "msrun"), "--worker_num", "2", "--local_worker_num", "2", "--join", "True", "--log_dir", "msrun",
+         str(MAIN)],
+        "msrun",
+    ),
+    "prterun": (
+        [str(BIN / "prterun"), "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable, "-m", "unilaunch"],
+        "PMIx",
+    ),
+    "MPICH": ([str(MPI / "mpich" / "bin" / "mpiexec"), "-n", "2", sys.executable, "-m", "unilaunch"], "MPICH"),
+    "Intel MPI": ([str(MPI / "intel" / "bin" / "mpiexec"), "-n", "2", sys.executable, "-m", "unilaunch"], "Intel MPI"),
+}  # fmt: skip
+RUN = ["run", "--epochs", "10", "--data-dir", "data"]
+
+
+@pytest.fixture(scope="module")
+def curve(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """The losses of one process."""
+    losses: list[float] = alone(["-m", "unilaunch", *RUN], tmp_path_factory.mktemp("alone")).check().result["loss"]
+    return losses
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_the_same_training_under_each_launcher(
+    launcher: str, backend: str, curve: list[float], tmp_path: Path
+) -> None:  # fmt: skip
+    """Through its MPI where it has one, and over sockets where it has none."""
+    line, name = LAUNCHERS[launcher]
+    if not Path(line[0]).exists():
+        pytest.skip(f"no {line[0]}: see .ci/run")
+    result = finish([*line, *RUN, "--backend", backend], tmp_path, None, 120).check().result
+    assert (result["world_size"], result["launcher"], result["backend"]) == (2, name, backend)
+    np.testing.assert_allclose(result["loss"], curve, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "MPICH"])
+def test_a_script_for_torchrun_under_other_launchers(launcher: str, tmp_path: Path) -> None:
+    """Torchrun serves the store itself; under the others unilaunch does."""
+    line, _ = LAUNCHERS[launcher]
+    if not Path(line[0]).exists():
+        pytest.skip(f"no {line[0]}: see .ci/run")
+    script = Path(__file__).parent / "programs" / "ddp.py"
+    finish([*line, "run", str(script), "--", "--lr", "0.01"], tmp_path, None, 120).check()
+    said = [(tmp_path / "log_output" / f"rank.{rank}" / "stdout").read_text() for rank in range(2)]
+    assert [text.partition(" elastic")[0] for text in said] == ["0/2 local 0", "1/2 local 1"]
+
+
+# (msrun's workers write into msrun's own logs.)
+@pytest.mark.parametrize("launcher", [*(name for name in LAUNCHERS if name != "msrun"), "none"])
+def test_explain_names_the_launcher(launcher: str, tmp_path: Path) -> None:
+    """Inside a job and without one; rank 0 shows the rest."""
+    if launcher == "none":
+        job = alone(["-m", "unilaunch", "explain"], tmp_path)
+        name = "none"
+    else:
+        line, name = LAUNCHERS[launcher]
+        if not Path(line[0]).exists():
+            pytest.skip(f"no {line[0]}: see .ci/run")
+        job = finish([*line, "explain"], tmp_path, None, 60)
+    assert f"launcher: {name}" in job.stdout
+    assert "mindspore would find" in job.stdout
+
+
+def test_torchruns_variables_in_the_shell_do_not_count_under_mpirun(tmp_path: Path) -> None:
+    """The job has mpirun's ranks; explain says why, and what a program would find."""
+    left = {
+        "RANK": "0", "WORLD_SIZE": "8", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "8", "MASTER_ADDR": "gone.invalid",
+        "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "old", "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }  # fmt: skip
+    line = [str(BIN / "mpirun"), "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable, "-m", "unilaunch"]
+    script = Path(__file__).parent / "programs" / "ddp.py"
+    finish([*line, "run", str(script), "--", "--lr", "0.01"], tmp_path, left, 60).check()
+    shown = finish([*line, "explain"], tmp_path, left, 60).check().stdout
+    assert "rank 0 of 2" in shown
+    assert "ignored  torchrun: rank 0 of 8" in shown
+    assert "openmpi is the nearest of this process's ancestors" in shown
