@@ -78,5 +78,5 @@ def test_help_shows_every_option_with_its_default(tmp_path: Path) -> None:
     """The core's and the model's, and what may be chosen."""
     done = _unilaunch(["run", "--help"], tmp_path)
     assert done.returncode == 0
-    for words in ("--backend", "--epochs", "(default: 200)", "{auto,cpu,cuda,npu}", "--no-normalize-features"):
+    for words in ("--backend", "--epochs", "gcn 200, mnist 1", "{auto,cpu,cuda,npu}", "--no-normalize-features"):
         assert words in done.stdout
