@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from cluster.conftest import MakeCluster
 from cluster.hosts import Cluster
@@ -20,8 +21,8 @@ LAUNCH = [sys.executable, "-m", "unilaunch", "launch", *SHARING]
 CALL = """
 import json, sys, unilaunch
 spec = json.loads(sys.argv[1])
-result = unilaunch.launch(unilaunch.LaunchSpec(**spec, mpi=unilaunch.LaunchSpec.model_fields["mpi"].annotation(
-    allow_run_as_root=True, mpirun=sys.argv[2])))
+mpi = {"allow_run_as_root": True, "mpirun": sys.argv[2], **spec.pop("mpi", {})}
+result = unilaunch.launch(unilaunch.LaunchSpec(**spec, mpi=mpi))
 ranks = [[rank.rank, rank.host, rank.device, rank.returncode, rank.value] for rank in result.ranks]
 print(json.dumps({"returncode": result.returncode, "ranks": ranks, "failure": result.failure}))
 """
@@ -91,3 +92,22 @@ def test_a_script_for_torchrun_on_two_hosts(cluster: Cluster, mpirun: Path, tmp_
     local = [0, 1, 0] if str(mpirun).startswith("/usr") else [0, 0, 1]
     assert [text.partition(" elastic")[0] for text in said] == [f"{rank}/3 local {local[rank]}" for rank in range(3)]
     assert len({text.splitlines()[0].partition("True")[2] for text in said}) == 1
+
+
+@pytest.mark.parametrize("map_by", ["slot", "node", "ppr:1:node"])
+def test_ranks_go_where_the_plan_says(cluster: Cluster, mpirun: Path, map_by: str, tmp_path: Path) -> None:
+    """Uneven and round-robin: the table of --dry-run is what mpirun does, and local and node ranks follow the hosts."""
+    nprocs = 3 if map_by.startswith("ppr") else 5
+    options = ["--hosts", "node0:2,node1:3,node2:1", "-n", str(nprocs), "--map-by", map_by, "--mpirun", str(mpirun)]
+    shown = cluster.run(0, [*LAUNCH, *options, "--dry-run", "--json"], tmp_path, deadline=DEADLINE).check()
+    planned = [row["host"] for row in json.loads(shown.stdout)["ranks"]]
+    mpi = {"map_by": map_by, "bind_to": "none"}
+    said = _call(
+        cluster, mpirun, tmp_path, target="package_of_functions:place", nprocs=nprocs,
+        hosts="node0:2,node1:3,node2:1", mpi=mpi,
+    )  # fmt: skip
+    assert [rank[1] for rank in said["ranks"]] == planned
+    order = list(dict.fromkeys(planned))
+    for rank, host in enumerate(planned):
+        value = said["ranks"][rank][4]
+        assert value == [host, planned[:rank].count(host), planned.count(host), order.index(host), len(order)]

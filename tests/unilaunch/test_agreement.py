@@ -26,10 +26,11 @@ def test_agreed_when_nobody_refuses() -> None:
 
 
 def test_the_lowest_ranks_refusal_is_everyones() -> None:
-    """Its words and its exit code."""
+    """Its words and its exit code, and whose they are where not all refuse."""
     with pytest.raises(RefusedTogetherError, match="the first") as refusal:
-        agree(_Table([None, ["the first", 1]], [["another", 2]]), InputError("mine"))
+        agree(_Table([None, ["the first", 1, "a"]], [["another", 2, "b"]]), InputError("mine"))
     assert refusal.value.exit_code == 1
+    assert str(refusal.value) == "rank 1 on a: the first"
 
 
 @pytest.mark.parametrize(("error", "code"), [(InputError("no"), 2), (RendezvousError("no"), 1)])

@@ -245,6 +245,7 @@ def _run_program(rank: _Rank, rendezvous: Rendezvous) -> None:
     if task.target.kind == "function":
         output.write_value(value)
         rank.report.send(value=value)
+    gc.collect()  # torch's threads can abort an interpreter that ends while DistributedDataParallel's cycles hold them
     rank.peers.share(None)  # rank 0 serves the others' store: nobody leaves before all have come to their end
 
 

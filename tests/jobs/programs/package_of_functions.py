@@ -27,3 +27,9 @@ def broken_on_node1() -> None:
     if unilaunch.init().host == "node1":
         raise ValueError("broken on purpose")
     time.sleep(60)
+
+
+def place() -> list[object]:
+    """Return where this rank is among the others."""
+    world = unilaunch.init()
+    return [world.host, world.local_rank, world.local_size, world.node_rank, world.num_hosts]
