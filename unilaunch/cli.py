@@ -57,8 +57,13 @@ def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     from unilaunch.launch_spec import LaunchSpec
 
     given = _fields(arguments)
-    dry_run, as_json = given.pop("dry_run"), given.pop("json")
-    plan = make_plan(read_task(LaunchSpec, given, environ), environ)
+    dry_run, as_json, kind = given.pop("dry_run"), given.pop("json"), given.pop("emit")
+    plan = make_plan(read_task(LaunchSpec, given, environ), environ, starting=not kind)
+    if kind:
+        from unilaunch.job.emit import emit
+
+        sys.stdout.write(emit(plan, str(kind)))
+        return 0
     if dry_run or as_json:
         from unilaunch.job.show import show_plan
 

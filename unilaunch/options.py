@@ -35,6 +35,7 @@ An option wins over the environment, the environment over the file.
   unilaunch launch --hostfile hosts --dataset cora --backend mindspore
   unilaunch launch -n 8 -H a:4,b:4 train.py -- --lr 0.1
   unilaunch launch -n 8 --hostfile hosts --dry-run
+  unilaunch launch -n 8 --hostfile hosts --emit sbatch > job.sh && sbatch job.sh
 
 mpirun's options are understood in the single-dash forms too: -np 8 -bind-to none -mca K V -x NAME=VALUE.
 """,
@@ -170,6 +171,8 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
     _add_options(whole, LaunchSpec, leave_out={*RunSpec.model_fields, "options", "mpi"})
     whole.add_argument("--dry-run", action="store_true", help="show the mpirun line and where every rank goes")
     whole.add_argument("--json", action="store_true", help="show that as JSON")
+    whole.add_argument("--emit", choices=("sbatch", "mpijob", "rankfile"), default=None,
+                       help="write a job file instead, for Slurm, Kubernetes or mpirun")  # fmt: skip
     mpi = parser.add_argument_group("mpirun's own options, translated to the version that is found")
     mpi.add_argument("--mca", dest="mpi.mca", nargs=2, action="append", metavar=("K", "V"), default=argparse.SUPPRESS,
                      help="an MCA parameter of Open MPI")  # fmt: skip

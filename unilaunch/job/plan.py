@@ -42,18 +42,28 @@ class Plan:
         mpirun: With which mpirun.
         line: The command line, word by word.
         rows: Where each rank goes, by rank.
-        several: More than one host.
+        request: What the command line was made from.
     """
 
     task: Task[LaunchSpec]
     mpirun: Mpirun
     line: tuple[str, ...]
     rows: tuple[Row, ...]
-    several: bool
+    request: Request
+
+    @property
+    def several(self) -> bool:
+        """More than one host."""
+        return self.request.several
 
 
-def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str]) -> Plan:
+def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], *, starting: bool = True) -> Plan:
     """Check a launch, and return what it will do.
+
+    Args:
+        task: What the ranks are to do.
+        environ: The process's environment.
+        starting: It is this user who will start it, from here.
 
     Raises:
         UnilaunchError: It cannot be done.
@@ -80,13 +90,20 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str]) -> Plan:
         program=tuple(program_line(task, sys.executable)),
         environ=environ,
     )
-    if mpirun.launcher == "Open MPI":
+    if starting and mpirun.launcher == "Open MPI":
         openmpi.check_root(request, os.geteuid())
-        line = openmpi.write(request)
-    else:
-        line = hydra.write(request)
+    line = write(request)
     rows = tuple(_rows(task, names, here, visible_devices(environ)))
-    return Plan(task, mpirun, tuple(line), rows, several)
+    return Plan(task, mpirun, tuple(line), rows, request)
+
+
+def write(request: Request) -> list[str]:
+    """Return the command line in the words of the mpirun that was found.
+
+    Raises:
+        LauncherError: It has no word for something that was asked for.
+    """
+    return openmpi.write(request) if request.mpirun.launcher == "Open MPI" else hydra.write(request)
 
 
 def _hosts(spec: LaunchSpec) -> tuple[Host, ...]:

@@ -41,7 +41,7 @@ def mpi(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def _plan(words: str, environ: Mapping[str, str] | None = None) -> Plan:
     given: dict[str, Any] = parse(["launch", *shlex.split(words)])
-    for name in ("command", "dry_run", "json"):
+    for name in ("command", "dry_run", "json", "emit"):
         given.pop(name, None)
     return make_plan(read_task(LaunchSpec, given, environ or {}), environ or {})
 

@@ -1,0 +1,121 @@
+"""The job files of other engines: what is in them, and that they are of the form that the engine reads."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from unilaunch.errors import SpecError
+from unilaunch.job import plan as planning
+from unilaunch.job.emit import emit
+from unilaunch.job.mpirun import Mpirun
+from unilaunch.job.plan import Plan, make_plan
+from unilaunch.launch_spec import LaunchSpec
+from unilaunch.options import parse
+from unilaunch.task import read_task
+
+
+@pytest.fixture(autouse=True)
+def _open_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Mpirun(Path("/mpi/bin/mpirun"), "Open MPI", (4, 1))
+    monkeypatch.setattr(planning, "find_mpirun", lambda *_: found)
+    monkeypatch.setattr(planning, "count_cores", lambda: 4)
+
+
+def _plan(words: str) -> Plan:
+    given: dict[str, Any] = parse(["launch", *shlex.split(words)])
+    for name in ("command", "dry_run", "json", "emit"):
+        given.pop(name)
+    return make_plan(read_task(LaunchSpec, given, {}), {"PATH": "/bin"}, starting=False)
+
+
+def _directives(script: str) -> dict[str, str]:
+    lines = [line.removeprefix("#SBATCH --") for line in script.splitlines() if line.startswith("#SBATCH")]
+    return dict(line.split("=", 1) for line in lines)
+
+
+def test_even_hosts_for_slurm() -> None:
+    """Srun deals the ranks out as the plan does."""
+    script = emit(_plan("-n 4 -H a:2,b:2 --epochs 3"), "sbatch")
+    assert _directives(script) == {
+        "job-name": "unilaunch-gcn", "ntasks": "4", "nodes": "2", "nodelist": "a,b", "ntasks-per-node": "2",
+        "output": "%x-%j.out",
+    }  # fmt: skip
+    assert script.splitlines()[0] == "#!/bin/bash"
+    assert script.splitlines()[-1].startswith("exec srun ")
+    assert script.endswith("-m unilaunch run gcn --backend torch --console rank0 --epochs 3\n")
+
+
+def test_uneven_hosts_for_slurm() -> None:
+    """Rank by rank: Slurm would deal them out evenly."""
+    script = emit(_plan("-n 3 -H a:2,b:1"), "sbatch")
+    assert "printf '%s\\n' a a b >" in script
+    assert "exec srun --distribution=arbitrary" in script
+    assert "ntasks-per-node" not in _directives(script)
+
+
+def test_mpirun_for_slurm_if_its_options_are_given() -> None:
+    """On the hosts that Slurm has allocated."""
+    last = emit(_plan("-n 2 --bind-to none -x 'A=b c'"), "sbatch").splitlines()
+    assert last[-1].startswith("exec /mpi/bin/mpirun -n 2 --bind-to none")
+    assert "-H" not in shlex.split(last[-1])
+    assert "export A='b c'" in last
+
+
+@pytest.mark.parametrize("kind", ["sbatch", "mpijob", "rankfile"])
+def test_the_spec_is_inside(kind: str, tmp_path: Path) -> None:
+    """And can be given back: the file that it makes is the same."""
+    plan = _plan("-n 4 -H a:2,b:2 --epochs 3 --seed 7")
+    text = emit(plan, kind)
+    line = next(line for line in text.splitlines() if '"epochs": 3' in line)
+    (tmp_path / "spec.json").write_text(line[line.index("{") : line.rindex("}") + 1])
+    again = _plan(f"--config {tmp_path}/spec.json")
+    assert (again.task.options, again.task.spec.seed, again.rows) == (plan.task.options, 7, plan.rows)
+    assert json.loads(line[line.index("{") : line.rindex("}") + 1])["nprocs"] == 4
+
+
+#: The fields of kubeflow.org/v2beta1's MPIJob that a manifest may have, from its published schema.
+FIELDS = {
+    "spec": {"launcherCreationPolicy", "mpiImplementation", "mpiReplicaSpecs", "runLauncherAsWorker", "runPolicy",
+             "slotsPerWorker", "sshAuthMountPath"},
+    "runPolicy": {"activeDeadlineSeconds", "backoffLimit", "cleanPodPolicy", "managedBy", "schedulingPolicy", "suspend",
+                  "ttlSecondsAfterFinished"},
+    "replica": {"replicas", "restartPolicy", "template"},
+}  # fmt: skip
+
+
+def test_a_manifest_for_kubernetes() -> None:
+    """Of the published schema's fields; the operator tells mpirun where the workers are."""
+    manifest = yaml.safe_load(emit(_plan("-n 4 -H a:2,b:2 --epochs 3"), "mpijob"))
+    assert (manifest["apiVersion"], manifest["kind"]) == ("kubeflow.org/v2beta1", "MPIJob")
+    spec = manifest["spec"]
+    assert set(spec) <= FIELDS["spec"]
+    assert set(spec["runPolicy"]) <= FIELDS["runPolicy"]
+    assert (spec["slotsPerWorker"], spec["mpiImplementation"]) == (2, "OpenMPI")
+    launcher, worker = spec["mpiReplicaSpecs"]["Launcher"], spec["mpiReplicaSpecs"]["Worker"]
+    assert set(launcher) | set(worker) <= FIELDS["replica"]
+    assert (launcher["replicas"], worker["replicas"]) == (1, 2)
+    command = launcher["template"]["spec"]["containers"][0]["command"]
+    assert command[:3] == ["mpirun", "-n", "4"]
+    assert "-H" not in command
+    assert "-x" not in command
+    assert command[command.index("python") :][:4] == ["python", "-m", "unilaunch", "run"]
+
+
+def test_workers_of_a_manifest_are_alike() -> None:
+    """All workers of an MPIJob have as many slots."""
+    with pytest.raises(SpecError, match="every worker has the same number of ranks, not a: 2, b: 1"):
+        emit(_plan("-n 3 -H a:2,b:1"), "mpijob")
+
+
+def test_a_rankfile() -> None:
+    """Rank by rank; refused where only mpirun can tell."""
+    text = emit(_plan("-n 3 -H a:2,b:1 --map-by node"), "rankfile")
+    assert [line for line in text.splitlines() if not line.startswith("#")] == [
+        "rank 0=a slot=0", "rank 1=b slot=0", "rank 2=a slot=1",
+    ]  # fmt: skip
+    with pytest.raises(SpecError, match="only mpirun can tell"):
+        emit(_plan("-n 3 -H a:2,b:1 --map-by seq"), "rankfile")

@@ -1,0 +1,75 @@
+"""A manifest for Kubernetes' MPI Operator (kubeflow.org/v2beta1)."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import yaml
+
+from unilaunch.errors import SpecError
+from unilaunch.job.emit.spec_line import spec_json
+from unilaunch.job.plan import Plan, write
+
+#: What a pod asks for, by kind of device.
+RESOURCES = {"cuda": "nvidia.com/gpu", "npu": "huawei.com/Ascend910"}
+IMAGE = "IMAGE"
+_IMPLEMENTATIONS = {"Open MPI": "OpenMPI", "MPICH": "MPICH", "Intel MPI": "Intel"}
+
+
+def lines(plan: Plan) -> Iterator[str]:
+    """Give the manifest's lines; the operator makes the workers, and tells mpirun where they are.
+
+    Raises:
+        SpecError: The hosts have different numbers of ranks: all workers of a job have as many slots.
+    """
+    hosts = Counter(row.host for row in plan.rows)
+    if len(set(hosts.values())) > 1:
+        some = ", ".join(f"{host}: {number}" for host, number in list(hosts.items())[:4])
+        raise SpecError(f"--emit mpijob: every worker has the same number of ranks, not {some}")
+    yield f"# Written by unilaunch launch --emit mpijob. Put an image that has unilaunch in it in place of {IMAGE}:"
+    yield "# python and mpirun are then the image's."
+    yield yaml.safe_dump(manifest(plan, len(hosts), next(iter(hosts.values()))), sort_keys=False, width=4096).rstrip()
+
+
+def manifest(plan: Plan, workers: int, slots: int) -> dict[str, Any]:
+    """Return the MPIJob as nested fields.
+
+    Args:
+        plan: What to start.
+        workers: Number of workers.
+        slots: Ranks of each.
+    """
+    program = ("python", *plan.request.program[1:])
+    inside = replace(plan.request, hosts=(), hostfile=None, program=program, environ={})  # the pods have their own
+    command = ["mpirun", *write(inside)[1:]]
+    kind = plan.rows[0].device.partition(":")[0]
+    limits = {RESOURCES[kind]: slots} if kind in RESOURCES else {}
+    worker = {"name": "worker", "image": IMAGE} | ({"resources": {"limits": limits}} if limits else {})
+    return {
+        "apiVersion": "kubeflow.org/v2beta1",
+        "kind": "MPIJob",
+        "metadata": {
+            "name": f"unilaunch-{_dns_name(plan.task.target.name)}",
+            "annotations": {"unilaunch/spec": spec_json(plan)},
+        },
+        "spec": {
+            "slotsPerWorker": slots,
+            "runPolicy": {"cleanPodPolicy": "Running"},
+            "mpiImplementation": _IMPLEMENTATIONS[plan.mpirun.launcher],
+            "mpiReplicaSpecs": {
+                "Launcher": _replica(1, {"name": "launcher", "image": IMAGE, "command": command}),
+                "Worker": _replica(workers, worker),
+            },
+        },
+    }
+
+
+def _replica(number: int, container: dict[str, Any]) -> dict[str, Any]:
+    return {"replicas": number, "template": {"spec": {"containers": [container]}}}
+
+
+def _dns_name(text: str) -> str:
+    """Return a name that Kubernetes takes: lower-case letters, digits and dashes."""
+    name = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in text.lower())
+    return name.strip("-")[:40] or "job"
