@@ -1,0 +1,122 @@
+"""A Slurm of two nodes on this machine: its daemons, started as plain processes in a temporary folder."""
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "sinfo")
+#: Slurm's daemons stand where a plain user's PATH does not look.
+SEARCH = f"/usr/sbin:/sbin:{os.environ['PATH']}"  # noqa: TID251
+CONFIGURATION = """
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+CryptoType=crypto/munge
+SlurmctldPort={control}
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool.%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerType=sched/builtin
+ReturnToService=2
+MpiDefault=none
+SwitchType=switch/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+KillOnBadExit=1
+InactiveLimit=0
+SlurmdParameters=config_overrides
+{nodes}
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES
+"""
+
+
+def lacking() -> str:
+    """Return what this machine lacks for a Slurm; nothing if it lacks nothing."""
+    missing = [program for program in PROGRAMS if not shutil.which(program, path=SEARCH)]
+    return "root" if os.geteuid() else ", ".join(missing)
+
+
+@contextmanager
+def slurm_cluster(folder: Path, nodes: int = 2) -> Iterator[Mapping[str, str]]:
+    """Run a Slurm while the block runs; give the variables with which srun and sbatch find it."""
+    names = [f"n{index}" for index in range(nodes)]
+    _configure(folder, names)
+    started = [_start(["munged", "--foreground", "--force", *_munge(folder)])]
+    try:
+        _await((folder / "munge.socket").exists)
+        environ = {"SLURM_CONF": str(folder / "slurm.conf")}
+        started.append(_start(["slurmctld", "-D", "-c", "-f", environ["SLURM_CONF"]]))
+        started += [_start(["slurmd", "-D", "-N", name, "-f", environ["SLURM_CONF"]]) for name in names]
+        _await(lambda: _idle(environ) == nodes)
+        yield environ
+    finally:
+        for process in reversed(started):
+            process.terminate()
+        for process in started:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _configure(folder: Path, names: list[str]) -> None:
+    folder.chmod(0o755)
+    (folder / "state").mkdir()
+    (folder / "munge.key").write_bytes(os.urandom(1024))
+    (folder / "munge.key").chmod(0o400)
+    host = socket.gethostname()
+    lines = []
+    for name in names:
+        (folder / f"spool.{name}").mkdir()
+        lines.append(f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={_free_port()} CPUs=4 State=UNKNOWN")
+    text = CONFIGURATION.format(host=host, folder=folder, control=_free_port(), nodes="\n".join(lines))
+    (folder / "slurm.conf").write_text(text)
+
+
+def _munge(folder: Path) -> list[str]:
+    files = {"key-file": "munge.key", "socket": "munge.socket", "pid-file": "munged.pid", "log-file": "munged.log"}
+    return [f"--{option}={folder / name}" for option, name in (files | {"seed-file": "munge.seed"}).items()]
+
+
+def _start(line: list[str]) -> subprocess.Popen[bytes]:
+    program = shutil.which(line[0], path=SEARCH)
+    assert program
+    return subprocess.Popen(
+        [program, *line[1:]], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+
+def _idle(environ: Mapping[str, str]) -> int:
+    done = subprocess.run(
+        ["sinfo", "-h", "-N", "-o", "%T"], env={**os.environ, **environ}, capture_output=True, text=True, check=False,  # noqa: TID251
+        timeout=20,
+    )  # fmt: skip
+    return done.stdout.split().count("idle")
+
+
+def _await(condition: object) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "Slurm does not come up"
+        time.sleep(0.1)
+
+
+def _free_port() -> int:
+    with socket.create_server(("", 0)) as free:
+        return int(free.getsockname()[1])

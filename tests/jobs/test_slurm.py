@@ -1,0 +1,98 @@
+"""Slurm for real: srun's ranks on two nodes, and batch files that are really submitted."""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jobs.mpirun import Finished, alone, finish
+from jobs.slurm import lacking, slurm_cluster
+
+PROGRAMS = Path(__file__).parent / "programs"
+UNILAUNCH = [sys.executable, "-m", "unilaunch"]
+RUN = ["run", "--epochs", "10", "--data-dir", "data"]
+ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
+    """Two nodes."""
+    if missing := lacking():
+        pytest.skip(f"no Slurm can be started here: this machine lacks {missing}")
+    with slurm_cluster(tmp_path_factory.mktemp("slurm")) as environ:
+        yield environ
+
+
+@pytest.fixture(scope="module")
+def curve(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """The losses of one process."""
+    losses: list[float] = alone([*UNILAUNCH[1:], *RUN], tmp_path_factory.mktemp("alone")).check().result["loss"]
+    return losses
+
+
+def _srun(options: str, program: list[str], folder: Path, slurm: Mapping[str, str]) -> Finished:
+    return finish(["srun", *options.split(), *UNILAUNCH, *program], folder, dict(slurm), 100)
+
+
+@pytest.mark.parametrize("options", ["-N 2 -n 3", "-N 1 -n 2"])
+def test_the_same_training_under_srun(
+    options: str, backend: str, slurm: Mapping[str, str], curve: list[float], tmp_path: Path
+) -> None:
+    """On unequal nodes; srun brings no MPI here, so the ranks speak over sockets."""
+    result = _srun(options, [*RUN, "--backend", backend], tmp_path, slurm).check().result
+    assert (result["world_size"], result["launcher"]) == (int(options[-1]), "Slurm")
+    np.testing.assert_allclose(result["loss"], curve, rtol=0, atol=1e-5)
+
+
+def test_a_script_for_torchrun_under_srun(slurm: Mapping[str, str], tmp_path: Path) -> None:
+    """Unchanged."""
+    _srun("-N 2 -n 3", ["run", str(PROGRAMS / "ddp.py"), "--", "--lr", "0.01"], tmp_path, slurm).check()
+    said = [(tmp_path / "log_output" / f"rank.{rank}" / "stdout").read_text() for rank in range(3)]
+    assert [text.partition(" local")[0] for text in said] == ["0/3", "1/3", "2/3"]
+    assert len({text.splitlines()[0].partition("True")[2] for text in said}) == 1
+
+
+def test_a_failure_under_srun_ends_the_job(slurm: Mapping[str, str], tmp_path: Path) -> None:
+    """The others lose their rank at once."""
+    job = _srun("-N 2 -n 3", ["run", str(PROGRAMS / "ending.py"), "--", "exit"], tmp_path, slurm)
+    assert job.returncode != 0
+    assert job.seconds < 30
+    assert '"exit_code": 7' in (tmp_path / "log_output" / "rank.1" / "failure.json").read_text()
+
+
+def test_explain_in_a_batch_script_and_in_a_step(slurm: Mapping[str, str], tmp_path: Path) -> None:
+    """The script is no task of anybody's, though it has SLURM_NTASKS."""
+    shown = _srun("-N 2 -n 2", ["explain"], tmp_path, slurm).check().stdout
+    assert "rank 0 of 2" in shown
+    assert "launcher: Slurm" in shown
+    script = "#!/bin/bash\n" + " ".join([*UNILAUNCH, "explain"]) + "\n"
+    assert "rank 0 of 1" in _submit(script, slurm, tmp_path, "-n 2")
+    assert "launcher: none" in (tmp_path / "out").read_text()
+
+
+def _submit(script: str, slurm: Mapping[str, str], folder: Path, options: str = "") -> str:
+    (folder / "job.sh").write_text(script)
+    line = ["sbatch", "-W", "-o", str(folder / "out"), *options.split(), str(folder / "job.sh")]
+    done = finish(line, folder, {**slurm, **ROOT}, 100)
+    said = (folder / "out").read_text()
+    assert done.returncode == 0, said
+    return said
+
+
+@pytest.mark.parametrize("options", [["-H", "n0:2,n1:1"], ["-H", "n0:1,n1:1"], ["--bind-to", "none"]])
+def test_the_batch_file_that_launch_writes_is_submitted(
+    options: list[str], slurm: Mapping[str, str], curve: list[float], tmp_path: Path
+) -> None:
+    """Srun on unequal and on equal nodes; mpirun in the allocation, where one of its options was asked for."""
+    size = 3 if "n0:2,n1:1" in options else 2
+    mpirun = ["--mpirun", "/usr/bin/mpirun"] if "--bind-to" in options else []
+    arguments = ["launch", "-n", str(size), *options, *mpirun, "--emit", "sbatch", *RUN[1:]]
+    script = alone(["-m", "unilaunch", *arguments], tmp_path).check().stdout
+    assert re.search("^exec (srun|/usr/bin/mpirun) ", script, re.MULTILINE)
+    said = _submit(script, slurm, tmp_path)
+    job = Finished(0, said, "", 0.0, tmp_path)
+    assert job.result["world_size"] == size
+    np.testing.assert_allclose(job.result["loss"], curve, rtol=0, atol=1e-5)
