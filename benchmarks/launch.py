@@ -89,9 +89,8 @@ def _run(line: list[str], size: int) -> tuple[float, float]:
         )  # fmt: skip
         end = time.monotonic()
         said = done.stdout + "".join(log.read_text() for log in Path(folder, "msrun").glob("worker_*.log"))
-    moments = {
-        float(text.split()[1]) for text in said.splitlines() if text.startswith("PAST ")
-    }  # msrun shows some twice
+    # A set: msrun shows some workers' output twice.
+    moments = {float(text.split()[1]) for text in said.splitlines() if text.startswith("PAST ")}
     if len(moments) != size:
         raise RuntimeError(f"{' '.join(line)}: {len(moments)} of {size} ranks came so far\n{said}{done.stderr}")
     return max(moments) - begin, end - begin

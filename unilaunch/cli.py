@@ -36,6 +36,11 @@ def _do(arguments: Sequence[str], environ: Mapping[str, str], started: float) ->
             return run(lambda: read_task(RunSpec, _fields(arguments), environ), environ, started)
         case "launch":
             return _launch(arguments, environ)
+        case "doctor":
+            from unilaunch.doctor.checkup import doctor
+            from unilaunch.launch_spec import LaunchSpec
+
+            return doctor(validate(LaunchSpec, _fields(arguments), {}), environ)
         case "explain":
             from unilaunch.explain import explain
 

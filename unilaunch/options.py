@@ -39,6 +39,11 @@ An option wins over the environment, the environment over the file.
 
 mpirun's options are understood in the single-dash forms too: -np 8 -bind-to none -mca K V -x NAME=VALUE.
 """,
+    "doctor": """examples:
+  unilaunch doctor
+  unilaunch doctor --hostfile hosts
+  unilaunch doctor -H a:4,b:4 --mpirun /opt/openmpi/bin/mpirun
+""",
     "explain": """examples:
   unilaunch explain
   mpirun -n 2 python -m unilaunch explain
@@ -47,6 +52,7 @@ mpirun's options are understood in the single-dash forms too: -np 8 -bind-to non
 HELP = {
     "run": "be one rank: the one that the launcher assigned, or under no launcher the only one",
     "launch": "check everything, then start all ranks with mpirun, wait and report",
+    "doctor": "check the hosts before a run, through the mpirun that it will use; show only what is wrong",
     "explain": "show which launcher was seen, by which variables, and what each framework would find",
 }
 #: What mpirun's users type, as an option of ours.
@@ -69,7 +75,7 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
     """
     command = next(iter(arguments), "")
     own, args = _split(arguments) if command in {"run", "launch"} else (list(arguments), [])
-    if command == "launch":
+    if command in {"launch", "doctor"}:
         own = [_MPIRUN_NAMES.get(word, word) for word in own]
     namespace, unknown = _parser(command).parse_known_args(own)
     if unknown:
@@ -164,15 +170,16 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         taken |= set(model.spec.model_fields)
 
 
-def _add_launch(parser: argparse.ArgumentParser) -> None:
-    from unilaunch.launch_spec import LaunchSpec, MpiSpec
+def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    from unilaunch.launch_spec import LaunchSpec
 
-    whole = parser.add_argument_group("the job")
-    _add_options(whole, LaunchSpec, leave_out={*RunSpec.model_fields, "options", "mpi"})
-    whole.add_argument("--dry-run", action="store_true", help="show the mpirun line and where every rank goes")
-    whole.add_argument("--json", action="store_true", help="show that as JSON")
-    whole.add_argument("--emit", choices=("sbatch", "mpijob", "rankfile"), default=None,
-                       help="write a job file instead, for Slurm, Kubernetes or mpirun")  # fmt: skip
+    _add_options(parser, LaunchSpec, leave_out={*LaunchSpec.model_fields} - {"hostfile", "hosts"})
+    _add_mpi(parser)
+
+
+def _add_mpi(parser: argparse.ArgumentParser) -> None:
+    from unilaunch.launch_spec import MpiSpec
+
     mpi = parser.add_argument_group("mpirun's own options, translated to the version that is found")
     mpi.add_argument("--mca", dest="mpi.mca", nargs=2, action="append", metavar=("K", "V"), default=argparse.SUPPRESS,
                      help="an MCA parameter of Open MPI")  # fmt: skip
@@ -181,6 +188,18 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
     mpi.add_argument("--mpi-arg", dest="mpi.args", action="append", metavar="WORD", default=argparse.SUPPRESS,
                      help="a further word for mpirun, as it is")  # fmt: skip
     _add_options(mpi, MpiSpec, leave_out={"mca", "x", "args"}, inside="mpi.")
+
+
+def _add_launch(parser: argparse.ArgumentParser) -> None:
+    from unilaunch.launch_spec import LaunchSpec
+
+    whole = parser.add_argument_group("the job")
+    _add_options(whole, LaunchSpec, leave_out={*RunSpec.model_fields, "options", "mpi"})
+    whole.add_argument("--dry-run", action="store_true", help="show the mpirun line and where every rank goes")
+    whole.add_argument("--json", action="store_true", help="show that as JSON")
+    whole.add_argument("--emit", choices=("sbatch", "mpijob", "rankfile"), default=None,
+                       help="write a job file instead, for Slurm, Kubernetes or mpirun")  # fmt: skip
+    _add_mpi(parser)
     _add_run(parser)
 
 
@@ -191,6 +210,7 @@ def _add_nothing(parser: argparse.ArgumentParser) -> None:
 _CORE: Mapping[str, Callable[[argparse.ArgumentParser], None]] = {
     "run": _add_run,
     "launch": _add_launch,
+    "doctor": _add_doctor,
     "explain": _add_nothing,
 }
 

@@ -1,7 +1,7 @@
 """MindSpore's `init()` for a user's own program, under launchers and on devices for which it has none.
 
-MindSpore knows mpirun on Ascend and on GPU only, and else msrun with its scheduler process. The ranks can also meet at a
-store, without a scheduler; in MindSpore 2.10 that is public for HCCL alone, so `_init_with_store` is called as
+MindSpore knows mpirun on Ascend and on GPU only, and else msrun with its scheduler process. The ranks can also meet at
+a store, without a scheduler; in MindSpore 2.10 that is public for HCCL alone, so `_init_with_store` is called as
 `mint.distributed.init_process_group` calls it.
 """
 

@@ -70,7 +70,7 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], *, starting: b
     """
     spec = task.spec
     mpirun = find_mpirun(spec.mpi.mpirun, environ)
-    hosts = _hosts(spec)
+    hosts = hosts_of(spec)
     allocated = not hosts and any(name in environ for name in _ALLOCATIONS)
     slots = _slots(hosts, mpirun, allocated=allocated)
     nprocs = _count(spec, slots)
@@ -106,7 +106,12 @@ def write(request: Request) -> list[str]:
     return openmpi.write(request) if request.mpirun.launcher == "Open MPI" else hydra.write(request)
 
 
-def _hosts(spec: LaunchSpec) -> tuple[Host, ...]:
+def hosts_of(spec: LaunchSpec) -> tuple[Host, ...]:
+    """Return the hosts that a spec names; none if it names none.
+
+    Raises:
+        SpecError: It names them twice, or they cannot be read.
+    """
     if spec.hostfile and spec.hosts:
         raise SpecError(f"--hostfile {spec.hostfile} and -H {spec.hosts}: give one of the two")
     if spec.hostfile:

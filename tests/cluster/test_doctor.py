@@ -1,0 +1,76 @@
+"""The doctor visits real hosts: well ones, one that is down, one with another version, one without the interpreter."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from cluster.conftest import MakeCluster
+from cluster.hosts import Cluster
+from jobs.mpirun import Finished
+
+DEADLINE = 60.0
+
+
+def _visit(cluster: Cluster, folder: Path, *options: str, **environ: str) -> Finished:
+    line = [sys.executable, "-m", "unilaunch", "doctor", "--allow-run-as-root", *options]
+    return cluster.run(0, line, folder, environ, deadline=DEADLINE)
+
+
+def test_hosts_that_are_ready(cluster: Cluster, mpirun: Path, tmp_path: Path) -> None:
+    """One line, with the address at which all reach rank 0; nothing is left behind."""
+    hostfile = cluster.hostfile([2, 1, 1], tmp_path)
+    job = _visit(cluster, tmp_path, "--hostfile", str(hostfile), "--mpirun", str(mpirun)).check()
+    (line,) = job.stdout.splitlines()
+    assert line.startswith("all 3 hosts are ready: Python ")
+    assert f"rank 0 reached at {cluster.addresses[0]} (eth0)" in line
+    assert [path.name for path in tmp_path.iterdir()] == [hostfile.name]
+
+
+def test_a_host_that_is_down_is_named(cluster: Cluster, tmp_path: Path) -> None:
+    """And the others are looked at all the same."""
+    cluster.cut(2)
+    try:
+        job = _visit(cluster, tmp_path, "-H", "node0:1,node1:1,node2:1")
+    finally:
+        cluster.heal(2)
+    assert job.returncode == 1
+    (line,) = job.stdout.splitlines()
+    assert line.startswith("wrong  node2: ssh node2: ")
+    assert "ssh-copy-id node2" in line
+
+
+def test_another_package_version_is_named(make_cluster: MakeCluster, tmp_path: Path) -> None:
+    """On the host that has it, with the command that puts it right."""
+    other = tmp_path / "site"
+    other.mkdir()
+    hosts = make_cluster(3, private=[other])
+    info = hosts.private(1, other) / "pymetis-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: pymetis\nVersion: 1.0\n")
+    job = _visit(hosts, tmp_path, "-H", "node0,node1,node2", PYTHONPATH=str(other))
+    assert job.returncode == 1
+    (line,) = [line for line in job.stdout.splitlines() if line.startswith("wrong")]
+    assert "node1 has pymetis 1.0, the others " in line
+    assert "pip install pymetis==" in line
+
+
+def test_a_host_without_the_interpreter_is_named(make_cluster: MakeCluster, tmp_path: Path) -> None:
+    """As when an environment was made on one host only."""
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    hosts = make_cluster(2, private=[bin_])
+    (hosts.private(0, bin_) / "python").symlink_to(sys.executable)
+    line = [str(bin_ / "python"), "-m", "unilaunch", "doctor", "--allow-run-as-root", "-H", "node0,node1"]
+    environ = {"PYTHONPATH": ":".join(path for path in sys.path if path)}
+    job = hosts.run(0, line, tmp_path, environ, deadline=DEADLINE)
+    assert job.returncode == 1
+    assert f"wrong  node1: no {bin_ / 'python'} there: make the same environment" in job.stdout
+
+
+@pytest.mark.parametrize("second", ["after"])
+def test_a_second_network_does_not_disturb(make_cluster: MakeCluster, second: str, tmp_path: Path) -> None:
+    """The address that connects the hosts is found and shown."""
+    hosts = make_cluster(2, second_network=second)
+    job = _visit(hosts, tmp_path, "-H", "node0,node1").check()
+    assert f"rank 0 reached at {hosts.addresses[0]} (eth0)" in job.stdout

@@ -1,0 +1,60 @@
+"""What the doctor finds, from made-up facts."""
+
+from typing import Any
+
+import pytest
+
+from unilaunch.doctor.diagnosis import Visit, diagnose
+
+WELL: dict[str, Any] = {
+    "python": "3.11.7",
+    "packages": {"torch": "2.13.0", "mindspore": "2.10.0", "numpy": "1.26.4", "unilaunch": "0.1.0"},
+    "devices": {"cuda": 0, "npu": 0},
+    "open_files": 4096,
+    "locked_memory": -1,
+    "shared_memory": 1 << 30,
+    "shares_folder": True,
+}
+
+
+def _visit(host: str, slots: int = 4, skew: float = 0.0, named: str = "", **changed: Any) -> Visit:
+    return Visit(host, slots, {**WELL, **changed}, skew, named or host)
+
+
+def test_hosts_that_are_alike_are_well() -> None:
+    """Nothing is said."""
+    assert diagnose([_visit("a"), _visit("b"), _visit("c")]) == []
+
+
+CASES = [
+    ({"python": "3.12.1"}, "b has Python 3.12.1, the others 3.11.7", True),
+    ({"packages": WELL["packages"] | {"torch": "2.12.0"}}, "b has torch 2.12.0, the others 2.13.0: pip install", True),
+    (
+        {"packages": {"torch": "2.13.0", "numpy": "1.26.4", "unilaunch": "0.1.0"}},
+        "b has no mindspore",
+        True,
+    ),
+    ({"packages": WELL["packages"] | {"numpy": "2.1.0"}}, "b has MindSpore and numpy 2.1.0", True),
+    ({"packages": WELL["packages"] | {"pymetis": "1"}}, "b has pymetis 1, the others have none", True),
+    ({"devices": {"cuda": 2, "npu": 0}}, "b has slots=4 and 2 cuda devices: write slots=2", True),
+    ({"open_files": 256}, "b: at most 256 open files", False),
+    ({"devices": {"cuda": 8, "npu": 0}, "locked_memory": 65536}, "b: locked memory is limited", False),
+    ({"shared_memory": 8 << 20}, "b: /dev/shm has 8 MB", False),
+    ({"skew": -3.0}, "b: its clock is -3.0 s off", False),
+    ({"named": "a"}, "a, b all call themselves a", False),
+    ({"shares_folder": False}, "b: other files than here", False),
+]
+
+
+@pytest.mark.parametrize(("changed", "words", "stops"), CASES, ids=[case[1][:30] for case in CASES])
+def test_one_host_that_differs_is_named(changed: dict[str, Any], words: str, stops: bool) -> None:  # noqa: FBT001
+    """With what to do; a job would not start with some of them."""
+    findings = diagnose([_visit("a"), _visit("b", **changed), _visit("c")])
+    (finding,) = [finding for finding in findings if words in finding.text]
+    assert finding.stops is stops
+    assert "\n" not in finding.text
+
+
+def test_a_host_that_told_nothing_is_not_judged() -> None:
+    """It has been reported already."""
+    assert diagnose([_visit("a"), Visit("b", 4, None)]) == []

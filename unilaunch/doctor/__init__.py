@@ -1,0 +1,1 @@
+"""`unilaunch doctor`: would a job start on these hosts?"""

@@ -1,0 +1,183 @@
+"""The hosts' visit: ssh to each, then one rank on each through the mpirun that the job will use."""
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from secrets import token_hex
+
+from unilaunch.doctor.diagnosis import Finding, Visit, diagnose
+from unilaunch.job.here import own_names
+from unilaunch.job.hostfile import Host
+from unilaunch.job.inbox import Inbox
+from unilaunch.job.mpirun import find_mpirun, openmpi
+from unilaunch.job.mpirun.request import Request
+from unilaunch.job.plan import hosts_of, write
+from unilaunch.launch_spec import LaunchSpec
+
+#: Seconds for mpirun to start one rank on each host, and for these to find each other.
+DEADLINE = 30.0
+_SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
+_SSH_FAILED = 255
+
+
+def doctor(spec: LaunchSpec, environ: Mapping[str, str]) -> int:
+    """Check the hosts, print what is wrong or differs with what to do, and return 0 only when a job would start.
+
+    Raises:
+        UnilaunchError: The hosts cannot be read, or there is no mpirun.
+    """
+    hosts = hosts_of(spec) or (Host("localhost", 1),)
+    mpirun = find_mpirun(spec.mpi.mpirun, environ)
+    here = own_names([host.name for host in hosts])
+    findings = _knock([host for host in hosts if host.name not in here])
+    shut = {name for name, finding in findings.items() if finding}
+    reached = [host for host in hosts if host.name not in shut]
+    lines = [finding for finding in findings.values() if finding]
+    request = Request(
+        mpirun=mpirun,
+        nprocs=len(reached),
+        hosts=tuple(replace(host, slots=1, max_slots=None) for host in reached) if spec.hosts or spec.hostfile else (),
+        hostfile=None,
+        several=any(host.name not in here for host in reached),
+        more_than_cores=False,
+        mpi=spec.mpi,
+        program=(),
+        environ=environ,
+    )
+    if mpirun.launcher == "Open MPI":
+        openmpi.check_root(request, os.geteuid())
+    summary = ""
+    if reached:
+        visits, met, summary = _visit(request, reached)
+        lines += [*met, *diagnose(visits)]
+    _print(lines, len(hosts), summary)
+    return 1 if any(finding.stops for finding in lines) else 0
+
+
+def _knock(hosts: Sequence[Host]) -> dict[str, Finding | None]:
+    """Log in to every other host at once, and look for this interpreter there."""
+    with ThreadPoolExecutor(32) as pool:
+        return dict(zip([host.name for host in hosts], pool.map(_knock_at, hosts), strict=True))
+
+
+def _knock_at(host: Host) -> Finding | None:
+    address = f"{host.user}@{host.name}" if host.user else host.name
+    line = [*_SSH, address, f"test -x {shlex.quote(sys.executable)}"]
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=20, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        return Finding(f"{host.name}: ssh does not answer within 20 s: is it up, and its port 22 open?")
+    except OSError as error:
+        return Finding(f"{host.name}: no ssh here ({error.strerror}): install openssh-client")
+    if done.returncode == _SSH_FAILED:
+        said = next(reversed(done.stderr.strip().splitlines()), "it says nothing")
+        return Finding(
+            f"{host.name}: ssh {address}: {said}: is it up? ssh-copy-id {address} lets you in without a password"
+        )
+    if done.returncode:
+        return Finding(
+            f"{host.name}: no {sys.executable} there: make the same environment at the same place, or share its folder"
+        )
+    return None
+
+
+def _visit(request: Request, hosts: Sequence[Host]) -> tuple[list[Visit], list[Finding], str]:
+    """Start the probes, and return what each host tells, what keeps them apart, and where they met."""
+    token = Path.cwd() / f".unilaunch-doctor-{token_hex(8)}"
+    others = [host.name for host in hosts] if request.several else []
+    with Inbox(others) as inbox, tempfile.TemporaryFile("w+") as console:
+        program = (sys.executable, "-m", "unilaunch.doctor.probe", str(token))
+        line = write(replace(request, program=program))
+        if request.several and request.mpirun.launcher == "Open MPI":
+            line[1:1] = [word for name in inbox.variables() for word in ("-x", name)]
+        arrived: dict[int, float] = {}
+        token.touch()
+        try:
+            with subprocess.Popen(
+                line, env={**request.environ, **inbox.variables()}, stdin=subprocess.DEVNULL, stdout=console,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            ) as process:  # fmt: skip
+                late = _listen(process, inbox, arrived)
+        finally:
+            token.unlink()
+        console.seek(0)
+        said = [text.strip() for text in console if text.strip(" -\n")]
+    return _judge(inbox, hosts, arrived, said, late=late)
+
+
+def _listen(process: "subprocess.Popen[bytes]", inbox: Inbox, arrived: dict[int, float]) -> bool:
+    """Take what the probes tell until mpirun ends; return whether it had to be ended."""
+    deadline = time.monotonic() + DEADLINE
+    late = False
+    while process.poll() is None:
+        inbox.take(0.1)
+        for rank in inbox.ranks:
+            arrived.setdefault(rank, time.time())
+        if time.monotonic() > deadline and not late:
+            late = True
+            process.terminate()
+            deadline += 5
+        elif time.monotonic() > deadline:
+            process.kill()
+    inbox.take(0)
+    return late
+
+
+def _judge(
+    inbox: Inbox, hosts: Sequence[Host], arrived: Mapping[int, float], said: Sequence[str], *, late: bool
+) -> tuple[list[Visit], list[Finding], str]:
+    told = {rank: answer for rank, answer in inbox.ranks.items() if "facts" in answer}
+    names = {answer["host"]: rank for rank, answer in told.items()}
+    visits, findings = [], []
+    ranks = sorted(told)
+    for index, host in enumerate(hosts):
+        rank = names.get(host.name, ranks[index] if len(ranks) == len(hosts) else None)
+        if rank is None:
+            visits.append(Visit(host.name, host.slots, None))
+            continue
+        facts = told[rank]["facts"]
+        skew = float(facts["time"]) - arrived.get(rank, float(facts["time"]))
+        visits.append(Visit(host.name, host.slots, facts, skew, told[rank]["host"]))
+    silent = [visit.host for visit in visits if visit.facts is None]
+    if silent:
+        first = "; ".join(said[:3]) or "mpirun says nothing"
+        findings.append(Finding(f"{', '.join(silent)}: mpirun could not start a rank there: {first}"))
+    refused = list(dict.fromkeys(str(answer["refused"]) for answer in told.values() if "refused" in answer))
+    findings += [Finding(text) for text in refused]
+    met = [answer["meeting"] for answer in told.values() if "meeting" in answer]
+    if late and not silent and not refused:
+        findings.append(
+            Finding(
+                f"the ranks did not find each other within {DEADLINE:.0f} s through MPI: name the network between "
+                "them: --mca btl_tcp_if_include NETWORK/BITS"
+            )
+        )
+    return visits, findings, _summary(visits, met)
+
+
+def _summary(visits: Sequence[Visit], met: Sequence[Mapping[str, str]]) -> str:
+    facts = next((visit.facts for visit in visits if visit.facts), None)
+    if not facts:
+        return ""
+    packages = ", ".join(
+        f"{name} {version}" for name, version in facts["packages"].items() if name in {"torch", "mindspore"}
+    )
+    devices = ", ".join(f"{number} {kind}" for kind, number in facts["devices"].items() if number) or "cpu only"
+    place = f", rank 0 reached at {met[0]['address']} ({met[0]['interface']})" if met else ""
+    return f"Python {facts['python']}, {packages or 'no framework'}, {devices}{place}"
+
+
+def _print(findings: Sequence[Finding], count: int, summary: str) -> None:
+    ready = not any(finding.stops for finding in findings)
+    lines = [f"{'wrong' if finding.stops else 'note':6} {finding.text}" for finding in findings]
+    if ready:
+        who = "the host is ready" if count == 1 else f"all {count} hosts are ready"
+        lines.append(f"{who}: {summary}")
+    sys.stdout.write("\n".join(lines) + "\n")

@@ -1,0 +1,122 @@
+"""What is wrong, from the hosts' facts: pure, so that every finding can be tested."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+LEAST_OPEN_FILES = 1024
+LEAST_SHARED_MEMORY = 64 << 20  # bytes
+LEAST_LOCKED_MEMORY = 64 << 20  # bytes
+MOST_SKEW = 1.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """What one host has told.
+
+    Attributes:
+        host: Its name in the hostfile.
+        slots: Ranks that it is to take; None if that is not said.
+        facts: `probe.facts`; None if it told nothing.
+        skew: Seconds that its clock is ahead of the launching host's, with the time of the message in it.
+        named: What it calls itself.
+    """
+
+    host: str
+    slots: int | None
+    facts: Mapping[str, Any] | None
+    skew: float = 0.0
+    named: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something to put right, in one line.
+
+    Attributes:
+        text: What, where, and what to do.
+        stops: A job would not start, or not work, with it.
+    """
+
+    text: str
+    stops: bool = True
+
+
+def diagnose(visits: Sequence[Visit]) -> list[Finding]:
+    """Return everything that is wrong or differs."""
+    told = {visit.host: visit for visit in visits if visit.facts is not None}
+    return [
+        *_versions({host: _facts(visit)["python"] for host, visit in told.items()}, "Python", "use one version"),
+        *_packages({host: _facts(visit)["packages"] for host, visit in told.items()}),
+        *(finding for visit in told.values() for finding in _host(visit)),
+        *_names(told),
+        *_folder(told),
+    ]
+
+
+def _facts(visit: Visit) -> Mapping[str, Any]:
+    return visit.facts or {}
+
+
+def _versions(found: Mapping[str, str | None], what: str, fix: str) -> Iterator[Finding]:
+    """Give the hosts whose version is not the most frequent one."""
+    if len(set(found.values())) <= 1:
+        return
+    usual = Counter(found.values()).most_common(1)[0][0]
+    for host, version in found.items():
+        if version != usual:
+            has = f"has {what} {version}" if version else f"has no {what}"
+            others = f"the others {usual}" if usual else "the others have none"
+            yield Finding(f"{host} {has}, {others}: {fix.format(version=usual)}")
+
+
+def _packages(found: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
+    for name in sorted({name for packages in found.values() for name in packages}):
+        versions = {host: packages.get(name) for host, packages in found.items()}
+        usual = Counter(versions.values()).most_common(1)[0][0]
+        fix = f"pip install {name}=={usual} there" if usual else f"pip uninstall {name} there, or install it everywhere"
+        yield from _versions(versions, name, fix)
+    for host, packages in found.items():
+        if "mindspore" in packages and int(packages.get("numpy", "1").partition(".")[0]) > 1:
+            yield Finding(f"{host} has MindSpore and numpy {packages['numpy']}: pip install 'numpy>=1.26.4,<2' there")
+
+
+def _host(visit: Visit) -> Iterator[Finding]:
+    facts, host = _facts(visit), visit.host
+    devices = {kind: number for kind, number in facts["devices"].items() if number}
+    for kind, number in devices.items():
+        if visit.slots and visit.slots > number:
+            yield Finding(
+                f"{host} has slots={visit.slots} and {number} {kind} devices: write slots={number}, or --device cpu"
+            )
+    if facts["open_files"] < LEAST_OPEN_FILES:
+        yield Finding(
+            f"{host}: at most {facts['open_files']} open files: ulimit -n {LEAST_OPEN_FILES} in its profile",
+            stops=False,
+        )
+    if devices and 0 <= facts["locked_memory"] < LEAST_LOCKED_MEMORY:
+        yield Finding(f"{host}: locked memory is limited: ulimit -l unlimited, for RDMA", stops=False)
+    if facts["shared_memory"] < LEAST_SHARED_MEMORY:
+        size = facts["shared_memory"] >> 20
+        yield Finding(f"{host}: /dev/shm has {size} MB: remount it larger (docker run --shm-size=1g)", stops=size < 1)
+    if abs(visit.skew) > MOST_SKEW:
+        yield Finding(f"{host}: its clock is {visit.skew:+.1f} s off: start ntp or chrony there", stops=False)
+
+
+def _names(told: Mapping[str, Visit]) -> Iterator[Finding]:
+    names = Counter(visit.named for visit in told.values() if visit.named)
+    for name, number in names.items():
+        if number > 1:
+            hosts = ", ".join(host for host, visit in told.items() if visit.named == name)
+            yield Finding(f"{hosts} all call themselves {name}: give each host a name of its own", stops=False)
+
+
+def _folder(told: Mapping[str, Visit]) -> Iterator[Finding]:
+    alone = [host for host, visit in told.items() if not _facts(visit)["shares_folder"]]
+    if alone:
+        yield Finding(
+            f"{', '.join(alone)}: other files than here: copy scripts and data sets there; logs stay there, results and "
+            "failures come back",
+            stops=False,
+        )

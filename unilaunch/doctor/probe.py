@@ -1,0 +1,84 @@
+"""One host's facts, told to the doctor by a rank that mpirun starts there: python -m unilaunch.doctor.probe FILE."""
+
+import os
+import platform
+import resource
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from unilaunch import environments
+from unilaunch.devices import visible_devices
+from unilaunch.errors import UnilaunchError
+from unilaunch.rank.report import open_report
+from unilaunch.world import Found
+
+#: What must be alike on all hosts.
+PACKAGES = ("unilaunch", "torch", "mindspore", "mpi4py", "numpy", "scipy", "pydantic", "pymetis")
+
+
+def main() -> int:
+    """Tell this host's facts, then whether its ranks and the others' find each other."""
+    environ = dict(os.environ)  # noqa: TID251  (this is a program of its own)
+    report = open_report(environ)
+    found = environments.detect(environ)
+    report.send(rank=found.rank, host=socket.gethostname(), facts=facts(environ, Path(sys.argv[1])))
+    try:
+        report.send(meeting=_meet(found, environ))
+    except UnilaunchError as error:
+        report.send(refused=str(error))
+        return 1
+    return 0
+
+
+def facts(environ: Mapping[str, str], token: Path) -> dict[str, Any]:
+    """Return what this host is like.
+
+    Args:
+        environ: The process's environment.
+        token: A file that the launching host has just written.
+    """
+    return {
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "packages": {name: found for name in PACKAGES if (found := _version(name))},
+        "devices": {kind: len(names) for kind, names in visible_devices(environ).items()},
+        "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "locked_memory": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
+        "shared_memory": shutil.disk_usage("/dev/shm").total,  # noqa: S108  (it is looked at, not written)
+        "shares_folder": token.exists(),
+        "time": time.time(),
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _meet(found: Found, environ: Mapping[str, str]) -> dict[str, str]:
+    """Do what a rank does to find the others, and return over what it found them."""
+    from unilaunch.rank import mpi
+    from unilaunch.rank.alone import Alone
+    from unilaunch.rank.rendezvous import meet
+    from unilaunch.spec import RunSpec
+    from unilaunch.world import count_world
+
+    if found.size > 1:
+        os.environ.update(mpi.variables(found, environ))  # noqa: TID251
+    peers = mpi.join(found) if found.size > 1 else Alone()
+    name = socket.gethostname()
+    world = count_world(found, [str(host) for host in peers.share(name)], name)
+    meeting = meet(peers, world, RunSpec())
+    return {"address": meeting.address, "interface": meeting.interface}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
