@@ -73,7 +73,7 @@ LINES = [
     ("Open MPI 4", "-n 2 --mpi-arg=--report-bindings", "-n 2 --report-bindings"),
     ("MPICH 5", "-n 6 -H a:4,b:2 -x A=1 -x PATH", "-hosts a:4,b:2 -n 6 -genv A 1 -genv PATH /bin"),
     ("MPICH 5", "-n 8 --tag-output", "-n 8 -l"),
-    ("Intel MPI 2021", "-n 2", "-n 2"),
+    ("Intel MPI 2021", "-n 2 -x A=1", "-n 2 -genv A 1"),
 ]  # fmt: skip
 
 
@@ -185,3 +185,10 @@ def test_devices_are_counted_by_host(mpi: str) -> None:
     """Local rank by local rank."""
     devices = [row.device for row in _plan("-n 3 -H a:2,b:1 --device npu", {"ASCEND_RT_VISIBLE_DEVICES": "4,5"}).rows]
     assert devices == ["npu:0", "npu:1", "npu:0"]
+
+
+@pytest.mark.parametrize("mpi", ["Intel MPI 2021"], indirect=True)
+def test_intel_mpi_gets_its_hosts_one_by_one(mpi: str) -> None:
+    """Its -hosts takes no slots."""
+    words = ["-host", "a", "-n", "2", *GCN, ":", "-host", "b", "-n", "1", *GCN]
+    assert _line("-n 3 -H a:2,b:4 --bind-to none") == ["/mpi/bin/mpirun", "-bind-to", "none", *words]
