@@ -36,24 +36,24 @@ def check_trained(job: Finished, hosts: list[str], curve: list[float]) -> None:
     np.testing.assert_allclose(result["loss"], curve, rtol=0, atol=1e-5)
 
 
+def test_two_unequal_hosts(cluster: Cluster, mpirun: Path, curve: list[float], tmp_path: Path) -> None:
+    """Two ranks here and one there."""
+    where: list[str | Path] = ["--hostfile", cluster.hostfile([2, 1], tmp_path)]
+    job = cluster.run(0, start_line(mpirun, where, 3, ["--data-dir", "data"]), tmp_path, deadline=DEADLINE)
+    check_trained(job, ["node0", "node0", "node1"], curve)
+
+
 @pytest.mark.parametrize("backend", ["torch", "mindspore"])
-def test_two_unequal_hosts(
+def test_three_unequal_hosts(
     cluster: Cluster, mpirun: Path, backend: str, curve: list[float], tmp_path: Path
 ) -> None:  # fmt: skip
-    """Two ranks here and one there, on both frameworks; nothing runs on afterwards."""
-    where: list[str | Path] = ["--hostfile", cluster.hostfile([2, 1], tmp_path)]
-    line = start_line(mpirun, where, 3, ["--data-dir", "data", "--backend", backend])
+    """One rank, two and one, on both frameworks; nothing runs on afterwards."""
+    where: list[str | Path] = ["--hostfile", cluster.hostfile([1, 2, 1], tmp_path)]
+    line = start_line(mpirun, where, 4, ["--data-dir", "data", "--backend", backend])
     job = cluster.run(0, line, tmp_path, deadline=DEADLINE)
-    check_trained(job, ["node0", "node0", "node1"], curve)
+    check_trained(job, ["node0", "node1", "node1", "node2"], curve)
     assert job.result["backend"] == backend
     assert not [line for host in range(3) for line in cluster.processes(host).values() if "unilaunch" in line]
-
-
-def test_three_unequal_hosts(cluster: Cluster, mpirun: Path, curve: list[float], tmp_path: Path) -> None:
-    """One rank, two and one."""
-    where: list[str | Path] = ["--hostfile", cluster.hostfile([1, 2, 1], tmp_path)]
-    job = cluster.run(0, start_line(mpirun, where, 4, ["--data-dir", "data"]), tmp_path, deadline=DEADLINE)
-    check_trained(job, ["node0", "node1", "node1", "node2"], curve)
 
 
 def test_hosts_named_on_the_command_line_from_a_head_node(

@@ -25,7 +25,7 @@ from unilaunch.rank.capture import capture
 from unilaunch.rank.facts import tell_facts
 from unilaunch.rank.framework_env import framework_env
 from unilaunch.rank.placement import Wish, place
-from unilaunch.rank.report import Report, open_report
+from unilaunch.rank.report import VARIABLE, Report, open_report
 from unilaunch.spec import RunSpec
 from unilaunch.task import Task
 from unilaunch.world import Found, World, count_world
@@ -136,6 +136,7 @@ def _agree_on_rank(task: Task[RunSpec], found: Found, peers: Peers, environ: Map
     agree(peers, refused)
     world = replace(world, device=str(placement))
     report = open_report(environ)
+    os.environ.pop(VARIABLE, None)  # noqa: TID251  (it is this rank's, and not a job's that a program may start)
     report.send(rank=world.rank, host=world.host, device=world.device, run=found.run_id)
     return _Rank(task, world, placement, peers, output, environ, report)
 
