@@ -2,6 +2,7 @@
 
 import re
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -75,10 +76,17 @@ def test_explain_in_a_batch_script_and_in_a_step(slurm: Mapping[str, str], tmp_p
 
 def _submit(script: str, slurm: Mapping[str, str], folder: Path, options: str = "") -> str:
     (folder / "job.sh").write_text(script)
-    line = ["sbatch", "-W", "-o", str(folder / "out"), *options.split(), str(folder / "job.sh")]
-    done = finish(line, folder, {**slurm, **ROOT}, 100)
+    line = ["sbatch", "--parsable", "-o", str(folder / "out"), *options.split(), str(folder / "job.sh")]
+    job = finish(line, folder, {**slurm, **ROOT}, 30).check().stdout.strip()
+    deadline = time.monotonic() + 100
+    while True:  # sbatch --wait looks every ten seconds only
+        state = finish(["scontrol", "show", "job", job], folder, dict(slurm), 30).check().stdout
+        if "JobState=COMPLETED" in state or "JobState=FAILED" in state:
+            break
+        assert time.monotonic() < deadline, state
+        time.sleep(0.3)
     said = (folder / "out").read_text()
-    assert done.returncode == 0, said
+    assert "ExitCode=0:0" in state, said
     return said
 
 

@@ -10,6 +10,7 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from hashlib import sha256
 from itertools import product
 from typing import cast
@@ -128,15 +129,25 @@ def _reach(found: Found, token: bytes, deadline: float) -> socket.socket:
     hosts = ("127.0.0.1",) if found.local_size == found.size else found.heads
     pause = 0.01
     while time.monotonic() < deadline:
-        for host, port in product(hosts, candidate_ports(token)):
-            if connection := connect((host, port), found.rank, token, timeout=5.0):
-                return connection
+        for host in hosts:
+            for address, port in product(_addresses(host), candidate_ports(token)):
+                if connection := connect((address, port), found.rank, token, timeout=2.0):
+                    return connection
         time.sleep(pause)
         pause = min(2 * pause, 0.2)
     raise RendezvousError(
         f"rank {found.rank} did not reach rank 0 at {' or '.join(hosts)}, ports {candidate_ports(token)}: was rank 0 "
         f"started, and is that its host, as {found.launcher} says? --timeout gives it longer"
     )
+
+
+@cache
+def _addresses(host: str) -> list[str]:
+    """Return a host's addresses; asked for once, since a resolver that does not know the name can take its time."""
+    try:
+        return list(dict.fromkeys(str(entry[4][0]) for entry in socket.getaddrinfo(host, None)))
+    except OSError:
+        return []
 
 
 class TcpPeers(Peers):
