@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 
-from unilaunch.doctor.diagnosis import Finding, Visit, diagnose
+from unilaunch.doctor.diagnosis import Finding, Visit, diagnose, differing
 from unilaunch.job.here import own_names
 from unilaunch.job.hostfile import Host
 from unilaunch.job.inbox import Inbox
@@ -152,6 +152,8 @@ def _judge(
     refused = list(dict.fromkeys(str(answer["refused"]) for answer in told.values() if "refused" in answer))
     findings += [Finding(text) for text in refused]
     met = [answer["meeting"] for answer in told.values() if "meeting" in answer]
+    libraries = {answer["host"]: answer["meeting"]["library"] for answer in told.values() if "meeting" in answer}
+    findings += list(differing(libraries, "as its MPI", "install one version, or set MPI4PY_LIBMPI"))
     if late and not silent and not refused:
         findings.append(
             Finding(

@@ -47,7 +47,7 @@ def diagnose(visits: Sequence[Visit]) -> list[Finding]:
     """Return everything that is wrong or differs."""
     told = {visit.host: visit for visit in visits if visit.facts is not None}
     return [
-        *_versions({host: _facts(visit)["python"] for host, visit in told.items()}, "Python", "use one version"),
+        *differing({host: _facts(visit)["python"] for host, visit in told.items()}, "Python", "use one version"),
         *_packages({host: _facts(visit)["packages"] for host, visit in told.items()}),
         *(finding for visit in told.values() for finding in _host(visit)),
         *_names(told),
@@ -59,7 +59,7 @@ def _facts(visit: Visit) -> Mapping[str, Any]:
     return visit.facts or {}
 
 
-def _versions(found: Mapping[str, str | None], what: str, fix: str) -> Iterator[Finding]:
+def differing(found: Mapping[str, str | None], what: str, fix: str) -> Iterator[Finding]:
     """Give the hosts whose version is not the most frequent one."""
     if len(set(found.values())) <= 1:
         return
@@ -76,7 +76,7 @@ def _packages(found: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
         versions = {host: packages.get(name) for host, packages in found.items()}
         usual = Counter(versions.values()).most_common(1)[0][0]
         fix = f"pip install {name}=={usual} there" if usual else f"pip uninstall {name} there, or install it everywhere"
-        yield from _versions(versions, name, fix)
+        yield from differing(versions, name, fix)
     for host, packages in found.items():
         if "mindspore" in packages and int(packages.get("numpy", "1").partition(".")[0]) > 1:
             yield Finding(f"{host} has MindSpore and numpy {packages['numpy']}: pip install 'numpy>=1.26.4,<2' there")

@@ -77,7 +77,8 @@ def _meet(found: Found, environ: Mapping[str, str]) -> dict[str, str]:
     name = socket.gethostname()
     world = count_world(found, [str(host) for host in peers.share(name)], name)
     meeting = meet(peers, world, RunSpec())
-    return {"address": meeting.address, "interface": meeting.interface}
+    library = mpi.library() if found.size > 1 else "none"
+    return {"address": meeting.address, "interface": meeting.interface, "library": library}
 
 
 if __name__ == "__main__":

@@ -82,13 +82,19 @@ def join(found: Found) -> "MpiPeers":
         ) from None
     comm = MPI.COMM_WORLD
     if (comm.rank, comm.size) != (found.rank, found.size or comm.size):
-        library = MPI.Get_library_version().split(",")[0].strip()
         raise EnvironmentMismatchError(
-            f"{found.launcher} says rank {found.rank} of {found.size}, and MPI ({library}) says rank {comm.rank} of "
+            f"{found.launcher} says rank {found.rank} of {found.size}, and MPI ({library()}) says rank {comm.rank} of "
             f"{comm.size}: either the variables are left over from an earlier run (unset OMPI_COMM_WORLD_*), or mpirun "
             f"and libmpi do not belong together (set {LIBRARY} to the libmpi.so of this mpirun)"
         )
     return MpiPeers(comm)
+
+
+def library() -> str:
+    """Return the name and version of the MPI that was loaded: "Open MPI v5.0.11"."""
+    from mpi4py import MPI
+
+    return MPI.Get_library_version().split(",")[0].splitlines()[0].strip()
 
 
 class MpiPeers(Peers):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from unilaunch.doctor.diagnosis import Visit, diagnose
+from unilaunch.doctor.diagnosis import Visit, diagnose, differing
 
 WELL: dict[str, Any] = {
     "python": "3.11.7",
@@ -58,3 +58,10 @@ def test_one_host_that_differs_is_named(changed: dict[str, Any], words: str, sto
 def test_a_host_that_told_nothing_is_not_judged() -> None:
     """It has been reported already."""
     assert diagnose([_visit("a"), Visit("b", 4, None)]) == []
+
+
+def test_another_mpi_is_named() -> None:
+    """With what to do."""
+    libraries = {"a": "Open MPI v5.0.11", "b": "Open MPI v5.0.6", "c": "Open MPI v5.0.11"}
+    (finding,) = differing(libraries, "as its MPI", "install one version")
+    assert finding.text == "b has as its MPI Open MPI v5.0.6, the others Open MPI v5.0.11: install one version"
