@@ -14,9 +14,11 @@ from unilaunch.world import Found
 Detector = Callable[[Mapping[str, str]], Found | None]
 
 #: By name, innermost first where nothing else tells: an mpirun inside an allocation is what started this process, and
-#: what torchrun left in a shell is not.
+#: what torchrun left in a shell is not. (Open MPI and Slurm use PMIx too: it counts only where it is all there is, or
+#: prterun's.)
 DETECTORS: dict[str, Detector] = {
     "openmpi": openmpi.detect,
+    "pmix": pmix.detect,
     "mvapich2": mvapich2.detect,
     "pals": pals.detect,
     "flux": flux.detect,
@@ -24,7 +26,6 @@ DETECTORS: dict[str, Detector] = {
     "torchrun": torchrun.detect,
     "msrun": msrun.detect,
     "slurm": slurm.detect,
-    "pmix": pmix.detect,
 }
 
 
@@ -71,11 +72,14 @@ def survey(environ: Mapping[str, str], above: Sequence[str] | None = None) -> li
             launcher to choose from.
     """
     sightings = [sighting for name in DETECTORS if (sighting := _look(name, environ))]
-    sightings = [sighting for sighting in sightings if sighting.name != "pmix"] or sightings  # it is in the others
+    alias = {"openmpi": "pmix"} if pmix.is_launcher(environ) else {}
+    if not alias:
+        sightings = [sighting for sighting in sightings if sighting.name != "pmix"] or sightings  # it is in the others
     if len(sightings) <= 1:
         return [_judge(sighting, sighting.name, "the only launcher") for sighting in sightings]
     seen = {sighting.name for sighting in sightings}
-    nearest = next((name for name in (ancestors() if above is None else above) if name in seen), None)
+    names = (alias.get(name, name) for name in (ancestors() if above is None else above))
+    nearest = next((name for name in names if name in seen), None)
     chosen = nearest or sightings[0].name
     reason = "the nearest of this process's ancestors" if nearest else "the innermost, as launchers are nested"
     return [_judge(sighting, chosen, reason) for sighting in sightings]

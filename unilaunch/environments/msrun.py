@@ -6,7 +6,7 @@ from unilaunch.environments.reading import evidence, read_numbers
 from unilaunch.world import Found
 
 ROLE = "MS_ROLE"
-RANK = "RANK_ID"  # "1"; MS_NODE_ID is the same
+RANKS = ("RANK_ID", "MS_NODE_ID")  # "1"; the second is all there is where a cluster is set up without msrun
 SIZE = "MS_WORKER_NUM"
 ADDRESS = "MS_SCHED_HOST"
 PORT = "MS_SCHED_PORT"
@@ -27,15 +27,16 @@ def detect(environ: Mapping[str, str]) -> Found | None:
     """
     if environ.get(ROLE) != WORKER:
         return None
-    numbers = read_numbers(environ, "msrun", (RANK, SIZE))
+    rank = next((name for name in RANKS if name in environ), RANKS[0])
+    numbers = read_numbers(environ, "msrun", (rank, SIZE))
     return Found(
         launcher="msrun",
-        rank=numbers[RANK],
+        rank=numbers[rank],
         size=numbers[SIZE],
         local_rank=None,
         local_size=None,
         run_id=f"msrun-{environ.get(ADDRESS, '')}-{environ.get(PORT, '')}",
-        evidence=evidence(environ, ROLE, RANK, SIZE, ADDRESS, PORT),
+        evidence=evidence(environ, ROLE, rank, SIZE, ADDRESS, PORT),
         mpi=False,
         heads=tuple(filter(None, [environ.get(ADDRESS, "")])),
     )

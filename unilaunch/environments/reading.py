@@ -6,10 +6,10 @@ from unilaunch.errors import EnvironmentMismatchError
 
 
 def read_numbers(environ: Mapping[str, str], launcher: str, names: Sequence[str]) -> dict[str, int]:
-    """Return the numbers of *names*, of which the first is the rank and the second the world size.
+    """Return the numbers of *names*: the rank, the world size and, if they are told, the same on this host.
 
     Raises:
-        EnvironmentMismatchError: Some are missing, one is no number, or the rank is not below the size.
+        EnvironmentMismatchError: Some are missing, one is no number, or a rank is not below its size.
     """
     missing = [name for name in names if name not in environ]
     if missing:
@@ -18,16 +18,21 @@ def read_numbers(environ: Mapping[str, str], launcher: str, names: Sequence[str]
             f"half of {launcher}'s environment: {', '.join(there) or 'nothing'} set, {', '.join(missing)} not; "
             "start the ranks with it, or unset what an earlier run left in this shell"
         )
-    wrong = [f"{name}={environ[name]}" for name in names if not _is_number(environ[name])]
-    rank, size = names[:2]
-    if wrong or int(environ[rank]) >= int(environ[size]):
-        shown = ", ".join(wrong) or f"{rank}={environ[rank]} is not below {size}={environ[size]}"
-        raise EnvironmentMismatchError(f"{launcher}'s environment makes no sense: {shown}; do not set these by hand")
+    wrong = [f"{name}={environ[name]}" for name in names if not is_number(environ[name])] or [
+        f"{rank}={environ[rank]} is not below {size}={environ[size]}"
+        for rank, size in zip(names[::2], names[1::2], strict=False)
+        if int(environ[rank]) >= int(environ[size])
+    ]
+    if wrong:
+        raise EnvironmentMismatchError(
+            f"{launcher}'s environment makes no sense: {', '.join(wrong)}; do not set these by hand"
+        )
     return {name: int(environ[name]) for name in names}
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= 9  # noqa: PLR2004  (more ranks than anybody has)
+def is_number(text: str, digits: int = 9) -> bool:
+    """Whether *text* is a number as a launcher writes it; nine digits are more ranks than anybody has."""
+    return text.isascii() and text.isdecimal() and len(text) <= digits
 
 
 def evidence(environ: Mapping[str, str], *names: str) -> dict[str, str]:

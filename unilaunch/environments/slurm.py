@@ -1,31 +1,35 @@
-"""Slurm: a task of srun. (An sbatch script is none: it has no step.)"""
+"""Slurm: a task of srun. (An sbatch script is none: it has no step. Nor is salloc's shell: its step is not srun's.)"""
 
 import re
 from collections.abc import Mapping
 
-from unilaunch.environments.reading import evidence, read_numbers
+from unilaunch.environments.reading import evidence, is_number, read_numbers
 from unilaunch.world import Found
 
 RANK = "SLURM_PROCID"
 SIZES = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
-STEP = "SLURM_STEP_ID"
+STEP = "SLURM_STEP_ID"  # "0"
+LAST_STEP = 0xFFFFFFEF  # above it are Slurm's own: the batch script's, salloc's interactive shell
 JOB = "SLURM_JOB_ID"
 NODES = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
 LAUNCH_NODE = "SLURM_LAUNCH_NODE_IPADDR"
 #: With one of these srun has wired MPI up (--mpi=pmix, --mpi=pmi2).
-WIRED = ("PMIX_NAMESPACE", "PMI_FD", "PMI_RANK")
-_FIRST_OF_RANGE = re.compile(r"([^,\[]*)\[(\d+)[^\]]*\]([^,]*)")
+NAMESPACE = "PMIX_NAMESPACE"  # "slurm.pmix.7.0"
+OWN_SPACE = "slurm."  # else it is another launcher's: mpirun and prterun start their daemons through srun
+WIRED = (NAMESPACE, "PMI_FD", "PMI_RANK")
+_RANGES = re.compile(r"\[(\d+)[^\]]*\]")
 
 
 def detect(environ: Mapping[str, str]) -> Found | None:
     """Read Slurm's variables; None when this process is no task of an srun.
 
-    The local rank is left to the ranks: several of Slurm's nodes can be one machine.
+    The local rank is left to the ranks: several of Slurm's nodes can be one machine. A single task names no start: it
+    may be a shell (srun --pty bash) in which one run follows the other.
 
     Raises:
         EnvironmentMismatchError: Some of the variables are there and some are not, or one makes no sense.
     """
-    if STEP not in environ:
+    if STEP not in environ or (is_number(environ[STEP], 10) and int(environ[STEP]) > LAST_STEP):
         return None
     size = next((name for name in SIZES if name in environ), SIZES[0])
     numbers = read_numbers(environ, "Slurm", (RANK, size))
@@ -37,14 +41,13 @@ def detect(environ: Mapping[str, str]) -> Found | None:
         size=numbers[size],
         local_rank=None,
         local_size=None,
-        run_id=f"slurm-{environ.get(JOB, 'unknown')}.{environ[STEP]}",
+        run_id=f"slurm-{environ.get(JOB, 'unknown')}.{environ[STEP]}" if numbers[size] > 1 else "",
         evidence=evidence(environ, RANK, size, STEP, JOB, nodes, *WIRED),
-        mpi=any(name in environ for name in WIRED),
+        mpi=any(name in environ for name in WIRED) and environ.get(NAMESPACE, OWN_SPACE).startswith(OWN_SPACE),
         heads=tuple(filter(None, heads)),
     )
 
 
 def first_host(nodelist: str) -> str:
     """Return the first host of "n[01-03,7],gpu5"; it has task 0, unless the tasks were dealt out arbitrarily."""
-    match = _FIRST_OF_RANGE.match(nodelist)
-    return "".join(match.groups()) if match else nodelist.partition(",")[0]
+    return _RANGES.sub(r"\1", nodelist).partition(",")[0]

@@ -71,13 +71,26 @@ def test_a_size_without_a_rank_is_not_run_alone(name: str) -> None:
 READ: dict[str, tuple[object, ...]] = {
     "openmpi-4.1.4": ("Open MPI 4", 2, 3, 2, 3, True, ()),
     "openmpi-5.0.11": ("Open MPI 5", 2, 3, 2, 3, True, ()),
+    # These were started on two nodes of a Slurm, one with two ranks; mpirun's daemon is a task of srun there.
+    "openmpi-4.1.4-by-node": ("Open MPI 4", 2, 3, 1, 2, True, ()),
+    "openmpi-5.0.11-by-node": ("Open MPI 5", 2, 3, 1, 2, True, ()),
+    "openmpi-5.0.11-uneven": ("Open MPI 5", 2, 3, 0, 1, True, ()),
     "mpich-5.0.2": ("MPICH", 2, 3, 2, 3, True, ()),
+    "mpich-5.0.2-uneven": ("MPICH", 2, 3, 0, 1, True, ()),
     "intel-mpi-2021": ("Intel MPI", 2, 3, 2, 3, True, ()),
+    "intel-mpi-2021-uneven": ("Intel MPI", 2, 3, 0, 1, True, ()),
     "slurm-22.05-uneven": ("Slurm", 2, 3, None, None, False, ("n0", "127.0.0.1")),
+    "slurm-22.05-one-node": ("Slurm", 2, 4, None, None, False, ("n0", "127.0.0.1")),
+    "slurm-22.05-one-task": ("Slurm", 0, 1, None, None, False, ("n0", "127.0.0.1")),
+    "slurm-22.05-pmi2": ("Slurm", 2, 3, None, None, True, ("n0", "127.0.0.1")),
+    "slurm-22.05-cray": ("Slurm", 2, 3, None, None, False, ("n0", "127.0.0.1")),
     "slurm-22.05-batch-script": ("none", 0, 1, 0, 1, False, ()),
+    "slurm-22.05-batch-from-srun": ("Slurm", 0, 1, None, None, False, ("n0", "127.0.0.1")),
+    "slurm-22.05-interactive": ("none", 0, 1, 0, 1, False, ()),
     "torchrun-2.13": ("torchrun", 1, 2, 1, 2, False, ("localhost",)),
     "msrun-2.10": ("msrun", 1, 2, None, None, False, ("127.0.0.1",)),
     "prterun-5.0.11": ("PMIx", 1, 0, None, None, True, ()),
+    "prterun-5.0.11-in-slurm": ("PMIx", 1, 0, None, None, True, ()),
 }
 #: These launchers are not to be had here: their variables are from documentation and other launchers' sources.
 WRITTEN: dict[str, tuple[dict[str, str], tuple[object, ...]]] = {
@@ -94,6 +107,19 @@ WRITTEN: dict[str, tuple[dict[str, str], tuple[object, ...]]] = {
     "PALS of another version": (
         {"PALS_RANKID": "3", "PALS_SIZE": "4", "PALS_LOCAL_RANKID": "1"}, ("PALS", 3, 4, 1, None, True, ()),
     ),
+    "PALS, with a default for mpiexec's -n in the shell": (
+        {"PALS_RANKID": "3", "PALS_NRANKS": "64", "PALS_LOCAL_RANKID": "1", "PMI_RANK": "3", "PMI_SIZE": "4"},
+        ("PALS", 3, 4, 1, None, True, ()),
+    ),
+    "PALS --pmi=pmix": (
+        {"PALS_RANKID": "3", "PALS_LOCAL_RANKID": "1", "PMIX_RANK": "3", "PMIX_NAMESPACE": "a-b"},
+        ("PMIx", 3, 0, None, None, True, ()),
+    ),
+    "MindSpore's cluster by hand": (
+        {"MS_ROLE": "MS_WORKER", "MS_WORKER_NUM": "4", "MS_NODE_ID": "3", "MS_SCHED_HOST": "10.0.0.1",
+         "MS_SCHED_PORT": "8118"},
+        ("msrun", 3, 4, None, None, False, ("10.0.0.1",)),
+    ),
     "Flux": (
         {"FLUX_TASK_RANK": "3", "FLUX_JOB_SIZE": "4", "FLUX_TASK_LOCAL_ID": "1", "FLUX_JOB_NNODES": "2",
          "FLUX_JOB_ID": "f3Yx", "PMI_RANK": "3", "PMI_SIZE": "4"},
@@ -103,6 +129,11 @@ WRITTEN: dict[str, tuple[dict[str, str], tuple[object, ...]]] = {
         {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7",
          "SLURM_STEP_NODELIST": "gpu[03-04]", "PMIX_RANK": "3", "PMIX_NAMESPACE": "slurm.pmix.7.0"},
         ("Slurm", 3, 4, None, None, True, ("gpu03",)),
+    ),
+    "an srun whose PMIx is another launcher's": (
+        {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7",
+         "SLURM_STEP_NODELIST": "gpu[03-04]", "PMIX_RANK": "0", "PMIX_NAMESPACE": "2937913345"},
+        ("Slurm", 3, 4, None, None, False, ("gpu03",)),
     ),
     "torch.distributed by hand": (
         {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"},
@@ -131,6 +162,56 @@ def test_written_environments_are_read(name: str) -> None:
     assert _summary(environ) == expected
 
 
+#: What each launcher cannot do without. Where all of Open MPI's, or both of Hydra's own, are gone, it is another's.
+NEEDED = {
+    "openmpi-4.1.4": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                      "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    "mpich-5.0.2": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    "intel-mpi-2021": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    "slurm-22.05-uneven": ("SLURM_PROCID", "SLURM_STEP_ID"),
+    "torchrun-2.13": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    "msrun-2.10": ("MS_WORKER_NUM", "MS_ROLE"),
+    "prterun-5.0.11": ("PMIX_RANK", "PMIX_NAMESPACE"),
+    "MVAPICH2": ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
+                 "MV2_COMM_WORLD_LOCAL_SIZE"),
+    "PALS of another version": ("PALS_RANKID", "PALS_SIZE", "PALS_LOCAL_RANKID"),
+    "Flux": ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("launcher", "name"), [(launcher, name) for launcher in NEEDED for name in NEEDED[launcher]])
+def test_a_missing_variable_is_refused(launcher: str, name: str) -> None:
+    """One of what a launcher always sets is gone, whichever: never a guess, never world size 1."""
+    environ = dict(WRITTEN[launcher][0] if launcher in WRITTEN else _captured(launcher))
+    del environ[name]
+    if launcher == "PALS of another version" and name == "PALS_RANKID":
+        environ["PALS_NRANKS"] = "4"  # in this version nothing else is known to say that there are several
+    with pytest.raises(EnvironmentMismatchError, match=r"=[0-9]|not set"):
+        environments.detect(environ)
+
+
+@pytest.mark.parametrize("launcher", ["openmpi-4.1.4", "mpich-5.0.2", "torchrun-2.13", "MVAPICH2"])
+def test_a_local_rank_beyond_the_local_size_is_refused(launcher: str) -> None:
+    """It would be given another rank's device, or none."""
+    environ = WRITTEN[launcher][0] if launcher in WRITTEN else _captured(launcher)
+    with pytest.raises(EnvironmentMismatchError, match=f"{NEEDED[launcher][2]}=7 is not below"):
+        environments.detect(environ | {NEEDED[launcher][2]: "7"})
+
+
+@pytest.mark.parametrize(("launcher", "name"), [("PMIx", "PMIX_RANK"), ("PALS", "PALS_LOCAL_SIZE")])
+def test_a_number_that_python_refuses_is_refused(launcher: str, name: str) -> None:
+    """Python makes no int of more than 4300 digits: that is no traceback here."""
+    environ = {"PMIX_NAMESPACE": "a"} if launcher == "PMIx" else WRITTEN[launcher][0]
+    with pytest.raises(EnvironmentMismatchError, match=name):
+        environments.detect({**environ, name: "1" * 5000})
+
+
+@pytest.mark.parametrize("name", ["slurm-22.05-one-task", "slurm-22.05-batch-from-srun"])
+def test_a_shell_in_a_task_names_no_start(name: str) -> None:
+    """Two runs in srun --pty bash are two starts: the second would otherwise write into the first one's folder."""
+    assert not environments.detect(_captured(name)).run_id
+
+
 @pytest.mark.parametrize(
     "name", ["slurm-22.05-uneven", "torchrun-2.13", "msrun-2.10", "intel-mpi-2021", "openmpi-4.1.4"]
 )
@@ -157,6 +238,12 @@ MIXED = [
     ("torchrun by srun", ["slurm-22.05-uneven", "torchrun-2.13"], [], "torchrun"),
     ("srun in a shell with torchrun's variables", ["slurm-22.05-uneven", "torchrun-2.13"], ["slurm"], "Slurm"),
     ("msrun by srun", ["slurm-22.05-uneven", "msrun-2.10"], ["msrun", "slurm"], "msrun"),
+    ("torchrun really by mpirun", ["torchrun-2.13-by-mpirun"], ["torchrun", "openmpi"], "torchrun"),
+    ("mpirun on an allocation's nodes", ["openmpi-4.1.4-by-node"], ["openmpi", "slurm"], "Open MPI 4"),
+    ("prterun on an allocation's nodes", ["prterun-5.0.11-in-slurm"], ["openmpi", "openmpi", "slurm"], "PMIx"),
+    ("the same, nobody's ancestors to be seen", ["prterun-5.0.11-in-slurm"], [], "PMIx"),
+    ("prterun in a shell with torchrun's variables", ["torchrun-2.13", "prterun-5.0.11"], ["openmpi"], "PMIx"),
+    ("srun in a shell of prterun", ["prterun-5.0.11", "slurm-22.05-uneven"], ["slurm", "openmpi"], "Slurm"),
     ("mpiexec of MPICH in an allocation", ["slurm-22.05-batch-script", "mpich-5.0.2"], None, "MPICH"),
 ]
 
@@ -186,6 +273,7 @@ def test_no_environment_raises_anything_else(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize(("nodes", "first"), [
     ("n[0-1]", "n0"), ("gpu[03-04,7],cpu1", "gpu03"), ("one", "one"), ("a,b", "a"), ("n[1-2]-ib", "n1-ib"), ("", ""),
+    ("rack[0-1]n[02-15,17],cpu1", "rack0n02"), ("login,n[1-2]", "login"),
 ])  # fmt: skip
 def test_first_host_of_a_node_list(nodes: str, first: str) -> None:
     """Where task 0 is."""
