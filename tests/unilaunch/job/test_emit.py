@@ -2,6 +2,8 @@
 
 import json
 import shlex
+import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +27,11 @@ def _open_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "count_cores", lambda: 4)
 
 
-def _plan(words: str) -> Plan:
+def _plan(words: str, environ: Mapping[str, str] | None = None) -> Plan:
     given: dict[str, Any] = parse(["launch", *shlex.split(words)])
     for name in ("command", "dry_run", "json", "emit"):
         given.pop(name)
-    return make_plan(read_task(LaunchSpec, given, {}), {"PATH": "/bin"}, starting=False)
+    return make_plan(read_task(LaunchSpec, given, {}), {"PATH": "/bin", **(environ or {})}, starting=False)
 
 
 def _directives(script: str) -> dict[str, str]:
@@ -65,6 +67,33 @@ def test_mpirun_for_slurm_if_its_options_are_given() -> None:
     assert "export A='b c'" in last
 
 
+@pytest.mark.parametrize(
+    ("words", "nodes", "nodelist"),
+    [
+        (f"-H {socket.gethostname()}:2", "1", socket.gethostname()),
+        ("-H localhost:2", "1", None),
+        ("", "1", None),
+        ("-H a:2,b:2 --map-by seq", "2", "a,b"),
+    ],
+)
+def test_the_nodes_that_slurm_is_asked_for(words: str, nodes: str, nodelist: str | None) -> None:
+    """The user's, though only mpirun may know which rank gets which; a loopback name is no node's."""
+    directives = _directives(emit(_plan(f"-n 2 {words}"), "sbatch"))
+    assert (directives["nodes"], directives.get("nodelist")) == (nodes, nodelist)
+    assert "seq" not in words or "ntasks-per-node" not in directives
+
+
+def test_names_that_a_batch_script_cannot_hold(tmp_path: Path) -> None:
+    """Sbatch refuses a job's name with a space in it, and bash runs what stands in a variable's name."""
+    (tmp_path / "my job.py").touch()
+    script = emit(_plan(f"-n 2 '{tmp_path}/my job.py' -- 'a;b'"), "sbatch")
+    assert _directives(script)["job-name"] == "unilaunch-my-job.py"
+    assert shlex.split(script.splitlines()[-1])[-2:] == ["--", "a;b"]
+    for text in ("A B=1", "A;true;B=1", "A;true"):
+        with pytest.raises(SpecError, match="is no name of a variable"):
+            emit(_plan(f"-n 2 -x {shlex.quote(text)}"), "sbatch")
+
+
 @pytest.mark.parametrize("kind", ["sbatch", "mpijob", "rankfile"])
 def test_the_spec_is_inside(kind: str, tmp_path: Path) -> None:
     """And can be given back: the file that it makes is the same."""
@@ -84,6 +113,7 @@ FIELDS = {
     "runPolicy": {"activeDeadlineSeconds", "backoffLimit", "cleanPodPolicy", "managedBy", "schedulingPolicy", "suspend",
                   "ttlSecondsAfterFinished"},
     "replica": {"replicas", "restartPolicy", "template"},
+    "container": {"args", "command", "env", "image", "name", "resources"},
 }  # fmt: skip
 
 
@@ -97,6 +127,10 @@ def test_a_manifest_for_kubernetes() -> None:
     assert (spec["slotsPerWorker"], spec["mpiImplementation"]) == (2, "OpenMPI")
     launcher, worker = spec["mpiReplicaSpecs"]["Launcher"], spec["mpiReplicaSpecs"]["Worker"]
     assert set(launcher) | set(worker) <= FIELDS["replica"]
+    for replica in (launcher, worker):
+        assert set(replica["template"]) == {"spec"}
+        assert set(replica["template"]["spec"]) == {"containers"}
+        assert set(replica["template"]["spec"]["containers"][0]) <= FIELDS["container"]
     assert (launcher["replicas"], worker["replicas"]) == (1, 2)
     command = launcher["template"]["spec"]["containers"][0]["command"]
     assert command[:3] == ["mpirun", "-n", "4"]
@@ -109,6 +143,18 @@ def test_workers_of_a_manifest_are_alike() -> None:
     """All workers of an MPIJob have as many slots."""
     with pytest.raises(SpecError, match="every worker has the same number of ranks, not a: 2, b: 1"):
         emit(_plan("-n 3 -H a:2,b:1"), "mpijob")
+    with pytest.raises(SpecError, match="only mpirun can tell"):
+        emit(_plan("-n 2 -H a:1,b:1 --map-by seq"), "mpijob")
+
+
+@pytest.mark.parametrize(("kind", "resource"), [("cuda", "nvidia.com/gpu"), ("npu", "huawei.com/Ascend910")])
+def test_workers_ask_for_their_devices(kind: str, resource: str) -> None:
+    """As many as they have ranks; the launcher trains nothing."""
+    backend = "torch" if kind == "cuda" else "mindspore"
+    manifest = yaml.safe_load(emit(_plan(f"-n 4 -H a:2,b:2 --device {kind} --backend {backend}"), "mpijob"))
+    launcher, worker = (manifest["spec"]["mpiReplicaSpecs"][name] for name in ("Launcher", "Worker"))
+    assert worker["template"]["spec"]["containers"][0]["resources"] == {"limits": {resource: 2}}
+    assert "resources" not in launcher["template"]["spec"]["containers"][0]
 
 
 def test_a_rankfile() -> None:
@@ -119,3 +165,5 @@ def test_a_rankfile() -> None:
     ]  # fmt: skip
     with pytest.raises(SpecError, match="only mpirun can tell"):
         emit(_plan("-n 3 -H a:2,b:1 --map-by seq"), "rankfile")
+    with pytest.raises(SpecError, match="only mpirun can tell"):
+        emit(_plan("-n 3", {"SLURM_JOB_ID": "5"}), "rankfile")

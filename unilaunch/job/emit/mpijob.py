@@ -21,9 +21,11 @@ def lines(plan: Plan) -> Iterator[str]:
     """Give the manifest's lines; the operator makes the workers, and tells mpirun where they are.
 
     Raises:
-        SpecError: The hosts have different numbers of ranks: all workers of a job have as many slots.
+        SpecError: The hosts have different numbers of ranks, or unknown ones: all workers of a job have as many slots.
     """
     hosts = Counter(row.host for row in plan.rows)
+    if "?" in hosts:
+        raise SpecError("--emit mpijob: only mpirun can tell how many ranks a worker gets; give every host its slots")
     if len(set(hosts.values())) > 1:
         some = ", ".join(f"{host}: {number}" for host, number in list(hosts.items())[:4])
         raise SpecError(f"--emit mpijob: every worker has the same number of ranks, not {some}")

@@ -14,7 +14,8 @@ def lines(plan: Plan) -> Iterator[str]:
     Raises:
         SpecError: Only mpirun can tell where the ranks go.
     """
-    if any(row.host == "?" for row in plan.rows):
+    allocated = plan.several and not plan.request.hosts  # an allocation, whose hosts mpirun reads
+    if allocated or any(row.host == "?" for row in plan.rows):
         raise SpecError("--emit rankfile: only mpirun can tell where the ranks go; give every host its slots")
     yield "# Written by unilaunch launch --emit rankfile: mpirun --rankfile FILE (Open MPI 4),"
     yield "# mpirun --map-by rankfile:file=FILE (5). Its spec:"

@@ -1,12 +1,17 @@
 """A batch script for Slurm."""
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
+from unilaunch.errors import SpecError
 from unilaunch.job.emit.spec_line import spec_json
 from unilaunch.job.plan import Plan, write
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LOOPBACK = re.compile(r"localhost|127\..*|::1")  # no node of Slurm's has such a name
 
 
 def lines(plan: Plan) -> Iterator[str]:
@@ -14,21 +19,26 @@ def lines(plan: Plan) -> Iterator[str]:
 
     srun starts the ranks: unilaunch reads Slurm's own environment. If the user gave options of mpirun, mpirun does, on
     the hosts that Slurm has allocated.
+
+    Raises:
+        SpecError: What is to be exported is no name of a variable.
     """
     hosts = Counter(row.host for row in plan.rows)
-    named = plan.several and "?" not in hosts
-    uneven = named and len(set(hosts.values())) > 1
+    foreseen = "?" not in hosts
+    nodes = list(hosts) if foreseen else [host.name for host in plan.request.hosts]
+    named = bool(plan.request.hosts) and not any(_LOOPBACK.fullmatch(name) for name in nodes)
+    uneven = named and foreseen and len(set(hosts.values())) > 1
     yield "#!/bin/bash"
     yield "# Written by unilaunch launch --emit sbatch; submit it with sbatch. Its spec, as --config reads it:"
     yield f"# {spec_json(plan)}"
-    yield f"#SBATCH --job-name=unilaunch-{plan.task.target.name.rpartition('/')[2]}"
+    yield f"#SBATCH --job-name=unilaunch-{_job_name(plan.task.target.name)}"
     yield f"#SBATCH --ntasks={len(plan.rows)}"
     if named:
-        yield f"#SBATCH --nodes={len(hosts)}"
-        yield f"#SBATCH --nodelist={','.join(hosts)}"
+        yield f"#SBATCH --nodes={len(nodes)}"
+        yield f"#SBATCH --nodelist={','.join(nodes)}"
     elif not plan.several:
         yield "#SBATCH --nodes=1"
-    if named and not uneven:
+    if named and foreseen and not uneven:
         yield f"#SBATCH --ntasks-per-node={len(plan.rows) // len(hosts)}"
     yield "#SBATCH --output=%x-%j.out"
     yield "set -euo pipefail"
@@ -48,5 +58,12 @@ def _variables(plan: Plan) -> Iterator[str]:
     """Give the `-x NAME=V` of the user; Slurm passes on by itself what is exported where sbatch is called."""
     for text in plan.task.spec.mpi.x:
         name, equals, value = text.partition("=")
+        if not _VARIABLE.fullmatch(name):  # bash would run what stands in it
+            raise SpecError(f"-x {text}: {name!r} is no name of a variable; expected NAME or NAME=VALUE")
         if equals:
             yield f"export {name}={shlex.quote(value)}"
+
+
+def _job_name(target: str) -> str:
+    """Return the target's name as a directive and a file's name can hold it: sbatch refuses one with a space."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", target.rpartition("/")[2])
