@@ -63,10 +63,6 @@ class Peers(ABC):
     def collectives(self) -> Collectives:
         """Return the data path on host arrays. All ranks must call it."""
 
-    @abstractmethod
-    def abort(self, exit_code: int) -> None:
-        """End the other ranks, which may be waiting for this one; may end this process too."""
-
 
 @dataclass(frozen=True, slots=True)
 class Placement:

@@ -5,13 +5,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from signal import SIGINT
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from unilaunch import plugins
 from unilaunch.errors import UnilaunchError
-from unilaunch.options import parse
-from unilaunch.spec import RunSpec, read_variables, validate, variable_of
-from unilaunch.task import known_fields, read_task
+
+if TYPE_CHECKING:
+    from unilaunch.rank.report import Report
 
 
 def main() -> NoReturn:
@@ -30,27 +29,43 @@ def main() -> NoReturn:
 
 def _do(arguments: Sequence[str], environ: Mapping[str, str], started: float) -> int:
     match arguments[0] if arguments else "":
-        case "run":
-            from unilaunch.rank.run import run
+        case "run" if not _wants_help(arguments):
+            from unilaunch.rank.guard import guarded  # first: what a rank imports, its guard need not
 
-            return run(lambda: read_task(RunSpec, _fields(arguments), environ), environ, started)
+            return guarded(lambda report: _run(arguments, environ, started, report), environ)
         case "launch":
             return _launch(arguments, environ)
         case "doctor":
             from unilaunch.doctor.checkup import doctor
             from unilaunch.launch_spec import LaunchSpec
+            from unilaunch.spec import validate
 
             return doctor(validate(LaunchSpec, _fields(arguments), {}), environ)
         case "explain":
             from unilaunch.explain import explain
 
-            parse(arguments)
+            _fields(arguments)
             return explain(environ, started)
         case _:
             return _do_command(arguments, environ)
 
 
+def _wants_help(arguments: Sequence[str]) -> bool:
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return bool({"-h", "--help"} & set(own))
+
+
+def _run(arguments: Sequence[str], environ: Mapping[str, str], started: float, report: "Report") -> int:
+    from unilaunch.rank.run import run
+    from unilaunch.spec import RunSpec
+    from unilaunch.task import read_task
+
+    return run(lambda: read_task(RunSpec, _fields(arguments), environ), environ, started, report)
+
+
 def _fields(arguments: Sequence[str]) -> dict[str, object]:
+    from unilaunch.options import parse
+
     given = parse(arguments)
     del given["command"]
     return given
@@ -60,6 +75,7 @@ def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     from unilaunch.job.plan import make_plan
     from unilaunch.job.start import start
     from unilaunch.launch_spec import LaunchSpec
+    from unilaunch.task import read_task
 
     given = _fields(arguments)
     dry_run, as_json, kind = given.pop("dry_run"), given.pop("json"), given.pop("emit")
@@ -78,6 +94,11 @@ def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _do_command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    from unilaunch import plugins
+    from unilaunch.options import parse
+    from unilaunch.spec import read_variables, validate, variable_of
+    from unilaunch.task import known_fields
+
     given = parse(arguments)
     command = plugins.commands()[given.pop("command")]
     mine = set(command.spec.model_fields)

@@ -1,7 +1,7 @@
 """What a model is to the launcher: a name, a spec of its options, and `run`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ class Session:
         output: Where logs and results go.
         log: This rank's log.
         seed: Seed of everything that is drawn.
+        progress: Notes how far this rank has come (epoch=3, epochs=200, loss=0.7); costs microseconds.
     """
 
     world: "World"
@@ -38,6 +39,7 @@ class Session:
     output: "OutputFolder"
     log: "Log"
     seed: int
+    progress: Callable[..., None] = lambda **_: None
 
     @contextmanager
     def together(self, phase: str) -> Iterator[None]:

@@ -46,6 +46,11 @@ class RunSpec(Spec):
     interface: str | None = Field(default=None, description="network interface between hosts; default: found by trying")
     master_addr: str | None = Field(default=None, description="rank 0's address; default: agreed on by the ranks")
     master_port: Port | None = Field(default=None, description="rank 0's port; default: a free one that rank 0 keeps")
+    stall_timeout: float | None = Field(
+        default=None, gt=0, description="seconds without progress of any rank after which the job is ended and every "
+        "rank's stacks are shown; default: never"
+    )  # fmt: skip
+    abort: bool = Field(default=True, description="end all ranks when one has failed")
     timeout: float = Field(default=300.0, gt=0, description="seconds that a rank waits for the others at start-up")
     seed: int = Field(default=0, ge=0, lt=2**32, description="seed of everything that is drawn")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(

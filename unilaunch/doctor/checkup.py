@@ -15,11 +15,12 @@ from secrets import token_hex
 from unilaunch.doctor.diagnosis import Finding, Visit, diagnose, differing
 from unilaunch.job.here import own_names
 from unilaunch.job.hostfile import Host
-from unilaunch.job.inbox import Inbox
 from unilaunch.job.mpirun import find_mpirun, openmpi
 from unilaunch.job.mpirun.request import Request
 from unilaunch.job.plan import hosts_of, write
 from unilaunch.launch_spec import LaunchSpec
+from unilaunch.watch.inbox import Inbox, listen
+from unilaunch.watch.line import VARIABLE
 
 #: Seconds for mpirun to start one rank on each host, and for these to find each other.
 DEADLINE = 30.0
@@ -92,16 +93,17 @@ def _visit(request: Request, hosts: Sequence[Host]) -> tuple[list[Visit], list[F
     """Start the probes, and return what each host tells, what keeps them apart, and where they met."""
     token = Path.cwd() / f".unilaunch-doctor-{token_hex(8)}"
     others = [host.name for host in hosts] if request.several else []
-    with Inbox(others) as inbox, tempfile.TemporaryFile("w+") as console:
+    listening = listen(others, several=bool(others))
+    with Inbox(listening.listener, listening.token) as inbox, tempfile.TemporaryFile("w+") as console:
         program = (sys.executable, "-m", "unilaunch.doctor.probe", str(token))
         line = write(replace(request, program=program))
         if request.several and request.mpirun.launcher == "Open MPI":
-            line[1:1] = [word for name in inbox.variables() for word in ("-x", name)]
+            line[1:1] = ["-x", VARIABLE]
         arrived: dict[int, float] = {}
         token.touch()
         try:
             with subprocess.Popen(
-                line, env={**request.environ, **inbox.variables()}, stdin=subprocess.DEVNULL, stdout=console,
+                line, env={**request.environ, VARIABLE: listening.where}, stdin=subprocess.DEVNULL, stdout=console,
                 stderr=subprocess.STDOUT, start_new_session=True,
             ) as process:  # fmt: skip
                 late = _listen(process, inbox, arrived)

@@ -15,7 +15,8 @@ from typing import Any
 from unilaunch import environments
 from unilaunch.devices import visible_devices
 from unilaunch.errors import UnilaunchError
-from unilaunch.rank.report import open_report
+from unilaunch.rank.guard import guarded
+from unilaunch.rank.report import Report
 from unilaunch.world import Found
 
 #: What must be alike on all hosts.
@@ -25,7 +26,10 @@ PACKAGES = ("unilaunch", "torch", "mindspore", "mpi4py", "numpy", "scipy", "pyda
 def main() -> int:
     """Tell this host's facts, then whether its ranks and the others' find each other."""
     environ = dict(os.environ)  # noqa: TID251  (this is a program of its own)
-    report = open_report(environ)
+    return guarded(lambda report: _tell(report, environ), environ)
+
+
+def _tell(report: Report, environ: Mapping[str, str]) -> int:
     found = environments.detect(environ)
     report.send(rank=found.rank, host=socket.gethostname(), facts=facts(environ, Path(sys.argv[1])))
     try:

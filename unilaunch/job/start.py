@@ -5,17 +5,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
-from unilaunch.errors import UnilaunchError
-from unilaunch.job.inbox import Inbox
 from unilaunch.job.plan import Plan
-from unilaunch.output.folder import keep_report, rank_folder
+from unilaunch.output.folder import keep_report, rank_folder, write_json
 from unilaunch.output.result import LaunchResult, RankResult
+from unilaunch.watch.inbox import Inbox, listen
+from unilaunch.watch.line import VARIABLE
+from unilaunch.watch.verdict import Verdict, show
+from unilaunch.watch.watch import Watch
 
 #: Seconds that mpirun has to end the ranks once it is told to, or once they have all gone.
 GRACE = 10.0
@@ -32,22 +33,29 @@ def start(plan: Plan, environ: Mapping[str, str]) -> LaunchResult:
         environ: The process's environment.
     """
     hosts = list(dict.fromkeys(row.host for row in plan.rows if row.host != "?")) if plan.several else []
-    with Inbox(hosts) as inbox, _signals() as asked:
+    spec = plan.task.spec
+    listening = listen(hosts, several=plan.several)
+    with Inbox(listening.listener, listening.token) as inbox, _signals() as asked:
+        watch = Watch(inbox, len(plan.rows), plan.several, spec.stall_timeout, spec.abort)
         with subprocess.Popen(
-            _with_inbox(plan, inbox), env={**environ, **inbox.variables()}, start_new_session=True
+            _with_inbox(plan),
+            env={**environ, VARIABLE: listening.where},
+            start_new_session=True,
         ) as process:
-            returncode = _wait(process, inbox, asked)
+            returncode = _wait(process, watch, asked)
         inbox.take(0)
-        result = _collect(plan, inbox, returncode, asked.number)
-    _report(result)
+        verdict = None if asked.number else watch.conclude()
+        result = _collect(plan, inbox, _exit_code(returncode, verdict, asked.number), verdict)
+    if verdict:
+        _report(plan, verdict)
     return result
 
 
-def _with_inbox(plan: Plan, inbox: Inbox) -> list[str]:
+def _with_inbox(plan: Plan) -> list[str]:
     """Return the command line, with the way to the inbox for ranks on other hosts."""
     line = list(plan.line)
     if plan.several and plan.mpirun.launcher == "Open MPI":
-        line[1:1] = [word for name in inbox.variables() for word in ("-x", name)]
+        line[1:1] = ["-x", VARIABLE]
     return line
 
 
@@ -78,12 +86,16 @@ def _signals() -> Iterator[_Asked]:
             signal.signal(number, handler)
 
 
-def _wait(process: "subprocess.Popen[bytes]", inbox: Inbox, asked: _Asked) -> int:
+def _wait(process: "subprocess.Popen[bytes]", watch: Watch, asked: _Asked) -> int:
     """Return mpirun's exit code, once it has ended by itself or has been made to."""
     deadline = float("inf")
     had_ranks = False
     while process.poll() is None:
-        inbox.take(_TICK)
+        watch.inbox.take(_TICK)
+        if not asked.number:
+            watch.look()
+        if watch.ending:
+            deadline = min(deadline, time.monotonic() + GRACE)
         if asked.number and not asked.told:
             asked.told = True
             process.terminate()
@@ -104,7 +116,7 @@ def _has_children(pid: int) -> bool:
         return True
 
 
-def _collect(plan: Plan, inbox: Inbox, returncode: int, asked: int) -> LaunchResult:
+def _collect(plan: Plan, inbox: Inbox, returncode: int, verdict: Verdict | None) -> LaunchResult:
     """Return how the job ended; what a rank without a shared file system has told is written beside the others'."""
     root = plan.task.spec.output_dir
     size = len(plan.rows)
@@ -121,36 +133,26 @@ def _collect(plan: Plan, inbox: Inbox, returncode: int, asked: int) -> LaunchRes
                 value=said.get("value"),
             )
         )
-        if said:
+        if "run" in said:
             keep_report(root, row.rank, size, said)
     result = inbox.ranks.get(0, {}).get("result")
-    failures = [said["failure"] for said in inbox.ranks.values() if "failure" in said]
-    failure = min(failures, key=lambda one: float(one["time"]), default=None)
-    return LaunchResult(_exit_code(returncode, failure, asked), tuple(ranks), failure, root, result)
+    return LaunchResult(returncode, tuple(ranks), verdict.first if verdict else None, root, result)
 
 
-def _exit_code(returncode: int, failure: Mapping[str, Any] | None, asked: int) -> int:
+def _exit_code(returncode: int, verdict: Verdict | None, asked: int) -> int:
     if asked:
         return 128 + asked
-    if failure:
-        return int(failure["exit_code"])
+    if verdict:
+        return verdict.exit_code
     return 128 - returncode if returncode < 0 else returncode
 
 
-def _report(result: LaunchResult) -> None:
-    """Say what failed first, in the rank's own words; nothing when nothing did."""
-    failure = result.failure
-    if not failure or not result.returncode:
-        return
-    rank = result.ranks[int(failure["rank"])]
-    what = f"{failure['error']}: {failure['message']}"
-    who = f"rank {rank.rank} on {rank.host} ({rank.device})"
-    lines = [
-        f"unilaunch: {who} failed first, with exit code {failure['exit_code']}: {what}",
-        f"unilaunch: its log is {rank.log_dir}/stderr on {rank.host}",
-    ]
-    if (
-        rank.rank and failure["exit_code"] != UnilaunchError.exit_code
-    ):  # rank 0's has been shown, and a refusal has no traceback
-        lines[:0] = ["".join(failure["traceback"]).rstrip()]
-    sys.stderr.write("\n".join(lines) + "\n")
+def _report(plan: Plan, verdict: Verdict) -> None:
+    """Show and keep what the job came to; what all ranks refused alike, rank 0 has said."""
+    root = plan.task.spec.output_dir
+    if root.is_dir():
+        with suppress(OSError):
+            write_json(root / "report.json", verdict.as_json())
+    if not verdict.first.get("together"):
+        unseen = bool(verdict.first["rank"]) and plan.task.spec.console == "rank0"
+        sys.stderr.write(show(verdict, traceback=unseen))

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ class OutputFolder:
         self.root = root
         self.rank = rank
         self.run_id = run_id
+        self.on_phase: Callable[..., None] = lambda **_: None
         self.rank_dir = rank_folder(root, rank, size)
         self._mine = {rank_folder(root, other, size).name for other in range(size)}
 
@@ -72,6 +73,8 @@ class OutputFolder:
 
     def record(self, **event: Any) -> None:
         """Append one event to events.jsonl, with the time (seconds since 1970), in one write."""
+        if "phase" in event:
+            self.on_phase(phase=event["phase"])
         line = json.dumps({"time": time.time(), **event}) + "\n"
         descriptor = os.open(self.rank_dir / "events.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         try:
@@ -95,10 +98,6 @@ class OutputFolder:
     def write_value(self, value: Any) -> None:
         """Write what this rank's function returned."""
         write_json(self.rank_dir / "value.json", value)
-
-    def write_failure(self, failure: Mapping[str, Any]) -> None:
-        """Write how this rank failed."""
-        write_json(self.rank_dir / "failure.json", failure)
 
 
 def rank_folder(root: Path, rank: int, size: int) -> Path:

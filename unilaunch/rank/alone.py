@@ -21,10 +21,6 @@ class Alone(Peers, Collectives, Exchange):
         return self
 
     @override
-    def abort(self, exit_code: int) -> None:
-        pass
-
-    @override
     def all_reduce(self, buffer: Any) -> None:
         pass
 

@@ -18,21 +18,27 @@ from unilaunch.task import Task
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-def tell_facts(task: Task[RunSpec], peers: Peers, environ: Mapping[str, str]) -> list[Facts]:
+def tell_facts(task: Task[RunSpec], peers: Peers, environ: Mapping[str, str], watch: str) -> list[Facts]:
     """Return what every rank sees of its host, by rank. All ranks must call it.
+
+    Args:
+        task: What this rank was told to do.
+        peers: The ranks.
+        environ: The process's environment.
+        watch: Where the guards are to call, on rank 0 if it is to watch the job.
 
     Raises:
         RefusedTogetherError: Two ranks were told to do different things.
     """
     told = task.spec.model_dump(mode="json") | (task.options.model_dump(mode="json") if task.options else {})
-    answers = peers.share({"facts": cast("JsonValue", dict(_own_facts(environ))), "told": told})
+    answers = peers.share({"facts": cast("JsonValue", dict(_own_facts(environ, watch))), "told": told})
     ranks = cast("list[dict[str, dict[str, JsonValue]]]", answers)
     for rank, answer in enumerate(ranks):
         _compare(rank, answer["told"], ranks[0]["told"])
     return [cast("Facts", answer["facts"]) for answer in ranks]
 
 
-def _own_facts(environ: Mapping[str, str]) -> Facts:
+def _own_facts(environ: Mapping[str, str], watch: str) -> Facts:
     name = socket.gethostname()
     # Two hosts can have one name, and two containers of one machine have two.
     host = f"{name} {_BOOT_ID.read_text(encoding='ascii').strip()}"
@@ -42,6 +48,7 @@ def _own_facts(environ: Mapping[str, str]) -> Facts:
         folder=str(Path.cwd()),
         cores=sorted(os.sched_getaffinity(0)),
         devices=visible_devices(environ),
+        watch=watch,
     )
 
 

@@ -117,10 +117,6 @@ class MpiPeers(Peers):
     def collectives(self) -> Collectives:
         return MpiCollectives(self.comm.Dup())  # a communicator of its own: no message meets another's
 
-    @override
-    def abort(self, exit_code: int) -> None:
-        self.comm.Abort(exit_code)
-
 
 def _settle(request: "MPI.Request") -> None:
     """Wait for *request* without spinning: the others may be at work on the processors that we share."""

@@ -18,6 +18,7 @@ class Facts(TypedDict):
         folder: The current folder.
         cores: The processors that this rank may run on.
         devices: The visible devices of each kind, as the mask names them.
+        watch: Where the guards are to call, from rank 0 if it is to watch the job.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Facts(TypedDict):
     folder: str
     cores: list[int]
     devices: dict[str, list[str]]
+    watch: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""This rank's line to the `launch` that started it: who it is when it starts, and how it ended."""
+"""A rank's line to its guard: who it is, what it is doing, and how it failed."""
 
 import json
 import socket
@@ -6,32 +6,38 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-#: "ADDRESS,ADDRESS PORT TOKEN"; set by `launch`, in each rank's environment.
-VARIABLE = "_UNILAUNCH_REPORT_TO"
-_PATIENCE = 3.0  # seconds for each address
+from unilaunch.rank.page import Page
 
 
 class Report:
-    """A line to the launching process; without one, and once it is broken, what is said is lost and nothing else."""
+    """What a rank tells.
 
-    def __init__(self, connection: socket.socket | None) -> None:
+    Args:
+        connection: The way to the guard.
+        page: What the guard can still read when the rank has been killed.
+    """
+
+    def __init__(self, connection: socket.socket, page: Page) -> None:
         self.connection = connection
+        self.page = page
+        self.failed = False
+
+    def note(self, **facts: Any) -> None:
+        """Note what this rank is doing; costs microseconds."""
+        self.page.note(**facts)
+
+    def fail(self, known: Mapping[str, Any]) -> None:
+        """Tell how this rank fails, and at what."""
+        self.failed = True
+        self.send(failure={**known, "doing": self.page.facts})
 
     def send(self, **record: Any) -> None:
-        """Tell the launching process *record*, which must be JSON."""
-        if self.connection:
-            with suppress(OSError):
-                self.connection.sendall(json.dumps(record).encode() + b"\n")
+        """Tell *record*, which must be JSON."""
+        with suppress(OSError):  # without a guard there is nobody to tell
+            self.connection.sendall(json.dumps(record).encode() + b"\n")
 
-
-def open_report(environ: Mapping[str, str]) -> Report:
-    """Return the line to the launching process, if there is one."""
-    addresses, port, token = [*environ.get(VARIABLE, "").split(), "", "", ""][:3]
-    for address in filter(None, addresses.split(",")):
+    def hand_over(self, listener: socket.socket, **record: Any) -> None:
+        """Tell *record*, and give the guard a socket on which the other ranks' guards will call."""
         with suppress(OSError):
-            connection = socket.create_connection((address, int(port)), _PATIENCE)
-            report = Report(connection)
-            report.send(token=token)
-            connection.settimeout(None)
-            return report
-    return Report(None)
+            socket.send_fds(self.connection, [json.dumps(record).encode() + b"\n"], [listener.fileno()])
+        listener.close()

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from socket import gethostname
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from unilaunch import environments
@@ -16,22 +17,24 @@ from unilaunch.backend import Backend, Collectives, Peers, Placement, Rendezvous
 from unilaunch.environments import msrun
 from unilaunch.errors import EnvironmentMismatchError, RefusedTogetherError, UnilaunchError
 from unilaunch.model import Framework, Model, Session
-from unilaunch.output.failure import describe_failure
+from unilaunch.output.failure import describe_exception
 from unilaunch.output.folder import OutputFolder
 from unilaunch.output.log import rank_log
 from unilaunch.rank import current, mpi, program
 from unilaunch.rank.alone import Alone
-from unilaunch.rank.capture import capture
 from unilaunch.rank.facts import tell_facts
 from unilaunch.rank.framework_env import framework_env
 from unilaunch.rank.placement import Wish, place
-from unilaunch.rank.report import VARIABLE, Report, open_report
+from unilaunch.rank.report import Report
 from unilaunch.spec import RunSpec
 from unilaunch.task import Task
+from unilaunch.watch.line import VARIABLE
 from unilaunch.world import Found, World, count_world
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
+
+    from unilaunch.watch.inbox import Listening
 
 T = TypeVar("T")
 
@@ -55,14 +58,16 @@ class _Rank:
     report: Report
 
 
-def run(read_task: Callable[[], Task[RunSpec]], environ: Mapping[str, str], started: float) -> int:
+def run(read_task: Callable[[], Task[RunSpec]], environ: Mapping[str, str], started: float, report: Report) -> int:
     """Be the rank that the launcher assigned, or under no launcher the only one; return the exit code.
 
     Args:
         read_task: Reads and checks what is to be done; raises UnilaunchError.
         environ: The process's environment.
         started: When this process began to work, in seconds of `time.monotonic`.
+        report: The line to this rank's guard.
     """
+    os.environ.pop(VARIABLE, None)  # noqa: TID251  (it is the guard's, and not a job's that a program may start)
     peers: Peers = Alone()
     number = 0
     try:
@@ -70,6 +75,8 @@ def run(read_task: Callable[[], Task[RunSpec]], environ: Mapping[str, str], star
             return _schedule(read_task())
         found = environments.detect(environ)
         number = found.rank
+        report.send(rank=number, host=gethostname())
+        report.note(phase="meeting the other ranks")
         task, refused = _attempt(read_task)
         chosen = mpi.variables(found, environ) if found.mpi and found.size != 1 else {}
         os.environ.update(chosen)  # noqa: TID251  (written once, before MPI reads it)
@@ -78,16 +85,18 @@ def run(read_task: Callable[[], Task[RunSpec]], environ: Mapping[str, str], star
         if task:
             _, refused = _attempt(lambda: task.check(found.size))
         agree(peers, refused)
-        rank = _agree_on_rank(cast("Task[RunSpec]", task), found, peers, environ)
+        rank = _agree_on_rank(cast("Task[RunSpec]", task), found, peers, environ, report)
         rank.output.record(phase="start", launcher=found.launcher, evidence=found.evidence, variables=chosen)
         return _work(rank)
     except RefusedTogetherError as error:
+        report.send(refused=True)
         if number == 0:
             _say(error)
         return _leave_late(error.exit_code, started)
     except UnilaunchError as error:
+        report.fail(describe_exception(error, error.exit_code))
         _say(error)
-        return _end_job(peers, _leave_late(error.exit_code, started))
+        return _leave_late(error.exit_code, started)
 
 
 def _schedule(task: Task[RunSpec]) -> int:
@@ -116,9 +125,12 @@ def _complete(found: Found, peers: Peers) -> Found:
     return replace(found, run_id=found.run_id or str(names[0]), size=len(names))
 
 
-def _agree_on_rank(task: Task[RunSpec], found: Found, peers: Peers, environ: Mapping[str, str]) -> _Rank:
+def _agree_on_rank(
+    task: Task[RunSpec], found: Found, peers: Peers, environ: Mapping[str, str], report: Report
+) -> _Rank:
     """Return who this rank is, and open its output folder."""
-    facts = tell_facts(task, peers, environ)
+    listening = _listen(found) if found.rank == 0 and VARIABLE not in environ else None
+    facts = tell_facts(task, peers, environ, listening.where if listening else "")
     world = count_world(found, [fact["host"] for fact in facts], facts[found.rank]["name"])
     if found.local_size not in {None, world.local_size}:
         raise EnvironmentMismatchError(
@@ -135,33 +147,39 @@ def _agree_on_rank(task: Task[RunSpec], found: Found, peers: Peers, environ: Map
     _, refused = _attempt(output.open)
     agree(peers, refused)
     world = replace(world, device=str(placement))
-    report = open_report(environ)
-    os.environ.pop(VARIABLE, None)  # noqa: TID251  (it is this rank's, and not a job's that a program may start)
-    report.send(rank=world.rank, host=world.host, device=world.device, run=found.run_id)
+    output.on_phase = report.note
+    if listening:
+        how: dict[str, object] = {"size": world.size, "several": world.num_hosts > 1}
+        how |= {"stall_timeout": task.spec.stall_timeout, "abort": task.spec.abort}
+        report.hand_over(listening.listener, token=listening.token, watch=how)
+    if facts[0]["watch"]:
+        report.send(call=facts[0]["watch"])
+    report.send(
+        rank=world.rank, host=world.host, device=world.device, run=found.run_id, abort=task.spec.abort,
+        folder=str(output.rank_dir.absolute()), shown=task.spec.console == "all" or world.rank == 0,
+    )  # fmt: skip
     return _Rank(task, world, placement, peers, output, environ, report)
 
 
 def _work(rank: _Rank) -> int:
-    """Do the task with the output captured; record and show whatever ends it badly, and end the other ranks."""
-    world, output = rank.world, rank.output
-    shown = rank.task.spec.console == "all" or world.rank == 0
-    with capture(output.stdout, output.stderr, shown=shown):
-        try:
-            _do(rank)
-        except RefusedTogetherError as error:
-            _fail(rank, error, error.exit_code)
-            if world.rank == 0:
-                _say(error)
-            else:
-                output.append_stderr(f"unilaunch: {error}\n")
-            return _ended(rank, error.exit_code)
-        except BaseException as error:  # noqa: BLE001  (a rank's last net: SystemExit and Ctrl-C of a program too)
-            if rank.task.model is None:
-                program.leave_out_launcher(error, rank.task.target)
-            if exit_code := _explain(error, rank):
-                _fail(rank, error, exit_code)
-                return _end_job(rank.peers, _ended(rank, exit_code))
-            rank.peers.share(None)
+    """Do the task; show and tell whatever ends it badly."""
+    try:
+        _do(rank)
+    except RefusedTogetherError as error:
+        rank.report.fail(describe_exception(error, error.exit_code) | {"together": True})
+        if rank.world.rank == 0:
+            _say(error)
+        else:
+            rank.output.append_stderr(f"unilaunch: {error}\n")
+        return _ended(rank, error.exit_code)
+    except BaseException as error:  # noqa: BLE001  (a rank's last net: SystemExit and Ctrl-C of a program too)
+        if rank.task.model is None:
+            program.leave_out_launcher(error, rank.task.target)
+        if exit_code := _explain(error, rank):
+            said = isinstance(error, KeyboardInterrupt)
+            rank.report.fail(describe_exception(error, exit_code) | {"together": said})
+            return _ended(rank, exit_code)
+        _wait_for_all(rank)
     return _ended(rank, 0)
 
 
@@ -178,18 +196,10 @@ def _explain(error: BaseException, rank: _Rank) -> int:
             return INTERRUPTED
         case _:
             traceback.print_exception(error)
-    _say(f"rank {rank.world.rank} on {rank.world.host} failed, the job ends")
     return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
 
 
-def _fail(rank: _Rank, error: BaseException, exit_code: int) -> None:
-    failure = describe_failure(rank.world, error, exit_code)
-    rank.output.write_failure(failure)
-    rank.report.send(failure=failure)
-
-
 def _ended(rank: _Rank, exit_code: int) -> int:
-    rank.report.send(exit_code=exit_code)
     rank.output.record(phase="end", exit_code=exit_code)
     return exit_code
 
@@ -212,7 +222,7 @@ def _run_model(rank: _Rank, model: Model, backend: Backend, rendezvous: Rendezvo
     """Refuse bad input first, then start the framework, then train."""
     task, world, output = rank.task, rank.world, rank.output
     log = rank_log(task.spec.log_level, world.host, world.rank, output.stderr)
-    session = Session(world, rank.placement, rank.peers, output, log, task.spec.seed)
+    session = Session(world, rank.placement, rank.peers, output, log, task.spec.seed, rank.report.note)
     prepared = model.prepare(task.options, session)
     if world.rank == 0:
         options = task.options.model_dump(mode="json") if task.options else {}
@@ -247,7 +257,13 @@ def _run_program(rank: _Rank, rendezvous: Rendezvous) -> None:
         output.write_value(value)
         rank.report.send(value=value)
     gc.collect()  # torch's threads can abort an interpreter that ends while DistributedDataParallel's cycles hold them
-    rank.peers.share(None)  # rank 0 serves the others' store: nobody leaves before all have come to their end
+    _wait_for_all(rank)
+
+
+def _wait_for_all(rank: _Rank) -> None:
+    """Rank 0 serves the others' store: nobody leaves before all have come to their end."""
+    rank.report.note(phase="waiting for the other ranks' end")
+    rank.peers.share(None)
 
 
 def _meet(rank: _Rank) -> Rendezvous | None:
@@ -279,6 +295,13 @@ def _heading(rank: _Rank, model: Model, backend: Backend) -> "dict[str, JsonValu
     }
 
 
+def _listen(found: Found) -> "Listening":
+    """Return where the ranks' guards are to call: without a `launch` rank 0's guard watches the job."""
+    from unilaunch.watch.inbox import listen
+
+    return listen(found.heads, several=found.local_size != found.size)
+
+
 def _attempt(step: Callable[[], T]) -> tuple[T | None, UnilaunchError | None]:
     try:
         return step(), None
@@ -300,12 +323,4 @@ def _say(message: object) -> None:
 
 def _leave_late(exit_code: int, started: float) -> int:
     time.sleep(max(0.0, started + SHORTEST_LIFE - time.monotonic()))
-    return exit_code
-
-
-def _end_job(peers: Peers, exit_code: int) -> int:
-    """End the other ranks too: they may be waiting for this one in a collective."""
-    sys.stdout.flush()
-    time.sleep(0.05)  # the tee has the last line before mpirun kills what is left
-    peers.abort(exit_code)
     return exit_code

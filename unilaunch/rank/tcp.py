@@ -177,13 +177,6 @@ class TcpPeers(Peers):
 
         return TcpCollectives(self.rank, dict(self._mesh()))
 
-    @override
-    def abort(self, exit_code: int) -> None:
-        """Hang up: the others lose this rank, and the launcher sees its exit code."""
-        for connection in self.connections.values():
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-
     def _mesh(self) -> Iterator[tuple[int, socket.socket]]:
         """Connect every two ranks: the higher one calls, at the address by which rank 0 knows the lower one."""
         deadline = time.monotonic() + 60.0

@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from unilaunch.model import Framework, Session
 from unilaunch.options import parse
+from unilaunch.rank.guard import guarded
 from unilaunch.rank.run import run
 from unilaunch.spec import RunSpec
 from unilaunch.task import Task, read_task
@@ -51,4 +52,5 @@ def _read() -> Task[RunSpec]:
 
 
 if __name__ == "__main__":
-    sys.exit(run(_read, dict(os.environ), time.monotonic()))  # noqa: TID251
+    environment = dict(os.environ)  # noqa: TID251
+    sys.exit(guarded(lambda report: run(_read, environment, time.monotonic(), report), environment))

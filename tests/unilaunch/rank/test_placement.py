@@ -15,7 +15,8 @@ KINDS = ("cuda", "npu", "cpu")
 
 def _facts(host: str, cuda: list[str], cores: list[int] | None = None) -> Facts:
     devices = {"cuda": cuda, "npu": []}
-    return Facts(name=host, host=f"{host} boot", folder="/", cores=cores or [0, 1, 2, 3], devices=devices)
+    mine = cores or [0, 1, 2, 3]
+    return Facts(name=host, host=f"{host} boot", folder="/", cores=mine, devices=devices, watch="")
 
 
 @pytest.mark.parametrize(

@@ -116,15 +116,20 @@ def test_a_missing_rank_is_named() -> None:
         join(_found(1, 2, uuid4().hex), 0.2)
 
 
+def _hang_up(peers: TcpPeers) -> None:
+    for connection in peers.connections.values():
+        connection.shutdown(socket.SHUT_RDWR)
+
+
 def test_a_rank_that_goes_is_noticed_at_once() -> None:
     def work(peers: TcpPeers) -> str:
         if peers.rank == 1:
-            peers.abort(7)
+            _hang_up(peers)
             return "gone"
         try:
             peers.share(None)
         except PeerLostError as error:
-            peers.abort(1)
+            _hang_up(peers)
             return str(error)
         return "unnoticed"
 

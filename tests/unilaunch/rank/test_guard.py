@@ -1,0 +1,157 @@
+"""A rank under its guard: its output is kept whoever writes it, and however it ends there is a record."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROLOGUE = """
+import os, signal, subprocess, sys, time
+from pathlib import Path
+from unilaunch.rank.guard import guarded
+def begin(report):
+    os.mkdir('rank.0')
+    report.send(rank=0, host='here', device='cpu', folder=os.path.abspath('rank.0'), shown=True)
+    report.note(phase='train'); report.note(epoch=3, epochs=5)
+    time.sleep(0.05)
+def work(report):
+    begin(report)
+"""
+
+
+def _run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    body = "".join(f"    {line}\n" for line in program.strip().splitlines())
+    text = f"{PROLOGUE}{body}    return 0\nsys.exit(guarded(work, {{}}))\n"
+    line = [sys.executable, "-c", text]
+    return subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+
+
+def _failure(folder: Path) -> dict[str, Any]:
+    failure: dict[str, Any] = json.loads((folder / "rank.0" / "failure.json").read_text())
+    return failure
+
+
+def test_every_writer_is_captured_and_shown(tmp_path: Path) -> None:
+    """Python's print, a library's write to the descriptor, and a child's."""
+    done = _run(
+        "print('from python'); os.write(1, b'from below\\n'); subprocess.run(['echo', 'from a child'])\n"
+        "print('an error', file=sys.stderr); os.write(2, b'glog\\n')\n",
+        tmp_path,
+    )
+    assert (tmp_path / "rank.0" / "stdout").read_text() == done.stdout == "from python\nfrom below\nfrom a child\n"
+    assert (tmp_path / "rank.0" / "stderr").read_text() == done.stderr == "an error\nglog\n"
+
+
+def test_nothing_is_lost_however_much_and_late(tmp_path: Path) -> None:
+    """Ten thousand lines, the first before the folder is known, the last without an end, and then SIGKILL."""
+    program = PROLOGUE.replace("    begin(report)\n", "    print('early')\n    begin(report)\n")
+    body = "    for i in range(10000): print(f'line {i}')\n    os.write(1, b'last'); os.kill(os.getpid(), 9)\n"
+    line = [sys.executable, "-c", f"{program}{body}sys.exit(guarded(work, {{}}))\n"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 137
+    kept = (tmp_path / "rank.0" / "stdout").read_text()
+    assert kept == done.stdout == "early\n" + "".join(f"line {i}\n" for i in range(10000)) + "last"
+    last = (tmp_path / "rank.0" / "times").read_text().splitlines()[-1].split()
+    assert abs(float(last[0]) - time.time()) < 60
+    assert int(last[1]) == len(kept)
+
+
+@pytest.mark.parametrize(("end", "code", "expected"), [
+    ("os.kill(os.getpid(), 9)", 137, {"signal": "SIGKILL", "error": "Killed"}),
+    ("os.kill(os.getpid(), 11)", 139, {"signal": "SIGSEGV"}),
+    ("os.abort()", 134, {"signal": "SIGABRT"}),
+    ("os._exit(5)", 5, {"signal": None, "error": "Exit"}),
+])  # fmt: skip
+def test_any_end_leaves_a_record(end: str, code: int, expected: dict[str, object], tmp_path: Path) -> None:
+    """Who, at what, and the last lines of the log."""
+    done = _run(f"print('a last word', file=sys.stderr)\n{end}", tmp_path)
+    assert done.returncode == code
+    failure = _failure(tmp_path)
+    assert expected.items() <= failure.items()
+    assert (failure["rank"], failure["host"], failure["phase"], failure["exit_code"]) == (0, "here", "train", code)
+    assert failure["progress"] == {"epoch": 3, "epochs": 5}
+    assert "a last word" in failure["last_lines"]
+
+
+def test_the_ranks_own_words_are_kept(tmp_path: Path) -> None:
+    """What the rank knows of its failure is better than its exit code; and it does not wait for MPI_Finalize."""
+    done = _run(
+        "from unilaunch.output.failure import describe_exception\nimport atexit, threading\n"
+        "atexit.register(print, 'at exit')\nthreading.Thread(target=time.sleep, args=(30,)).start()\n"
+        "report.fail(describe_exception(ValueError('broken'), 3))\nreturn 3\n",
+        tmp_path,
+    )
+    assert (done.returncode, done.stdout) == (3, "at exit\n")
+    failure = _failure(tmp_path)
+    assert (failure["error"], failure["message"], failure["exit_code"]) == ("ValueError", "broken", 3)
+
+
+def test_a_child_that_lives_on_does_not_hold_the_rank(tmp_path: Path) -> None:
+    """A daemon keeps the pipe open; the rank ends well all the same, and the daemon is let be."""
+    begin = time.monotonic()
+    done = _run("print(subprocess.Popen(['sleep', '20'], start_new_session=True).pid)", tmp_path)
+    assert done.returncode == 0
+    assert time.monotonic() - begin < 10
+    os.kill(int(done.stdout), signal.SIGKILL)
+
+
+def test_a_failed_rank_leaves_no_child(tmp_path: Path) -> None:
+    """Data loaders, say."""
+    done = _run(
+        "print(subprocess.Popen(['sleep', '20'], start_new_session=True).pid, flush=True)\nos._exit(1)", tmp_path
+    )
+    assert done.returncode == 1
+    assert not Path(f"/proc/{int(done.stdout)}").exists()
+
+
+@pytest.mark.parametrize("who", ["guard", "launcher"])
+def test_a_rank_does_not_outlive_its_guard_or_its_launcher(who: str, tmp_path: Path) -> None:
+    """Though nobody could tell it."""
+    body = "    Path('pids').write_text(f'{os.getpid()} {os.getppid()}')\n    time.sleep(60)\n"
+    (tmp_path / "rank.py").write_text(f"{PROLOGUE}{body}sys.exit(guarded(work, {{}}))\n")
+    with subprocess.Popen(["sh", "-c", f"{sys.executable} rank.py; true"], cwd=tmp_path) as launcher:
+        rank, guard = _pids(tmp_path / "pids")
+        os.kill(guard if who == "guard" else launcher.pid, signal.SIGKILL)
+    deadline = time.monotonic() + 5
+    while _is_alive(rank) or _is_alive(guard):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    if who == "launcher":
+        assert "its launcher has gone" in _failure(tmp_path)["message"]
+
+
+def _pids(file: Path) -> tuple[int, int]:
+    deadline = time.monotonic() + 20
+    while not file.exists() or not file.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    rank, guard = map(int, file.read_text().split())
+    return rank, guard
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except OSError:
+        return False
+
+
+def test_signals_reach_the_rank(tmp_path: Path) -> None:
+    """As if there were no guard."""
+    body = (
+        "    signal.signal(signal.SIGUSR1, lambda *_: print('got it', flush=True))\n"
+        "    Path('pids').write_text(f'{os.getpid()} {os.getppid()}')\n    signal.pause()\n    return 0\n"
+    )
+    (tmp_path / "rank.py").write_text(f"{PROLOGUE}{body}sys.exit(guarded(work, {{}}))\n")
+    line = [sys.executable, "rank.py"]
+    with subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as guard:
+        _pids(tmp_path / "pids")
+        guard.send_signal(signal.SIGUSR1)
+        said, _ = guard.communicate(timeout=20)
+    assert (guard.returncode, said) == (0, "got it\n")

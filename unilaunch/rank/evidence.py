@@ -1,0 +1,116 @@
+"""What the system knows about a rank's end: the common causes, each in one line with what to do."""
+
+import os
+import resource
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+_FEW = 64 << 20  # bytes left in /dev/shm that are too few
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+class Memory:
+    """What this process's memory cgroup counts."""
+
+    def __init__(self) -> None:
+        self.kills = _oom_kills()
+
+    def killed(self) -> int:
+        """Return how many processes the OOM killer has ended since this was made."""
+        return _oom_kills() - self.kills
+
+
+def find_evidence(failure: Mapping[str, Any], memory: Memory, peak: int) -> list[str]:
+    """Return what may have caused *failure*.
+
+    Args:
+        failure: As in `failure.json`.
+        memory: Begun before the rank.
+        peak: The rank's peak memory, in bytes.
+    """
+    said = " ".join([str(failure["error"]), str(failure["message"]), *failure.get("last_lines", ())])
+    return [
+        *_out_of_memory(failure, memory, peak),
+        *_limits(said, failure),
+        *_shared_memory(failure),
+        *_device(said, failure),
+    ]
+
+
+def _out_of_memory(failure: Mapping[str, Any], memory: Memory, peak: int) -> Sequence[str]:
+    if failure.get("signal") != "SIGKILL":
+        return []
+    if killed := memory.killed():
+        limit = _memory_limit()
+        of = f" of {_size(limit)}" if limit else ""
+        return [f"the kernel's OOM killer ended {killed} process(es) of this cgroup{of}; peak memory {_size(peak)}"]
+    return [f"SIGKILL comes from the OOM killer (see dmesg), a scheduler or a person; peak memory {_size(peak)}"]
+
+
+def _limits(said: str, failure: Mapping[str, Any]) -> Sequence[str]:
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    short = any(
+        word in said for word in ("MemoryError", "bad_alloc", "Cannot allocate memory", "can't allocate memory")
+    )
+    found = []
+    if short and limit != resource.RLIM_INFINITY:
+        found.append(f"ulimit -v allows this rank {_size(limit)} of addresses: raise it, or start fewer ranks")
+    if "Too many open files" in said:
+        found.append(f"ulimit -n allows {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} open files: raise it")
+    if failure.get("signal") == "SIGXCPU":
+        found.append("ulimit -t: its processor time was used up")
+    if "No space left on device" in said or failure.get("signal") == "SIGXFSZ":
+        found.append("a disk is full, or ulimit -f is reached: make room, or choose another --output-dir")
+    return found
+
+
+def _shared_memory(failure: Mapping[str, Any]) -> Sequence[str]:
+    if failure.get("signal") != "SIGBUS":
+        return []
+    try:
+        left = os.statvfs("/dev/shm")  # noqa: S108  (it is what may be full)
+    except OSError:
+        return []
+    free = left.f_bavail * left.f_frsize
+    hint = ": too few; in a container start it with --shm-size" if free < _FEW else ""
+    return [f"SIGBUS is often a full /dev/shm: {_size(free)} of {_size(left.f_blocks * left.f_frsize)} are free{hint}"]
+
+
+def _device(said: str, failure: Mapping[str, Any]) -> Sequence[str]:
+    if "invalid device ordinal" not in said:
+        return []
+    return [f"the program chose a device that is not there; unilaunch gave this rank {failure.get('device', '?')}"]
+
+
+def _cgroup_file(*names: str) -> str:
+    """Return the text of the first of the files that this process's memory cgroup has, version 2 or 1."""
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines():
+            number, controllers, path = line.split(":", 2)
+            if number != "0" and "memory" not in controllers.split(","):
+                continue
+            folder = _CGROUPS / ("memory" if number != "0" else "") / path.lstrip("/")
+            for name in names:
+                with suppress(OSError):
+                    return (folder / name).read_text(encoding="ascii")
+    return ""
+
+
+def _oom_kills() -> int:
+    for line in _cgroup_file("memory.events", "memory.oom_control").splitlines():
+        name, _, value = line.partition(" ")
+        if name == "oom_kill":
+            return int(value)
+    return 0
+
+
+def _memory_limit() -> int:
+    text = _cgroup_file("memory.max", "memory.limit_in_bytes").strip()
+    limit = int(text) if text.isdigit() else 0
+    return limit if limit < 1 << 60 else 0
+
+
+def _size(number: int) -> str:
+    return f"{number / (1 << 30):.1f} GiB" if number >= 1 << 30 else f"{number / (1 << 20):.0f} MiB"

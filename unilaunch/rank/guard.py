@@ -1,0 +1,423 @@
+"""The process above a rank: it keeps the rank's output, sees how the rank ends, and lets nothing outlive it.
+
+The launcher's child is the guard, and the rank is the guard's. So a rank leaves a record whatever ends it (an
+exception, os._exit, SIGKILL, the OOM killer); it ends when its launcher has gone; and its stacks can be asked for while
+it hangs. Across the hosts the guards speak with whoever watches the job: `unilaunch launch`, or without it the guard
+of rank 0.
+"""
+
+import atexit
+import faulthandler
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from selectors import EVENT_READ, DefaultSelector
+from types import FrameType
+from typing import Any
+
+from unilaunch.output.failure import complete_failure, describe_exit
+from unilaunch.output.folder import write_json
+from unilaunch.rank.evidence import Memory, find_evidence
+from unilaunch.rank.page import Page
+from unilaunch.rank.pump import Output, Stream
+from unilaunch.rank.report import Report
+from unilaunch.watch.line import VARIABLE, Line
+
+#: At this signal a rank writes its Python stacks; high, since programs use SIGUSR1 and SIGUSR2 themselves.
+STACKS = signal.SIGRTMAX - 1
+#: What is passed on to the rank when it comes from outside.
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+#: A terminal sends these to the rank as well.
+_OF_A_TERMINAL = {signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
+_TICK = 0.2
+_TELL = 0.5  # seconds between two words on progress
+_LAST_OUTPUT = 1.0  # seconds for output that a child of the rank may still hold open
+_FAREWELL = 1.0  # seconds from SIGTERM to SIGKILL, and from a failure to the rank's own end
+_ORDER = 15.0  # seconds after a failure in which whoever watches the job has ended it, if he can
+_WRITTEN = 0.3  # seconds in which a rank has written its stacks
+_LINES = 20
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_NEVER = float("inf")
+
+
+def guarded(work: Callable[[Report], int], environ: Mapping[str, str]) -> int:
+    """Do *work* in a process of its own, the rank, and return what it ends with; 128 + N for signal N.
+
+    In the rank itself this returns what *work* returns.
+
+    Args:
+        work: Is the rank, given its line to the guard.
+        environ: The process's environment.
+    """
+    ties = _Ties()
+    rank = os.fork()
+    if rank == 0:
+        return _live(work, ties.be_rank())
+    return _Guard(rank, ties.be_guard(), environ).run()
+
+
+class _Ties:
+    """What ties a rank and its guard together; made before they part, and each keeps its own ends."""
+
+    def __init__(self) -> None:
+        self.page = Page()
+        self.control, self.ranks_control = socket.socketpair()
+        pipes = [os.pipe() for _ in range(3)]
+        self.stdout, self.stderr, self.stacks = (reading for reading, _ in pipes)
+        self.ranks_ends = [writing for _, writing in pipes]
+        # A terminal's Ctrl-C and its input are for one process group only.
+        self.own_group = not os.isatty(0)
+
+    def be_rank(self) -> Report:
+        """Be the rank: its output goes to the guard, and it dies with it."""
+        if self.own_group:
+            os.setpgid(0, 0)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        self.control.close()
+        for descriptor in (self.stdout, self.stderr, self.stacks):
+            os.close(descriptor)
+        for descriptor, own in zip(self.ranks_ends[:2], (1, 2), strict=True):
+            os.dup2(descriptor, own)
+            os.close(descriptor)
+        faulthandler.register(STACKS, file=self.ranks_ends[2], all_threads=True)
+        faulthandler.enable(file=2)
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a pipe would make it wait for 8 KiB
+        return Report(self.ranks_control, self.page)
+
+    def be_guard(self) -> "_Ties":
+        """Be the guard."""
+        self.ranks_control.close()
+        for descriptor in self.ranks_ends:
+            os.close(descriptor)
+        return self
+
+
+def _live(work: Callable[[Report], int], report: Report) -> int:
+    """Do the rank's work; one that failed alone leaves at once, for MPI_Finalize would wait for the others."""
+    code = work(report)
+    if report.failed:
+        atexit._run_exitfuncs()  # noqa: SLF001  (the program's own; there is no public name)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def _prctl(option: int, value: int) -> None:
+    import ctypes
+
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+class _Guard:
+    """One rank's guard, an event loop.
+
+    Args:
+        process: The rank's process number.
+        ties: To the rank.
+        environ: The process's environment.
+    """
+
+    def __init__(self, process: int, ties: _Ties, environ: Mapping[str, str]) -> None:
+        self.process, self.ties = process, ties
+        self.output = Output(ties.stdout, ties.stderr)
+        self.launcher = os.getppid()
+        self.memory = Memory()
+        self.selector = DefaultSelector()
+        self.line = Line(environ[VARIABLE], self.selector, self._obey, self._lose_line) if VARIABLE in environ else None
+        self.watch: Any = None
+        # What the rank has said: who it is, and how it failed.
+        self.unread = b""
+        self.who: dict[str, Any] = {}
+        self.known: dict[str, Any] = {}
+        self.stack = b""
+        # How it ended.
+        self.returncode: int | None = None
+        self.peak = 0
+        self.failure: dict[str, Any] | None = None
+        self.ended = ""  # why its guard ended it
+        self.outside = False  # a signal came from outside
+        self.order: int | None = None  # the job's exit code, once the job is to end
+        self.concluded = False
+        # When what is due, in seconds of time.monotonic.
+        self.kill_at = self.give_up_at = self.drained_at = self.stack_at = _NEVER
+        self.told_at = 0.0
+        self.told: object = None
+
+    def run(self) -> int:
+        """Guard the rank to its end, and return what this process exits with."""
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what the rank leaves behind comes to us, and can be ended
+        with self._signals():
+            self.selector.register(self.ties.control, EVENT_READ, self._hear)
+            self.selector.register(self.ties.stacks, EVENT_READ, self._hear_stack)
+            for stream in self.output.streams:
+                self.selector.register(stream.source, EVENT_READ, self._mover(stream))
+            while not self._may_leave():
+                self._turn()
+            return self._leave()
+
+    def _turn(self) -> None:
+        for key, events in self.selector.select(_TICK):
+            if isinstance(key.data, Line):
+                key.data.ready(key.fileobj, events)
+            else:
+                key.data()
+        now = time.monotonic()
+        self._look_at_rank(now)
+        self.output.tick()
+        self._tell_progress(now)
+        if now > self.stack_at:
+            self._tell_stack()
+        if self.watch:
+            self.watch.look()
+            if self.watch.ending and self.order is None:
+                self._obey({"end": self.watch.verdict.exit_code})
+
+    def _look_at_rank(self, now: float) -> None:
+        """See whether it has ended, and end it when that is due."""
+        if self.returncode is not None:
+            return
+        process, status, usage = os.wait4(self.process, os.WNOHANG)
+        if process:
+            self.returncode = os.waitstatus_to_exitcode(status)
+            self.peak = usage.ru_maxrss * 1024
+            self.drained_at, self.give_up_at = now + _LAST_OUTPUT, now + _ORDER
+        elif os.getppid() != self.launcher:
+            self.launcher = os.getppid()
+            self._end("its launcher has gone")
+        elif now > self.kill_at:
+            self._signal(signal.SIGKILL)
+
+    def _may_leave(self) -> bool:
+        """Return whether all is done: the rank has ended, its output is kept, and the job needs this guard no more."""
+        now = time.monotonic()
+        if self.returncode is None or (self.output.flowing and now < self.drained_at):
+            return False
+        self._conclude()
+        if self.order is not None or self.ended:
+            return True
+        if self.watch:
+            return bool(self.watch.finished and not self.watch.failures())
+        waits = self.failure and self.line and self.line.open
+        return not waits or (bool(self.who.get("abort", True)) and now > self.give_up_at)
+
+    # What the rank says
+
+    def _hear(self) -> None:
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self.ties.control, 1 << 16, 1)
+        except OSError:
+            data, descriptors = b"", []
+        if not data:
+            self.selector.unregister(self.ties.control)
+        *messages, self.unread = (self.unread + data).split(b"\n")
+        for message in messages:
+            self._understand(json.loads(message), descriptors)
+
+    def _understand(self, said: dict[str, Any], descriptors: list[int]) -> None:
+        if "watch" in said:
+            self._be_watch(socket.socket(fileno=descriptors.pop()), said.pop("token"), said.pop("watch"))
+        if "call" in said and not self.line:
+            self.line = Line(said.pop("call"), self.selector, self._obey, self._lose_line)
+            self.line.send(**self.who)
+        if "folder" in said:
+            self.output.open(Path(said["folder"]))
+            self.output.show(shown=said["shown"])
+        if "failure" in said:
+            self.known = said.pop("failure")
+            doing = self.known.pop("doing")
+            self.kill_at = min(self.kill_at, time.monotonic() + _FAREWELL)
+            self._record(self.known, doing)
+        self.who |= {name: value for name, value in said.items() if name not in {"value", "result"}}
+        if self.line and said:
+            self.line.send(**said)
+
+    def _mover(self, stream: Stream) -> Callable[[], None]:
+        def move() -> None:
+            if not self.output.move(stream):
+                self.selector.unregister(stream.source)
+
+        return move
+
+    # The line to whoever watches the job
+
+    def _be_watch(self, listener: socket.socket, token: str, how: Mapping[str, Any]) -> None:
+        """Watch the job: this is rank 0, and there is no `launch`."""
+        from unilaunch.watch.inbox import Inbox
+        from unilaunch.watch.watch import Watch
+
+        inbox = Inbox(listener, token)
+        self.watch = Watch(inbox, **how)
+        self.selector.register(inbox.selector.fileno(), EVENT_READ, lambda: inbox.take(0))
+
+    def _obey(self, order: Mapping[str, Any]) -> None:
+        if order.get("stacks") and self.returncode is None:
+            self._ask_stack()
+        if "end" in order:
+            self.order = int(order["end"])
+            self._end("")
+
+    def _lose_line(self, reason: str) -> None:
+        if self.order is None and self.returncode is None:
+            self._end(f"the line to who watches the job broke: {reason}")
+
+    def _tell_progress(self, now: float) -> None:
+        if not self.line or "rank" not in self.who or now - self.told_at < _TELL:
+            return
+        count, facts = self.ties.page.read()
+        state = (count, *self.output.sizes())
+        if state != self.told:
+            self.told_at, self.told = now, state
+            self.line.send(progress=facts)
+
+    def _ask_stack(self) -> None:
+        self.stack = b"stopped (SIGSTOP)" if _is_stopped(self.process) else b""
+        self._signal(STACKS)
+        self.stack_at = time.monotonic() + _WRITTEN
+
+    def _hear_stack(self) -> None:
+        data = os.read(self.ties.stacks, 1 << 16)
+        if not data:
+            self.selector.unregister(self.ties.stacks)
+            return
+        self.stack += data
+        self.stack_at = time.monotonic() + _WRITTEN
+
+    def _tell_stack(self) -> None:
+        self.stack_at = _NEVER
+        if self.line:
+            self.line.send(stack=self.stack.decode(errors="replace"), progress=self.ties.page.read()[1])
+
+    # The end
+
+    def _end(self, why: str) -> None:
+        """End the rank: with SIGTERM, and if it does not go, with SIGKILL."""
+        self.ended = self.ended or why
+        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)
+        self.kill_at = min(self.kill_at, time.monotonic() + _FAREWELL)
+
+    def _signal(self, number: int) -> None:
+        if self.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.process, number)
+
+    def _conclude(self) -> None:
+        """Record and tell how the rank ended, once."""
+        if self.concluded:
+            return
+        self.concluded = True
+        own = self._own_exit_code()
+        if self.order is None and own and not self.known and "refused" not in self.who:
+            self._record(self._seen(), self.ties.page.read()[1])
+        if self.line:
+            self.line.send(exit_code=None if self.order is not None and not self.failure else own)
+
+    def _own_exit_code(self) -> int:
+        if self.known:
+            return int(self.known["exit_code"])
+        code = self.returncode or 0
+        return (128 - code if code < 0 else code) or int(bool(self.ended))
+
+    def _seen(self) -> dict[str, Any]:
+        seen = describe_exit(self.returncode or 0)
+        if not self.ended:
+            return seen | {"outside": self.outside}
+        return seen | {"error": "Ended", "message": f"unilaunch ended it: {self.ended}", "signal": None}
+
+    def _record(self, known: Mapping[str, Any], doing: Mapping[str, Any]) -> None:
+        """Write how the rank failed, and tell it."""
+        folder = self.output.folder
+        log = str(folder / "stderr") if folder else ""
+        failure = complete_failure(known, self.who, doing, self.output.last_lines(_LINES), log)
+        failure["evidence"] = find_evidence(failure, self.memory, self.peak)
+        self.failure = failure
+        if folder:
+            with suppress(OSError):  # told all the same
+                write_json(folder / "failure.json", failure)
+        if self.line and "rank" in self.who:
+            self.line.send(failure=failure)
+
+    def _leave(self) -> int:
+        """End what the rank has left behind, say the last word, and return the exit code."""
+        code = self._own_exit_code() if self.order is None else self.order
+        if code:
+            _kill_children()
+        self.output.tick(last=True)
+        until = time.monotonic() + _FAREWELL
+        while self.line and self.line.open and self.line.outgoing and time.monotonic() < until:
+            self._turn()
+        if self.watch:
+            self._give_verdict()
+        elif self.failure and not self.known and not (self.line and self.line.connection):
+            self._say_last()
+        return code
+
+    def _give_verdict(self) -> None:
+        """Show and keep what the whole job came to."""
+        from unilaunch.watch.verdict import show
+
+        verdict = self.watch.verdict
+        if verdict and not verdict.first.get("together"):
+            sys.stderr.write(show(verdict, traceback=False))
+            sys.stderr.flush()
+        if verdict and self.output.folder:
+            with suppress(OSError):
+                write_json(self.output.folder.parent / "report.json", verdict.as_json())
+
+    def _say_last(self) -> None:
+        from unilaunch.watch.verdict import Verdict, show
+
+        sys.stderr.write(show(Verdict(self.failure or {}, 1), traceback=False))
+        sys.stderr.flush()
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Pass signals on to the rank, and wake up when it ends."""
+        reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+        def pass_on(number: int, _: FrameType | None) -> None:
+            self.outside = True
+            if self.ties.own_group or number not in _OF_A_TERMINAL:
+                self._signal(number)
+
+        for number in _PASSED_ON:
+            signal.signal(number, pass_on)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        self.selector.register(reading, EVENT_READ, lambda: os.read(reading, 512))
+        yield
+        signal.set_wakeup_fd(-1)
+
+
+def _is_stopped(process: int) -> bool:
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] in {"T", "t"}
+
+
+def _kill_children() -> None:
+    """End what the rank has started and left: it is ours now."""
+    for _ in range(20):
+        try:
+            children = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split()
+        except OSError:
+            return
+        if not children:
+            return
+        for child in children:
+            with suppress(ProcessLookupError):
+                os.kill(int(child), signal.SIGKILL)
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.01)

@@ -1,0 +1,39 @@
+"""What a rank was last doing: a page of memory shared with its guard, which can read it after the rank was killed."""
+
+import json
+import mmap
+import struct
+from typing import Any
+
+_SLOT = 2000  # bytes of one note
+_COUNT = struct.Struct("=QHH")
+
+
+class Page:
+    """Notes, each in the place of the last but one: a rank that is killed while it writes leaves the last one whole."""
+
+    def __init__(self) -> None:
+        self.memory = mmap.mmap(-1, _COUNT.size + 2 * _SLOT)
+        self.count = 0
+        self.sizes = [0, 0]
+        self.facts: dict[str, Any] = {}
+
+    def note(self, **facts: Any) -> None:
+        """Add *facts*, which must be JSON, to what stands here; a new phase begins without the old one's facts."""
+        self.facts = facts if "phase" in facts else self.facts | facts
+        text = json.dumps(self.facts).encode()[:_SLOT]
+        self.count += 1
+        slot = self.count % 2
+        begin = _COUNT.size + slot * _SLOT
+        self.memory[begin : begin + len(text)] = text
+        self.sizes[slot] = len(text)
+        _COUNT.pack_into(self.memory, 0, self.count, *self.sizes)
+
+    def read(self) -> tuple[int, dict[str, Any]]:
+        """Return how many notes were taken, and the newest."""
+        count, *sizes = _COUNT.unpack_from(self.memory)
+        begin = _COUNT.size + count % 2 * _SLOT
+        try:
+            return count, json.loads(self.memory[begin : begin + sizes[count % 2]])
+        except ValueError:  # none yet, too long, or overtaken while we read
+            return count, {}

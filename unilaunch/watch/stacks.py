@@ -1,0 +1,40 @@
+"""Where the ranks stand, from what faulthandler writes of each."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_FRAME = re.compile(r'^ +File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
+_THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+ .*$", re.MULTILINE)
+#: Below these the program is: the launcher's own frames are the same on all ranks.
+_LAUNCHER = ("/unilaunch/rank/", "/unilaunch/cli.py", "/unilaunch/__main__.py", "<frozen ", "/runpy.py")
+_SHOWN = 4  # frames
+
+
+def group(stacks: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return who stands where, the larger groups first: "ranks", "where" and "stack" (one of them, whole).
+
+    Args:
+        stacks: By rank "stack" (faulthandler's text) and "progress".
+    """
+    groups: dict[str, dict[str, Any]] = {}
+    for rank, told in sorted(stacks.items()):
+        where = describe(str(told["stack"]), told.get("progress") or {})
+        groups.setdefault(where, {"ranks": [], "where": where, "stack": told["stack"]})["ranks"].append(rank)
+    return sorted(groups.values(), key=lambda one: -len(one["ranks"]))
+
+
+def describe(stack: str, progress: Mapping[str, Any]) -> str:
+    """Return "all_reduce (mpi.py:152) < _step (training.py:96), epoch 12": the main thread, innermost first."""
+    frames = _main_thread(stack)
+    text = " < ".join(f"{function} ({file.rpartition('/')[2]}:{line})" for file, line, function in frames[:_SHOWN])
+    what = f", epoch {progress['epoch']}" if "epoch" in progress else f", in phase {progress.get('phase')!r}"
+    return (text or stack.partition("\n")[0]) + what
+
+
+def _main_thread(stack: str) -> Sequence[tuple[str, str, str]]:
+    """Return the frames (file, line, function) of the thread that faulthandler names last: the main one."""
+    text = _THREAD.split(stack)[-1]
+    frames = [(found["file"], found["line"], found["function"]) for found in _FRAME.finditer(text)]
+    own = [frame for frame in frames if not any(part in frame[0] for part in _LAUNCHER)]
+    return own or frames

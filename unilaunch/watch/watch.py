@@ -1,0 +1,138 @@
+"""When a job is to end: at its first failure, or when nothing moves any more."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from unilaunch.watch.inbox import Inbox
+from unilaunch.watch.stacks import group
+from unilaunch.watch.verdict import Verdict, is_consequence, judge
+
+#: What a job that has stalled exits with, as timeout(1) does.
+STALLED = 124
+#: Seconds after a failure in which the other ranks' words are still heard, before all are ended.
+SETTLE = 0.3
+#: The same while nobody has told of anything but another rank's end: the cause may still be on its way. On several
+#: hosts it may be one that has gone, which is known after `line.notice_silence`'s 5 seconds.
+DOUBT, DOUBT_ON_SEVERAL = 1.0, 6.0
+#: Seconds for a rank to call.
+UNHEARD = 10.0
+#: Seconds in which the ranks are to tell where they stand.
+STACKS = 1.5
+
+
+@dataclass(slots=True)
+class Watch:
+    """Who watches a job: looks at what has come in, and gives the guards their orders.
+
+    Attributes:
+        inbox: Where it comes in.
+        size: Number of ranks.
+        several: They are on several hosts.
+        stall_timeout: Seconds without any progress of any rank after which the job is ended; None: never.
+        abort: End all ranks at the first failure; or else when the last one has ended.
+        verdict: How the job failed, once it is known that it did.
+    """
+
+    inbox: Inbox
+    size: int
+    several: bool
+    stall_timeout: float | None
+    abort: bool
+    verdict: Verdict | None = None
+    ending: bool = False
+    _began: float = field(default_factory=time.monotonic)
+    _first: float | None = None
+    _asked: float | None = None
+
+    @property
+    def finished(self) -> bool:
+        """No rank is left to wait for; one that was never heard of is not waited for long."""
+        ranks, silent = self.inbox.ranks, self.inbox.silent
+        all_heard = len(ranks) >= self.size or time.monotonic() - self._began > UNHEARD
+        return all_heard and all("exit_code" in said or rank in silent for rank, said in ranks.items())
+
+    def look(self) -> None:
+        """Judge what has come in; order the end when it is time for it."""
+        now = time.monotonic()
+        if self.ending:
+            return
+        failures = self.failures()
+        if failures and self._first is None:
+            self._first = now
+        if failures and self._is_time(failures, now):
+            self.end(judge(failures))
+        elif self.stall_timeout and not failures and not self.finished:
+            self._look_for_a_stall(now, self.stall_timeout)
+
+    def failures(self) -> list[dict[str, Any]]:
+        """Return the failures that are known, in the order in which they became known."""
+        told = [self.inbox.ranks[rank]["failure"] for rank in self.inbox.failed]
+        return told + [
+            self._lost(rank, why) for rank, why in self.inbox.silent.items() if rank not in self.inbox.failed
+        ]
+
+    def conclude(self) -> Verdict | None:
+        """Return how the job failed, when all is over; None if it did not."""
+        failures = self.failures()
+        if self.verdict is None and failures:
+            self.verdict = judge(failures)
+        return self.verdict
+
+    def end(self, verdict: Verdict) -> None:
+        """Order every rank to end, with the job's exit code."""
+        self.verdict = verdict
+        self.ending = True
+        self.inbox.tell_all(end=verdict.exit_code)
+
+    def _is_time(self, failures: list[dict[str, Any]], now: float) -> bool:
+        if self.finished:
+            return True
+        if not self.abort:
+            return False
+        doubtful = all(is_consequence(failure) or failure.get("together") for failure in failures)
+        patience = (DOUBT_ON_SEVERAL if self.several else DOUBT) if doubtful else SETTLE
+        return now - (self._first or now) > patience
+
+    def _lost(self, rank: int, why: str) -> dict[str, Any]:
+        said = self.inbox.ranks[rank]
+        progress = said.get("progress") or {}
+        return {
+            "rank": rank,
+            "host": said.get("host", "?"),
+            "device": said.get("device", "?"),
+            "time": time.time(),
+            "phase": progress.get("phase"),
+            "progress": progress,
+            "exit_code": 137 if "processes" in why else 1,
+            "signal": None,
+            "error": "Lost",
+            "message": f"it fell silent: {why}",
+            "traceback": [],
+            "last_lines": [],
+            "evidence": [],
+        }
+
+    def _look_for_a_stall(self, now: float, patience: float) -> None:
+        moved = max([self._began, *self.inbox.moved.values()])
+        if now - moved < patience:
+            self._asked = None
+        elif self._asked is None:
+            self._asked = now
+            self.inbox.tell_all(stacks=True)
+        else:
+            told = {rank: said for rank, said in self.inbox.ranks.items() if "stack" in said}
+            left = {rank for rank in self.inbox.connected if "exit_code" not in self.inbox.ranks[rank]}
+            if left <= set(told) or now - self._asked > STACKS:
+                self.end(self._stalled(told, now - moved))
+
+    def _stalled(self, told: dict[int, dict[str, Any]], seconds: float) -> Verdict:
+        groups = group(told)
+        rank = groups[-1]["ranks"][0] if groups else 0
+        failure = self._lost(rank, "") | {
+            "exit_code": STALLED,
+            "error": "Stalled",
+            "message": f"no rank has made progress for {seconds:.0f} s",
+            "traceback": [],
+        }
+        return Verdict(failure, STALLED, (), groups)
