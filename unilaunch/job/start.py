@@ -1,5 +1,6 @@
 """Start a job that has been planned, wait for its end, and report it."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -8,18 +9,22 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from socket import gethostname
 from types import FrameType
 
 from unilaunch.job.plan import Plan
+from unilaunch.output.failure import signal_name
 from unilaunch.output.folder import keep_report, rank_folder, write_json
 from unilaunch.output.result import LaunchResult, RankResult
 from unilaunch.watch.inbox import Inbox, listen
 from unilaunch.watch.line import VARIABLE
-from unilaunch.watch.verdict import Verdict, show
-from unilaunch.watch.watch import Watch
+from unilaunch.watch.verdict import Verdict, is_consequence, show
+from unilaunch.watch.watch import DOUBT, DOUBT_ON_SEVERAL, SETTLE, Watch
 
 #: Seconds that mpirun has to end the ranks once it is told to, or once they have all gone.
 GRACE = 10.0
+#: Seconds in which the guards end their ranks when they are told to; mpirun takes longer.
+PROMPT = 2.0
 _TICK = 0.2
 
 
@@ -43,8 +48,8 @@ def start(plan: Plan, environ: Mapping[str, str]) -> LaunchResult:
             start_new_session=True,
         ) as process:
             returncode = _wait(process, watch, asked)
-        inbox.take(0)
-        verdict = None if asked.number else watch.conclude()
+        _hear_out(watch)
+        verdict = None if asked.number else _judge(plan, watch, returncode)
         result = _collect(plan, inbox, _exit_code(returncode, verdict, asked.number), verdict)
     if verdict:
         _report(plan, verdict)
@@ -88,25 +93,52 @@ def _signals() -> Iterator[_Asked]:
 
 def _wait(process: "subprocess.Popen[bytes]", watch: Watch, asked: _Asked) -> int:
     """Return mpirun's exit code, once it has ended by itself or has been made to."""
-    deadline = float("inf")
+    deadline = terminate_at = float("inf")
     had_ranks = False
     while process.poll() is None:
         watch.inbox.take(_TICK)
         if not asked.number:
             watch.look()
         if watch.ending:
-            deadline = min(deadline, time.monotonic() + GRACE)
+            deadline = min(deadline, time.monotonic() + (PROMPT if watch.inbox.silent else GRACE))
         if asked.number and not asked.told:
             asked.told = True
-            process.terminate()
+            watch.inbox.tell_all(end=128 + asked.number)
             deadline = time.monotonic() + GRACE
+            terminate_at = time.monotonic() + (PROMPT if watch.inbox.connected else 0.0)
+        if time.monotonic() > terminate_at:
+            terminate_at = float("inf")
+            process.terminate()  # once: at a second SIGTERM mpirun leaves its ranks behind
         children = _has_children(process.pid)
         had_ranks |= children
         if had_ranks and not children:  # Open MPI can hang when all ranks end at once
             deadline = min(deadline, time.monotonic() + GRACE)
         if time.monotonic() > deadline:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)  # its ssh too
     return process.returncode
+
+
+def _hear_out(watch: Watch) -> None:
+    """Hear the last words of ranks that have outlived mpirun, and have them end."""
+    begin = time.monotonic()
+    patience = DOUBT_ON_SEVERAL if watch.several else DOUBT
+    # Not sooner: what is sent to a host that is cut off puts off the moment at which its silence is noticed.
+    order_at = begin + (DOUBT if watch.several else SETTLE)
+    watch.inbox.take(0)
+    while watch.inbox.connected and not watch.finished and time.monotonic() < begin + patience:
+        if time.monotonic() > order_at:
+            watch.inbox.tell_all(end=1)
+        watch.inbox.take(_TICK)
+
+
+def _judge(plan: Plan, watch: Watch, returncode: int) -> Verdict | None:
+    """Return how the job failed; None if it did not, or if mpirun has said all there is to say."""
+    verdict = watch.conclude()
+    if returncode < 0 and not watch.ending and (verdict is None or is_consequence(verdict.first)):
+        message = f"{plan.mpirun.path} was killed by {signal_name(-returncode)}"
+        failure = {"rank": None, "host": gethostname(), "error": "Mpirun", "message": message}
+        return Verdict(failure | {"exit_code": 128 - returncode}, 128 - returncode, verdict.everyone if verdict else ())
+    return verdict
 
 
 def _has_children(pid: int) -> bool:

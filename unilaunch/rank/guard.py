@@ -176,6 +176,7 @@ class _Guard:
         if now > self.stack_at:
             self._tell_stack()
         if self.watch:
+            self.watch.hurried = self.outside or bool(self.ended)
             self.watch.look()
             if self.watch.ending and self.order is None:
                 self._obey({"end": self.watch.verdict.exit_code})
@@ -201,10 +202,10 @@ class _Guard:
         if self.returncode is None or (self.output.flowing and now < self.drained_at):
             return False
         self._conclude()
+        if self.watch:
+            return bool(self.watch.ending or (self.watch.finished and not self.watch.failures()))
         if self.order is not None or self.ended:
             return True
-        if self.watch:
-            return bool(self.watch.finished and not self.watch.failures())
         waits = self.failure and self.line and self.line.open
         return not waits or (bool(self.who.get("abort", True)) and now > self.give_up_at)
 
@@ -323,14 +324,16 @@ class _Guard:
     def _own_exit_code(self) -> int:
         if self.known:
             return int(self.known["exit_code"])
+        if self.ended:
+            return 1
         code = self.returncode or 0
-        return (128 - code if code < 0 else code) or int(bool(self.ended))
+        return 128 - code if code < 0 else code
 
     def _seen(self) -> dict[str, Any]:
         seen = describe_exit(self.returncode or 0)
         if not self.ended:
             return seen | {"outside": self.outside}
-        return seen | {"error": "Ended", "message": f"unilaunch ended it: {self.ended}", "signal": None}
+        return seen | {"error": "Ended", "message": f"unilaunch ended it: {self.ended}", "signal": None, "exit_code": 1}
 
     def _record(self, known: Mapping[str, Any], doing: Mapping[str, Any]) -> None:
         """Write how the rank failed, and tell it."""
@@ -364,19 +367,17 @@ class _Guard:
         """Show and keep what the whole job came to."""
         from unilaunch.watch.verdict import show
 
-        verdict = self.watch.verdict
-        if verdict and not verdict.first.get("together"):
-            sys.stderr.write(show(verdict, traceback=False))
-            sys.stderr.flush()
+        verdict = self.watch.conclude()
         if verdict and self.output.folder:
             with suppress(OSError):
                 write_json(self.output.folder.parent / "report.json", verdict.as_json())
+        if verdict and not verdict.first.get("together"):
+            _say(show(verdict, traceback=False))
 
     def _say_last(self) -> None:
         from unilaunch.watch.verdict import Verdict, show
 
-        sys.stderr.write(show(Verdict(self.failure or {}, 1), traceback=False))
-        sys.stderr.flush()
+        _say(show(Verdict(self.failure or {}, 1), traceback=False))
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -395,6 +396,12 @@ class _Guard:
         self.selector.register(reading, EVENT_READ, lambda: os.read(reading, 512))
         yield
         signal.set_wakeup_fd(-1)
+
+
+def _say(text: str) -> None:
+    with suppress(OSError):  # the console may have gone with the launcher
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 def _is_stopped(process: int) -> bool:

@@ -150,7 +150,8 @@ def _agree_on_rank(
     output.on_phase = report.note
     if listening:
         how: dict[str, object] = {"size": world.size, "several": world.num_hosts > 1}
-        how |= {"stall_timeout": task.spec.stall_timeout, "abort": task.spec.abort}
+        # Open MPI 4 hangs if its ranks end before it has noticed by itself that a host is lost.
+        how |= {"lost_patience": 3.0, "stall_timeout": task.spec.stall_timeout, "abort": task.spec.abort}
         report.hand_over(listening.listener, token=listening.token, watch=how)
     if facts[0]["watch"]:
         report.send(call=facts[0]["watch"])
@@ -190,7 +191,7 @@ def _explain(error: BaseException, rank: _Rank) -> int:
             _say(error)
             return error.exit_code
         case SystemExit():
-            return program.exit_code(error)
+            return program.exit_code(error) or int(rank.task.model is not None)  # a model returns, it does not exit
         case KeyboardInterrupt() if rank.task.model:
             _say("interrupted")
             return INTERRUPTED

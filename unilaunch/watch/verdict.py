@@ -9,9 +9,12 @@ from typing import Any
 _AFTER_ANOTHER = re.compile(
     r"connection (was )?(reset|closed|aborted|refused)|broken pipe|peer(lost)?error|has gone, and the job with it"
     r"|socket (was )?closed|remote process exited|recvvalue failed|sendbytes failed|connectionerror|proc_failed"
-    r"|connection lost|unexpected eof|end of file|from outside",
+    r"|connection lost|unexpected eof|end of file|unexpectedly disconnected",
     re.IGNORECASE,
 )
+
+#: With this Open MPI 5 ends a process that finds the socket of another one closed.
+_MPI_ERR_UNKNOWN = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +36,17 @@ class Verdict:
     @property
     def line(self) -> str:
         """The verdict in one line."""
-        if self.stacks:
+        if self.first["rank"] is None:
             return f"{self.first['message']}: the job is ended (exit code {self.exit_code})"
         if self.first.get("outside"):
             return f"the job was ended from outside, by {self.first['signal'] or 'a signal'}"
         first = " first" if self.consequences else ""
         return f"{name(self.first)} failed{first}: {describe(self.first)}"
+
+    @property
+    def everyone(self) -> list[Mapping[str, Any]]:
+        """What became of all ranks that failed, the same failures together."""
+        return [{"ranks": [int(self.first["rank"])], "what": describe(self.first)}, *self.consequences]
 
     def as_json(self) -> dict[str, Any]:
         """Return what stands in `report.json`."""
@@ -48,9 +56,9 @@ class Verdict:
 def judge(failures: Sequence[Mapping[str, Any]], exit_code: int | None = None) -> Verdict:
     """Return the verdict over *failures*, which are in the order in which they were told.
 
-    The first of them that speaks of no other rank's end is the cause; only if all do, the first.
+    The cause is the first of them that speaks of no other process's end; only if all do, the first.
     """
-    first = next((failure for failure in failures if not is_consequence(failure)), failures[0])
+    first = min(failures, key=_distance)
     others: dict[str, list[int]] = {}
     for failure in failures:
         if failure is not first:
@@ -60,9 +68,19 @@ def judge(failures: Sequence[Mapping[str, Any]], exit_code: int | None = None) -
 
 
 def is_consequence(failure: Mapping[str, Any]) -> bool:
-    """Return whether a failure reads like that of a rank which has lost another one."""
-    words = f"{failure['error']}: {failure['message']}"
-    return bool(failure.get("outside")) or failure["error"] == "Ended" or bool(_AFTER_ANOTHER.search(words))
+    """Return whether a failure reads like that of a rank which has lost another process."""
+    return _distance(failure) > 0
+
+
+def _distance(failure: Mapping[str, Any]) -> int:
+    """Return how far a failure is from a cause: 0 is one, 1 has lost its launcher, 2 another rank, 3 was just ended."""
+    if failure.get("outside"):
+        return 3
+    if failure["error"] == "Ended":
+        return 1 if "launcher" in failure["message"] else 2
+    if failure["error"] == "Exit" and failure["exit_code"] == _MPI_ERR_UNKNOWN:
+        return 2
+    return 2 if _AFTER_ANOTHER.search(f"{failure['error']}: {failure['message']}") else 0
 
 
 def name(failure: Mapping[str, Any]) -> str:

@@ -13,8 +13,8 @@ STALLED = 124
 #: Seconds after a failure in which the other ranks' words are still heard, before all are ended.
 SETTLE = 0.3
 #: The same while nobody has told of anything but another rank's end: the cause may still be on its way. On several
-#: hosts it may be one that has gone, which is known after `line.notice_silence`'s 5 seconds.
-DOUBT, DOUBT_ON_SEVERAL = 1.0, 6.0
+#: hosts it may be one that has gone, which is known after `line.notice_silence`'s 4 seconds.
+DOUBT, DOUBT_ON_SEVERAL = 1.0, 5.0
 #: Seconds for a rank to call.
 UNHEARD = 10.0
 #: Seconds in which the ranks are to tell where they stand.
@@ -31,7 +31,10 @@ class Watch:
         several: They are on several hosts.
         stall_timeout: Seconds without any progress of any rank after which the job is ended; None: never.
         abort: End all ranks at the first failure; or else when the last one has ended.
+        lost_patience: Seconds after the loss of a host in which the launcher is to notice it too.
         verdict: How the job failed, once it is known that it did.
+        ending: The ranks have been ordered to end.
+        hurried: The launcher ends the ranks itself, and this process with them: there is no time for doubt.
     """
 
     inbox: Inbox
@@ -39,8 +42,10 @@ class Watch:
     several: bool
     stall_timeout: float | None
     abort: bool
+    lost_patience: float = 0.0
     verdict: Verdict | None = None
     ending: bool = False
+    hurried: bool = False
     _began: float = field(default_factory=time.monotonic)
     _first: float | None = None
     _asked: float | None = None
@@ -90,8 +95,10 @@ class Watch:
             return True
         if not self.abort:
             return False
+        if "does not answer" in judge(failures).first["message"] and now - (self._first or now) < self.lost_patience:
+            return False
         doubtful = all(is_consequence(failure) or failure.get("together") for failure in failures)
-        patience = (DOUBT_ON_SEVERAL if self.several else DOUBT) if doubtful else SETTLE
+        patience = (DOUBT_ON_SEVERAL if self.several else DOUBT) if doubtful and not self.hurried else SETTLE
         return now - (self._first or now) > patience
 
     def _lost(self, rank: int, why: str) -> dict[str, Any]:
@@ -128,11 +135,6 @@ class Watch:
 
     def _stalled(self, told: dict[int, dict[str, Any]], seconds: float) -> Verdict:
         groups = group(told)
-        rank = groups[-1]["ranks"][0] if groups else 0
-        failure = self._lost(rank, "") | {
-            "exit_code": STALLED,
-            "error": "Stalled",
-            "message": f"no rank has made progress for {seconds:.0f} s",
-            "traceback": [],
-        }
+        message = f"no rank has made progress for {seconds:.0f} s"
+        failure = {"rank": None, "host": "?", "error": "Stalled", "message": message, "exit_code": STALLED}
         return Verdict(failure, STALLED, (), groups)
