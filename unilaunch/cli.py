@@ -73,24 +73,25 @@ def _fields(arguments: Sequence[str]) -> dict[str, object]:
 
 def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     from unilaunch.job.plan import make_plan
-    from unilaunch.job.start import start
     from unilaunch.launch_spec import LaunchSpec
     from unilaunch.task import read_task
 
     given = _fields(arguments)
     dry_run, as_json, kind = given.pop("dry_run"), given.pop("json"), given.pop("emit")
-    plan = make_plan(read_task(LaunchSpec, given, environ), environ, starting=not kind)
+    task = read_task(LaunchSpec, given, environ)
     if kind:
         from unilaunch.job.emit import emit
 
-        sys.stdout.write(emit(plan, str(kind)))
+        sys.stdout.write(emit(make_plan(task, environ, starting=False), str(kind)))
         return 0
     if dry_run or as_json:
         from unilaunch.job.show import show_plan
 
-        show_plan(plan, as_json=bool(as_json))
+        show_plan(make_plan(task, environ), as_json=bool(as_json))
         return 0
-    return start(plan, environ).returncode
+    from unilaunch.job.restart import start_again
+
+    return start_again(task, environ).returncode
 
 
 def _do_command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:

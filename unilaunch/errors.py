@@ -41,6 +41,12 @@ class RendezvousError(UnilaunchError):
     exit_code = 1
 
 
+class OutputError(UnilaunchError):
+    """What the job was to keep cannot be written."""
+
+    exit_code = 1
+
+
 class PeerLostError(UnilaunchError):
     """Another rank went away while this one was waiting for it."""
 

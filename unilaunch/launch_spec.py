@@ -35,6 +35,10 @@ class LaunchSpec(RunSpec):
     nprocs: int | None = Field(default=None, ge=1, description="number of ranks; default: all slots of the hosts")
     hostfile: Path | None = Field(default=None, description="hosts and their slots, in a file")
     hosts: str | None = Field(default=None, description="hosts and their slots: a:4,b:4")
+    max_restarts: int = Field(
+        default=0, ge=0, description="how often the job is started again, from its newest checkpoint, when it fails"
+    )
+    elastic: bool = Field(default=False, description="start it again without the hosts that are lost")
     options: dict[str, JsonValue] = Field(default={}, description="the model's options, or a function's arguments")
     mpi: MpiSpec = Field(default=MpiSpec(), description="what mpirun is told")
 

@@ -164,6 +164,10 @@ class MindSporeDeviceNetwork(Network):
         return logits
 
     @override
+    def shared(self, numbers: Floats) -> Tensor:
+        return Tensor(numbers)
+
+    @override
     def weights(self) -> list[Floats]:
         return [view.copy() for view in views(self.flat, self.layers)]
 

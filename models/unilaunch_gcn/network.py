@@ -93,6 +93,15 @@ class Network(ABC):
         """Return a summed gradient as the kind of buffer that `flat` is."""
         return gradient
 
+    def host(self, buffer: Any) -> Floats:
+        """Return a buffer of the kind that `flat` is as numbers on the host."""
+        numbers: Floats = buffer
+        return numbers
+
+    def shared(self, numbers: Floats) -> Any:
+        """Return *numbers* as a buffer that the collectives take, and `local` takes back."""
+        return numbers
+
     @abstractmethod
     def weights(self) -> list[Floats]:
         """Return a copy of each layer's weights. (width_in, width_out)"""

@@ -43,4 +43,12 @@ class GcnSpec(PartitionSpec):
     patience: int | None = Field(
         default=None, ge=1, description="end after so many evaluations without a lower validation loss; default: never"
     )
+    checkpoint_every: int | None = Field(
+        default=None, ge=1, description="epochs between two checkpoints; default: none is written"
+    )
+    checkpoint_dir: Path | None = Field(
+        default=None, description="folder of checkpoints; default: checkpoints/ in the output folder"
+    )
+    keep_checkpoints: int = Field(default=3, ge=1, description="number of checkpoints that are kept, the newest")
+    resume: bool = Field(default=False, description="go on from the newest checkpoint; from the start if there is none")
     precision: Literal["float32", "float64"] = Field(default="float32", description="type of weights and features")

@@ -143,6 +143,15 @@ class TorchDeviceNetwork(Network):
         return logits
 
     @override
+    def host(self, buffer: torch.Tensor) -> Floats:
+        numbers: Floats = buffer.detach().cpu().numpy()
+        return numbers
+
+    @override
+    def shared(self, numbers: Floats) -> torch.Tensor:
+        return torch.as_tensor(numbers, device=self.flat.device)
+
+    @override
     def weights(self) -> list[Floats]:
         return [view.detach().cpu().numpy().copy() for view in views(self.flat, self.layers)]
 

@@ -2,17 +2,20 @@
 
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from pydantic import JsonValue
 
 from unilaunch.backend import Collectives
+from unilaunch.errors import SpecError
 from unilaunch.model import Framework, Session
+from unilaunch_gcn import checkpoint
 from unilaunch_gcn.graph import TRAIN
-from unilaunch_gcn.layers import plan_layers
+from unilaunch_gcn.layers import Layer, plan_layers
 from unilaunch_gcn.loading import load_network
 from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.network import Network
@@ -37,7 +40,10 @@ class Training:
         part: This rank's part.
         meter: Counts bytes and waiting.
         adam: The optimiser of the network's weights.
+        layers: The network's layers.
         setup_bytes: Halo bytes that arrived before the first epoch.
+        losses: Of all epochs, also of those before a checkpoint.
+        evaluations: The same.
     """
 
     options: GcnSpec
@@ -47,6 +53,7 @@ class Training:
     part: Part
     meter: Meter
     adam: Adam
+    layers: Sequence[Layer]
     setup_bytes: int
     losses: list[float] = field(default_factory=list)
     evaluations: list[dict[str, float]] = field(default_factory=list)
@@ -67,16 +74,27 @@ class Training:
         adam = Adam(network.flat, network.flat * 0.0, options.lr, options.weight_decay, first_layer)
         session.output.record(phase="train", owned=part.num_owned, halo=part.num_halo)
         session.log.say(f"part {part.index}: {part.num_owned:,} owned nodes, {part.num_halo:,} halo nodes")
-        return cls(options, session, framework.collectives, network, part, meter, adam, meter.read()[1])
+        training = cls(options, session, framework.collectives, network, part, meter, adam, layers, meter.read()[1])
+        if options.resume:
+            training._resume()
+        elif options.checkpoint_dir:
+            training._refuse_others(options.checkpoint_dir)
+        return training
 
     def run(self) -> None:
         """Train to the last epoch, or until the validation loss has not fallen for long enough."""
-        for epoch in range(self.options.epochs):
+        for epoch in range(len(self.losses), self.options.epochs):
+            self.session.progress(
+                epoch=epoch + 1, epochs=self.options.epochs, loss=self.losses[-1] if self.losses else None
+            )
             self._step(epoch)
             last = epoch + 1 == self.options.epochs
             if last or (epoch + 1) % self.options.eval_every == 0:
                 self._evaluate(epoch)
             self._say(epoch, last=last)
+            every = self.options.checkpoint_every
+            if every and (last or (epoch + 1) % every == 0):
+                self._save()
             if self._out_of_patience():
                 self.session.log.say(f"the end: no lower validation loss in {self.options.patience} evaluations")
                 break
@@ -92,6 +110,52 @@ class Training:
         self.epoch_seconds.append(time.perf_counter() - begin)
         seconds, self.bytes_per_epoch = self.meter.read()
         self.communication.append(seconds)
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self.options.checkpoint_dir or self.session.output.root / "checkpoints"
+
+    def _save(self) -> None:
+        """Write a checkpoint: rank 0 does, since all have the same weights."""
+        if self.session.world.rank:
+            return
+        adam = self.adam
+        numbers = np.stack([self.network.host(row) for row in (self.network.flat, adam.first, adam.second)])
+        decided = checkpoint.decides(self.options, self.session.seed)
+        state = checkpoint.State(numbers, len(self.losses), self.losses, self.evaluations, decided)
+        checkpoint.save(self._checkpoints, state, self.layers, self.options.keep_checkpoints)
+
+    def _refuse_others(self, folder: Path) -> None:
+        """Refuse a folder that holds another run's checkpoints; all ranks must call it."""
+        with self.session.together("checkpoints"):
+            if self.session.world.rank == 0 and checkpoint.exist(folder):
+                raise SpecError(f"--checkpoint-dir {folder}: it holds checkpoints: --resume, or another folder")
+
+    def _resume(self) -> None:
+        """Go on from the newest checkpoint, which rank 0 alone must see; all ranks must call it."""
+        state, folder = None, self._checkpoints
+        with self.session.together("resume"):
+            if self.session.world.rank == 0:
+                state, damaged = checkpoint.newest(folder, self.layers)
+                for line in damaged:
+                    self.session.log.logger.warning(line)
+                if state:
+                    checkpoint.check(state, checkpoint.decides(self.options, self.session.seed), folder)
+        told = state and {"losses": list(state.losses), "evaluations": [dict(one) for one in state.evaluations]}
+        history = cast("dict[str, Any] | None", self.session.peers.share(cast("JsonValue", told))[0])
+        if history is None:
+            self.session.log.say(f"no checkpoint in {folder}: from the start")
+            return
+        dtype = np.dtype(self.options.precision)
+        zeros = np.zeros((3, len(self.network.flat)), dtype)
+        buffer = self.network.shared(state.numbers.astype(dtype) if state else zeros)
+        self.collectives.broadcast(buffer, 0)
+        rows = self.network.local(buffer)
+        for kept, row in zip((self.network.flat, self.adam.first, self.adam.second), rows, strict=True):
+            kept[:] = row
+        self.losses, self.evaluations = history["losses"], history["evaluations"]
+        self.adam.steps = len(self.losses)
+        self.session.log.say(f"resumed after epoch {len(self.losses)}, from {folder}")
 
     def _evaluate(self, epoch: int) -> None:
         counts = self.network.evaluate()
@@ -149,7 +213,7 @@ class Training:
             "training_nodes": int((self.part.split == TRAIN).sum()),
             "bytes_per_epoch": self.bytes_per_epoch,
             "setup_bytes": self.setup_bytes,
-            "seconds_per_epoch": float(np.median(self.epoch_seconds[1:] or self.epoch_seconds)),
-            "communication_seconds": float(np.median(self.communication[1:] or self.communication)),
+            "seconds_per_epoch": float(np.median(self.epoch_seconds[1:] or self.epoch_seconds or [0.0])),
+            "communication_seconds": float(np.median(self.communication[1:] or self.communication or [0.0])),
             "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         }

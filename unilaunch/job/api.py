@@ -4,8 +4,7 @@ import os
 from typing import Any
 
 from unilaunch import plugins
-from unilaunch.job.plan import make_plan
-from unilaunch.job.start import start
+from unilaunch.job.restart import start_again
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.output.result import LaunchResult
 from unilaunch.target import read_target
@@ -26,4 +25,4 @@ def launch(spec: LaunchSpec) -> LaunchResult:
     values |= unfold_options(spec.options, target, spec.args)
     environ = dict(os.environ)  # noqa: TID251  (the caller's environment is the job's)
     task = make_task(LaunchSpec, target, values, {name: name for name in values})
-    return start(make_plan(task, environ), environ)
+    return start_again(task, environ)

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from socket import gethostname
 from types import FrameType
@@ -16,7 +16,7 @@ from unilaunch.job.plan import Plan
 from unilaunch.output.failure import signal_name
 from unilaunch.output.folder import keep_report, rank_folder, write_json
 from unilaunch.output.result import LaunchResult, RankResult
-from unilaunch.watch.inbox import Inbox, listen
+from unilaunch.watch.inbox import HOST_LOST, Inbox, listen
 from unilaunch.watch.line import VARIABLE
 from unilaunch.watch.verdict import Verdict, is_consequence, show
 from unilaunch.watch.watch import DOUBT, DOUBT_ON_SEVERAL, SETTLE, Watch
@@ -51,6 +51,7 @@ def start(plan: Plan, environ: Mapping[str, str]) -> LaunchResult:
         _hear_out(watch)
         verdict = None if asked.number else _judge(plan, watch, returncode)
         result = _collect(plan, inbox, _exit_code(returncode, verdict, asked.number), verdict)
+        result = replace(result, interrupted=bool(asked.number))
     if verdict:
         _report(plan, verdict)
     return result
@@ -168,7 +169,8 @@ def _collect(plan: Plan, inbox: Inbox, returncode: int, verdict: Verdict | None)
         if "run" in said:
             keep_report(root, row.rank, size, said)
     result = inbox.ranks.get(0, {}).get("result")
-    return LaunchResult(returncode, tuple(ranks), verdict.first if verdict else None, root, result)
+    lost = dict.fromkeys(plan.rows[rank].host for rank, why in inbox.silent.items() if HOST_LOST in why)
+    return LaunchResult(returncode, tuple(ranks), verdict.first if verdict else None, root, result, tuple(lost))
 
 
 def _exit_code(returncode: int, verdict: Verdict | None, asked: int) -> int:

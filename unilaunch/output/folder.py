@@ -18,8 +18,9 @@ class OutputFolder:
     no agreement, and works with and without a shared file system.
     """
 
-    def __init__(self, root: Path, rank: int, size: int, run_id: str) -> None:
+    def __init__(self, root: Path, rank: int, size: int, run_id: str, *, resumes: bool = False) -> None:
         self.root = root
+        self.resumes = resumes
         self.rank = rank
         self.run_id = run_id
         self.on_phase: Callable[..., None] = lambda **_: None
@@ -64,7 +65,8 @@ class OutputFolder:
         zeros = [path for path in self.root.glob("rank.*") if not path.name.removeprefix("rank.").strip("0")]
         newest = max(zeros, key=lambda path: path.stat().st_mtime, default=None)
         run_id = _run_id(newest) if newest else "unknown"
-        for path in (self.result, self.root / "spec.json"):
+        kept = () if self.resumes else (self.root / "checkpoints",)
+        for path in (self.result, self.root / "spec.json", self.root / "report.json", *kept):
             if path.exists():
                 _move(path, self.root / "previous" / run_id)
         for path in self.root.glob("rank.*"):

@@ -39,6 +39,8 @@ class LaunchResult:
         failure: The root cause, as `failure.json` of the rank that failed first; None if none did.
         output_dir: The output folder.
         result: The model's result; None for a program.
+        lost_hosts: The hosts that fell silent, under the names that the job was given.
+        interrupted: The user ended it.
     """
 
     returncode: int
@@ -46,3 +48,5 @@ class LaunchResult:
     failure: Mapping[str, Any] | None
     output_dir: Path
     result: Mapping[str, JsonValue] | None
+    lost_hosts: Sequence[str] = ()
+    interrupted: bool = False

@@ -143,7 +143,8 @@ def _agree_on_rank(
     # mpirun starts a rank in the home folder of a host that has not the current one.
     own = facts[found.rank]["folder"] == facts[0]["folder"]
     root = task.spec.output_dir if own else Path(facts[0]["folder"], task.spec.output_dir)
-    output = OutputFolder(root, world.rank, world.size, found.run_id)
+    resumes = bool(getattr(task.options, "resume", False))
+    output = OutputFolder(root, world.rank, world.size, found.run_id, resumes=resumes)
     _, refused = _attempt(output.open)
     agree(peers, refused)
     world = replace(world, device=str(placement))

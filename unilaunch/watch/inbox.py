@@ -14,6 +14,8 @@ from typing import Any, Self
 
 from unilaunch.watch.line import notice_silence
 
+#: Why a rank fell silent, if it was not alone.
+HOST_LOST = "its host does not answer"
 _LARGEST = 1 << 26  # bytes of one message
 
 
@@ -90,7 +92,7 @@ class Inbox:
         except BlockingIOError:
             return
         except OSError as error:
-            data, reason = b"", f"its host does not answer: {error.strerror}"
+            data, reason = b"", f"{HOST_LOST}: {error.strerror}"
         unread = self.unread[connection]
         unread += data
         while (end := unread.find(b"\n")) >= 0:

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from unilaunch.watch.inbox import Inbox
+from unilaunch.watch.inbox import HOST_LOST, Inbox
 from unilaunch.watch.stacks import group
 from unilaunch.watch.verdict import Verdict, is_consequence, judge
 
@@ -95,7 +95,7 @@ class Watch:
             return True
         if not self.abort:
             return False
-        if "does not answer" in judge(failures).first["message"] and now - (self._first or now) < self.lost_patience:
+        if HOST_LOST in judge(failures).first["message"] and now - (self._first or now) < self.lost_patience:
             return False
         doubtful = all(is_consequence(failure) or failure.get("together") for failure in failures)
         patience = (DOUBT_ON_SEVERAL if self.several else DOUBT) if doubtful and not self.hurried else SETTLE

@@ -24,7 +24,7 @@ from unilaunch.task import read_task
 RUN = [sys.executable, "-m", "unilaunch", "run"]
 GCN = [*RUN, "gcn", "--backend", "torch", "--console", "rank0"]
 KEEPALIVE = (
-    "--mca oob_tcp_keepalive_time 2 --mca oob_tcp_keepalive_intvl 1 --mca oob_tcp_keepalive_probes 3"
+    "--mca oob_tcp_keepalive_time 2 --mca oob_tcp_keepalive_intvl 1 --mca oob_tcp_keepalive_probes 2"
 )  # fmt: skip
 
 

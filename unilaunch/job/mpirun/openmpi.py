@@ -5,7 +5,7 @@ from unilaunch.job.hostfile import Host
 from unilaunch.job.mpirun.request import Request
 
 #: A host that has gone is noticed within seconds; Open MPI's own values make it hours.
-KEEPALIVE = {"oob_tcp_keepalive_time": "2", "oob_tcp_keepalive_intvl": "1", "oob_tcp_keepalive_probes": "3"}
+KEEPALIVE = {"oob_tcp_keepalive_time": "2", "oob_tcp_keepalive_intvl": "1", "oob_tcp_keepalive_probes": "2"}
 #: From here on the runtime is PRRTE, not ORTE.
 FIVE = 5
 _MCA_PREFIXES = ("OMPI_MCA_", "PRTE_MCA_")

@@ -8,7 +8,8 @@ from unilaunch.job.mpirun.find import Mpirun
 from unilaunch.launch_spec import MpiSpec
 
 #: What a rank on another host would miss: ssh's login environment has none of it.
-_NEEDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONHOME", "PYTHONUNBUFFERED", "DATA_PATH")
+_NEEDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONHOME", "PYTHONUNBUFFERED", "DATA_PATH",
+           "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS")  # fmt: skip
 _PREFIXES = (
     "UNILAUNCH_", "_UNILAUNCH_", "NCCL_", "TORCH_", "GLOO_", "HCCL_", "MS_", "GLOG_", "OMP_", "MKL_", "OPENBLAS_",
     "HF_",

@@ -1,0 +1,355 @@
+"""The fault matrix: how a job can break, when, and what must be seen of it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any
+
+from cluster.hosts import Cluster
+from jobs.mpirun import Finished
+from unilaunch.job.mpirun.openmpi import KEEPALIVE
+
+INJECT = Path(__file__).parent / "inject"
+#: Seconds from the moment at which a fault can be known to the end of the job.
+ONE_HOST, SEVERAL_HOSTS = 2.0, 8.0
+STALL = 2.0
+DEADLINE = 60.0
+
+MOMENTS = ("before import", "before init", "first collective", "epoch", "checkpoint")
+FRAMEWORKS = ("torch", "mindspore")
+MPIS = {"4": Path("/usr/bin/mpirun"), "5": Path(sys.executable).parent / "mpirun"}
+PLACES = ("launch, one host", "mpirun, one host", "launch, three hosts", "mpirun, three hosts")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """How a job breaks.
+
+    Attributes:
+        code: What the job must exit with; None if mpirun itself is what breaks.
+        words: What its report must say; "" if nobody is left to say anything.
+        places: Where it can happen: words that a place must contain.
+        moments: When.
+        stalls: It shows only as a stall.
+        why: Why not elsewhere or at other moments.
+    """
+
+    code: int | None
+    words: str
+    places: str = ""
+    moments: tuple[str, ...] = MOMENTS
+    stalls: bool = False
+    why: str = ""
+
+
+_ANY_EPOCH = ("epoch",)
+FAULTS = {
+    "exception": Fault(1, "RuntimeError: broken on purpose"),
+    "exit 3": Fault(3, "SystemExit: 3"),
+    "exit 0": Fault(1, "SystemExit: 0"),
+    "_exit 3": Fault(3, "ended with exit code 3 and no exception"),
+    "SIGKILL": Fault(137, "killed by SIGKILL"),
+    "SIGKILL both": Fault(137, "its processes have gone"),
+    "SIGSEGV": Fault(139, "killed by SIGSEGV"),
+    "SIGTERM": Fault(143, "killed by SIGTERM"),
+    "loop": Fault(124, "_loop (sitecustomize.py", stalls=True),
+    "SIGSTOP": Fault(124, "stopped (SIGSTOP)", stalls=True),
+    "OOM killer": Fault(137, "the kernel's OOM killer ended"),
+    "ulimit -v": Fault(1, "ulimit -v allows this rank"),
+    "mpirun killed": Fault(None, ""),
+    "launch killed": Fault(None, "", places="launch", why="there is no launch under a bare mpirun"),
+    "daemon killed": Fault(None, "its launcher has gone", places="three", why="on one host mpirun is the daemon"),
+    "link cut": Fault(None, "does not answer", places="three", why="one host has no link"),
+    "power off": Fault(None, "does not answer", places="three", why="on one host nobody is left"),
+    "disk full": Fault(1, "No space left on device", places="one", moments=("checkpoint",),
+                       why="nothing else is written that a rank cannot do without"),
+    "output folder": Fault(2, "cannot write there", places="one", moments=("before import",),
+                           why="it is found before anything starts"),
+    "Ctrl-C": Fault(130, "", places="launch", why="a bare mpirun's Ctrl-C is mpirun's: it sends SIGTERM to every rank"),
+    "Ctrl-C twice": Fault(130, "", places="launch", why="as Ctrl-C"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One way to break one job."""
+
+    fault: str
+    moment: str
+    framework: str
+    mpi: str
+    place: str
+
+    @property
+    def lacking(self) -> str:
+        """Why there is no such cell; "" if there is."""
+        fault = FAULTS[self.fault]
+        return fault.why if fault.places not in self.place or self.moment not in fault.moments else ""
+
+    @property
+    def rank(self) -> int:
+        """Which rank fails: rank 0 writes the checkpoints, and of several hosts it is a remote one."""
+        if self.moment == "checkpoint":
+            return 0
+        return 2 if "three" in self.place else 1
+
+
+def cells() -> Iterator[Cell]:
+    """Return the whole matrix, with the cells that there cannot be."""
+    for values in product(FAULTS, MOMENTS, FRAMEWORKS, MPIS, PLACES):
+        yield Cell(*values)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a job.
+
+    Attributes:
+        seconds: From the moment at which the fault could be known to the end of the job.
+        faults: What was not as it must be.
+        job: The job.
+    """
+
+    seconds: float
+    faults: tuple[str, ...]
+    job: Finished
+
+
+def run_cell(cell: Cell, folder: Path, data: Path, cluster: Cluster | None) -> Outcome:
+    """Break a job.
+
+    Args:
+        cell: How.
+        folder: An empty folder.
+        data: A folder with the partition.
+        cluster: Three hosts, for a place that has them.
+    """
+    line, environ = _line(cell, folder, data)
+    output = folder / "log_output"
+    if cell.fault == "output folder":
+        output.write_text("not a folder")
+    if cell.fault == "disk full":
+        output.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", output], check=True, timeout=20)
+    try:
+        job, end, left = (
+            _on_hosts(cell, line, environ, folder, cluster) if cluster else _here(cell, line, environ, folder)
+        )
+        struck = _struck(folder, end)
+        known = struck + (STALL if FAULTS[cell.fault].stalls else 0.0)
+        return Outcome(end - known, tuple(_judge(cell, job, end - known, left)), job)
+    finally:
+        if cell.fault == "disk full":
+            subprocess.run(["umount", output], check=True, timeout=20)
+        for group in Path("/sys/fs/cgroup/memory").glob("**/unilaunch-*"):
+            group.rmdir()
+
+
+def _line(cell: Cell, folder: Path, data: Path) -> tuple[list[str], dict[str, str]]:
+    """Return the command line, and what stands in the environment."""
+    where = ["--hostfile", str(folder / "hosts")] if "three" in cell.place else []
+    fault = f"{cell.fault.replace(' ', '_')} {cell.moment.replace(' ', '_')} {cell.rank} {folder}"
+    run = ["--backend", cell.framework, "--data-dir", str(data), "--epochs", "1000000", "--threads", "1"]
+    run += ["--log-level", "DEBUG"]
+    if cell.moment == "checkpoint":
+        run += ["--checkpoint-every", "1"]
+    if FAULTS[cell.fault].stalls:
+        run += ["--stall-timeout", str(STALL)]
+    spread = [] if where else ["--oversubscribe"]
+    mpirun, python = str(MPIS[cell.mpi]), sys.executable
+    environ = {
+        "FAULT": fault, "PYTHONPATH": f"{INJECT}", "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }  # fmt: skip
+    variables = ["-x", "FAULT", "-x", "PYTHONPATH"] if where else []
+    if "launch" in cell.place:
+        words = ["launch", "--mpirun", mpirun, "-n", "3", *spread, *variables[:2], *where, *run]
+        return [python, "-m", "unilaunch", *words], environ
+    keepalive = [word for name, value in KEEPALIVE.items() for word in ("--mca", name, value)]
+    words = [mpirun, "-n", "3", *spread, *variables, *where, *(keepalive if where else [])]
+    return [*words, python, "-m", "unilaunch", "run", *run], environ
+
+
+def _here(cell: Cell, line: list[str], environ: dict[str, str], folder: Path) -> tuple[Finished, float, list[str]]:
+    """Run a job on this host; return it, when it ended, and what it left running."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("UNILAUNCH_", "OMPI_"))}  # noqa: TID251
+    with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
+        process = subprocess.Popen(
+            line, cwd=folder, env=own | environ, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+            start_new_session=True,
+        )  # fmt: skip
+    begin = time.monotonic()
+    _strike(cell, folder, process, process.pid)
+    try:
+        process.wait(DEADLINE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    end = _gone(folder, lambda: _of_job(folder))
+    left = _of_job(folder)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    seconds = time.monotonic() - begin
+    job = Finished(process.returncode, (folder / "out").read_text(), (folder / "err").read_text(), seconds, folder)
+    return job, end, list(left.values())
+
+
+def _on_hosts(
+    cell: Cell, line: list[str], environ: dict[str, str], folder: Path, cluster: Cluster
+) -> tuple[Finished, float, list[str]]:
+    """Run a job on three hosts; what the world does to it is done here."""
+    cluster.hostfile([1, 1, 1], folder)
+    running = cluster.start(0, line, folder, environ)
+    victim = 2
+    if cell.fault in {"link cut", "power off"}:
+        _await(folder / "now", running.process)
+        (cluster.cut if cell.fault == "link cut" else cluster.power_off)(victim)
+    _strike(cell, folder, running.process, 0)
+    job = running.finish(DEADLINE)
+
+    def left() -> dict[int, str]:
+        hosts = [host for host in range(3) if not (cell.fault == "power off" and host == victim)]
+        return {pid: line for host in hosts for pid, line in cluster.processes(host).items() if "unilaunch" in line}
+
+    end = _gone(folder, left)
+    remaining = left()
+    cluster.sweep()
+    if cell.fault == "link cut":
+        cluster.heal(victim)
+    return job, end, list(remaining.values())
+
+
+def _strike(cell: Cell, folder: Path, process: "subprocess.Popen[bytes]", started: int) -> None:
+    """Do to the process that was started, or to mpirun below it, what a person would do to it."""
+    signals = {"mpirun killed": [9], "launch killed": [9], "Ctrl-C": [2], "Ctrl-C twice": [2, 2]}.get(cell.fault, [])
+    if signals:
+        _await(folder / "now", process)
+        started = started or _child(process.pid)
+    for number in signals:
+        below = cell.fault == "mpirun killed" and "launch" in cell.place
+        os.kill(_child(started) if below else started, number)
+        time.sleep(0.2 * (len(signals) - 1))
+
+
+def _child(process: int) -> int:
+    return int(Path(f"/proc/{process}/task/{process}/children").read_text().split()[0])
+
+
+def _await(file: Path, process: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + DEADLINE / 2
+    while not file.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _gone(folder: Path, left: Any) -> float:
+    """Return when the last process of the job went, or now if some do not go."""
+    deadline = time.monotonic() + SEVERAL_HOSTS
+    while left() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return time.time()
+
+
+def _of_job(folder: Path) -> dict[int, str]:
+    """Return the processes of a job on this host: those with its folder in their environment."""
+    found = {}
+    for path in Path("/proc").iterdir():
+        if not path.name.isdecimal():
+            continue
+        try:
+            if f"{folder}".encode() in (path / "environ").read_bytes() and int(path.name) != os.getpid():
+                found[int(path.name)] = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+    return {pid: line for pid, line in found.items() if line}
+
+
+def _struck(folder: Path, end: float) -> float:
+    mark = folder / "now"
+    return float(mark.read_text().split()[0]) if mark.exists() else end
+
+
+def _judge(cell: Cell, job: Finished, seconds: float, left: list[str]) -> Iterator[str]:
+    """Name what is not as it must be."""
+    fault = FAULTS[cell.fault]
+    if not (job.folder / "now").exists() and cell.fault != "output folder":
+        yield f"the fault did not happen: {job.console[-300:]}"
+        return
+    if fault.code is None and job.returncode == 0 and not _forgiven(cell):
+        yield "exit code 0"
+    if fault.code is not None and job.returncode != fault.code:
+        yield f"exit code {job.returncode}, not {fault.code}"
+    if fault.words not in _report(cell, job):
+        yield f"nobody says {fault.words!r}"
+    if seconds > (SEVERAL_HOSTS if "three" in cell.place else ONE_HOST):
+        yield f"{seconds:.1f} s"
+    if left:
+        yield f"left: {left[0][:120]}"
+    yield from _kept(cell, job)
+
+
+def _forgiven(cell: Cell) -> bool:
+    """A bare mpirun that loses a daemon shows no more of what its ranks say, and 5 ends with 0: report.json is left."""
+    return cell.place == "mpirun, three hosts" and FAULTS[cell.fault].code is None
+
+
+def _report(cell: Cell, job: Finished) -> str:
+    """Return what was reported: on the console, or when the launcher was killed by each rank."""
+    said = job.console
+    if _forgiven(cell):
+        said += (job.output / "report.json").read_text()
+    for file in job.output.glob("rank.*/failure.json") if job.output.is_dir() else ():
+        if cell.fault in {"mpirun killed", "launch killed"}:
+            said += file.read_text()
+    return said
+
+
+def _kept(cell: Cell, job: Finished) -> Iterator[str]:
+    """Look at what must have been kept: the last line, who failed, the newest checkpoint."""
+    if not job.output.is_dir():
+        return
+    stdout = (job.output / f"rank.{cell.rank}" / "stdout").read_text()
+    if "the last line before the fault" not in stdout and cell.fault not in {"power off", "link cut"}:
+        yield "a log line is lost"
+    named = f"rank {cell.rank} on"
+    if FAULTS[cell.fault].code not in {None, 2, 124, 130} and f"unilaunch: {named}" not in job.console:
+        yield f"{named} is not named: {job.refusals()[:1]}"
+    if cell.moment == "checkpoint":
+        _load_checkpoints(job)
+
+
+def _load_checkpoints(job: Finished) -> None:
+    """Load all that are there."""
+    from safetensors.numpy import load_file
+
+    files = sorted((job.output / "checkpoints").glob("epoch-*.safetensors"))
+    for file in files:
+        load_file(file)
+
+
+def prepare_data(folder: Path) -> Path:
+    """Make the data folder with the partition that all jobs use."""
+    line = [sys.executable, "-m", "unilaunch", "partition", "--num-parts", "3", "--data-dir", str(folder)]
+    subprocess.run(line, check=True, capture_output=True, timeout=120)
+    return folder
+
+
+def covering() -> list[Cell]:
+    """Return cells that cover every pair of values which can meet, few of them: always the one with most new pairs."""
+    possible = {cell: set(combinations(astuple(cell), 2)) for cell in cells() if not cell.lacking}
+    left = set().union(*possible.values())
+    chosen = []
+    while left:
+        best = max(possible, key=lambda cell: (len(possible[cell] & left), -_cost(cell)))
+        left -= possible[best]
+        chosen.append(best)
+    return sorted(chosen, key=lambda cell: PLACES.index(cell.place))
+
+
+def _cost(cell: Cell) -> int:
+    return ("three" in cell.place) + (cell.framework == "mindspore")

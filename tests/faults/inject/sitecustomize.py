@@ -1,0 +1,177 @@
+"""Makes one rank fail in a chosen way at a chosen moment: FAULT="KIND MOMENT RANK FOLDER", found through PYTHONPATH.
+
+What a rank does to itself or to its launcher happens here; what the world does to it (a cut link) waits for whoever
+started the job to see the mark FOLDER/now.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from typing_extensions import override
+
+KIND, MOMENT, RANK, FOLDER = (os.environ.get("FAULT", "") + "   ").split(" ")[:4]  # noqa: TID251
+EPOCH = 4
+_GROUP = 400 << 20  # bytes of the memory cgroup
+_ADDRESSES = 24 << 30  # bytes of addresses
+
+
+def _rank() -> str:
+    names = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK")
+    return next((os.environ[name] for name in names if name in os.environ), "0")  # noqa: TID251
+
+
+def strike(moment: str) -> None:
+    """Fail, if this is the moment and the rank."""
+    if moment != MOMENT or Path(FOLDER, "now").exists():
+        return
+    sys.stdout.write("the last line before the fault\n")
+    sys.stdout.flush()
+    aside = Path(FOLDER, ".now")
+    aside.write_text(f"{time.time()} {os.getpid()}")
+    aside.rename(Path(FOLDER, "now"))
+    _FAULTS[KIND]()
+
+
+def _raise() -> None:
+    raise RuntimeError("broken on purpose")
+
+
+def _allocate() -> None:
+    kept = []
+    while True:
+        kept.append(b"x" * (64 << 20))
+
+
+def _use_up_addresses() -> None:
+    import mmap
+
+    kept = []
+    while True:
+        kept.append(mmap.mmap(-1, 1 << 30))  # never written to: it takes no memory
+
+
+def _loop() -> None:
+    while True:
+        pass
+
+
+def _fill_disk() -> None:
+    from contextlib import suppress
+
+    with suppress(OSError), Path("log_output", "filler").open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(1 << 16))
+
+
+def _kill_daemon() -> None:
+    daemon = int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(daemon, signal.SIGKILL)
+    time.sleep(60)
+
+
+_FROM_OUTSIDE = ("mpirun killed", "launch killed", "link cut", "power off", "Ctrl-C", "Ctrl-C twice")
+_FAULTS = {
+    "exception": _raise,
+    "exit 3": lambda: sys.exit(3),
+    "exit 0": lambda: sys.exit(0),
+    "_exit 3": lambda: os._exit(3),
+    "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "SIGKILL both": lambda: os.kill(os.getppid(), signal.SIGKILL),
+    "SIGSEGV": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    "loop": _loop,
+    "SIGSTOP": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "OOM killer": _allocate,
+    "ulimit -v": _use_up_addresses,
+    "daemon killed": _kill_daemon,
+    **dict.fromkeys(_FROM_OUTSIDE, lambda: time.sleep(60)),
+    "disk full": _fill_disk,
+}
+_FAULTS = {kind.replace(" ", "_"): fault for kind, fault in _FAULTS.items()}
+
+
+def _after_folder(module: Any) -> None:
+    kind = module.OutputFolder
+    record = kind.record
+
+    def recorded(self: object, **event: object) -> None:
+        record(self, **event)
+        strike({"framework import": "before_import", "init": "before_init"}.get(str(event.get("phase")), ""))
+
+    kind.record = recorded
+
+
+def _after_mpi(module: Any) -> None:
+    kind = module.MpiCollectives
+    all_reduce = kind.all_reduce
+    calls = 0
+
+    def counted(self: object, buffer: object) -> None:
+        nonlocal calls
+        calls += 1
+        strike({1: "first_collective", EPOCH: "epoch"}.get(calls, ""))
+        all_reduce(self, buffer)
+
+    kind.all_reduce = counted
+
+
+def _in_checkpoint() -> None:
+    fsync = os.fsync
+
+    def synced(fd: Any) -> None:
+        if "epoch-" in str(Path(f"/proc/self/fd/{fd}").readlink()):
+            strike("checkpoint")
+        fsync(fd)
+
+    os.fsync = synced
+
+
+_AFTER: dict[str, Callable[[Any], None]] = {
+    "unilaunch.output.folder": _after_folder, "unilaunch.rank.mpi": _after_mpi
+}  # fmt: skip
+
+
+class _Finder(MetaPathFinder):
+    @override
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+        if fullname not in _AFTER:
+            return None
+        after = _AFTER.pop(fullname)
+        spec: Any = PathFinder.find_spec(fullname, path)
+        execute = spec.loader.exec_module
+
+        def executed(module: ModuleType) -> None:
+            execute(module)
+            after(module)
+
+        spec.loader.exec_module = executed
+        return spec
+
+
+def _limit() -> None:
+    """Limit the guard and the rank before they part."""
+    if KIND == "ulimit_-v":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (_ADDRESSES, resource.RLIM_INFINITY))
+    if KIND == "OOM_killer":
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        own = next(line.split(":")[2] for line in lines if ":memory:" in line)
+        group = Path(f"/sys/fs/cgroup/memory{own}/unilaunch-{os.getpid()}")
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text(str(_GROUP))
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+
+
+if KIND and _rank() == RANK:
+    sys.meta_path.insert(0, _Finder())
+    _in_checkpoint()
+    _limit()

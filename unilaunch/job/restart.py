@@ -1,0 +1,71 @@
+"""A job that is started again when it has failed, from its newest checkpoint."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+
+from unilaunch.errors import UnilaunchError
+from unilaunch.job.hostfile import Host
+from unilaunch.job.plan import Plan, hosts_of, make_plan
+from unilaunch.job.start import start
+from unilaunch.launch_spec import LaunchSpec
+from unilaunch.output.result import LaunchResult
+from unilaunch.task import Task
+
+#: Where a program finds how often it was started again, as under torchrun.
+RESTARTS = "TORCHELASTIC_RESTART_COUNT"
+
+
+def start_again(task: Task[LaunchSpec], environ: Mapping[str, str]) -> LaunchResult:
+    """Start a job, and as often again as it may be, while a rank or a host is lost; return how it ended at last.
+
+    What the user ended, and what was refused before it began, is not started again.
+
+    Args:
+        task: What the ranks are to do.
+        environ: The process's environment.
+
+    Raises:
+        UnilaunchError: It cannot be started.
+    """
+    allowed = task.spec.max_restarts
+    plan = make_plan(task, environ)
+    for restarts in count():
+        known = {RESTARTS: str(restarts), "TORCHELASTIC_MAX_RESTARTS": str(allowed)} if allowed else {}
+        result = start(plan, {**environ, **known})
+        if restarts == allowed or not _is_worth_it(result):
+            return result
+        plan = _plan_again(plan, result.lost_hosts, environ)
+        _say(f"restart {restarts + 1} of {allowed}, with {len(plan.rows)} ranks")
+    raise AssertionError
+
+
+def _is_worth_it(result: LaunchResult) -> bool:
+    failure = result.failure
+    return failure is not None and not result.interrupted and failure["exit_code"] != UnilaunchError.exit_code
+
+
+def _plan_again(plan: Plan, lost: Sequence[str], environ: Mapping[str, str]) -> Plan:
+    """Return what to start now: the same from its newest checkpoint, on the hosts that are left if it may shrink."""
+    task = plan.task
+    if task.options and "resume" in type(task.options).model_fields:
+        task = replace(task, options=task.options.model_copy(update={"resume": True}))
+    if lost and task.spec.elastic:
+        left = [host for host in hosts_of(task.spec) if host.name not in lost]
+        slots = sum(host.slots or 1 for host in left)
+        nprocs = min(len(plan.rows), slots) if not task.spec.mpi.oversubscribe else len(plan.rows)
+        update = {"hostfile": None, "hosts": ",".join(map(_entry, left)), "nprocs": nprocs}
+        task = replace(task, spec=task.spec.model_copy(update=update))
+        if task.options and "num_parts" in type(task.options).model_fields:
+            task = replace(task, options=task.options.model_copy(update={"num_parts": None}))
+    return make_plan(task, environ)
+
+
+def _entry(host: Host) -> str:
+    name = f"[{host.name}]" if ":" in host.name else host.name
+    return (f"{host.user}@" if host.user else "") + name + (f":{host.slots}" if host.slots else "")
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"unilaunch: {line}\n")
