@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 from itertools import combinations, product
 from pathlib import Path
@@ -148,7 +149,8 @@ def run_cell(cell: Cell, folder: Path, data: Path, cluster: Cluster | None) -> O
         if cell.fault == "disk full":
             subprocess.run(["umount", output], check=True, timeout=20)
         for group in Path("/sys/fs/cgroup/memory").glob("**/unilaunch-*"):
-            group.rmdir()
+            with suppress(OSError):  # another job is still in it
+                group.rmdir()
 
 
 def _line(cell: Cell, folder: Path, data: Path) -> tuple[list[str], dict[str, str]]:

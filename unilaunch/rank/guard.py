@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unilaunch.output.failure import complete_failure, describe_exit
 from unilaunch.output.folder import write_json
@@ -28,6 +28,9 @@ from unilaunch.rank.page import Page
 from unilaunch.rank.pump import Output, Stream
 from unilaunch.rank.report import Report
 from unilaunch.watch.line import VARIABLE, Line
+
+if TYPE_CHECKING:
+    from unilaunch.watch.verdict import Verdict
 
 #: At this signal a rank writes its Python stacks; high, since programs use SIGUSR1 and SIGUSR2 themselves.
 STACKS = signal.SIGRTMAX - 1
@@ -255,7 +258,7 @@ class _Guard:
         from unilaunch.watch.watch import Watch
 
         inbox = Inbox(listener, token)
-        self.watch = Watch(inbox, **how)
+        self.watch = Watch(inbox, **how, announce=self._give_verdict)
         self.selector.register(inbox.selector.fileno(), EVENT_READ, lambda: inbox.take(0))
 
     def _obey(self, order: Mapping[str, Any]) -> None:
@@ -357,21 +360,20 @@ class _Guard:
         until = time.monotonic() + _FAREWELL
         while self.line and self.line.open and self.line.outgoing and time.monotonic() < until:
             self._turn()
-        if self.watch:
-            self._give_verdict()
-        elif self.failure and not self.known and not (self.line and self.line.connection):
+        if self.watch and not self.watch.ending and (verdict := self.watch.conclude()):
+            self._give_verdict(verdict)
+        elif not self.watch and self.failure and not self.known and not (self.line and self.line.connection):
             self._say_last()
         return code
 
-    def _give_verdict(self) -> None:
+    def _give_verdict(self, verdict: "Verdict") -> None:
         """Show and keep what the whole job came to."""
         from unilaunch.watch.verdict import show
 
-        verdict = self.watch.conclude()
-        if verdict and self.output.folder:
+        if self.output.folder:
             with suppress(OSError):
                 write_json(self.output.folder.parent / "report.json", verdict.as_json())
-        if verdict and not verdict.first.get("together"):
+        if not verdict.first.get("together"):
             _say(show(verdict, traceback=False))
 
     def _say_last(self) -> None:

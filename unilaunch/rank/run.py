@@ -263,8 +263,15 @@ def _run_program(rank: _Rank, rendezvous: Rendezvous) -> None:
 
 
 def _wait_for_all(rank: _Rank) -> None:
-    """Rank 0 serves the others' store: nobody leaves before all have come to their end."""
+    """Rank 0 serves the others' store: nobody leaves before all have come to their end.
+
+    But a rank that ended too early is missed at once: its connections do not wait.
+    """
+    for backend in rank.task.backends:
+        if backend.name in sys.modules and rank.placement.device == "cpu":
+            backend.stop()
     rank.report.note(phase="waiting for the other ranks' end")
+    rank.report.send(done=True)
     rank.peers.share(None)
 
 

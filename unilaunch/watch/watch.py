@@ -1,6 +1,7 @@
 """When a job is to end: at its first failure, or when nothing moves any more."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,7 @@ class Watch:
         several: They are on several hosts.
         stall_timeout: Seconds without any progress of any rank after which the job is ended; None: never.
         abort: End all ranks at the first failure; or else when the last one has ended.
+        announce: Called with the verdict before any rank is ordered to end: mpirun may end this process with them.
         lost_patience: Seconds after the loss of a host in which the launcher is to notice it too.
         verdict: How the job failed, once it is known that it did.
         ending: The ranks have been ordered to end.
@@ -43,6 +45,7 @@ class Watch:
     stall_timeout: float | None
     abort: bool
     lost_patience: float = 0.0
+    announce: Callable[[Verdict], None] = lambda _: None
     verdict: Verdict | None = None
     ending: bool = False
     hurried: bool = False
@@ -56,6 +59,11 @@ class Watch:
         ranks, silent = self.inbox.ranks, self.inbox.silent
         all_heard = len(ranks) >= self.size or time.monotonic() - self._began > UNHEARD
         return all_heard and all("exit_code" in said or rank in silent for rank, said in ranks.items())
+
+    def _all_done(self) -> bool:
+        """Return whether no rank has anything left to do, though some may wait for one that has failed."""
+        ranks, silent = self.inbox.ranks, self.inbox.silent
+        return all("exit_code" in said or "done" in said or rank in silent for rank, said in ranks.items())
 
     def look(self) -> None:
         """Judge what has come in; order the end when it is time for it."""
@@ -88,13 +96,14 @@ class Watch:
         """Order every rank to end, with the job's exit code."""
         self.verdict = verdict
         self.ending = True
+        self.announce(verdict)
         self.inbox.tell_all(end=verdict.exit_code)
 
     def _is_time(self, failures: list[dict[str, Any]], now: float) -> bool:
         if self.finished:
             return True
         if not self.abort:
-            return False
+            return self._all_done()
         if HOST_LOST in judge(failures).first["message"] and now - (self._first or now) < self.lost_patience:
             return False
         doubtful = all(is_consequence(failure) or failure.get("together") for failure in failures)

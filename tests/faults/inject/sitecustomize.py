@@ -25,7 +25,7 @@ _ADDRESSES = 24 << 30  # bytes of addresses
 
 def _rank() -> str:
     names = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK")
-    return next((os.environ[name] for name in names if name in os.environ), "0")  # noqa: TID251
+    return next((os.environ[name] for name in names if name in os.environ), "none")  # noqa: TID251  (launch itself)
 
 
 def strike(moment: str) -> None:

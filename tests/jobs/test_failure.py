@@ -1,0 +1,83 @@
+"""What the fault matrix does not turn on: going on without a rank, stalls of scripts, early ends, what is reported."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from jobs.mpirun import Finished, Launcher, alone
+
+
+def _job(launcher: Launcher, how: str, options: list[str], folder: Path, script: str, ranks: int = 3) -> Finished:
+    (folder / "script.py").write_text("import os, sys, time\nrank = int(os.environ['RANK'])\n" + script)
+    if how == "mpirun":
+        return launcher.unilaunch(ranks, ["run", *options, "script.py"], folder, deadline=60)
+    words = ["--mpirun", str(launcher.path), "--allow-run-as-root", "--oversubscribe", "-n", str(ranks)]
+    return alone(["-m", "unilaunch", "launch", *words, *options, "script.py"], folder)
+
+
+@pytest.mark.parametrize("how", ["mpirun", "launch"])
+@pytest.mark.parametrize("end", ["sys.exit(7)", "os.kill(os.getpid(), 9)"])
+def test_the_others_can_go_on(launcher: Launcher, how: str, end: str, tmp_path: Path) -> None:
+    """With --no-abort; the job still ends, with the failure's exit code, and still reports."""
+    script = f"if rank == 1: {end}\ntime.sleep(2)\nopen(f'done.{{rank}}', 'w').close()\n"
+    job = _job(launcher, how, ["--no-abort"], tmp_path, script)
+    assert job.returncode == (7 if "exit(7)" in end else 137)
+    assert sorted(path.name for path in tmp_path.glob("done.*")) == ["done.0", "done.2"]
+    assert any(line.startswith("unilaunch: rank 1 on ") for line in job.refusals())
+
+
+@pytest.mark.parametrize("how", ["mpirun", "launch"])
+def test_a_script_that_stalls_shows_where(openmpi5: Launcher, how: str, tmp_path: Path) -> None:
+    """Every rank's place, the same ones together; exit code 124. Output is progress."""
+    script = (
+        "def load_part():\n    while True: pass\n"
+        "def all_reduce():\n    time.sleep(60)\n"
+        "for step in range(4):\n    print(step, flush=True); time.sleep(0.5)\n"
+        "load_part() if rank == 1 else all_reduce()\n"
+    )
+    begin = time.monotonic()
+    job = _job(openmpi5, how, ["--stall-timeout", "1.5"], tmp_path, script)
+    assert job.returncode == 124
+    assert time.monotonic() - begin > 3
+    assert "ranks 0, 2: all_reduce (script.py:6) < <module> (script.py:9)" in job.console
+    assert "rank 1: load_part (script.py:4)" in job.console
+    report = json.loads((tmp_path / "log_output" / "report.json").read_text())
+    assert [group["ranks"] for group in report["stacks"]] == [[0, 2], [1]]
+
+
+def test_a_rank_that_ends_too_early_is_not_waited_for(openmpi5: Launcher, tmp_path: Path) -> None:
+    """With 0, in the middle of the others' collectives: they lose it at once, as under torchrun."""
+    script = (
+        "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
+        "for step in range(100):\n"
+        "    if rank == 1 and step == 3: sys.exit(0)\n"
+        "    dist.all_reduce(torch.ones(1))\n"
+    )
+    job = _job(openmpi5, "mpirun", [], tmp_path, script)
+    assert job.returncode == 1
+    assert job.seconds < 20
+    assert any("failed" in line and "rank 1 on" not in line for line in job.refusals())
+
+
+def test_a_bare_mpirun_has_one_verdict(launcher: Launcher, tmp_path: Path) -> None:
+    """Printed once, by rank 0's guard; who failed, at what, and where its log is; the job's exit code is his."""
+    script = "print('working', file=sys.stderr)\ntime.sleep(0.2)\nif rank == 2: os._exit(9)\ntime.sleep(60)\n"
+    job = _job(launcher, "mpirun", [], tmp_path, script)
+    assert job.returncode == 9
+    assert job.seconds < 10
+    assert sum("failed" in line for line in job.refusals()) == 1
+    failure = json.loads((tmp_path / "log_output" / "rank.2" / "failure.json").read_text())
+    assert (failure["exit_code"], failure["phase"], failure["last_lines"]) == (9, "program", ["working"])
+    report = json.loads((tmp_path / "log_output" / "report.json").read_text())
+    assert report["first"] == failure
+    assert not [pid for pid in Path("/proc").iterdir() if pid.name.isdecimal() and _runs_in(pid, tmp_path)]
+
+
+def _runs_in(process: Path, folder: Path) -> bool:
+    try:
+        return (process / "cwd").readlink() == folder and int(process.name) != os.getpid()
+    except OSError:
+        return False

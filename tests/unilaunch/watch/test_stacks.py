@@ -1,0 +1,28 @@
+"""Where ranks stand, from faulthandler's words."""
+
+from unilaunch.watch.stacks import describe, group
+
+STACK = """Thread 0x00007f0000000001 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 320 in wait
+
+Current thread 0x00007f0000000002 (most recent call first):
+  File "/site-packages/torch/distributed/distributed_c10d.py", line 2501 in all_reduce
+  File "/home/me/train.py", line 40 in step
+  File "/home/me/train.py", line 60 in <module>
+  File "/work/unilaunch/rank/program.py", line 51 in _run_script
+"""
+OTHER = STACK.replace("line 40 in step", "line 12 in load_part").replace("all_reduce", "read")
+
+
+def test_the_main_thread_is_told_innermost_first() -> None:
+    where = describe(STACK, {"epoch": 12})
+    assert where == "all_reduce (distributed_c10d.py:2501) < step (train.py:40) < <module> (train.py:60), epoch 12"
+    assert describe("stopped (SIGSTOP)", {"phase": "train"}) == "stopped (SIGSTOP), in phase 'train'"
+
+
+def test_ranks_at_one_place_are_together() -> None:
+    """The odd ones come last."""
+    told = {rank: {"stack": OTHER if rank == 3 else STACK, "progress": {"epoch": 12}} for rank in range(8)}
+    groups = group(told)
+    assert [one["ranks"] for one in groups] == [[0, 1, 2, 4, 5, 6, 7], [3]]
+    assert "load_part" in groups[1]["where"]
