@@ -44,6 +44,12 @@ mpirun's options are understood in the single-dash forms too: -np 8 -bind-to non
   unilaunch doctor --hostfile hosts
   unilaunch doctor -H a:4,b:4 --mpirun /opt/openmpi/bin/mpirun
 """,
+    "logs": """examples:
+  unilaunch logs
+  unilaunch logs --rank 0,4-7 --level WARNING --since 10m
+  unilaunch logs log_output --follow --grep 'loss|Error'
+  unilaunch logs --json | jq -r 'select(.count > 1).text'
+""",
     "explain": """examples:
   unilaunch explain
   mpirun -n 2 python -m unilaunch explain
@@ -150,7 +156,9 @@ def _parser(command: str) -> argparse.ArgumentParser:
         _CORE[name](sub)
     if command not in _CORE:
         for name, plugin in plugins.commands().items():
-            sub = subparsers.add_parser(name, help=plugin.help, description=plugin.help, allow_abbrev=False)
+            sub = subparsers.add_parser(
+                name, help=plugin.help, description=plugin.help, epilog=EXAMPLES.get(name), allow_abbrev=False
+            )
             _add_options(sub, plugin.spec)
     return parser
 
@@ -225,8 +233,12 @@ def _add_options(
     for name, field in spec.model_fields.items():
         if name in leave_out:
             continue
-        option = f"--{name.replace('_', '-')}"
+        option = f"--{name.removeprefix('as_').replace('_', '-')}"
         text = (field.description or "").replace("%", "%%")
+        if name in spec.positional:
+            parser.add_argument(name, nargs="?", metavar=name.upper(), default=argparse.SUPPRESS,
+                                help=text + _default(name, field.default, models))  # fmt: skip
+            continue
         if field.annotation is bool:
             parser.add_argument(option, dest=inside + name, action=argparse.BooleanOptionalAction,
                                 default=argparse.SUPPRESS, help=text)  # fmt: skip

@@ -1,0 +1,82 @@
+"""`unilaunch logs`, over what real jobs have written."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from jobs.mpirun import Launcher, alone
+
+SCRIPT = (
+    "import os, sys, time\nrank = int(os.environ.get('OMPI_COMM_WORLD_RANK', 0))\n"
+    "print('hello')\nprint(f'I am {rank}', file=sys.stderr)\nsys.stdout.flush()\ntime.sleep(0.3)\n"
+)
+
+
+def _logs(folder: Path, *arguments: str) -> list[str]:
+    return alone(["-m", "unilaunch", "logs", *arguments], folder).check().stdout.splitlines()
+
+
+def test_our_folder(openmpi5: Launcher, tmp_path: Path) -> None:
+    """With the first failure on top, and what all say once."""
+    (tmp_path / "script.py").write_text(SCRIPT + "if rank == 2: sys.exit(5)\ntime.sleep(30)\n")
+    openmpi5.unilaunch(4, ["run", "script.py"], tmp_path, deadline=60)
+    lines = _logs(tmp_path)
+    assert lines[0].startswith("unilaunch: rank 2 on ")
+    assert "SystemExit: 5" in lines[0]
+    assert [line.partition(" ")[2] for line in lines if "hello" in line] == ["[x4] hello"]
+    assert sum("I am" in line for line in lines) == 4
+    assert [line.split()[-1] for line in _logs(tmp_path, "--rank", "1,3", "--grep", "I am")[1:]] in (
+        ["1", "3"],
+        ["3", "1"],
+    )
+    told = [json.loads(line) for line in _logs(tmp_path, "--json", "--grep", "hello")]
+    assert [(one["count"], sorted(one["ranks"]), one["stream"]) for one in told] == [(4, [0, 1, 2, 3], "stdout")]
+    assert abs(told[0]["time"] - time.time()) < 60
+    assert len(_logs(tmp_path, "--no-fold", "--grep", "hello")) == 1 + 4
+
+
+def test_mpiruns_own_files(launcher: Launcher, tmp_path: Path) -> None:
+    """What --output-filename writes: a tree in 4, files beside it in 5."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    launcher.run(3, ["script.py"], tmp_path, options=("--output-filename", "log_output")).check()
+    lines = _logs(tmp_path)
+    assert sum(line.endswith("[x3] hello") for line in lines) == 1
+    assert {line[-6:] for line in lines if "I am" in line} == {"I am 0", "I am 1", "I am 2"}
+
+
+def test_a_live_job_is_followed_to_its_end(openmpi5: Launcher, tmp_path: Path) -> None:
+    """From before it begins."""
+    (tmp_path / "script.py").write_text(SCRIPT + "time.sleep(1)\nprint('later', rank)\n")
+    line = [sys.executable, "-m", "unilaunch", "logs", "--follow"]
+    with subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as follower:
+        openmpi5.unilaunch(2, ["run", "script.py"], tmp_path).check()
+        said, _ = follower.communicate(timeout=20)
+    assert follower.returncode == 0
+    assert [text in said for text in ("hello", "I am 0", "I am 1", "later 0", "later 1")] == [True] * 5
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["nowhere"], "nowhere: no output of ranks: expected nowhere/rank.N/stdout"),
+    (["--grep", "("], "--grep (: no regular expression"),
+    (["--rank", "one"], "--rank one: expected numbers and spans"),
+    (["--since", "yesterday"], "--since yesterday: expected 90s"),
+    (["--level", "LOUD"], "--level"),
+])  # fmt: skip
+def test_refusals(arguments: list[str], words: str, tmp_path: Path) -> None:
+    job = alone(["-m", "unilaunch", "logs", *arguments], tmp_path)
+    assert job.returncode == 2
+    (line,) = job.refusals()
+    assert words in line
+
+
+def test_a_reader_who_has_enough(tmp_path: Path) -> None:
+    """`| head` ends it without a word."""
+    (tmp_path / "log_output" / "rank.0").mkdir(parents=True)
+    (tmp_path / "log_output" / "rank.0" / "stdout").write_text("x\n" * 200_000)
+    line = f"{sys.executable} -m unilaunch logs --no-fold | head -n 2"
+    done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert (len(done.stdout.splitlines()), done.stderr) == (2, "")
