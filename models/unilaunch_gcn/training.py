@@ -84,9 +84,7 @@ class Training:
     def run(self) -> None:
         """Train to the last epoch, or until the validation loss has not fallen for long enough."""
         for epoch in range(len(self.losses), self.options.epochs):
-            self.session.progress(
-                epoch=epoch + 1, epochs=self.options.epochs, loss=self.losses[-1] if self.losses else None
-            )
+            self._tell(epoch)
             self._step(epoch)
             last = epoch + 1 == self.options.epochs
             if last or (epoch + 1) % self.options.eval_every == 0:
@@ -98,6 +96,13 @@ class Training:
             if self._out_of_patience():
                 self.session.log.say(f"the end: no lower validation loss in {self.options.patience} evaluations")
                 break
+
+    def _tell(self, epoch: int) -> None:
+        """Note what is begun, with the last epoch's figures."""
+        known = {}
+        if self.epoch_seconds:
+            known = {"loss": self.losses[-1], "compute": self.epoch_seconds[-1] - self.communication[-1]}
+        self.session.progress(epoch=epoch + 1, epochs=self.options.epochs, **known)
 
     def _step(self, epoch: int) -> None:
         begin = time.perf_counter()

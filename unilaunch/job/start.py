@@ -12,6 +12,7 @@ from pathlib import Path
 from socket import gethostname
 from types import FrameType
 
+from unilaunch.job.live import Live
 from unilaunch.job.plan import Plan
 from unilaunch.output.failure import signal_name
 from unilaunch.output.folder import keep_report, rank_folder, write_json
@@ -42,12 +43,16 @@ def start(plan: Plan, environ: Mapping[str, str]) -> LaunchResult:
     listening = listen(hosts, several=plan.several)
     with Inbox(listening.listener, listening.token) as inbox, _signals() as asked:
         watch = Watch(inbox, len(plan.rows), plan.several, spec.stall_timeout, spec.abort)
-        with subprocess.Popen(
-            _with_inbox(plan),
-            env={**environ, VARIABLE: listening.where},
-            start_new_session=True,
-        ) as process:
-            returncode = _wait(process, watch, asked)
+        live = Live(shown=sys.stderr.isatty())
+        pipe = subprocess.PIPE if live.shown else None
+        environ = {**environ, VARIABLE: listening.where}
+        with (
+            subprocess.Popen(
+                _with_inbox(plan), env=environ, start_new_session=True, stdout=pipe, stderr=pipe
+            ) as process,
+            live.passing(process.stdout, process.stderr),
+        ):
+            returncode = _wait(process, watch, asked, live)
         _hear_out(watch)
         verdict = None if asked.number else _judge(plan, watch, returncode)
         result = _collect(plan, inbox, _exit_code(returncode, verdict, asked.number), verdict)
@@ -92,12 +97,13 @@ def _signals() -> Iterator[_Asked]:
             signal.signal(number, handler)
 
 
-def _wait(process: "subprocess.Popen[bytes]", watch: Watch, asked: _Asked) -> int:
+def _wait(process: "subprocess.Popen[bytes]", watch: Watch, asked: _Asked, live: Live) -> int:
     """Return mpirun's exit code, once it has ended by itself or has been made to."""
     deadline = terminate_at = float("inf")
     had_ranks = False
     while process.poll() is None:
         watch.inbox.take(_TICK)
+        live.follow(watch.inbox.ranks)
         if not asked.number:
             watch.look()
         if watch.ending:

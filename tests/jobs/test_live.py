@@ -1,0 +1,48 @@
+"""The line below a job's output, on a terminal."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from jobs.mpirun import Launcher
+from unilaunch.job.live import describe
+
+
+def test_a_terminal_shows_how_far_the_job_is(openmpi5: Launcher, tmp_path: Path) -> None:
+    """And the ranks' own lines stay whole above it; at the end it is gone."""
+    options = ["--mpirun", str(openmpi5.path), "--allow-run-as-root", "--oversubscribe", "--data-dir", "data"]
+    line = [sys.executable, "-m", "unilaunch", "launch", "-n", "2", *options, "--epochs", "1500"]
+    terminal, end = pty.openpty()
+    with subprocess.Popen(line, cwd=tmp_path, stdin=end, stdout=end, stderr=end) as job:
+        os.close(end)
+        said = _read(terminal)
+    assert job.returncode == 0, said
+    states = re.findall(r"\r\x1b\[K(epoch \d+/1500, loss \d\.\d{4}, slowest rank [01] on \S+ \(\d\.\d{3} s)", said)
+    assert len(states) > 1
+    shown = re.sub(r"[^\n]*\r\x1b\[K", "", said.replace("\r\n", "\n"))
+    assert re.search(r"^\d\d:\d\d:\d\d\.\d{3} \S+:0 INFO    epoch 800/1500: loss", shown, re.MULTILINE)
+    assert shown.endswith("logs               log_output/rank.*/\n")
+
+
+def _read(terminal: int) -> str:
+    said = b""
+    try:
+        while data := os.read(terminal, 65536):
+            said += data
+    except OSError:  # a terminal whose last writer has gone
+        pass
+    os.close(terminal)
+    return said.decode()
+
+
+def test_nothing_is_said_of_what_is_not_known() -> None:
+    assert describe({0: {"host": "a", "progress": {"phase": "program"}}, 1: {}}) == ""
+    told: dict[int, dict[str, Any]] = {
+        0: {"progress": {"epoch": 3}},
+        1: {"progress": {"epoch": 2, "epochs": 9, "loss": 0.5}},
+    }
+    assert describe(told) == "epoch 2/9, loss 0.5000"
