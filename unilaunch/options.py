@@ -50,6 +50,10 @@ mpirun's options are understood in the single-dash forms too: -np 8 -bind-to non
   unilaunch logs log_output --follow --grep 'loss|Error'
   unilaunch logs --json | jq -r 'select(.count > 1).text'
 """,
+    "report": """examples:
+  unilaunch report
+  unilaunch report torch_output --compare mindspore_output --output both.html
+""",
     "explain": """examples:
   unilaunch explain
   mpirun -n 2 python -m unilaunch explain

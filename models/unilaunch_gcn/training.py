@@ -21,6 +21,7 @@ from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.network import Network
 from unilaunch_gcn.optimizer import Adam
 from unilaunch_gcn.partition import Part
+from unilaunch_gcn.series import Series
 from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.spec import GcnSpec
 
@@ -42,6 +43,7 @@ class Training:
         adam: The optimiser of the network's weights.
         layers: The network's layers.
         setup_bytes: Halo bytes that arrived before the first epoch.
+        series: Each epoch's figures, on disk.
         losses: Of all epochs, also of those before a checkpoint.
         evaluations: The same.
     """
@@ -55,6 +57,7 @@ class Training:
     adam: Adam
     layers: Sequence[Layer]
     setup_bytes: int
+    series: Series
     losses: list[float] = field(default_factory=list)
     evaluations: list[dict[str, float]] = field(default_factory=list)
     epoch_seconds: list[float] = field(default_factory=list)
@@ -74,7 +77,18 @@ class Training:
         adam = Adam(network.flat, network.flat * 0.0, options.lr, options.weight_decay, first_layer)
         session.output.record(phase="train", owned=part.num_owned, halo=part.num_halo)
         session.log.say(f"part {part.index}: {part.num_owned:,} owned nodes, {part.num_halo:,} halo nodes")
-        training = cls(options, session, framework.collectives, network, part, meter, adam, layers, meter.read()[1])
+        training = cls(
+            options,
+            session,
+            framework.collectives,
+            network,
+            part,
+            meter,
+            adam,
+            layers,
+            meter.read()[1],
+            Series(session.output.rank_dir / "epochs.jsonl"),
+        )
         if options.resume:
             training._resume()
         elif options.checkpoint_dir:
@@ -115,6 +129,7 @@ class Training:
         self.epoch_seconds.append(time.perf_counter() - begin)
         seconds, self.bytes_per_epoch = self.meter.read()
         self.communication.append(seconds)
+        self.series.add(epoch + 1, self.losses[-1], self.epoch_seconds[-1], seconds, self.bytes_per_epoch)
 
     @property
     def _checkpoints(self) -> Path:
@@ -189,6 +204,7 @@ class Training:
 
     def result(self) -> dict[str, JsonValue]:
         """Return what stands in `result.json`, the same on every rank; all ranks must call it."""
+        self.series.write()
         ranks = cast("list[Mapping[str, Any]]", self.session.peers.share(self._own_figures()))
         slowest = max(ranks, key=lambda rank: rank["seconds_per_epoch"])
         final = self.evaluations[-1]

@@ -1,0 +1,48 @@
+"""`unilaunch report`."""
+
+import os
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field
+from typing_extensions import override
+
+from unilaunch.command import Command
+from unilaunch.errors import InputError, PluginError
+from unilaunch.report.reading import read_run
+from unilaunch.spec import Spec
+
+
+class ReportSpec(Spec):
+    """Of which run, and where to."""
+
+    positional: ClassVar[tuple[str, ...]] = ("folder",)
+    folder: Path = Field(default=Path("log_output"), description="the output folder of a run")
+    compare: Path | None = Field(default=None, description="the output folder of another run, laid over it")
+    output: Path | None = Field(default=None, description="the page; default: report.html in the folder")
+
+
+class ReportCommand(Command):
+    """Write one self-contained page about a run, or about two."""
+
+    help = "write a page about a run: curves, times, traffic, hosts, and the failure if any"
+    spec = ReportSpec
+
+    @override
+    def run(self, options: ReportSpec) -> int:
+        folders = [options.folder, *([options.compare] if options.compare else [])]
+        runs = [(str(folder), read_run(folder)) for folder in folders]
+        try:
+            from unilaunch.report.page import make_page
+        except ImportError as error:
+            raise PluginError(f"unilaunch report: {error}: pip install 'unilaunch[report]'") from None
+        path = options.output or options.folder / "report.html"
+        aside = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            aside.write_text(make_page(runs), encoding="utf-8")
+            aside.replace(path)
+        except OSError as error:
+            raise InputError(f"--output {path}: cannot be written: {error.strerror}") from None
+        sys.stdout.write(f"{path}\n")
+        return 0
