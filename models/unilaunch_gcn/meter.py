@@ -4,19 +4,27 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from unilaunch_gcn.trace import Trace
+
 
 class Meter:
-    """Counts since the last `read`."""
+    """Counts since the last `read`.
 
-    def __init__(self) -> None:
+    Args:
+        trace: Where the communication is kept too, if it is to be.
+    """
+
+    def __init__(self, trace: Trace | None = None) -> None:
+        self.trace = trace or Trace(0, "", kept=False)
         self.seconds = 0.0
         self.bytes = 0
 
     @contextmanager
-    def communication(self) -> Iterator[None]:
+    def communication(self, name: str = "halo exchange") -> Iterator[None]:
         """Count the time of the block as communication."""
         begin = time.perf_counter()
-        yield
+        with self.trace.span(name, "communication"):
+            yield
         self.seconds += time.perf_counter() - begin
 
     def received(self, num_bytes: int) -> None:

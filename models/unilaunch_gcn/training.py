@@ -24,6 +24,7 @@ from unilaunch_gcn.partition import Part
 from unilaunch_gcn.series import Series
 from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.spec import GcnSpec
+from unilaunch_gcn.trace import Trace
 
 #: Seconds between two lines of progress.
 _PROGRESS = 2.0
@@ -70,8 +71,9 @@ class Training:
         """Build the network and its optimiser; all ranks must call it."""
         layers = plan_layers(options, part.num_features, part.num_classes)
         setting = Setting(layers, options.dropout, session.seed, np.dtype(options.precision))
-        meter = Meter()
-        with session.together("build network"):
+        trace = Trace(session.world.rank, session.world.host, kept=options.trace)
+        meter = Meter(trace)
+        with session.together("build network"), trace.span("build network"):
             network = load_network(framework, session.placement, setting, part, meter)
         first_layer = layers[0].width_in * layers[0].width_out
         adam = Adam(network.flat, network.flat * 0.0, options.lr, options.weight_decay, first_layer)
@@ -97,19 +99,24 @@ class Training:
 
     def run(self) -> None:
         """Train to the last epoch, or until the validation loss has not fallen for long enough."""
+        trace = self.meter.trace
         for epoch in range(len(self.losses), self.options.epochs):
-            self._tell(epoch)
-            self._step(epoch)
-            last = epoch + 1 == self.options.epochs
-            if last or (epoch + 1) % self.options.eval_every == 0:
-                self._evaluate(epoch)
-            self._say(epoch, last=last)
-            every = self.options.checkpoint_every
-            if every and (last or (epoch + 1) % every == 0):
-                self._save()
             if self._out_of_patience():
                 self.session.log.say(f"the end: no lower validation loss in {self.options.patience} evaluations")
                 break
+            self._tell(epoch)
+            with trace.span(f"epoch {epoch + 1}"):
+                self._step(epoch)
+            last = epoch + 1 == self.options.epochs
+            if last or (epoch + 1) % self.options.eval_every == 0:
+                with trace.span("evaluation"):
+                    self._evaluate(epoch)
+            self._say(epoch, last=last)
+            every = self.options.checkpoint_every
+            if every and (last or (epoch + 1) % every == 0):
+                with trace.span("checkpoint"):
+                    self._save()
+        trace.write(self.session.output.rank_dir / "trace.json")
 
     def _tell(self, epoch: int) -> None:
         """Note what is begun, with the last epoch's figures."""
@@ -120,12 +127,14 @@ class Training:
 
     def _step(self, epoch: int) -> None:
         begin = time.perf_counter()
-        fused = self.network.gradient(epoch)
-        with self.meter.communication():
+        with self.meter.trace.span("forward and backward"):
+            fused = self.network.gradient(epoch)
+        with self.meter.communication("all-reduce"):
             self.collectives.all_reduce(fused)
         summed = self.network.local(fused)
         self.losses.append(float(summed[0]))
-        self.adam.step(summed[1:])
+        with self.meter.trace.span("optimizer"):
+            self.adam.step(summed[1:])
         self.epoch_seconds.append(time.perf_counter() - begin)
         seconds, self.bytes_per_epoch = self.meter.read()
         self.communication.append(seconds)

@@ -121,6 +121,11 @@ class Outcome:
     faults: tuple[str, ...]
     job: Finished
 
+    @property
+    def only_late(self) -> bool:
+        """Everything is as it must be but for the time."""
+        return self.faults == (_late(self.seconds),)
+
 
 def run_cell(cell: Cell, folder: Path, data: Path, cluster: Cluster | None) -> Outcome:
     """Break a job.
@@ -289,10 +294,14 @@ def _judge(cell: Cell, job: Finished, seconds: float, left: list[str]) -> Iterat
     if fault.words not in _report(cell, job):
         yield f"nobody says {fault.words!r}"
     if seconds > (SEVERAL_HOSTS if "three" in cell.place else ONE_HOST):
-        yield f"{seconds:.1f} s"
+        yield _late(seconds)
     if left:
         yield f"left: {left[0][:120]}"
     yield from _kept(cell, job)
+
+
+def _late(seconds: float) -> str:
+    return f"it took {seconds:.1f} s"
 
 
 def _forgiven(cell: Cell) -> bool:

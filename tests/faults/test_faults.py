@@ -27,4 +27,7 @@ def test_a_fault_ends_the_job(cell: Cell, data: Path, tmp_path: Path, request: p
     fixture = {"power off": "hosts_to_lose"}.get(cell.fault, "three_hosts")
     cluster = request.getfixturevalue(fixture) if "three" in cell.place else None
     outcome = run_cell(cell, tmp_path, data, cluster)
+    if outcome.only_late and cell.fault != "power off":  # the machine may have been busy: in time, or late again?
+        (tmp_path / "again").mkdir()
+        outcome = run_cell(cell, tmp_path / "again", data, cluster)
     assert not outcome.faults, outcome.job.console[-3000:]

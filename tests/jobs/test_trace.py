@@ -1,0 +1,42 @@
+"""`--trace`: what every rank did when."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+from jobs.mpirun import Launcher
+
+
+def test_the_ranks_traces_fit_together(openmpi5: Launcher, backend: str, tmp_path: Path) -> None:
+    """One clock, one process a rank; what is inside an epoch lies inside it."""
+    options = ["--epochs", "5", "--eval-every", "5", "--checkpoint-every", "5", "--data-dir", "data", "--trace"]
+    openmpi5.unilaunch(2, ["run", *options, "--backend", backend], tmp_path).check()
+    begins = []
+    for rank in range(2):
+        events = json.loads((tmp_path / "log_output" / f"rank.{rank}" / "trace.json").read_text())["traceEvents"]
+        spans = [event for event in events if event["ph"] == "X"]
+        assert {event["pid"] for event in events} == {rank}
+        (name,) = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+        assert name.startswith(f"rank {rank} on ")
+        assert {span["name"] for span in spans} == {
+            "build network", "forward and backward", "halo exchange", "all-reduce", "optimizer", "evaluation",
+            "checkpoint", *(f"epoch {epoch}" for epoch in range(1, 6)),
+        }  # fmt: skip
+        epochs = [span for span in spans if span["name"].startswith("epoch")]
+        assert all(first["ts"] + first["dur"] <= second["ts"] + 1 for first, second in pairwise(epochs))
+        for span in spans:
+            if span["name"] in {"all-reduce", "optimizer", "forward and backward"}:
+                assert any(_inside(span, epoch) for epoch in epochs)
+        begins.append(epochs[0]["ts"])
+    assert abs(begins[0] - begins[1]) < 1e6
+
+
+def _inside(span: dict[str, float], other: dict[str, float]) -> bool:
+    return other["ts"] - 1 <= span["ts"] and span["ts"] + span["dur"] <= other["ts"] + other["dur"] + 1
+
+
+def test_without_it_there_is_none(openmpi5: Launcher, tmp_path: Path) -> None:
+    openmpi5.unilaunch(1, ["run", "--epochs", "2", "--data-dir", "data"], tmp_path).check()
+    assert not list(tmp_path.rglob("trace.json"))
+    lines = (tmp_path / "log_output" / "rank.0" / "epochs.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
