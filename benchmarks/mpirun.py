@@ -16,9 +16,10 @@ SHARED = Path(__file__).parents[2] / "shared" / "datasets"
 
 
 def environment(**changed: str) -> dict[str, str]:
-    """Return this environment, in which root may start mpirun."""
+    """Return this environment, in which root may start mpirun, and msrun's "python" is this one."""
+    path = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}  # noqa: TID251
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return {**os.environ, **root, **changed}  # noqa: TID251
+    return {**os.environ, **path, **root, **changed}  # noqa: TID251
 
 
 def execute(line: list[str], deadline: float, **changed: str) -> str:

@@ -237,7 +237,7 @@ def _add_options(
     for name, field in spec.model_fields.items():
         if name in leave_out:
             continue
-        option = f"--{name.removeprefix('as_').replace('_', '-')}"
+        option = f"--{name.removeprefix('as_').replace('_', '-')}"  # as_json: pydantic's own method is called json
         text = (field.description or "").replace("%", "%%")
         if name in spec.positional:
             parser.add_argument(name, nargs="?", metavar=name.upper(), default=argparse.SUPPRESS,

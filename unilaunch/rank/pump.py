@@ -111,8 +111,10 @@ class Output:
         return [stream.size() for stream in self.streams]
 
     def last_lines(self, number: int) -> list[str]:
-        """Return the last lines of the standard error, which is the log too."""
-        return last_lines(self.folder / "stderr", number) if self.folder else []
+        """Return the last lines of the standard error, which is the log too; of a rank without one, of its output."""
+        if not self.folder:
+            return []
+        return last_lines(self.folder / "stderr", number) or last_lines(self.folder / "stdout", number)
 
 
 class _Clock:
