@@ -1,6 +1,7 @@
 """Each epoch's figures, one JSON line each, in the rank's folder."""
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 _PAUSE = 1.0  # seconds between two writes
@@ -32,8 +33,8 @@ class Series:
             self.write()
 
     def write(self) -> None:
-        """Write what has been added."""
-        with self.path.open("a", encoding="utf-8") as file:
+        """Write what has been added; a training can do without it if the disk is full."""
+        with suppress(OSError), self.path.open("a", encoding="utf-8") as file:
             file.write("".join(self.lines))
         self.lines.clear()
         self.written = time.monotonic()

@@ -91,6 +91,8 @@ class Cell:
     def lacking(self) -> str:
         """Why there is no such cell; "" if there is."""
         fault = FAULTS[self.fault]
+        if self.fault == "SIGKILL both" and self.moment == "checkpoint" and "mpirun" in self.place:
+            return "rank 0's guard is who would tell of it: mpirun does"
         return fault.why if fault.places not in self.place or self.moment not in fault.moments else ""
 
     @property
@@ -325,6 +327,8 @@ def _kept(cell: Cell, job: Finished) -> Iterator[str]:
     if not job.output.is_dir():
         return
     stdout = (job.output / f"rank.{cell.rank}" / "stdout").read_text()
+    if cell.fault == "disk full":  # what finds no room is still shown
+        stdout += job.stdout
     if "the last line before the fault" not in stdout and cell.fault not in {"power off", "link cut"}:
         yield "a log line is lost"
     named = f"rank {cell.rank} on"
