@@ -30,7 +30,7 @@ def test_a_job_goes_on_without_the_host_that_is_lost(make_cluster: MakeCluster, 
         assert time.monotonic() < deadline
         time.sleep(0.05)
     hosts.power_off(2)
-    job = running.finish(60).check()
+    job = running.finish(120).check()
     assert "rank 2 on node2 (cpu) failed" in job.console
     assert "unilaunch: restart 1 of 1, with 2 ranks" in job.console
     assert "resumed after epoch 3" in job.console

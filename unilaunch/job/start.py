@@ -20,7 +20,7 @@ from unilaunch.output.result import LaunchResult, RankResult
 from unilaunch.watch.inbox import HOST_LOST, Inbox, listen
 from unilaunch.watch.line import VARIABLE
 from unilaunch.watch.verdict import Verdict, is_consequence, show
-from unilaunch.watch.watch import DOUBT, DOUBT_ON_SEVERAL, SETTLE, Watch
+from unilaunch.watch.watch import DOUBT, DOUBT_ON_SEVERAL, Watch
 
 #: Seconds that mpirun has to end the ranks once it is told to, or once they have all gone.
 GRACE = 10.0
@@ -126,15 +126,13 @@ def _wait(process: "subprocess.Popen[bytes]", watch: Watch, asked: _Asked, live:
 
 
 def _hear_out(watch: Watch) -> None:
-    """Hear the last words of ranks that have outlived mpirun, and have them end."""
-    begin = time.monotonic()
-    patience = DOUBT_ON_SEVERAL if watch.several else DOUBT
-    # Not sooner: what is sent to a host that is cut off puts off the moment at which its silence is noticed.
-    order_at = begin + (DOUBT if watch.several else SETTLE)
+    """Hear the last words of ranks that have outlived mpirun: they end by themselves, at the latest when we hang up.
+
+    Nothing is sent: that would put off the moment at which the silence of a host is noticed.
+    """
+    deadline = time.monotonic() + (DOUBT_ON_SEVERAL if watch.several else DOUBT)
     watch.inbox.take(0)
-    while watch.inbox.connected and not watch.finished and time.monotonic() < begin + patience:
-        if time.monotonic() > order_at:
-            watch.inbox.tell_all(end=1)
+    while watch.inbox.connected and not watch.finished and time.monotonic() < deadline:
         watch.inbox.take(_TICK)
 
 
