@@ -80,3 +80,20 @@ def test_a_reader_who_has_enough(tmp_path: Path) -> None:
     line = f"{sys.executable} -m unilaunch logs --no-fold | head -n 2"
     done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
     assert (len(done.stdout.splitlines()), done.stderr) == (2, "")
+
+
+def test_what_a_terminal_would_obey_is_not_passed_on(openmpi5: Launcher, tmp_path: Path) -> None:
+    """Colours, titles and cursor moves of a rank stay out of pipes, files and JSON."""
+    (tmp_path / "script.py").write_text("print('\\x1b[31mred\\x1b[0m \\x1b]0;title\\x07end')\n")
+    openmpi5.unilaunch(1, ["run", "script.py"], tmp_path).check()
+    assert [line.partition(" ")[2].partition(" ")[2] for line in _logs(tmp_path, "--grep", "red end")] == ["red end"]
+    assert [json.loads(line)["text"] for line in _logs(tmp_path, "--json", "--grep", "red")] == ["red end"]
+
+
+def test_a_rank_that_is_not_there_is_refused(openmpi5: Launcher, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("print(1)\n")
+    openmpi5.unilaunch(2, ["run", "script.py"], tmp_path).check()
+    job = alone(["-m", "unilaunch", "logs", "--rank", "2-5"], tmp_path)
+    assert (job.returncode, job.refusals()[0]) == (
+        2, "unilaunch: --rank 2-5: no output of such a rank in log_output, whose last is 1"
+    )  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 from typing_extensions import override
 
 from jobs.mpirun import Launcher, alone
-from unilaunch.report.figures import POINTS, thin
+from unilaunch.report.series import POINTS, thin
 
 LIMIT = 8 << 20  # bytes of a page
 
@@ -116,3 +116,14 @@ def test_long_curves_keep_their_peaks() -> None:
     x, thinned = thin(list(range(len(y))), y)
     assert len(x) == len(thinned) <= POINTS + 2
     assert (max(thinned), min(thinned), x == sorted(x)) == (5.0, -3.0, True)
+
+
+def test_a_damaged_line_costs_only_itself(two_runs: Path, tmp_path: Path) -> None:
+    """And is named; a last line that is not whole is none."""
+    shutil.copytree(two_runs / "torch", tmp_path / "log_output")
+    epochs = tmp_path / "log_output" / "rank.0" / "epochs.jsonl"
+    lines = epochs.read_text().splitlines()
+    epochs.write_text("\n".join([*lines[:5], '{"epoch": "x"}', *lines[6:], '{"epoch": 3']))
+    text = _Page(_report(tmp_path)).text
+    assert f"epochs.jsonl: 1 of {len(lines)} lines make no sense and are left out" in text
+    assert "Where the time goes" in text

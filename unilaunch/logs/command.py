@@ -1,7 +1,8 @@
 """`unilaunch logs`."""
 
-import json
+import io
 import re
+import resource
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -13,15 +14,17 @@ from pydantic import Field
 from typing_extensions import override
 
 from unilaunch.command import Command
-from unilaunch.errors import SpecError
-from unilaunch.logs.layouts import Stream, find_streams, first_failure, have_ended
+from unilaunch.errors import InputError, SpecError
+from unilaunch.logs.ending import first_failure
+from unilaunch.logs.follow import follow
+from unilaunch.logs.layouts import Stream, find_streams
 from unilaunch.logs.lines import Line, Reader
+from unilaunch.logs.show import as_json, as_text, without_escapes
 from unilaunch.logs.story import Told, choose, fold, merge
 from unilaunch.spec import Spec
 
-_PAUSE = 0.2  # seconds between two looks at a job that runs
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
+_DAY = 86400.0
 
 
 class LogsSpec(Spec):
@@ -31,8 +34,12 @@ class LogsSpec(Spec):
     folder: Path = Field(default=Path("log_output"), description="the output folder, or what mpirun was told to write")
     rank: str | None = Field(default=None, description="only these ranks: 0,4-7")
     grep: str | None = Field(default=None, description="only lines in which this regular expression is found")
-    level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="DEBUG", description="least level")
-    since: str | None = Field(default=None, description="only lines after: 90s, 10m, 2h ago, or 2026-11-21T04:32:00")
+    level: Literal["TRACE", "DEBUG", "INFO", "SUCCESS", "WARNING", "ERROR", "CRITICAL"] = Field(
+        default="TRACE", description="least level; what is no log record has that of the record before it, or INFO"
+    )
+    since: str | None = Field(
+        default=None, description="only lines after: 90s, 10m, 2h ago, 14:30:00, or 2026-11-21T04:32:00"
+    )
     follow: bool = Field(default=False, description="go on until the job has ended")
     fold: bool = Field(default=True, description="what several ranks say at once is shown once, with their number")
     as_json: bool = Field(default=False, description="one JSON object a line")
@@ -46,116 +53,105 @@ class LogsCommand(Command):
 
     @override
     def run(self, options: LogsSpec) -> int:
-        test = choose(
-            _ranks(options.rank), options.level, _since(options.since), _pattern(options.grep) if options.grep else None
-        )
-        streams = _wait_for_streams(options)
-        show = _as_json if options.as_json else _as_text()
+        spans, since = _spans(options.rank), _since(options.since)
+        test = choose(options.level, since, _pattern(options.grep))
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # ranks write what they like, in any encoding
+        _allow_many_files()
+        if options.follow:
+            lines = follow(options.folder, lambda: _of_ranks(spans, find_streams(options.folder)))
+        else:
+            lines = _all_lines(_existing(options.folder, spans, options.rank), since)
         try:
-            if (failure := first_failure(options.folder)) and not options.as_json:
-                sys.stdout.write(f"unilaunch: {failure}\n")
-            if options.follow:
-                _follow(options, test, show)
-            else:
-                readers = [Reader(stream) for stream in streams]
-                lines = filter(test, merge(reader.lines() for reader in readers))
-                _write(lines, options, show)
-                for reader in readers:
-                    reader.close()
+            _write((line for line in lines if line is None or test(line)), options)
+            sys.stdout.flush()
         except BrokenPipeError:  # whoever reads has read enough
             sys.stdout = None  # nothing is left to flush
         return 0
 
 
-def _wait_for_streams(options: LogsSpec) -> list[Stream]:
-    while options.follow and not options.folder.is_dir():
-        time.sleep(_PAUSE)
-    return [] if options.follow else find_streams(options.folder)
+def _existing(folder: Path, spans: list[range] | None, asked: str | None) -> list[Stream]:
+    streams = find_streams(folder)
+    if not streams:
+        raise InputError(
+            f"{folder}: no output of ranks: expected {folder}/rank.N/stdout, or what mpirun --output-filename "
+            f"{folder} writes"
+        )
+    chosen = _of_ranks(spans, streams)
+    if not chosen:
+        raise InputError(f"--rank {asked}: no output of such a rank in {folder}, whose last is {streams[-1].rank}")
+    return chosen
 
 
-def _follow(options: LogsSpec, test: Callable[[Line], bool], show: Callable[[Told], str]) -> None:
-    """Show what is there and what comes, also of ranks that begin later, until the job has ended."""
-    readers: dict[Path, Reader] = {}
-    ended = False
-    while True:
-        ended = have_ended(options.folder)
-        for path in options.folder.glob("rank.*/std*"):
-            if path not in readers:
-                readers |= {
-                    stream.path: Reader(stream) for stream in find_streams(options.folder) if stream.path == path
-                }
-        lines = [line for reader in readers.values() for line in reader.lines(whole=ended)]
-        _write(filter(test, sorted(lines, key=lambda line: line.time)), options, show)
-        sys.stdout.flush()
-        if ended:
-            break
-        time.sleep(_PAUSE)
-    for reader in readers.values():
+def _of_ranks(spans: list[range] | None, streams: list[Stream]) -> list[Stream]:
+    return [stream for stream in streams if spans is None or any(stream.rank in span for span in spans)]
+
+
+def _all_lines(streams: list[Stream], since: float) -> Iterator[Line]:
+    """Return what is there; a file that was last written before *since* is not even opened."""
+    files = [(stream, stream.path.stat()) for stream in streams]
+    readers = [Reader(stream) for stream, file in files if file.st_size and file.st_mtime >= since]
+    yield from merge(reader.lines() for reader in readers)
+    for reader in readers:
         reader.close()
-    if (failure := first_failure(options.folder)) and not options.as_json:
-        sys.stdout.write(f"unilaunch: {failure}\n")
 
 
-def _write(lines: Iterable[Line], options: LogsSpec, show: Callable[[Told], str]) -> None:
-    told: Iterator[Told] = fold(lines) if options.fold else (Told(line, [line.rank]) for line in lines)
-    write = sys.stdout.write
+def _write(lines: Iterable[Line | None], options: LogsSpec) -> None:
+    """Write the lines, and on top what failed first; who follows a job reads it at the end, if it fails meanwhile."""
+    show = as_json if options.as_json else as_text()
+    told = fold(lines) if options.fold else (Told(line, [line.rank]) for line in lines if line)
+    announced = _announce(options)
     for one in told:
-        write(show(one))
+        sys.stdout.write(show(one))
+    if options.follow and not announced:
+        _announce(options)
 
 
-def _as_json(told: Told) -> str:
-    line = told.line
-    return json.dumps({
-        "time": round(line.time, 3), "rank": line.rank, "ranks": told.ranks, "count": len(told.ranks),
-        "host": line.host, "stream": line.stream, "level": line.level, "text": line.text,
-    }) + "\n"  # fmt: skip
+def _announce(options: LogsSpec) -> bool:
+    failure = "" if options.as_json else first_failure(options.folder)
+    if failure:
+        sys.stdout.write(f"unilaunch: {failure}\n")
+    return bool(failure)
 
 
-def _as_text() -> Callable[[Told], str]:
-    """Return how a line is shown: with a colour for each rank where that can be seen."""
-    coloured = False
-    if sys.stdout.isatty():
-        from rich.console import Console
-
-        coloured = Console().color_system is not None  # it knows NO_COLOR and dumb terminals
-
-    def show(told: Told) -> str:
-        line = told.line
-        clock = time.strftime("%H:%M:%S", time.localtime(line.time)) + f".{int(line.time % 1 * 1000):03}"
-        name = f"{line.host or '?'}:{line.rank}" if len(told.ranks) == 1 else f"[x{len(told.ranks)}]"
-        level = f"{line.level} " if line.level not in {"INFO", "DEBUG"} else ""
-        if not coloured:
-            return f"{clock} {name} {level}{line.text}\n"
-        return f"\x1b[2m{clock}\x1b[0m \x1b[{_COLOURS[line.rank % len(_COLOURS)]}m{name}\x1b[0m {level}{line.text}\n"
-
-    return show
+def _allow_many_files() -> None:
+    """Raise the limit of open files as far as it goes: each rank has four, and the usual limit is 1024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _ranks(text: str | None) -> set[int] | None:
+def _spans(text: str | None) -> list[range] | None:
+    if text is None:
+        return None
+    spans = []
+    for word in text.split(","):
+        found = re.fullmatch(r" *(\d{1,9})(?:-(\d{1,9}))? *", word)
+        if not found or int(found[2] or found[1]) < int(found[1]):
+            raise SpecError(f"--rank {text}: expected numbers and spans, as 0,4-7")
+        spans.append(range(int(found[1]), int(found[2] or found[1]) + 1))
+    return spans
+
+
+def _pattern(text: str | None) -> Callable[[str], object] | None:
     if text is None:
         return None
     try:
-        spans = [[int(end) for end in word.split("-")] for word in text.split(",")]
-    except ValueError:
-        raise SpecError(f"--rank {text}: expected numbers and spans, as 0,4-7") from None
-    return {rank for span in spans for rank in range(span[0], span[-1] + 1)}
-
-
-def _pattern(text: str) -> Callable[[str], object]:
-    try:
-        return re.compile(text).search
+        search = re.compile(text).search
     except re.error as error:
         raise SpecError(f"--grep {text}: no regular expression: {error}") from None
+    return lambda line: search(without_escapes(line))
 
 
 def _since(text: str | None) -> float:
+    """Return the moment that is meant; a time of day that is still to come today was yesterday's."""
     if text is None:
         return 0.0
-    if found := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text):
-        return time.time() - float(found[1]) * _UNITS[found[2]]
+    now = time.time()
+    if found := re.fullmatch(r"(\d{1,9}(?:\.\d+)?)([smhd])", text):
+        return now - float(found[1]) * _UNITS[found[2]]
+    is_of_day = re.fullmatch(r"\d\d:\d\d(:\d\d(\.\d+)?)?", text)
     try:
-        if re.fullmatch(r"\d\d:\d\d(:\d\d)?", text):
-            text = f"{time.strftime('%Y-%m-%d')}T{text}"
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
+        moment = datetime.fromisoformat(f"{time.strftime('%Y-%m-%d')}T{text}" if is_of_day else text).timestamp()
+    except (ValueError, OverflowError):
         raise SpecError(f"--since {text}: expected 90s, 10m, 2h, 14:30:00 or 2026-11-21T14:30:00") from None
+    return moment - _DAY if is_of_day and moment > now else moment

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unilaunch.errors import InputError
-
-_RANK = re.compile(r"rank\.(\d+)$")
-_PRRTE = re.compile(r"\.(?P<job>prterun-.*@\d+)\.(?P<rank>\d+)\.(?P<stream>out|err)$")
+_RANK = re.compile(r"rank\.(\d+)")
+#: The folder of a job in Open MPI's tree: "1", and in that of `--output dir=` "prterun-host-1234@1".
+_JOB = re.compile(r"\d+|(?P<job>prterun-.+)@\d+")
+_FILE = re.compile(r"\.(?P<job>prterun-.+)@\d+\.(?P<rank>\d+)\.(?P<name>out|err)")
+_NAMES = ("stdout", "stderr")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +23,8 @@ class Stream:
         name: "stdout" or "stderr".
         path: The file.
         host: Where the rank ran; "" if nothing says so.
-        began: When it began, in seconds since 1970.
-        times: The file that says when the output had which size, if there is one.
+        began: When it began, in seconds since 1970; 0 if nothing says so.
+        times: The file that says when the output had which size, if this layout has one; it may come later.
     """
 
     rank: int
@@ -35,94 +36,68 @@ class Stream:
 
 
 def find_streams(folder: Path) -> list[Stream]:
-    """Return the streams of the job that *folder* is about, by rank.
-
-    Raises:
-        InputError: There are none.
-    """
-    found = [*_ours(folder)] or [*_of_open_mpi_4(folder)] or [*_of_open_mpi_5(folder)]
-    if not found:
-        raise InputError(
-            f"{folder}: no output of ranks: expected {folder}/rank.N/stdout, or what mpirun --output-filename "
-            f"{folder} writes"
-        )
+    """Return the streams of the job that *folder* is about, by rank; ours, if Open MPI kept the same output too."""
+    found = [*_ours(folder)] or [*_of_a_tree(folder)] or [*_of_files_beside(folder)]
     return sorted(found, key=lambda stream: (stream.rank, stream.name))
 
 
 def _ours(folder: Path) -> Iterator[Stream]:
+    """Return what lies in DIR/rank.N: ours, or Open MPI 4's with `DIR:nojobid`, which has no events and no times."""
     for rank_dir in folder.glob("rank.*"):
-        if found := _RANK.search(rank_dir.name):
+        if found := _RANK.fullmatch(rank_dir.name):
             host, began = _host_and_begin(rank_dir / "events.jsonl")
-            for name in ("stdout", "stderr"):
-                if (path := rank_dir / name).exists():
-                    times = rank_dir / "times"
-                    yield Stream(int(found[1]), name, path, host, began, times if times.exists() else None)
+            for name in _NAMES:
+                if (path := rank_dir / name).is_file():
+                    yield Stream(int(found[1]), name, path, host, began, rank_dir / "times")
 
 
-def _of_open_mpi_4(folder: Path) -> Iterator[Stream]:
+def _of_a_tree(folder: Path) -> Iterator[Stream]:
+    jobs: dict[str, list[Stream]] = {}
     for path in folder.glob("*/rank.*/std*"):
-        if (found := _RANK.search(path.parent.name)) and path.name in {"stdout", "stderr"}:
-            yield Stream(int(found[1]), path.name, path, "", path.stat().st_mtime, None)
+        job, rank = _JOB.fullmatch(path.parent.parent.name), _RANK.fullmatch(path.parent.name)
+        if job and rank and path.name in _NAMES:
+            stream = Stream(int(rank[1]), path.name, path, "", 0.0, None)
+            jobs.setdefault(job["job"] or "", []).append(stream)
+    yield from _newest(jobs)
 
 
-def _of_open_mpi_5(folder: Path) -> Iterator[Stream]:
-    """Return the files of the newest job: each run leaves its own."""
-    jobs: dict[str, list[tuple[Path, re.Match[str]]]] = {}
-    for path in folder.parent.glob(f"{folder.name}.prterun-*"):
-        if found := _PRRTE.search(path.name):
-            jobs.setdefault(found["job"], []).append((path, found))
-    newest = max(jobs.values(), key=lambda files: max(path.stat().st_mtime for path, _ in files), default=[])
-    for path, found in newest:
-        yield Stream(int(found["rank"]), f"std{found['stream']}", path, "", path.stat().st_mtime, None)
+def _of_files_beside(folder: Path) -> Iterator[Stream]:
+    jobs: dict[str, list[Stream]] = {}
+    for path in folder.parent.glob("*.prterun-*"):
+        if path.name.startswith(folder.name) and (found := _FILE.fullmatch(path.name[len(folder.name) :])):
+            stream = Stream(int(found["rank"]), f"std{found['name']}", path, "", 0.0, None)
+            jobs.setdefault(found["job"], []).append(stream)
+    yield from _newest(jobs)
+
+
+def _newest(jobs: dict[str, list[Stream]]) -> list[Stream]:
+    """Return the newest job's streams: Open MPI 5 leaves each run's beside those of the ones before."""
+    return max(jobs.values(), key=lambda streams: max(stream.path.stat().st_mtime for stream in streams), default=[])
 
 
 def _host_and_begin(events: Path) -> tuple[str, float]:
     host, began = "", 0.0
     for event in read_events(events):
-        began = began or float(event.get("time", 0.0))
+        time = event.get("time")
+        if not began and isinstance(time, (int, float)) and 0 < time < 1e11:  # noqa: PLR2004  (a time that there is)
+            began = float(time)
         if host := str(event.get("host", "")):
             break
-    return host, began or (events.stat().st_mtime if events.exists() else 0.0)
+    return host, began
 
 
-def read_events(path: Path) -> Iterator[dict[str, Any]]:
-    """Return the events of a rank; a line that is not whole is left out."""
+def read_events(path: Path, tail: int | None = None) -> Iterator[dict[str, Any]]:
+    """Return the events of a rank, or those in the last *tail* bytes; a line that is not whole is left out."""
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        with path.open("rb") as file:
+            if tail is not None:
+                file.seek(max(0, path.stat().st_size - tail))
+            for line in file:
+                try:
+                    event = json.loads(line)
+                except ValueError:
+                    continue
+                if isinstance(event, dict):
+                    yield event
     except OSError:
         return
-    for line in lines:
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict):
-            yield event
-
-
-def have_ended(folder: Path) -> bool:
-    """Return whether every rank that has a folder has come to its end."""
-    ranks = list(folder.glob("rank.*"))
-    return bool(ranks) and all(
-        (rank / "failure.json").exists()
-        or any(event.get("phase") == "end" for event in read_events(rank / "events.jsonl"))
-        for rank in ranks
-    )
-
-
-def first_failure(folder: Path) -> str:
-    """Return the line on what failed first; "" if nothing did."""
-    try:
-        return str(json.loads((folder / "report.json").read_text(encoding="utf-8"))["verdict"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    failures = []
-    for path in folder.glob("rank.*/failure.json"):
-        try:
-            failures.append(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError):
-            continue
-    if not failures:
-        return ""
-    first = min(failures, key=lambda failure: float(failure["time"]))
-    return f"rank {first['rank']} on {first['host']} failed first: {first['error']}: {first['message']}"

@@ -1,17 +1,26 @@
 """One stream's lines, each with its time, its level and its text."""
 
+import os
 import re
 import time
-from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
 
+from unilaunch.errors import InputError
 from unilaunch.logs.layouts import Stream
 
-LEVELS = ("TRACE", "DEBUG", "INFO", "SUCCESS", "WARNING", "ERROR", "CRITICAL")
 #: A line of unilaunch.output.log: "04:32:20.123 node0:3 INFO    epoch 1/200".
-_RECORD = re.compile(r"(?P<clock>\d\d:\d\d:\d\d\.\d{3}) (?P<host>\S+):\d+ (?P<level>[A-Z]+) +(?P<text>.*)", re.DOTALL)
+_RECORD = re.compile(
+    r"(?P<clock>[0-2]\d:[0-5]\d:[0-5]\d\.\d{3}) (?P<host>\S+):\d+ (?P<level>[A-Z]+) +(?P<text>.*)", re.ASCII | re.DOTALL
+)
+#: An entry of `times`: seconds since 1970, and the sizes of stdout and stderr.
+_ENTRY = re.compile(rb"(\d{1,10}(?:\.\d+)?) (\d{1,18}) (\d{1,18})\n")
 _DAY = 86400.0
+_LONGEST = 1 << 20  # bytes; a line that is longer is told in pieces
+_DELAY = 60.0  # seconds that a record needs into its file at most; one that differs by more has another clock
+_SET_BACK = 3700.0  # seconds by which a clock may be set back in the middle of a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +28,13 @@ class Line:
     """A line that a rank wrote.
 
     Attributes:
-        time: When, in seconds since 1970.
+        time: When, in seconds since 1970; if nobody knows, when its rank began (0 if nobody knows that either).
         rank: Who.
         host: Where; "" if unknown.
         stream: "stdout" or "stderr".
         level: A log record's level, also of the lines that belong to it; INFO of all else.
         text: Without its time and name, if it is a record.
+        number: Of a line whose time nobody knows, which one of its stream it is, from 1; else 0.
     """
 
     time: float
@@ -33,20 +43,26 @@ class Line:
     stream: str
     level: str
     text: str
+    number: int = 0
 
 
 class Reader:
-    """Reads a stream from where it stopped the last time; a last line without an end waits for it."""
+    """Reads a stream from where it stopped the last time; a last line without an end waits for it.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
-        self.file = stream.path.open("rb")
-        self.sizes: list[int] = []
-        self.moments: list[float] = []
-        self.times = stream.times.open(encoding="ascii") if stream.times else None
+        self.file = _open(stream.path)
+        self.sizes = _Sizes(stream.times, 2 if stream.name == "stdout" else 3)
         self.position = 0
+        self.number = 0
         self.time = stream.began
+        self.is_dated = False
         self.level = "INFO"
+        self.has_caught_up = False
 
     def lines(self, *, whole: bool = True) -> Iterator[Line]:
         """Return the lines that have come.
@@ -54,45 +70,97 @@ class Reader:
         Args:
             whole: Also a last line that has no end yet: the rank will write no more.
         """
-        self._read_times()
-        while line := self.file.readline():
-            if not line.endswith(b"\n") and not whole:
+        self.sizes.open()
+        while line := self.file.readline(_LONGEST):
+            if not line.endswith(b"\n") and len(line) < _LONGEST and not whole:
                 self.file.seek(self.position)
-                return
+                break
             self.position += len(line)
             yield self._line(line.rstrip(b"\r\n").rpartition(b"\r")[2].decode(errors="replace"))
+        self.has_caught_up = True
 
     def close(self) -> None:
         """Close the files."""
         self.file.close()
-        if self.times:
-            self.times.close()
+        self.sizes.close()
 
     def _line(self, text: str) -> Line:
+        moment, host = self._written(), self.stream.host
         if self.stream.name == "stderr" and (found := _RECORD.match(text)):
-            self.level = found["level"]
-            self.time = max(self.time, self._of_day(found["clock"]))
-            return Line(self.time, self.stream.rank, found["host"], "stderr", self.level, found["text"])
-        self.time = max(self.time, self._of_size())
-        return Line(self.time, self.stream.rank, self.stream.host, self.stream.name, self.level, text)
+            host, self.level, text = found["host"], found["level"], found["text"]
+            moment = self._of_day(found["clock"], moment)
+        if moment is not None:
+            self.time, self.is_dated = max(self.time, moment), True
+        self.number += 1
+        number = 0 if self.is_dated else self.number
+        return Line(self.time, self.stream.rank, host, self.stream.name, self.level, text, number)
 
-    def _read_times(self) -> None:
-        column = 1 if self.stream.name == "stdout" else 2
-        for entry in self.times or ():
-            words = entry.split()
-            if len(words) == 3:  # noqa: PLR2004  (time and two sizes; the last entry may not be whole yet)
-                self.moments.append(float(words[0]))
-                self.sizes.append(int(words[column]))
+    def _written(self) -> float | None:
+        """Return when the file was as large as it is up to here, if that is known."""
+        moment = self.sizes.when(self.position)
+        if moment is None and self.has_caught_up:  # what was not there at the last look is as new as the file
+            return os.fstat(self.file.fileno()).st_mtime
+        return moment
 
-    def _of_size(self) -> float:
-        """Return when the file was as large as it is up to here."""
-        place = bisect_left(self.sizes, self.position)
-        return self.moments[place] if place < len(self.moments) else self.time
+    def _of_day(self, clock: str, written: float | None) -> float:
+        """Return a time of day as a moment.
 
-    def _of_day(self, clock: str) -> float:
-        """Return a time of day as one on or after the day on which the rank began."""
-        begin = time.localtime(self.stream.began)
-        hours, minutes, seconds = clock.split(":")
-        midnight = self.stream.began - (begin.tm_hour * 3600 + begin.tm_min * 60 + begin.tm_sec) - self.stream.began % 1
-        moment = midnight + int(hours) * 3600 + int(minutes) * 60 + float(seconds)
-        return moment if moment > self.stream.began - 60 else moment + _DAY
+        Args:
+            clock: "04:32:20.123", on the rank's host.
+            written: When it came into its file, if that is known: then it was half a day before at most. Else it was
+                after the record before it, and of the first record all that is known is that the file is no older.
+        """
+        if written is not None:
+            earliest = written - _DAY / 2
+        elif self.time:
+            earliest = self.time - _SET_BACK
+        else:
+            earliest = os.fstat(self.file.fileno()).st_mtime - _DAY + _DELAY
+        seconds = int(clock[:2]) * 3600 + int(clock[3:5]) * 60 + float(clock[6:])
+        moment = earliest + (seconds - _seconds_of_day(earliest)) % _DAY
+        return moment if written is None or abs(moment - written) < _DELAY else written
+
+
+class _Sizes:
+    """`times`, read along with a stream: when its file had which size."""
+
+    def __init__(self, path: Path | None, column: int) -> None:
+        self.path = path
+        self.column = column
+        self.file: IO[bytes] | None = None
+        self.moment: float | None = None
+        self.size = 0
+
+    def open(self) -> None:
+        """Open the file, if it is there by now."""
+        if self.path and not self.file and self.path.exists():
+            self.file = _open(self.path)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self.file:
+            self.file.close()
+
+    def when(self, size: int) -> float | None:
+        """Return when the stream's file had *size* bytes at the latest; None if that is not known (yet)."""
+        while self.size < size:
+            entry = self.file.readline(_LONGEST) if self.file else b""
+            if self.file and not entry.endswith(b"\n"):
+                self.file.seek(-len(entry), os.SEEK_CUR)
+            if not entry.endswith(b"\n"):
+                return None
+            if found := _ENTRY.fullmatch(entry):
+                self.moment, self.size = float(found[1]), int(found[self.column])
+        return self.moment
+
+
+def _seconds_of_day(moment: float) -> float:
+    local = time.localtime(moment)
+    return local.tm_hour * 3600 + local.tm_min * 60 + local.tm_sec + moment % 1
+
+
+def _open(path: Path) -> IO[bytes]:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None

@@ -9,6 +9,7 @@ from plotly.offline import get_plotlyjs
 
 from unilaunch.report import figures
 from unilaunch.report.reading import Run
+from unilaunch.report.series import largest_difference
 
 _FACTS = {
     "model": "model", "backend": "framework", "dataset": "data set", "device": "device", "world_size": "ranks",
@@ -52,7 +53,7 @@ def _facts(runs: Sequence[tuple[str, Run]]) -> list[tuple[str, list[str]]]:
     """Return the rows of the table: a name, and each run's value."""
     rows = []
     for key, name in _FACTS.items():
-        values = [_value(key, run.result.get(key, run.spec.get(key, ""))) for _, run in runs]
+        values = [_value(key, run.facts.get(key, "")) for _, run in runs]
         if any(values):
             rows.append((name, values))
     return rows
@@ -63,16 +64,15 @@ def _value(key: str, value: Any) -> str:
         return f"{value:.2%}"
     if isinstance(value, float):
         return f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) and key != "seed" else str(value if value is not None else "")
+    return f"{value:,}" if isinstance(value, int) and key != "seed" else str(value)
 
 
 def _versions(run: Run) -> str:
-    return ", ".join(f"{name} {version}" for name, version in run.result.get("versions", {}).items())
+    return ", ".join(f"{name} {version}" for name, version in run.result.versions.items())
 
 
 def _largest_difference(runs: Sequence[tuple[str, Run]]) -> str:
-    losses = [run.result.get("loss") or [] for _, run in runs]
-    if len(runs) == 1 or not all(losses):
+    if len(runs) == 1:
         return ""
-    largest = max(abs(first - second) for first, second in zip(*losses, strict=False))
-    return f"{largest:.2g}"
+    largest, common = largest_difference(runs[0][1], runs[1][1])
+    return f"{largest:.2g} in {common} epochs" if common else ""

@@ -42,9 +42,5 @@ def test_what_many_say_at_once_is_said_once() -> None:
 
 def test_only_what_is_asked_for_is_shown() -> None:
     lines = [_line(0, 1, "a"), _line(1, 2, "b", "WARNING"), _line(2, 3, "c", "ERROR")]
-    chosen = [
-        list(filter(choose(*asked), lines))
-        for asked in [({0, 2}, "DEBUG", 0.0, None), (None, "WARNING", 0.0, None), (None, "DEBUG", 2.5, None)]
-    ]
-    assert [[line.text for line in found] for found in chosen] == [["a", "c"], ["b", "c"], ["c"]]
-    assert [line.text for line in filter(choose(None, "DEBUG", 0.0, "b".__eq__), lines)] == ["b"]
+    tests = (choose("WARNING", 0.0, None), choose("DEBUG", 2.5, None), choose("DEBUG", 0.0, "b".__eq__))
+    assert [[line.text for line in lines if test(line)] for test in tests] == [["b", "c"], ["c"], ["b"]]

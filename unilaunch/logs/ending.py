@@ -1,0 +1,68 @@
+"""How a job has ended, as far as its folder says."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from unilaunch.logs.layouts import read_events
+
+#: Seconds from a verdict to the end of the last rank, at most: on several hosts, by Open MPI 4.
+_ABORT = 8.0
+_TAIL = 4096  # bytes of a rank's events in which its last one stands
+
+
+def have_ended(folder: Path) -> bool:
+    """Return whether every rank that writes into *folder* has come to its end.
+
+    A rank that was ended because another one had failed leaves no word of its own: it is gone when the time has passed
+    in which a job ends after its verdict.
+    """
+    ranks = [path for path in folder.glob("rank.*") if (path / "stdout").exists()]
+    return bool(ranks) and (all(map(_has_ended, ranks)) or _was_aborted(folder))
+
+
+def _has_ended(rank: Path) -> bool:
+    return (rank / "failure.json").exists() or any(
+        event.get("phase") == "end" for event in read_events(rank / "events.jsonl", _TAIL)
+    )
+
+
+def _was_aborted(folder: Path) -> bool:
+    try:
+        announced = (folder / "report.json").stat().st_mtime
+    except OSError:
+        return False
+    return time.time() - announced > _ABORT and _json(folder / "spec.json").get("abort") is not False
+
+
+def first_failure(folder: Path) -> str:
+    """Return the line on what failed first, and where its log is; "" if nothing did."""
+    report = _json(folder / "report.json")
+    first = report.get("first")
+    if "verdict" in report:
+        return f"{report['verdict']}{_log(first if isinstance(first, dict) else {})}"
+    failures = [_json(path) for path in folder.glob("rank.*/failure.json")]
+    first = min((failure for failure in failures if failure), key=_time, default=None)
+    if not first:
+        return ""
+    who = f"rank {first.get('rank', '?')} on {first.get('host', '?')}"
+    return f"{who} failed first: {first.get('error')}: {' '.join(str(first.get('message')).split())}{_log(first)}"
+
+
+def _log(failure: dict[str, Any]) -> str:
+    return f"; its log is {failure['log']}" if failure.get("log") else ""
+
+
+def _time(failure: dict[str, Any]) -> float:
+    time = failure.get("time")
+    return float(time) if isinstance(time, (int, float)) else float("inf")
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """Return the object in a file; an empty one if it is not there or is none."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
