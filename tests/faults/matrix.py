@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import astuple
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path[0] = str(Path(__file__).parents[1])  # in place of this folder, whose faults.py is another "faults"
 
 from cluster.hosts import Cluster
 from faults.faults import FAULTS, FRAMEWORKS, MOMENTS, MPIS, PLACES, Cell, cells, prepare_data, run_cell
