@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from unilaunch_gcn.dropout import fill_mask, stream_keys
 from unilaunch_gcn.graph import TRAIN, Graph
-from unilaunch_gcn.layers import Layer
+from unilaunch_gcn.layers import Layer, Parameter
 from unilaunch_gcn.network import initial_weights, views
 
 Matrix = NDArray[np.float64]
@@ -34,7 +34,8 @@ def train_reference(
     adjacency = _dense_normalised(graph)
     dense = graph.features.toarray() if isinstance(graph.features, sp.csr_array) else graph.features
     features: Matrix = dense.astype(np.float64)
-    layers = [Layer(a, b, "", 0, 0) for a, b in pairwise(widths)]
+    shapes = [Parameter("weight", pair, "glorot") for pair in pairwise(widths)]
+    layers = [Layer(0, 0, "", 0, 0, (shape,)) for shape in shapes]
     weights = [w.copy() for w in views(initial_weights(layers, seed), layers)]
     first, second = [np.zeros_like(w) for w in weights], [np.zeros_like(w) for w in weights]
     losses = []

@@ -3,7 +3,10 @@
 A framework wraps an operator by its own autograd in a few lines; the mathematics stands here once, for all of them.
 """
 
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -12,8 +15,9 @@ from numpy.typing import NDArray
 
 from unilaunch_gcn.arrays import FloatType, Rows
 from unilaunch_gcn.halo import HaloExchange
-from unilaunch_gcn.normalization import edge_values, row_scale
+from unilaunch_gcn.normalization import Scales, node_scales
 from unilaunch_gcn.partition import Part
+from unilaunch_gcn.setting import Setting
 
 #: Rows that are multiplied at a time: the product is written while it is in the cache, and the exchange moves on.
 _PIECE = 2048
@@ -32,80 +36,134 @@ class LinearOperator(Protocol):
 class Aggregation:
     """A_hat of the whole graph: each rank passes its owned rows and gets its owned rows of the product.
 
-    A_hat is symmetric, so it is its own transpose: the gradient of the owned rows is A_hat @ (the gradient of the
-    product), with the same halo and the same number of bytes, and no partial sums whose order could matter.
+    W is symmetric, so the transpose is the same product with the factors of both sides exchanged: the gradient of the
+    owned rows needs the same halo and the same number of bytes, and no partial sums whose order could matter.
 
     Args:
         part: This rank's part.
         halo: Its exchange.
         threads: Threads that share the product's rows.
-        dtype: Type of the rows.
+        setting: What is trained.
     """
 
-    def __init__(self, part: Part, halo: HaloExchange, threads: int, dtype: FloatType) -> None:
+    def __init__(self, part: Part, halo: HaloExchange, threads: int, setting: Setting) -> None:
+        dtype = setting.dtype
         self.halo = halo
-        self.num_owned = part.num_owned
-        scale, halo_scale = row_scale(part.degrees), row_scale(part.halo_degrees)
-        self.diagonal = (scale * scale).astype(dtype)[:, None]
-        self.owned = _pieces(part.owned_indptr, part.owned_indices, scale, scale, dtype)
-        self.remote = _pieces(part.halo_indptr, part.halo_indices, scale, halo_scale, dtype)
+        self.scales = Columns.of(node_scales(setting.conv, part.strengths, part.loops), dtype)
+        self.owned = RowBlocks(part.owned_indptr, part.owned_indices, part.owned_weights, part.num_owned, dtype)
+        self.remote = RowBlocks(part.halo_indptr, part.halo_indices, part.halo_weights, part.num_halo, dtype)
         self.pool = ThreadPoolExecutor(threads) if threads > 1 else None
 
     def matmat(self, rows: Rows) -> Rows:
         """Return the owned rows of A_hat @ H; all ranks must call it. (num_owned, width)"""
-        rows = np.ascontiguousarray(rows)
-        arriving = self.halo.begin(rows)
-        product = np.empty((self.num_owned, rows.shape[1]), rows.dtype)
+        return self._multiply(rows, self.scales)
 
-        def multiply_owned(piece: "_Piece") -> None:
-            np.multiply(rows[piece.span], self.diagonal[piece.span], out=product[piece.span])
-            product[piece.span] += piece.block @ rows
+    def rmatmat(self, rows: Rows) -> Rows:
+        """Return the owned rows of A_hat.T @ G; all ranks must call it. (num_owned, width)"""
+        return self._multiply(rows, self.scales.transposed)
 
-        def multiply_halo(piece: "_Piece") -> None:
-            product[piece.span] += piece.block @ halo_rows
+    def _multiply(self, rows: Rows, scales: "Columns") -> Rows:
+        scaled = np.ascontiguousarray(rows if scales.right is None else rows * scales.right)
+        arriving = self.halo.begin(scaled)
+        product = np.empty_like(scaled)
 
-        self._each(self.owned, multiply_owned, arriving.progress)
+        def multiply_owned(block: Block) -> None:
+            span = block.span
+            own = block.matrix @ scaled
+            if scales.loops is not None:
+                own += scaled[span] * scales.loops[span]
+            product[span] = own if scales.left is None else own * scales.left[span]
+
+        def multiply_halo(block: Block) -> None:
+            span = block.span
+            remote = block.matrix @ halo_rows
+            if scales.left is not None:
+                remote *= scales.left[span]
+            product[span] += remote
+
+        each(self.pool, self.owned.blocks, multiply_owned, arriving.progress)
         halo_rows = arriving.wait()
-        self._each(self.remote, multiply_halo, lambda: None)
+        each(self.pool, self.remote.filled, multiply_halo, lambda: None)
         return product
 
-    rmatmat = matmat
 
-    def _each(self, pieces: "list[_Piece]", multiply: "_Multiply", between: "_Between") -> None:
-        for _ in self.pool.map(multiply, pieces) if self.pool else map(multiply, pieces):
-            between()
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """`Scales` as columns that rows are multiplied by; None stands for ones, or for no loops.
+
+    Attributes:
+        left: (n, 1)
+        right: (n, 1)
+        loops: (n, 1)
+    """
+
+    left: Rows | None
+    right: Rows | None
+    loops: Rows | None
+
+    @classmethod
+    def of(cls, scales: Scales, dtype: FloatType) -> "Columns":
+        """Return the columns of *scales*."""
+        left, right = (_column(side, dtype) if (side != 1).any() else None for side in (scales.left, scales.right))
+        return cls(left, right, _column(scales.loops, dtype) if scales.loops.any() else None)
+
+    @property
+    def transposed(self) -> "Columns":
+        """The transpose's."""
+        return Columns(self.right, self.left, self.loops)
 
 
-class _Multiply(Protocol):
-    def __call__(self, piece: "_Piece") -> None: ...
+def _column(values: NDArray[np.float64], dtype: FloatType) -> Rows:
+    return values.astype(dtype)[:, None]
 
 
-class _Between(Protocol):
-    def __call__(self) -> None: ...
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some rows of a CSR matrix, as a matrix of their own on the same indices."""
+
+    span: slice
+    matrix: sp.csr_array
 
 
-class _Piece:
-    """Some rows of a CSR matrix, as a matrix of their own on the same arrays."""
+class RowBlocks:
+    """W, or a part of it, in blocks of rows.
 
-    def __init__(self, span: slice, block: sp.csr_array) -> None:
-        self.span = span
-        self.block = block
+    Args:
+        indptr: Where each row begins. (rows + 1,)
+        indices: Column of each entry. int32
+        weights: Of each entry; of no length if each is 1: then all blocks share the ones.
+        num_columns: Columns of W.
+        dtype: Type of the rows that it is multiplied by.
+    """
+
+    def __init__(
+        self, indptr: NDArray[np.int64], indices: NDArray[np.int32], weights: NDArray[np.float32], num_columns: int,
+        dtype: FloatType,
+    ) -> None:  # fmt: skip
+        num_rows = len(indptr) - 1
+        ends = [*range(0, num_rows, _PIECE), num_rows]
+        ones = np.ones(0 if len(weights) else max(np.diff(indptr[ends]), default=0), dtype)
+        self.blocks = []
+        for begin, end in pairwise(ends):
+            first, last = int(indptr[begin]), int(indptr[end])
+            values = weights[first:last].astype(dtype, copy=False) if len(weights) else ones[: last - first]
+            local = (indptr[begin : end + 1] - first).astype(np.int32)
+            matrix = sp.csr_array((values, indices[first:last], local), shape=(end - begin, num_columns))
+            self.blocks.append(Block(slice(begin, end), matrix))
+
+    @property
+    def filled(self) -> list[Block]:
+        """The blocks that have an entry."""
+        return [block for block in self.blocks if block.matrix.nnz]
 
 
-def _pieces(
-    indptr: NDArray[np.int64], indices: NDArray[np.int32], row: NDArray[np.float64], column: NDArray[np.float64],
-    dtype: FloatType,
-) -> list[_Piece]:  # fmt: skip
-    """Return a CSR block of A_hat in pieces of rows; pieces without an entry are left out."""
-    values = edge_values(indptr, indices, row, column, dtype)
-    pieces = []
-    for begin in range(0, len(row), _PIECE):
-        end = min(begin + _PIECE, len(row))
-        first, last = int(indptr[begin]), int(indptr[end])
-        local = (indptr[begin : end + 1] - first).astype(np.int32)
-        block = sp.csr_array((values[first:last], indices[first:last], local), shape=(end - begin, len(column)))
-        pieces.append(_Piece(slice(begin, end), block))
-    return pieces
+def each(
+    pool: ThreadPoolExecutor | None, blocks: Sequence[Block], multiply: Callable[[Block], None],
+    between: Callable[[], None],
+) -> None:  # fmt: skip
+    """Multiply the blocks, by all threads if there is a pool, and do *between* after each."""
+    for _ in pool.map(multiply, blocks) if pool else map(multiply, blocks):
+        between()
 
 
 class SparseFeatures:

@@ -13,14 +13,17 @@ from numpy.typing import NDArray
 
 from unilaunch.errors import OutputError, SpecError
 from unilaunch_gcn.arrays import Floats
-from unilaunch_gcn.layers import Layer
+from unilaunch_gcn.layers import Layer, Parameter
 from unilaunch_gcn.spec import GcnSpec
 
-FORMAT = 1
+FORMAT = 2
 #: The options that decide the curve; the seed is another one.
 _DECIDING = (
-    "dataset", "split_seed", "normalize_features", "layers", "hidden", "dropout", "lr", "weight_decay", "precision",
+    "dataset", "split_seed", "normalize_features", "conv", "layers", "hidden", "bias", "layer_norm", "residual",
+    "dropout", "lr", "weight_decay", "precision",
 )  # fmt: skip
+#: What a parameter's name is followed by in the three rows of numbers.
+_ROWS = ("", ".first_moment", ".second_moment")
 _NAME = "epoch-{:06d}.safetensors"
 
 
@@ -118,14 +121,21 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _split(numbers: Floats, layers: Sequence[Layer]) -> dict[str, NDArray[Any]]:
-    """Return each layer's weights and moments under its name. (width_in, width_out)"""
+    """Return each parameter, and its two moments, under its name and in its shape."""
     tensors, begin = {}, 0
-    for depth, layer in enumerate(layers):
-        end = begin + layer.width_in * layer.width_out
-        for name, row in zip(("weight", "first_moment", "second_moment"), numbers, strict=True):
-            tensors[f"layers.{depth}.{name}"] = row[begin:end].reshape(layer.width_in, layer.width_out)
-        begin = end
+    for name, parameter in _named(layers):
+        for row, what in zip(numbers, _ROWS, strict=True):
+            tensors[f"{name}{what}"] = row[begin : begin + parameter.size].reshape(parameter.shape)
+        begin += parameter.size
     return tensors
+
+
+def _named(layers: Sequence[Layer]) -> list[tuple[str, Parameter]]:
+    return [
+        (f"layers.{depth}.{parameter.name}", parameter)
+        for depth, layer in enumerate(layers)
+        for parameter in layer.parameters
+    ]
 
 
 def _load(path: Path, layers: Sequence[Layer]) -> State:
@@ -141,15 +151,18 @@ def _load(path: Path, layers: Sequence[Layer]) -> State:
         raise ValueError(f"its format is {told['format']}, expected {FORMAT}")
     if _checksum(tensors) != told["sha256"]:
         raise ValueError("its content is not what was written")
-    rows = []
-    for name in ("weight", "first_moment", "second_moment"):
-        parts = [tensors[f"layers.{depth}.{name}"] for depth in range(len(tensors) // 3)]
-        rows.append(np.concatenate([part.ravel() for part in parts]))
-    widths = [tensors[f"layers.{depth}.weight"].shape for depth in range(len(tensors) // 3)]
-    expected = [(layer.width_in, layer.width_out) for layer in layers]
-    if widths != expected:
-        raise SpecError(f"--resume: the checkpoint {path} is of a network of widths {widths}, not {expected}")
+    shapes = {name: array.shape for name, array in tensors.items() if not name.endswith("_moment")}
+    expected = {name: parameter.shape for name, parameter in _named(layers)}
+    if shapes != expected:
+        raise SpecError(
+            f"--resume: the checkpoint {path} is of another network: {_told(shapes)}, not {_told(expected)}"
+        )
+    rows = [np.concatenate([tensors[f"{name}{what}"].ravel() for name in expected]) for what in _ROWS]
     return State(np.stack(rows), int(told["epoch"]), told["losses"], told["evaluations"], told["decided"])
+
+
+def _told(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in sorted(shapes.items()))
 
 
 def _checksum(tensors: Mapping[str, NDArray[Any]]) -> str:

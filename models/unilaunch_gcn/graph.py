@@ -26,6 +26,8 @@ class Graph:
         labels: Class of each node; -1 where unknown. (num_nodes,) int64
         split: What each node is used for: NONE, TRAIN, VAL or TEST. (num_nodes,) uint8
         num_classes: Number of classes.
+        weights: Weight of each edge, the same in both directions; None: each is 1. (num_edges,) float32
+        loops: Weight of each node's edge to itself in A_hat; None: each is 1. (num_nodes,) float32
     """
 
     indptr: NDArray[np.int64]
@@ -34,6 +36,8 @@ class Graph:
     labels: NDArray[np.int64]
     split: NDArray[np.uint8]
     num_classes: int
+    weights: NDArray[np.float32] | None = None
+    loops: NDArray[np.float32] | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -49,6 +53,19 @@ class Graph:
     def degrees(self) -> NDArray[np.int64]:
         """Number of neighbours of each node, without itself. (num_nodes,) int64."""
         return np.diff(self.indptr)
+
+    @property
+    def strengths(self) -> NDArray[np.float64]:
+        """Sum of the weights of each node's edges, without that to itself. (num_nodes,) float64."""
+        if self.weights is None:
+            return self.degrees.astype(np.float64)
+        ends = np.concatenate(([0.0], np.cumsum(self.weights, dtype=np.float64)))
+        return np.diff(ends[self.indptr])
+
+    def adjacency(self) -> sp.csr_array:
+        """Return the weights as a matrix, without loops; where there are none, eight-bit ones stand for them."""
+        values = np.ones(len(self.indices), np.int8) if self.weights is None else self.weights
+        return sp.csr_array((values, self.indices, self.indptr), shape=(self.num_nodes, self.num_nodes))
 
 
 def undirected(

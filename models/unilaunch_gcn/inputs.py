@@ -1,4 +1,4 @@
-"""What the first layer starts from: the owned features, dropped out anew in each epoch, as a linear operator on W."""
+"""What the first layer starts from: the owned features, dropped out anew in each epoch, as linear operators on W."""
 
 import numpy as np
 import scipy.sparse as sp
@@ -28,31 +28,34 @@ class Inputs:
         self.order = setting.layers[0].order
         if isinstance(features, sp.csr_array) and self.order == "aggregation first":
             features = features.toarray()  # it is narrower than the hidden layer: small
-        if self.order == "aggregated once":
-            features = _aggregate(aggregate, features)
+        self.aggregated = _aggregate(aggregate, features) if self.order == "aggregated once" else None
         self.features = features
 
-    def operator(self, epoch: int | None) -> LinearOperator:
-        """Return the operator that the first layer applies to its weights; all ranks must call it.
+    def operators(self, epoch: int | None) -> tuple[LinearOperator, LinearOperator]:
+        """Return what the first layer's weights are multiplied by; all ranks must call it.
 
         Args:
             epoch: Which epoch's dropout; None for evaluation, without dropout.
+
+        Returns:
+            What *weight* is, in the layer's order, and what *self_weight* is: X.
         """
         dropped = epoch is not None and self.setting.dropout
-        features = self._dropped(epoch) if epoch is not None and dropped else self.features
-        return _operator(self.aggregate.matmat(features) if self.order == "aggregation first" else features)
+        own = self._dropped(self.features, epoch) if epoch is not None and dropped else self.features
+        weighted = own if self.aggregated is None else self.aggregated
+        if self.order == "aggregation first":
+            weighted = self.aggregate.matmat(own)
+        return _operator(weighted), _operator(own)
 
-    def _dropped(self, epoch: int) -> Floats | sp.csr_array:
+    def _dropped(self, features: Floats | sp.csr_array, epoch: int) -> Floats | sp.csr_array:
         keys = stream_keys(self.setting.seed, epoch, 0)
-        if isinstance(self.features, sp.csr_array):
-            rows = np.repeat(self.nodes, np.diff(self.features.indptr))
-            mask = entry_mask(rows, self.features.indices, keys, self.setting.dropout, self.features.dtype)
-            return sp.csr_array(
-                (self.features.data * mask, self.features.indices, self.features.indptr), shape=self.features.shape
-            )
-        mask = np.empty_like(self.features)
+        if isinstance(features, sp.csr_array):
+            rows = np.repeat(self.nodes, np.diff(features.indptr))
+            mask = entry_mask(rows, features.indices, keys, self.setting.dropout, features.dtype)
+            return sp.csr_array((features.data * mask, features.indices, features.indptr), shape=features.shape)
+        mask = np.empty_like(features)
         fill_mask(mask, self.nodes, keys, self.setting.dropout)
-        return self.features * mask
+        return features * mask
 
 
 def _operator(features: Floats | sp.csr_array) -> LinearOperator:

@@ -1,14 +1,36 @@
-"""In what order each layer is computed, and how many columns it exchanges."""
+"""What each layer consists of, in what order it is computed, and how many columns it exchanges."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 
 from unilaunch_gcn.spec import GcnSpec
 
 
 @dataclass(frozen=True, slots=True)
+class Parameter:
+    """One array of weights.
+
+    Attributes:
+        name: "weight", "self_weight", "bias", "norm_scale" or "norm_shift".
+        shape: (width_in, width_out) of the first two, (width_out,) of the others.
+        start: "glorot", "zeros" or "ones".
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    start: str
+
+    @property
+    def size(self) -> int:
+        """Number of numbers."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
 class Layer:
-    """One graph convolution H' = act(A_hat H W).
+    """One graph convolution H' = act(norm(A_hat H W + H W_self + b)) + H, of which only A_hat H W must be.
 
     Attributes:
         width_in: Columns of H.
@@ -17,6 +39,9 @@ class Layer:
             "aggregated once": A_hat X is made before the first epoch, since nothing in it changes.
         exchanges: Halo exchanges of one epoch, each *width* columns wide.
         width: Columns of an exchange.
+        parameters: Its weights; those that L2 is for, of the first layer, come first.
+        is_residual: H is added at the end.
+        is_last: Neither norm nor act: these are the logits.
     """
 
     width_in: int
@@ -24,21 +49,47 @@ class Layer:
     order: str
     exchanges: int
     width: int
+    parameters: tuple[Parameter, ...] = ()
+    is_residual: bool = False
+    is_last: bool = False
 
 
 def plan_layers(options: GcnSpec, num_features: int, num_classes: int) -> list[Layer]:
     """Return the layers, first to last."""
     widths = [num_features, *[options.hidden] * (options.layers - 1), num_classes]
     return [
-        _layer(width_in, width_out, first=depth == 0, constant_input=options.dropout == 0)
+        _layer(options, depth, width_in, width_out, is_last=depth == options.layers - 1)
         for depth, (width_in, width_out) in enumerate(pairwise(widths))
     ]
 
 
-def _layer(width_in: int, width_out: int, *, first: bool, constant_input: bool) -> Layer:
+def count_decayed(layers: Sequence[Layer]) -> int:
+    """Return how many weights, from the front, L2 is for: the matrices of the first layer, as in the paper."""
+    return sum(parameter.size for parameter in layers[0].parameters if parameter.start == "glorot")
+
+
+def _layer(options: GcnSpec, depth: int, width_in: int, width_out: int, *, is_last: bool) -> Layer:
+    order, exchanges, width = _order(width_in, width_out, first=depth == 0, constant_input=options.dropout == 0)
+    is_residual = options.residual and 0 < depth < options.layers - 1
+    parameters = _parameters(options, width_in, width_out, is_last=is_last)
+    return Layer(width_in, width_out, order, exchanges, width, parameters, is_residual, is_last)
+
+
+def _order(width_in: int, width_out: int, *, first: bool, constant_input: bool) -> tuple[str, int, int]:
     if first and constant_input:
-        return Layer(width_in, width_out, "aggregated once", 0, 0)
+        return "aggregated once", 0, 0
     if width_out <= width_in:
-        return Layer(width_in, width_out, "product first", 2, width_out)
+        return "product first", 2, width_out
     # Nobody asks for the gradient of the input: the first layer then sends nothing back.
-    return Layer(width_in, width_out, "aggregation first", 1 if first else 2, width_in)
+    return "aggregation first", 1 if first else 2, width_in
+
+
+def _parameters(options: GcnSpec, width_in: int, width_out: int, *, is_last: bool) -> tuple[Parameter, ...]:
+    found = [Parameter("weight", (width_in, width_out), "glorot")]
+    if options.conv == "sage":
+        found.append(Parameter("self_weight", (width_in, width_out), "glorot"))
+    if options.bias:
+        found.append(Parameter("bias", (width_out,), "zeros"))
+    if options.layer_norm and not is_last:
+        found += [Parameter("norm_scale", (width_out,), "ones"), Parameter("norm_shift", (width_out,), "zeros")]
+    return tuple(found)

@@ -40,5 +40,5 @@ def load_network(framework: Framework, placement: Placement, setting: Setting, p
 def host_problem(collectives: Collectives, threads: int, setting: Setting, part: Part, meter: Meter) -> Problem:
     """Return the operators on host arrays that both frameworks share."""
     halo = HaloExchange(part, collectives, meter)
-    aggregate = Aggregation(part, halo, threads, setting.dtype)
+    aggregate = Aggregation(part, halo, threads, setting)
     return Problem(setting, part, aggregate, Inputs(setting, part, aggregate))

@@ -10,19 +10,26 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.backend import Collectives
-from unilaunch_gcn.arrays import Floats, FloatType
+from unilaunch_gcn.arrays import Floats
+from unilaunch_gcn.convolution import Functions, Operations, forward
 from unilaunch_gcn.dropout import fill_mask, stream_keys
-from unilaunch_gcn.layers import Layer
 from unilaunch_gcn.loss import CrossEntropy
 from unilaunch_gcn.meter import Meter
-from unilaunch_gcn.network import Network, Problem, count_right, initial_weights, views
-from unilaunch_gcn.normalization import edge_values, row_scale
+from unilaunch_gcn.network import Network, Problem, by_layer, count_right, initial_weights, views
+from unilaunch_gcn.normalization import node_scales
 from unilaunch_gcn.partition import Part
 from unilaunch_gcn.setting import Setting
-from unilaunch_mindspore.linear import Apply, OnHost
+from unilaunch_mindspore.linear import Apply, OnHost, Operator
 from unilaunch_mindspore.sparse import SparseMatrix
 
 Mask = Callable[[int], Tensor]
+#: mm: the backward of matmul takes twice as long.
+FUNCTIONS = Functions(product=ops.mm, relu=ops.relu, mean=lambda rows: rows.mean(axis=1, keep_dims=True))
+
+
+def operations_of(aggregate: Apply, weighted: Operator, own: Operator) -> Operations:
+    """Return linear operators as differentiable cells."""
+    return Operations(aggregate, Apply(weighted), Apply(own))
 
 
 class MindSporeNetwork(Network):
@@ -34,7 +41,7 @@ class MindSporeNetwork(Network):
         self.flat: Floats = initial_weights(setting.layers, setting.seed).astype(setting.dtype)
         self.aggregate = Apply(OnHost(problem.aggregate))
         self.loss = _Loss(CrossEntropy(problem.part))
-        self.gradients = ms.grad(self._loss, tuple(range(len(setting.layers))))
+        self.gradients = ms.grad(self._loss, tuple(range(len(self._tensors()))))
         self.epoch: int | None = None
 
     @override
@@ -68,10 +75,12 @@ class MindSporeNetwork(Network):
 
     def _forward(self, epoch: int | None, weights: Sequence[Tensor]) -> Tensor:
         problem = self.problem
-        inputs = Apply(OnHost(problem.inputs.operator(epoch)))
+        operations = operations_of(self.aggregate, *map(OnHost, problem.inputs.operators(epoch)))
         dropping = epoch is not None and problem.setting.dropout
         mask = _host_mask(problem, epoch) if epoch is not None and dropping else None
-        return forward(self.layers, weights, inputs, self.aggregate, mask)
+        own = by_layer(weights, self.layers)
+        logits: Tensor = forward(self.layers, own, operations, mask, FUNCTIONS)
+        return logits
 
 
 class _Loss(nn.Cell):  # type: ignore[misc]
@@ -89,30 +98,6 @@ class _Loss(nn.Cell):  # type: ignore[misc]
 
     def bprop(self, logits: Tensor, out: Tensor, grad: Tensor) -> tuple[Tensor]:  # noqa: ARG002  (MindSpore's signature)
         return (self.gradient,)
-
-
-def forward(
-    layers: Sequence[Layer], weights: Sequence[Tensor], inputs: Apply, aggregate: Apply, mask: Mask | None
-) -> Tensor:
-    """Return the logits of the owned nodes. (num_owned, num_classes)
-
-    Args:
-        layers: The layers.
-        weights: Each layer's. (width_in, width_out)
-        inputs: The features, as an operator on the first weights.
-        aggregate: A_hat.
-        mask: Returns the dropout mask of the rows that enter a layer; None for evaluation.
-    """
-    rows = inputs(weights[0])
-    if layers[0].order == "product first":
-        rows = aggregate(rows)
-    for depth, (layer, weight) in enumerate(zip(layers[1:], weights[1:], strict=True), start=1):
-        rows = ops.relu(rows)
-        if mask:
-            rows = rows * mask(depth)
-        product_first = layer.order == "product first"  # mm: the backward of matmul takes twice as long
-        rows = aggregate(ops.mm(rows, weight)) if product_first else ops.mm(aggregate(rows), weight)
-    return rows
 
 
 def _host_mask(problem: Problem, epoch: int) -> Mask:
@@ -134,12 +119,12 @@ class MindSporeDeviceNetwork(Network):
         self.flat: Floats = initial_weights(setting.layers, setting.seed).astype(setting.dtype)
         self.labels = Tensor(np.maximum(part.labels, 0).astype(np.int32))
         self.share = Tensor(part.loss_share().astype(setting.dtype))
-        self.aggregation = DeviceAggregation(part, collectives, meter, setting.dtype)
+        self.aggregation = DeviceAggregation(setting, part, collectives, meter)
         self.aggregate = Apply(self.aggregation)
         self.features = _dense(part, setting)
-        if self.layers[0].order == "aggregated once":
-            self.features = self.aggregation.matmat(self.features)
-        self.loss_and_gradients = ms.value_and_grad(self._loss, tuple(range(len(setting.layers))))
+        is_once = self.layers[0].order == "aggregated once"
+        self.aggregated = self.aggregation.matmat(self.features) if is_once else None
+        self.loss_and_gradients = ms.value_and_grad(self._loss, tuple(range(len(self._tensors()))))
         self.epoch: int | None = None
 
     @override
@@ -180,10 +165,13 @@ class MindSporeDeviceNetwork(Network):
 
     def _forward(self, epoch: int | None, weights: Sequence[Tensor]) -> Tensor:
         mask = self._mask(epoch) if epoch is not None and self.setting.dropout else None
-        features = self.features * mask(0) if mask else self.features
+        own = self.features * mask(0) if mask else self.features
+        weighted = own if self.aggregated is None else self.aggregated
         if self.layers[0].order == "aggregation first":
-            features = self.aggregation.matmat(features)
-        return forward(self.layers, weights, Apply(_DenseFeatures(features)), self.aggregate, mask)
+            weighted = self.aggregation.matmat(own)
+        operations = operations_of(self.aggregate, _DenseFeatures(weighted), _DenseFeatures(own))
+        logits: Tensor = forward(self.layers, by_layer(weights, self.layers), operations, mask, FUNCTIONS)
+        return logits
 
     def _mask(self, epoch: int) -> Mask:
         def mask(depth: int) -> Tensor:
@@ -198,31 +186,42 @@ class MindSporeDeviceNetwork(Network):
 class DeviceAggregation:
     """A_hat on a device; the same operator as `aggregation.Aggregation`, with the halo in the device's memory."""
 
-    def __init__(self, part: Part, collectives: Collectives, meter: Meter, dtype: FloatType) -> None:
+    def __init__(self, setting: Setting, part: Part, collectives: Collectives, meter: Meter) -> None:
+        dtype = setting.dtype
         self.collectives, self.meter, self.dtype = collectives, meter, dtype
-        scale, halo_scale = row_scale(part.degrees), row_scale(part.halo_degrees)
-        inside = edge_values(part.owned_indptr, part.owned_indices, scale, scale, dtype)
-        outside = edge_values(part.halo_indptr, part.halo_indices, scale, halo_scale, dtype)
+        scales = node_scales(setting.conv, part.strengths, part.loops)
+        self.left, self.right, self.loops = (
+            Tensor(factor.astype(dtype)[:, None]) for factor in (scales.left, scales.right, scales.loops)
+        )
+        inside, outside = (
+            weights.astype(dtype) if len(weights) else np.ones(len(indices), dtype)
+            for weights, indices in ((part.owned_weights, part.owned_indices), (part.halo_weights, part.halo_indices))
+        )
         self.owned = SparseMatrix(part.owned_indptr, part.owned_indices, inside, part.num_owned)
         self.remote = SparseMatrix(part.halo_indptr, part.halo_indices, outside, part.num_owned)
-        self.diagonal = Tensor((scale * scale).astype(dtype)[:, None])
         self.send_rows = Tensor(np.array(part.send_rows))
         self.send_counts, self.receive_counts = part.send_counts.tolist(), part.halo_counts.tolist()
 
     def matmat(self, rows: Tensor) -> Tensor:
         """Return the owned rows of A_hat @ H; all ranks must call it. (num_owned, width)"""
-        product = self.owned.matmat(rows) + self.diagonal * rows
+        return self._multiply(rows, self.left, self.right)
+
+    def rmatmat(self, rows: Tensor) -> Tensor:
+        """Return the owned rows of A_hat.T @ G; all ranks must call it. (num_owned, width)"""
+        return self._multiply(rows, self.right, self.left)
+
+    def _multiply(self, rows: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        scaled = rows * right
+        product = self.owned.matmat(scaled) + self.loops * scaled
         if len(self.send_counts) == 1:
-            return product
+            return product * left
         received = Tensor(np.empty((sum(self.receive_counts), rows.shape[1]), self.dtype))
-        sent = ops.gather(rows, self.send_rows, 0)
+        sent = ops.gather(scaled, self.send_rows, 0)
         exchange = self.collectives.exchange(sent, self.send_counts, received, self.receive_counts)
         self.meter.received(received.nbytes)
         with self.meter.communication():
             exchange.wait()
-        return product + self.remote.matmat(received)
-
-    rmatmat = matmat
+        return (product + self.remote.matmat(received)) * left
 
 
 class _DenseFeatures:

@@ -13,23 +13,32 @@ from unilaunch_gcn.arrays import Floats
 from unilaunch_gcn.dropout import fill_mask, stream_keys
 from unilaunch_gcn.graph import TEST, TRAIN, VAL
 from unilaunch_gcn.inputs import Inputs
-from unilaunch_gcn.layers import Layer
+from unilaunch_gcn.layers import Layer, Parameter
 from unilaunch_gcn.partition import Part
 from unilaunch_gcn.setting import Setting
 
 
 def initial_weights(layers: Sequence[Layer], seed: int) -> NDArray[np.float64]:
-    """Return the same weights on every rank and framework: uniform as Glorot and Bengio (AISTATS 2010, equation 16).
+    """Return the same weights on every rank and framework: matrices as Glorot and Bengio (AISTATS 2010, equation 16).
 
     Returns:
-        Each layer's (width_in, width_out), one after the other, in one flat float64 buffer. (num_weights,)
+        Each layer's parameters, one after the other, in one flat float64 buffer. (num_weights,)
     """
-    weights = []
-    for depth, layer in enumerate(layers):
-        draw = np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, 0, depth]))
-        bound = np.sqrt(6.0 / (layer.width_in + layer.width_out))
-        weights.append((2.0 * draw.random(layer.width_in * layer.width_out) - 1.0) * bound)
-    return np.concatenate(weights)
+    return np.concatenate(
+        [
+            _initial(parameter, np.random.Philox(key=seed, counter=[0, 0, place, depth]))
+            for depth, layer in enumerate(layers)
+            for place, parameter in enumerate(layer.parameters)
+        ]
+    )
+
+
+def _initial(parameter: Parameter, bits: np.random.BitGenerator) -> NDArray[np.float64]:
+    if parameter.start != "glorot":
+        return np.full(parameter.size, float(parameter.start == "ones"))
+    bound = np.sqrt(6.0 / sum(parameter.shape))
+    drawn: NDArray[np.float64] = (2.0 * np.random.Generator(bits).random(parameter.size) - 1.0) * bound
+    return drawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +113,23 @@ class Network(ABC):
 
     @abstractmethod
     def weights(self) -> list[Floats]:
-        """Return a copy of each layer's weights. (width_in, width_out)"""
+        """Return a copy of each parameter, as `views` orders them."""
 
 
 def views(flat: Any, layers: Sequence[Layer]) -> list[Any]:
-    """Return each layer's weights within *flat*, on the same memory."""
+    """Return each layer's parameters within *flat*, on the same memory, one after the other."""
     found, begin = [], 0
     for layer in layers:
-        end = begin + layer.width_in * layer.width_out
-        found.append(flat[begin:end].reshape(layer.width_in, layer.width_out))
-        begin = end
+        for parameter in layer.parameters:
+            found.append(flat[begin : begin + parameter.size].reshape(parameter.shape))
+            begin += parameter.size
     return found
+
+
+def by_layer(arrays: Sequence[Any], layers: Sequence[Layer]) -> list[dict[str, Any]]:
+    """Return what `views` returns, or as many tensors, by layer and name."""
+    given = iter(arrays)
+    return [{parameter.name: next(given) for parameter in layer.parameters} for layer in layers]
 
 
 def count_right(logits: Floats, part: Part) -> NDArray[np.float64]:

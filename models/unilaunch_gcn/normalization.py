@@ -1,40 +1,46 @@
-"""A_hat = D^-1/2 (A + I) D^-1/2 of Kipf and Welling (ICLR 2017, equation 2), with the degrees of the whole graph."""
+"""How a graph's matrix is normalised: the diagonal factors on both sides of W, its weights with the loops.
+
+`gcn`: A_hat = D^-1/2 (W + L) D^-1/2 of Kipf and Welling (ICLR 2017, equation 2), with the degrees of the whole graph;
+L is the identity if the graph brings no loops of its own. `sage`: D^-1 W, the mean over the neighbours of Hamilton,
+Ying and Leskovec (NeurIPS 2017).
+"""
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unilaunch_gcn.arrays import Floats, FloatType
 
-Indptr = NDArray[np.int64]
-Indices = NDArray[np.int32]
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """The operator left (W + loops) right; W is symmetric, so the transpose has left and right exchanged.
+
+    Attributes:
+        left: (n,) float64
+        right: (n,) float64
+        loops: (n,) float64
+    """
+
+    left: NDArray[np.float64]
+    right: NDArray[np.float64]
+    loops: NDArray[np.float64]
+
+    @property
+    def transposed(self) -> "Scales":
+        """The transpose's."""
+        return Scales(self.right, self.left, self.loops)
 
 
-def row_scale(degrees: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return D^-1/2, where D counts the self-loop: an isolated node has 1.
+def node_scales(conv: str, strengths: NDArray[np.float64], loops: NDArray[np.float32]) -> Scales:
+    """Return the factors of nodes.
 
     Args:
-        degrees: Neighbours in the whole graph, without the node itself. (n,)
+        conv: "gcn" or "sage".
+        strengths: Sum of the weights of each node's edges in the whole graph, without that to itself. (n,)
+        loops: Weight of the edge to itself. (n,)
     """
-    scale: NDArray[np.float64] = 1.0 / np.sqrt(degrees + 1.0)
-    return scale
-
-
-def edge_values(
-    indptr: Indptr,
-    indices: Indices,
-    row: NDArray[np.float64],
-    column: NDArray[np.float64],
-    dtype: FloatType,
-) -> Floats:
-    """Return A_hat's value for each entry of a CSR block.
-
-    Args:
-        indptr: Where each row begins. (rows + 1,)
-        indices: Column of each entry. (entries,)
-        row: D^-1/2 of the rows. (rows,) float64
-        column: D^-1/2 of the columns. (columns,) float64
-        dtype: Type of the values; the product is made in float64.
-    """
-    values = np.repeat(row, np.diff(indptr))
-    values *= column[indices]
-    return values.astype(dtype, copy=False)
+    if conv == "sage":
+        left = np.divide(1.0, strengths, out=np.zeros(len(strengths)), where=strengths > 0)
+        return Scales(left, np.ones(len(left)), np.zeros(len(left)))
+    scale = 1.0 / np.sqrt(strengths + loops)
+    return Scales(scale, scale, loops.astype(np.float64))

@@ -16,11 +16,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from unilaunch.errors import InputError
 from unilaunch_gcn.partition import Part
 
-FORMAT = 2
+FORMAT = 3
 MANIFEST = "manifest.json"
 _ARRAYS = (
     "owned", "halo", "halo_counts", "send_rows", "send_counts", "owned_indptr", "owned_indices", "halo_indptr",
-    "halo_indices", "degrees", "halo_degrees", "labels", "split",
+    "halo_indices", "owned_weights", "halo_weights", "strengths", "loops", "labels", "split",
 )  # fmt: skip
 _SPARSE = ("features_indptr", "features_indices", "features_data")
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -11,6 +12,8 @@ from unilaunch_gcn.graph import TEST, TRAIN, VAL, Features, Graph
 
 #: METIS_OBJTYPE_VOL: total communication volume, for k-way partitioning only.
 _VOLUME = 1
+#: Pairs of a node and a part that are looked at at a time.
+_FLAGS = 1 << 26
 #: Nodes of one block in the order within a part: its rows, 128 wide, stay in a core's cache.
 BLOCK_NODES = 400
 
@@ -33,8 +36,10 @@ class Part:
         owned_indices: Local indices. int32
         halo_indptr: CSR of the edges from owned to halo nodes. (num_owned + 1,) int64
         halo_indices: Indices into *halo*. int32
-        degrees: Degree of the owned nodes in the whole graph. (num_owned,) int64
-        halo_degrees: Degree of the halo nodes in the whole graph. (num_halo,) int64
+        owned_weights: Weights of the edges among owned nodes; of no length if each is 1. float32
+        halo_weights: Weights of the edges from owned to halo nodes; the same.
+        strengths: Sum of the weights of the owned nodes' edges in the whole graph. (num_owned,) float64
+        loops: Weight of their edge to themselves. (num_owned,) float32
         features: Rows of the owned nodes. (num_owned, num_features) float32, dense or CSR
         labels: Classes of the owned nodes, -1 where unknown. (num_owned,) int64
         split: NONE, TRAIN, VAL or TEST of the owned nodes. (num_owned,) uint8
@@ -53,8 +58,10 @@ class Part:
     owned_indices: NDArray[np.int32]
     halo_indptr: NDArray[np.int64]
     halo_indices: NDArray[np.int32]
-    degrees: NDArray[np.int64]
-    halo_degrees: NDArray[np.int64]
+    owned_weights: NDArray[np.float32]
+    halo_weights: NDArray[np.float32]
+    strengths: NDArray[np.float64]
+    loops: NDArray[np.float32]
     features: Features
     labels: NDArray[np.int64]
     split: NDArray[np.uint8]
@@ -139,10 +146,17 @@ def _metis(
 
 def halo_size(graph: Graph, owner: NDArray[np.int64], num_parts: int) -> int:
     """Return how many halo nodes all parts have together: pairs of a node and another part that neighbours it."""
-    sources = np.repeat(np.arange(graph.num_nodes), graph.degrees)
-    remote = owner[graph.indices]
-    crossing = owner[sources] != remote
-    return len(np.unique(sources[crossing] * num_parts + remote[crossing]))
+    pairs = 0
+    step = max(1, _FLAGS // num_parts)
+    for begin in range(0, graph.num_nodes, step):
+        end = min(begin + step, graph.num_nodes)
+        first, last = graph.indptr[begin], graph.indptr[end]
+        near = np.zeros((end - begin, num_parts), bool)
+        rows = np.repeat(np.arange(end - begin, dtype=np.int32), np.diff(graph.indptr[begin : end + 1]))
+        near[rows, owner[graph.indices[first:last]]] = True
+        near[np.arange(end - begin), owner[begin:end]] = False
+        pairs += int(np.count_nonzero(near))
+    return pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,35 +191,41 @@ def _blocks(graph: Graph, members: NDArray[np.int64]) -> NDArray[np.int64]:
     num_blocks = len(members) // BLOCK_NODES
     if num_blocks < 2:  # noqa: PLR2004  (one block is no order)
         return np.zeros(len(members), np.int64)
-    whole = sp.csr_array(
-        (np.ones(len(graph.indices), np.int8), graph.indices, graph.indptr), shape=(graph.num_nodes, graph.num_nodes)
-    )
-    inside = whole[members][:, members].tocsr()
+    inside = graph.adjacency()[members][:, members].tocsr()
     return _metis(inside.indptr.astype(np.int64), inside.indices, num_blocks, None, by_volume=False)
 
 
 def split_parts(graph: Graph, order: Order) -> Iterator[Part]:
     """Yield the parts one by one; only one is in memory at a time."""
     sizes = tuple(int((graph.split == use).sum()) for use in (TRAIN, VAL, TEST))
+    strengths = graph.strengths
     for index in range(len(order.offsets) - 1):
-        yield _part(graph, order, index, (sizes[0], sizes[1], sizes[2]))
+        yield _part(graph, order, index, (sizes[0], sizes[1], sizes[2]), strengths)
 
 
-def _part(graph: Graph, order: Order, index: int, split_sizes: tuple[int, int, int]) -> Part:
-    begin, end = order.offsets[index], order.offsets[index + 1]
+def _part(
+    graph: Graph, order: Order, index: int, split_sizes: tuple[int, int, int], strengths: NDArray[np.float64]
+) -> Part:
+    begin, end = int(order.offsets[index]), int(order.offsets[index + 1])
+    num_parts, num_owned = len(order.offsets) - 1, end - begin
     owned = order.nodes[begin:end]
-    degrees = graph.degrees
-    rows = np.repeat(np.arange(len(owned)), degrees[owned])
-    columns = order.position[graph.indices[_entries(graph.indptr, owned)]]
+    edges = graph.adjacency()[owned]
+    columns = order.position[edges.indices]
     inside = (columns >= begin) & (columns < end)
-    halo, halo_columns = np.unique(columns[~inside], return_inverse=True)
-    owners = np.searchsorted(order.offsets, columns[~inside], side="right") - 1
+    outside = ~inside
+    is_halo = np.zeros(graph.num_nodes, bool)
+    is_halo[columns[outside]] = True
+    halo = np.flatnonzero(is_halo)
+    place = np.cumsum(is_halo, dtype=np.int32) - 1
+    weights = None if graph.weights is None else edges.data
+    owned_indptr, owned_indices, owned_weights = _csr(edges.indptr, inside, columns[inside] - begin, weights)
+    halo_indptr, halo_indices, halo_weights = _csr(edges.indptr, outside, place[columns[outside]], weights)
     # The graph is symmetric: a node is halo exactly where it has a neighbour, so nobody need be asked what to send.
-    sent = np.unique(owners * max(1, len(owned)) + rows[~inside])
-    receivers, send_rows = np.divmod(sent, max(1, len(owned)))
-    num_parts = len(order.offsets) - 1
-    owned_indptr, owned_indices = _csr(rows[inside], columns[inside] - begin, len(owned))
-    halo_indptr, halo_indices = _csr(rows[~inside], halo_columns, len(owned))
+    owner_of = np.repeat(np.arange(num_parts, dtype=np.int32), np.diff(order.offsets))
+    is_sent = np.zeros((num_parts, num_owned), bool)
+    rows = np.repeat(np.arange(num_owned, dtype=np.int32), np.diff(halo_indptr))
+    is_sent[owner_of[halo][halo_indices], rows] = True
+    receivers, send_rows = np.nonzero(is_sent)
     return Part(
         index=index,
         num_nodes=graph.num_nodes,
@@ -220,26 +240,32 @@ def _part(graph: Graph, order: Order, index: int, split_sizes: tuple[int, int, i
         owned_indices=owned_indices,
         halo_indptr=halo_indptr,
         halo_indices=halo_indices,
-        degrees=degrees[owned],
-        halo_degrees=degrees[order.nodes[halo]],
+        owned_weights=owned_weights,
+        halo_weights=halo_weights,
+        strengths=strengths[owned],
+        loops=np.ones(num_owned, np.float32) if graph.loops is None else graph.loops[owned],
         features=graph.features[owned],
         labels=graph.labels[owned],
         split=graph.split[owned],
     )
 
 
-def _entries(indptr: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the positions of the entries of *rows* in a CSR matrix, row after row."""
-    counts = indptr[rows + 1] - indptr[rows]
-    ends = np.cumsum(counts)
-    begins: NDArray[np.int64] = np.repeat(indptr[rows] - (ends - counts), counts)
-    return begins + np.arange(len(begins))
-
-
 def _csr(
-    rows: NDArray[np.int64], columns: NDArray[np.int64], num_rows: int
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Return indptr and indices of entries that come row by row, ascending within each row."""
-    by_row = np.lexsort((columns, rows))
-    indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=num_rows)))).astype(np.int64)
-    return indptr, columns[by_row].astype(np.int32)
+    indptr: NDArray[Any], chosen: NDArray[np.bool_], columns: NDArray[Any], weights: NDArray[np.float32] | None
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]:
+    """Return the chosen entries of a CSR matrix as one of their own, ascending within each row.
+
+    Args:
+        indptr: The matrix's rows.
+        chosen: Which of its entries. (entries,)
+        columns: The new column of each chosen entry.
+        weights: Of all entries; None where each is 1.
+    """
+    counted = np.concatenate(([0], np.cumsum(chosen)))
+    rows = counted[indptr]
+    values = np.ones(len(columns), np.int8) if weights is None else weights[chosen]
+    width = int(columns.max(initial=0)) + 1
+    matrix = sp.csr_array((values, columns.astype(np.int32), rows.astype(np.int64)), shape=(len(rows) - 1, width))
+    matrix.sort_indices()
+    kept = np.zeros(0, np.float32) if weights is None else matrix.data
+    return rows.astype(np.int64), matrix.indices.astype(np.int32, copy=False), kept

@@ -16,9 +16,11 @@ class Setting:
         dropout: Share of the input and of the hidden layers that is dropped in training.
         seed: Seed of dropout and weights.
         dtype: Type of weights and features.
+        conv: "gcn" or "sage".
     """
 
     layers: Sequence[Layer]
     dropout: float
     seed: int
     dtype: FloatType
+    conv: str = "gcn"

@@ -35,6 +35,14 @@ class GcnSpec(PartitionSpec):
     parallel: Literal["graph"] = Field(default="graph", description="what the ranks divide: the nodes of the graph")
     epochs: int = Field(default=200, ge=1, description="number of epochs, each one step on the whole graph")
     layers: int = Field(default=2, ge=1, description="number of graph convolutions")
+    conv: Literal["gcn", "sage"] = Field(
+        default="gcn", description="gcn: Kipf and Welling's; sage: the neighbours' mean beside the node itself"
+    )
+    bias: bool = Field(default=False, description="add a bias in each layer")
+    layer_norm: bool = Field(default=False, description="normalise each row of the hidden layers")
+    residual: bool = Field(
+        default=False, description="add its input to the output of each layer between the first and the last"
+    )
     hidden: int = Field(default=16, ge=1, description="width of the hidden layers")
     dropout: float = Field(default=0.5, ge=0, lt=1, description="dropout of the input and of the hidden layers")
     lr: float = Field(default=0.01, gt=0, description="Adam's step size")

@@ -1,6 +1,7 @@
 """The GCN in PyTorch: the one module here that imports torch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,46 +11,25 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.backend import Collectives
-from unilaunch_gcn.arrays import Floats, FloatType
+from unilaunch_gcn.arrays import Floats
+from unilaunch_gcn.convolution import Functions, Operations, forward
 from unilaunch_gcn.dropout import column_keys, row_keys, stream_keys, threshold
 from unilaunch_gcn.graph import TEST, TRAIN, VAL
-from unilaunch_gcn.layers import Layer
 from unilaunch_gcn.loss import CrossEntropy
 from unilaunch_gcn.meter import Meter
-from unilaunch_gcn.network import Network, Problem, count_right, initial_weights, views
-from unilaunch_gcn.normalization import edge_values, row_scale
+from unilaunch_gcn.network import Network, Problem, by_layer, count_right, initial_weights, views
+from unilaunch_gcn.normalization import node_scales
 from unilaunch_gcn.partition import Part
 from unilaunch_gcn.setting import Setting
 from unilaunch_torch.linear import OnHost, Operator, apply
 from unilaunch_torch.sparse import SparseMatrix
 
+FUNCTIONS = Functions(product=torch.matmul, relu=F.relu, mean=lambda rows: rows.mean(dim=1, keepdim=True))
 
-def forward(
-    layers: Sequence[Layer],
-    weights: Sequence[torch.Tensor],
-    inputs: Operator,
-    aggregate: Operator,
-    mask: Callable[[int], torch.Tensor] | None,
-) -> torch.Tensor:
-    """Return the logits of the owned nodes. (num_owned, num_classes)
 
-    Args:
-        layers: The layers.
-        weights: Each layer's. (width_in, width_out)
-        inputs: The features, as an operator on the first weights.
-        aggregate: A_hat.
-        mask: Returns the dropout mask of the rows that enter a layer; None for evaluation.
-    """
-    rows = apply(inputs, weights[0])
-    if layers[0].order == "product first":
-        rows = apply(aggregate, rows)
-    for depth, (layer, weight) in enumerate(zip(layers[1:], weights[1:], strict=True), start=1):
-        rows = F.relu(rows)
-        if mask:
-            rows = rows * mask(depth)
-        product_first = layer.order == "product first"
-        rows = apply(aggregate, rows @ weight) if product_first else apply(aggregate, rows) @ weight
-    return rows
+def operations_of(aggregate: Operator, weighted: Operator, own: Operator) -> Operations:
+    """Return linear operators as differentiable operations."""
+    return Operations(*(partial(apply, operator) for operator in (aggregate, weighted, own)))
 
 
 class TorchNetwork(Network):
@@ -85,9 +65,11 @@ class TorchNetwork(Network):
 
     def _forward(self, epoch: int | None) -> torch.Tensor:
         problem = self.problem
-        inputs, aggregate = OnHost(problem.inputs.operator(epoch)), OnHost(problem.aggregate)
+        operations = operations_of(*map(OnHost, (problem.aggregate, *problem.inputs.operators(epoch))))
         mask = None if epoch is None or not problem.setting.dropout else self._mask(epoch)
-        return forward(self.layers, self.tensors, inputs, aggregate, mask)
+        weights = by_layer(self.tensors, self.layers)
+        logits: torch.Tensor = forward(self.layers, weights, operations, mask, FUNCTIONS)
+        return logits
 
     def _mask(self, epoch: int) -> Callable[[int], torch.Tensor]:
         return lambda depth: torch.from_numpy(self.problem.mask(epoch, depth))
@@ -114,7 +96,7 @@ class TorchDeviceNetwork(Network):
         self.known = torch.as_tensor(np.array(part.labels), device=device)
         self.split = torch.as_tensor(np.array(part.split), device=device)
         self.dropout = DeviceDropout(setting, part.owned, device)
-        self.aggregate = DeviceAggregation(part, collectives, meter, setting.dtype, device)
+        self.aggregate = DeviceAggregation(setting, part, collectives, meter, device)
         self.inputs = DeviceInputs(setting, part, self.aggregate, self.dropout, device)
         # One type for the sum over ranks: HCCL has no float64.
         self.summed = torch.float32 if device.type == "npu" else torch.float64
@@ -157,7 +139,10 @@ class TorchDeviceNetwork(Network):
 
     def _forward(self, epoch: int | None) -> torch.Tensor:
         mask = None if epoch is None or not self.setting.dropout else self._mask(epoch)
-        return forward(self.layers, self.tensors, self.inputs.operator(epoch), self.aggregate, mask)
+        operations = operations_of(self.aggregate, *self.inputs.operators(epoch))
+        weights = by_layer(self.tensors, self.layers)
+        logits: torch.Tensor = forward(self.layers, weights, operations, mask, FUNCTIONS)
+        return logits
 
     def _mask(self, epoch: int) -> Callable[[int], torch.Tensor]:
         return lambda depth: self.dropout.rows(epoch, depth, self.layers[depth].width_in)
@@ -167,31 +152,43 @@ class DeviceAggregation:
     """A_hat on a device; the same operator as `aggregation.Aggregation`, with the halo in the device's memory."""
 
     def __init__(
-        self, part: Part, collectives: Collectives, meter: Meter, dtype: FloatType, device: torch.device
+        self, setting: Setting, part: Part, collectives: Collectives, meter: Meter, device: torch.device
     ) -> None:
+        dtype = setting.dtype
         self.collectives, self.meter = collectives, meter
-        scale, halo_scale = row_scale(part.degrees), row_scale(part.halo_degrees)
         num_owned, num_halo = part.num_owned, part.num_halo
-        inside = edge_values(part.owned_indptr, part.owned_indices, scale, scale, dtype)
-        outside = edge_values(part.halo_indptr, part.halo_indices, scale, halo_scale, dtype)
+        scales = node_scales(setting.conv, part.strengths, part.loops)
+        self.left, self.right, self.loops = (
+            torch.as_tensor(factor.astype(dtype)[:, None], device=device)
+            for factor in (scales.left, scales.right, scales.loops)
+        )
+        inside, outside = (
+            weights.astype(dtype) if len(weights) else np.ones(len(indices), dtype)
+            for weights, indices in ((part.owned_weights, part.owned_indices), (part.halo_weights, part.halo_indices))
+        )
         self.owned = SparseMatrix(part.owned_indptr, part.owned_indices, inside, (num_owned, num_owned), device)
         self.remote = SparseMatrix(part.halo_indptr, part.halo_indices, outside, (num_owned, num_halo), device)
-        self.diagonal = torch.as_tensor((scale * scale).astype(dtype)[:, None], device=device)
         self.send_rows = torch.as_tensor(part.send_rows.astype(np.int64), device=device)
         self.send_counts, self.receive_counts = part.send_counts.tolist(), part.halo_counts.tolist()
 
     def matmat(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the owned rows of A_hat @ H; all ranks must call it. (num_owned, width)"""
-        sent = rows.index_select(0, self.send_rows)
+        return self._multiply(rows, self.left, self.right)
+
+    def rmatmat(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the owned rows of A_hat.T @ G; all ranks must call it. (num_owned, width)"""
+        return self._multiply(rows, self.right, self.left)
+
+    def _multiply(self, rows: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        scaled = rows * right
+        sent = scaled.index_select(0, self.send_rows)
         received = rows.new_empty(sum(self.receive_counts), rows.shape[1])
         exchange = self.collectives.exchange(sent, self.send_counts, received, self.receive_counts)
         self.meter.received(received.nbytes)
-        product = self.owned.matmat(rows) + self.diagonal * rows
+        product = self.owned.matmat(scaled) + self.loops * scaled
         with self.meter.communication():
             exchange.wait()
-        return product + self.remote.matmat(received)
-
-    rmatmat = matmat
+        return (product + self.remote.matmat(received)) * left
 
 
 class DeviceDropout:
@@ -251,17 +248,22 @@ class DeviceInputs:
         dense = torch.as_tensor(
             features.toarray() if hasattr(features, "indptr") else np.array(features), device=device
         )
-        self.dense = aggregate.matmat(dense) if self.order == "aggregated once" else dense
+        self.aggregated = aggregate.matmat(dense) if self.order == "aggregated once" else None
+        self.dense = dense
 
-    def operator(self, epoch: int | None) -> Operator:
-        """Return the operator that the first layer applies to its weights; None stands for evaluation."""
+    def operators(self, epoch: int | None) -> tuple[Operator, Operator]:
+        """Return what the first layer's two weights are multiplied by, as `inputs.Inputs` does."""
         dropped = epoch is not None and bool(self.setting.dropout)
         if self.sparse:
-            return _SparseFeatures(self.sparse, self._sparse_values(epoch) if epoch is not None and dropped else None)
-        features = self.dense
+            values = self._sparse_values(epoch) if epoch is not None and dropped else None
+            return (features := _SparseFeatures(self.sparse, values)), features
+        own = self.dense
         if epoch is not None and dropped:
-            features = features * self.dropout.rows(epoch, 0, features.shape[1])
-        return _DenseFeatures(self.aggregate.matmat(features) if self.order == "aggregation first" else features)
+            own = own * self.dropout.rows(epoch, 0, own.shape[1])
+        weighted = own if self.aggregated is None else self.aggregated
+        if self.order == "aggregation first":
+            weighted = self.aggregate.matmat(own)
+        return _DenseFeatures(weighted), _DenseFeatures(own)
 
     def _sparse_values(self, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
         matrix = self.sparse[0]  # type: ignore[index]

@@ -15,7 +15,7 @@ from unilaunch.errors import SpecError
 from unilaunch.model import Framework, Session
 from unilaunch_gcn import checkpoint
 from unilaunch_gcn.graph import TRAIN
-from unilaunch_gcn.layers import Layer, plan_layers
+from unilaunch_gcn.layers import Layer, count_decayed, plan_layers
 from unilaunch_gcn.loading import load_network
 from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.network import Network
@@ -70,13 +70,12 @@ class Training:
     def start(cls, options: GcnSpec, part: Part, session: Session, framework: Framework) -> "Training":
         """Build the network and its optimiser; all ranks must call it."""
         layers = plan_layers(options, part.num_features, part.num_classes)
-        setting = Setting(layers, options.dropout, session.seed, np.dtype(options.precision))
+        setting = Setting(layers, options.dropout, session.seed, np.dtype(options.precision), options.conv)
         trace = Trace(session.world.rank, session.world.host, kept=options.trace)
         meter = Meter(trace)
         with session.together("build network"), trace.span("build network"):
             network = load_network(framework, session.placement, setting, part, meter)
-        first_layer = layers[0].width_in * layers[0].width_out
-        adam = Adam(network.flat, network.flat * 0.0, options.lr, options.weight_decay, first_layer)
+        adam = Adam(network.flat, network.flat * 0.0, options.lr, options.weight_decay, count_decayed(layers))
         session.output.record(phase="train", owned=part.num_owned, halo=part.num_halo)
         session.log.say(f"part {part.index}: {part.num_owned:,} owned nodes, {part.num_halo:,} halo nodes")
         training = cls(

@@ -16,8 +16,18 @@ from pathlib import Path
 
 sys.path[0] = str(Path(__file__).parents[1])  # in place of this folder, whose faults.py is another "faults"
 
-from cluster.hosts import Cluster
-from faults.faults import FAULTS, FRAMEWORKS, MOMENTS, MPIS, PLACES, Cell, cells, prepare_data, run_cell
+from cluster.hosts import Cluster  # noqa: E402
+from faults.faults import (  # noqa: E402
+    FAULTS,
+    FRAMEWORKS,
+    MOMENTS,
+    MPIS,
+    PLACES,
+    Cell,
+    cells,
+    prepare_data,
+    run_cell,
+)
 
 
 def main() -> int:

@@ -77,7 +77,7 @@ def test_a_killed_job_goes_on(openmpi5: Launcher, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("arguments", "words"), [
     (["--resume", "--lr", "0.1"], "are of a training with lr=0.01, not 0.1"),
-    (["--resume", "--hidden", "8"], "widths"),
+    (["--resume", "--hidden", "8"], "another network"),
     (["--checkpoint-dir", "log_output/checkpoints"], "it holds checkpoints: --resume, or another folder"),
 ])  # fmt: skip
 def test_another_training_is_refused(openmpi5: Launcher, arguments: list[str], words: str, tmp_path: Path) -> None:

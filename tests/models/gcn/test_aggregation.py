@@ -29,7 +29,7 @@ def _part(graph: Graph) -> Part:
 
 
 def _aggregation(part: Part, threads: int = 1, dtype: np.dtype[Any] = F64) -> Aggregation:
-    return Aggregation(part, HaloExchange(part, Alone(), Meter()), threads, dtype)
+    return Aggregation(part, HaloExchange(part, Alone(), Meter()), threads, Setting([], 0.0, 0, dtype))
 
 
 def _random_graph(num_nodes: int, num_edges: int) -> Graph:
@@ -81,6 +81,9 @@ def test_inputs_are_exact_in_every_order(options: dict[str, Any], sparse: bool) 
         if epoch is not None and spec.dropout:
             fill_mask(mask, part.owned, stream_keys(11, epoch, 0), spec.dropout)
         expected = a_hat @ (x[part.owned].astype(np.float32).astype(np.float64) * mask)
-        operator = inputs.operator(epoch)
+        operator, own = inputs.operators(epoch)
+        np.testing.assert_allclose(
+            own.matmat(weight), (x[part.owned].astype(np.float64) * mask) @ weight, rtol=0, atol=1e-12
+        )
         np.testing.assert_allclose(operator.matmat(weight), expected @ weight, rtol=0, atol=1e-12)
         np.testing.assert_allclose(operator.rmatmat(upstream), expected.T @ upstream, rtol=0, atol=1e-12)

@@ -75,7 +75,7 @@ def test_another_training_is_refused(tmp_path: Path) -> None:
     assert state
     with pytest.raises(SpecError, match=r"with lr=0\.01, not 0\.1"):
         checkpoint.check(state, {"seed": 0, "lr": 0.1}, tmp_path)
-    with pytest.raises(SpecError, match="widths"):
+    with pytest.raises(SpecError, match="another network"):
         checkpoint.newest(tmp_path, LAYERS[:1])
 
 

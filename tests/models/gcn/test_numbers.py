@@ -11,7 +11,7 @@ from unilaunch_gcn.graph import TEST, TRAIN, VAL
 from unilaunch_gcn.layers import plan_layers
 from unilaunch_gcn.loss import CrossEntropy
 from unilaunch_gcn.network import count_right, initial_weights, views
-from unilaunch_gcn.normalization import edge_values, row_scale
+from unilaunch_gcn.normalization import node_scales
 from unilaunch_gcn.optimizer import Adam
 from unilaunch_gcn.partition import Part, order_nodes, split_parts
 from unilaunch_gcn.spec import GcnSpec
@@ -51,10 +51,18 @@ def test_weights_are_glorots_and_always_the_same() -> None:
 def test_a_hat_is_the_papers() -> None:
     """D^-1/2 (A + I) D^-1/2 of a path of three nodes and an isolated one."""
     graph = make_graph(4, [(0, 1), (1, 2)])
-    scale = row_scale(graph.degrees)
-    np.testing.assert_allclose(scale**2, [1 / 2, 1 / 3, 1 / 2, 1])
-    values = edge_values(graph.indptr, graph.indices, scale, scale, np.dtype(np.float64))
-    np.testing.assert_allclose(values, [6**-0.5] * 4)
+    scales = node_scales("gcn", graph.strengths, np.ones(4, np.float32))
+    assert scales.left is scales.right
+    np.testing.assert_allclose(scales.left**2, [1 / 2, 1 / 3, 1 / 2, 1])
+    np.testing.assert_array_equal(scales.loops, np.ones(4))
+
+
+def test_the_mean_of_no_neighbours_is_nothing() -> None:
+    """GraphSAGE's: rows sum to 1, an isolated node's to 0; the node itself does not count."""
+    graph = make_graph(4, [(0, 1), (1, 2)])
+    scales = node_scales("sage", graph.strengths, np.ones(4, np.float32))
+    np.testing.assert_allclose(scales.left * graph.strengths, [1, 1, 1, 0])
+    assert not scales.loops.any()
 
 
 def _part(num_train: int) -> Part:

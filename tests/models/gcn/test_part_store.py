@@ -42,7 +42,7 @@ def test_what_was_written_is_read(sparse: bool, tmp_path: Path) -> None:  # noqa
     write_parts(tmp_path / "ring", "ring", "print", iter(written))
     for index, part in enumerate(written):
         read = load_part(tmp_path / "ring", index, 2, "print")
-        for name in ("owned", "halo", "send_rows", "owned_indices", "halo_indptr", "degrees", "labels", "split"):
+        for name in ("owned", "halo", "send_rows", "owned_indices", "halo_indptr", "strengths", "labels", "split"):
             np.testing.assert_array_equal(getattr(read, name), getattr(part, name))
             assert isinstance(getattr(read, name), np.memmap)
         assert (abs(read.features - part.features)).sum() == 0
@@ -59,7 +59,7 @@ def test_a_part_needs_no_other(folder: Path) -> None:
 
 
 def _flip(folder: Path) -> None:
-    path = part_dir(folder, 0) / "degrees.npy"
+    path = part_dir(folder, 0) / "strengths.npy"
     raw = bytearray(path.read_bytes())
     raw[-1] ^= 1
     path.write_bytes(raw)
@@ -73,7 +73,7 @@ def _change_manifest(folder: Path, **changed: object) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (_flip, r"degrees\.npy: damaged, its SHA-256"),
+        (_flip, r"strengths\.npy: damaged, its SHA-256"),
         (lambda f: (part_dir(f, 0) / "halo.npy").write_bytes(b""), r"halo\.npy: 0 bytes"),
         (lambda f: (part_dir(f, 0) / "halo.npy").unlink(), r"halo\.npy: cannot be read"),
         (lambda f: (part_dir(f, 0) / "manifest.json").unlink(), r"manifest\.json: this part is missing"),
@@ -81,7 +81,7 @@ def _change_manifest(folder: Path, **changed: object) -> None:
         (lambda f: (part_dir(f, 0) / "manifest.json").write_text("[]"), r"manifest\.json: damaged"),
         (lambda f: (part_dir(f, 0) / "manifest.json").write_text("[" * 10**5), r"manifest\.json: damaged"),
         (lambda f: _change_manifest(f, num_classes=7), r"manifest\.json: damaged, its SHA-256"),
-        (lambda f: _change_manifest(f, format=99), "format 99, this version reads 2"),
+        (lambda f: _change_manifest(f, format=99), "format 99, this version reads 3"),
         (lambda f: _change_manifest(f, fingerprint="another"), "made from other data"),
         (lambda f: _change_manifest(f, index=1), "part 1 of 2 of ring"),
         (lambda f: _change_manifest(f, surprise=1), "damaged"),

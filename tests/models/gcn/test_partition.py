@@ -24,8 +24,8 @@ def test_every_node_is_owned_once(cut: Cut) -> None:
     for part in parts:
         assert (owner[part.owned] == part.index).all()
         np.testing.assert_array_equal(np.asarray(part.features)[:, 0], part.owned)
-        np.testing.assert_array_equal(part.degrees, graph.degrees[part.owned])
-        np.testing.assert_array_equal(part.halo_degrees, graph.degrees[part.halo])
+        np.testing.assert_array_equal(part.strengths, graph.degrees[part.owned])
+        assert (part.loops == 1).all()
         assert part.split_sizes[0] == (graph.split == TRAIN).sum()
 
 

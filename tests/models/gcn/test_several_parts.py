@@ -51,7 +51,9 @@ def test_parts_together_are_a_hat(threads: int, cut: Cut, width: int, dtype: typ
 
     def work(rank: int, collectives: Collectives) -> tuple[Any, Any, int]:
         part, meter = parts[rank], Meter()
-        operator = Aggregation(part, HaloExchange(part, collectives, meter), threads, np.dtype(dtype))
+        operator = Aggregation(
+            part, HaloExchange(part, collectives, meter), threads, Setting([], 0.0, 0, np.dtype(dtype))
+        )
         product = operator.matmat(x[part.owned])
         received = meter.read()[1]
         return product, operator.rmatmat(np.asfortranarray(y[part.owned])), received
@@ -83,8 +85,8 @@ def test_sparse_features_are_aggregated_once_in_blocks_of_columns() -> None:
 
     def work(rank: int, collectives: Collectives) -> tuple[sp.csr_array, int]:
         meter = Meter()
-        aggregate = Aggregation(parts[rank], HaloExchange(parts[rank], collectives, meter), 1, F64)
-        features = Inputs(setting, parts[rank], aggregate).features
+        aggregate = Aggregation(parts[rank], HaloExchange(parts[rank], collectives, meter), 1, setting)
+        features = Inputs(setting, parts[rank], aggregate).aggregated
         assert isinstance(features, sp.csr_array)
         return features, meter.read()[1]
 
@@ -108,19 +110,25 @@ OWNERS = {
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize(
     "options",
-    [{"hidden": 4}, {"hidden": 4, "dropout": 0}, {"hidden": 20, "layers": 3}],
-    ids=["product first", "aggregated once", "aggregation first"],
+    [
+        {"hidden": 4},
+        {"hidden": 4, "dropout": 0},
+        {"hidden": 20, "layers": 3},
+        {"conv": "sage", "bias": True, "layer_norm": True, "residual": True, "hidden": 5, "layers": 4},
+        {"conv": "sage", "hidden": 20, "dropout": 0},
+    ],
+    ids=["product first", "aggregated once", "aggregation first", "everything", "means"],
 )
 def test_gradients_do_not_depend_on_the_parts(options: dict[str, Any], sparse: bool, kind: str) -> None:  # noqa: FBT001
     """Summed over any parts: loss, gradients and counts to 1e-12, dropout included; bytes as the layers plan them."""
     graph = _problem_graph(sparse=sparse)
     spec = GcnSpec(**options)
-    setting = Setting(plan_layers(spec, 11, 3), spec.dropout, 2, F64)
+    setting = Setting(plan_layers(spec, 11, 3), spec.dropout, 2, F64, spec.conv)
 
     def network(part: Part, collectives: Collectives, meter: Meter) -> Network:
         if kind == "device":
             return TorchDeviceNetwork(setting, part, collectives, meter, "cpu")
-        aggregate = Aggregation(part, HaloExchange(part, collectives, meter), 1, F64)
+        aggregate = Aggregation(part, HaloExchange(part, collectives, meter), 1, setting)
         return TorchNetwork(Problem(setting, part, aggregate, Inputs(setting, part, aggregate)))
 
     def train(owner: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -162,7 +170,7 @@ def test_device_aggregation_is_the_hosts(cut: Cut) -> None:
     x = np.random.default_rng(0).standard_normal((graph.num_nodes, 3))
 
     def work(rank: int, collectives: Collectives) -> list[Any]:
-        operator = DeviceAggregation(parts[rank], collectives, Meter(), F64, torch.device("cpu"))
+        operator = DeviceAggregation(Setting([], 0.0, 0, F64), parts[rank], collectives, Meter(), torch.device("cpu"))
         rows = torch.from_numpy(x[parts[rank].owned])
         by_csr = operator.matmat(rows).numpy()
         operator.owned.csr = operator.remote.csr = None

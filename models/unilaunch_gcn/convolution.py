@@ -1,0 +1,92 @@
+"""The network, as any framework computes it: `+`, `*`, `@` are the framework's, and `Functions` the little besides."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from unilaunch_gcn.layers import Layer
+
+#: What keeps the norm from dividing by zero, as in both frameworks' LayerNorm.
+EPSILON = 1e-5
+
+#: Rows in, rows out, differentiable.
+Operation = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Functions:
+    """What the frameworks name differently.
+
+    Attributes:
+        product: Rows and weights to their product, in the precision of the training.
+        relu: max(0, rows).
+        mean: Mean of each row, as a column. (rows, 1)
+    """
+
+    product: Callable[[Any, Any], Any]
+    relu: Operation
+    mean: Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """What the ranks do together, and the features as operations on the first layer's weights.
+
+    Attributes:
+        aggregate: A_hat.
+        weighted: What *weight* is multiplied by: X, or A_hat X, as the layer's order says.
+        own: What *self_weight* is multiplied by: X.
+    """
+
+    aggregate: Operation
+    weighted: Operation
+    own: Operation
+
+
+def forward(
+    layers: Sequence[Layer], weights: Sequence[Mapping[str, Any]], operations: Operations,
+    mask: Callable[[int], Any] | None, use: Functions,
+) -> Any:  # fmt: skip
+    """Return the logits of the owned nodes. (num_owned, num_classes)
+
+    Args:
+        layers: The layers.
+        weights: Each layer's, by the names of its parameters.
+        operations: A_hat and the features.
+        mask: Returns the dropout mask of the rows that enter a layer; None for evaluation.
+        use: The framework's functions.
+    """
+    rows: Any = None
+    for depth, (layer, own) in enumerate(zip(layers, weights, strict=True)):
+        entering = rows * mask(depth) if mask and rows is not None else rows
+        out = _aggregated(layer, own["weight"], operations, entering, use)
+        if "self_weight" in own:
+            out = out + (operations.own if entering is None else _by(entering, use))(own["self_weight"])
+        if "bias" in own:
+            out = out + own["bias"]
+        if layer.is_last:
+            return out
+        if "norm_scale" in own:
+            out = _normalise(out, use) * own["norm_scale"] + own["norm_shift"]
+        out = use.relu(out)
+        rows = out + rows if layer.is_residual else out
+    return rows
+
+
+def _aggregated(layer: Layer, weight: Any, operations: Operations, entering: Any, use: Functions) -> Any:
+    if entering is None:
+        product = operations.weighted(weight)
+        return operations.aggregate(product) if layer.order == "product first" else product
+    if layer.order == "product first":
+        return operations.aggregate(use.product(entering, weight))
+    return use.product(operations.aggregate(entering), weight)
+
+
+def _by(rows: Any, use: Functions) -> Operation:
+    return lambda weight: use.product(rows, weight)
+
+
+def _normalise(rows: Any, use: Functions) -> Any:
+    """Layer normalisation of Ba, Kiros and Hinton (2016): each row has mean 0 and variance 1."""
+    centred = rows - use.mean(rows)
+    return centred / (use.mean(centred * centred) + EPSILON) ** 0.5
