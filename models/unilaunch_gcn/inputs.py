@@ -3,7 +3,7 @@
 import numpy as np
 import scipy.sparse as sp
 
-from unilaunch_gcn.aggregation import Aggregation, DenseFeatures, LinearOperator, SparseFeatures
+from unilaunch_gcn.aggregation import DenseFeatures, LinearOperator, SparseFeatures
 from unilaunch_gcn.arrays import Floats
 from unilaunch_gcn.dropout import entry_mask, fill_mask, stream_keys
 from unilaunch_gcn.partition import Part
@@ -22,7 +22,7 @@ class Inputs:
         aggregate: A_hat.
     """
 
-    def __init__(self, setting: Setting, part: Part, aggregate: Aggregation) -> None:
+    def __init__(self, setting: Setting, part: Part, aggregate: LinearOperator) -> None:
         features = part.features.astype(setting.dtype, copy=False)
         self.setting, self.nodes, self.aggregate = setting, part.owned, aggregate
         self.order = setting.layers[0].order
@@ -62,7 +62,7 @@ def _operator(features: Floats | sp.csr_array) -> LinearOperator:
     return SparseFeatures(features) if isinstance(features, sp.csr_array) else DenseFeatures(features)
 
 
-def _aggregate(aggregate: Aggregation, features: Floats | sp.csr_array) -> Floats | sp.csr_array:
+def _aggregate(aggregate: LinearOperator, features: Floats | sp.csr_array) -> Floats | sp.csr_array:
     """Return A_hat X; a sparse X goes block by block and stays sparse."""
     if not isinstance(features, sp.csr_array):
         return aggregate.matmat(features)

@@ -3,13 +3,14 @@
 from unilaunch.backend import Collectives, Placement
 from unilaunch.errors import SpecError
 from unilaunch.model import Framework
-from unilaunch_gcn.aggregation import Aggregation
+from unilaunch_gcn.aggregation import Aggregation, LinearOperator
 from unilaunch_gcn.halo import HaloExchange
 from unilaunch_gcn.inputs import Inputs
 from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.network import Network, Problem
 from unilaunch_gcn.partition import Part
 from unilaunch_gcn.setting import Setting
+from unilaunch_gcn.tensor_parallel import ColumnSwitch, TensorAggregation
 
 
 def load_network(framework: Framework, placement: Placement, setting: Setting, part: Part, meter: Meter) -> Network:
@@ -18,6 +19,8 @@ def load_network(framework: Framework, placement: Placement, setting: Setting, p
     Raises:
         SpecError: The framework has no GCN on this device.
     """
+    if part.adjacency and placement.device != "cpu":
+        raise SpecError(f"--parallel tensor --device {placement.device}: ranks divide columns on cpu only so far")
     backend, collectives = framework.backend.name, framework.collectives
     if backend == "torch":
         from unilaunch_gcn import torch_network
@@ -39,6 +42,10 @@ def load_network(framework: Framework, placement: Placement, setting: Setting, p
 
 def host_problem(collectives: Collectives, threads: int, setting: Setting, part: Part, meter: Meter) -> Problem:
     """Return the operators on host arrays that both frameworks share."""
-    halo = HaloExchange(part, collectives, meter)
-    aggregate = Aggregation(part, halo, threads, setting)
+    aggregate: LinearOperator
+    if part.adjacency:
+        switch = ColumnSwitch(part, part.adjacency, collectives, meter)
+        aggregate = TensorAggregation(part, part.adjacency, switch, threads, setting)
+    else:
+        aggregate = Aggregation(part, HaloExchange(part, collectives, meter), threads, setting)
     return Problem(setting, part, aggregate, Inputs(setting, part, aggregate))

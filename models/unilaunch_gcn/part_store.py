@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from unilaunch.errors import InputError
-from unilaunch_gcn.partition import Part
+from unilaunch_gcn.partition import Adjacency, Part
 
 FORMAT = 3
 MANIFEST = "manifest.json"
@@ -22,6 +22,8 @@ _ARRAYS = (
     "owned", "halo", "halo_counts", "send_rows", "send_counts", "owned_indptr", "owned_indices", "halo_indptr",
     "halo_indices", "owned_weights", "halo_weights", "strengths", "loops", "labels", "split",
 )  # fmt: skip
+#: The arrays of the whole graph, which stand once beside the parts, where ranks divide columns.
+_ADJACENCY = ("offsets", "indptr", "indices", "weights")
 _SPARSE = ("features_indptr", "features_indices", "features_data")
 
 
@@ -47,6 +49,7 @@ class Manifest(BaseModel):
     num_features: int
     split_sizes: tuple[int, int, int]
     arrays: dict[str, Stored]
+    shared: dict[str, Stored] = {}
     sha256: str = ""
 
     def checksum(self) -> str:
@@ -65,7 +68,9 @@ def part_dir(folder: Path, index: int) -> Path:
     return folder / f"part.{index}"
 
 
-def write_parts(folder: Path, source: str, print_: str, parts: Iterable[Part]) -> None:
+def write_parts(
+    folder: Path, source: str, print_: str, parts: Iterable[Part], adjacency: Adjacency | None = None
+) -> None:
     """Write a partition, whole or not at all: aside, then renamed.
 
     Args:
@@ -73,6 +78,7 @@ def write_parts(folder: Path, source: str, print_: str, parts: Iterable[Part]) -
         source: The data set's name, for people.
         print_: The `fingerprint` of what it is made from.
         parts: The parts, in order; one is held at a time.
+        adjacency: The whole graph, where ranks divide columns.
 
     Raises:
         InputError: The folder cannot be written.
@@ -80,8 +86,9 @@ def write_parts(folder: Path, source: str, print_: str, parts: Iterable[Part]) -
     aside = folder.with_name(f".{folder.name}.{uuid4().hex}")
     try:
         aside.mkdir(parents=True)
+        shared = _write_adjacency(aside / "adjacency", adjacency) if adjacency else {}
         for part in parts:
-            _write_part(part_dir(aside, part.index), source, print_, part)
+            _write_part(part_dir(aside, part.index), source, print_, part, shared)
         aside.rename(folder)
     except OSError as error:
         if part_dir(folder, 0).exists():
@@ -91,7 +98,12 @@ def write_parts(folder: Path, source: str, print_: str, parts: Iterable[Part]) -
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _write_part(folder: Path, source: str, print_: str, part: Part) -> None:
+def _write_adjacency(folder: Path, adjacency: Adjacency) -> dict[str, Stored]:
+    folder.mkdir()
+    return {name: _store(folder, name, getattr(adjacency, name)) for name in _ADJACENCY}
+
+
+def _write_part(folder: Path, source: str, print_: str, part: Part, shared: dict[str, Stored]) -> None:
     folder.mkdir()
     arrays = {name: _store(folder, name, array) for name, array in _arrays(part).items()}
     manifest = Manifest(
@@ -105,6 +117,7 @@ def _write_part(folder: Path, source: str, print_: str, part: Part) -> None:
         num_features=part.num_features,
         split_sizes=part.split_sizes,
         arrays=arrays,
+        shared=shared,
     )
     manifest = manifest.model_copy(update={"sha256": manifest.checksum()})
     (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
@@ -129,7 +142,7 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def load_part(folder: Path, index: int, num_parts: int, print_: str) -> Part:
+def load_part(folder: Path, index: int, num_parts: int, print_: str, *, checks_shared: bool = True) -> Part:
     """Map one part of a partition, after checking every byte of it.
 
     Args:
@@ -137,6 +150,7 @@ def load_part(folder: Path, index: int, num_parts: int, print_: str) -> Part:
         index: Which part; no other part's files are opened.
         num_parts: How many parts there must be.
         print_: The `fingerprint` that the partition must have.
+        checks_shared: Read what the parts share to its end, to check it; one rank of a host need do so.
 
     Raises:
         InputError: It is missing, damaged, or made from something else.
@@ -152,6 +166,10 @@ def load_part(folder: Path, index: int, num_parts: int, print_: str) -> Part:
     if manifest.sha256 != manifest.checksum():
         raise InputError(f"{own / MANIFEST}: damaged, its SHA-256 is another: delete the partition, it is made again")
     arrays = {name: _load(own / f"{name}.npy", stored) for name, stored in manifest.arrays.items()}
+    beside = folder / "adjacency"
+    shared = {
+        name: _load(beside / f"{name}.npy", stored, checks=checks_shared) for name, stored in manifest.shared.items()
+    }
     shape = (len(arrays["owned"]), manifest.num_features)
     sparse = _SPARSE[0] in arrays
     features = (
@@ -165,6 +183,7 @@ def load_part(folder: Path, index: int, num_parts: int, print_: str) -> Part:
         num_classes=manifest.num_classes,
         split_sizes=manifest.split_sizes,
         features=features,
+        adjacency=Adjacency(**shared) if shared else None,
         **{name: arrays[name] for name in _ARRAYS},
     )
 
@@ -186,14 +205,14 @@ def _read_manifest(path: Path) -> Manifest:
         ) from None
 
 
-def _load(path: Path, stored: Stored) -> NDArray[Any]:
+def _load(path: Path, stored: Stored, *, checks: bool = True) -> NDArray[Any]:
     try:
         size = path.stat().st_size
         if size != stored.size:
             raise InputError(
                 f"{path}: {size} bytes, {stored.size} were written: delete the partition, it is made again"
             )
-        if _sha256(path) != stored.sha256:
+        if checks and _sha256(path) != stored.sha256:
             raise InputError(f"{path}: damaged, its SHA-256 is another: delete the partition, it is made again")
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:

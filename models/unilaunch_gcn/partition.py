@@ -1,7 +1,7 @@
 """Cut a graph into parts: METIS decides who owns a node, and each part learns whom it exchanges rows with."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,23 @@ _VOLUME = 1
 _FLAGS = 1 << 26
 #: Nodes of one block in the order within a part: its rows, 128 wide, stay in a core's cache.
 BLOCK_NODES = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Adjacency:
+    """The whole graph, for ranks that divide columns: its nodes in order, so that each rank has a stretch of them.
+
+    Attributes:
+        offsets: Where each rank's nodes begin. (num_parts + 1,) int64
+        indptr: CSR of the edges, without loops. (num_nodes + 1,) int64
+        indices: Neighbours, by their place in the order. int32
+        weights: Weights of the edges; of no length if each is 1. float32
+    """
+
+    offsets: NDArray[np.int64]
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    weights: NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +60,7 @@ class Part:
         features: Rows of the owned nodes. (num_owned, num_features) float32, dense or CSR
         labels: Classes of the owned nodes, -1 where unknown. (num_owned,) int64
         split: NONE, TRAIN, VAL or TEST of the owned nodes. (num_owned,) uint8
+        adjacency: The whole graph, where ranks divide columns; then there is no halo, and no edge here.
     """
 
     index: int
@@ -65,6 +83,7 @@ class Part:
     features: Features
     labels: NDArray[np.int64]
     split: NDArray[np.uint8]
+    adjacency: Adjacency | None = None
 
     @property
     def num_parts(self) -> int:
@@ -248,6 +267,25 @@ def _part(
         labels=graph.labels[owned],
         split=graph.split[owned],
     )
+
+
+def slice_nodes(graph: Graph, num_parts: int) -> tuple[Adjacency, Iterator[Part]]:
+    """Return the whole graph, with neighbours near each other, and its nodes dealt out evenly in that order."""
+    order = order_nodes(graph, np.zeros(graph.num_nodes, np.int64), 1)
+    offsets = np.arange(num_parts + 1) * graph.num_nodes // num_parts
+    edges = graph.adjacency()[order.nodes]
+    every = np.ones(edges.nnz, bool)
+    weights = None if graph.weights is None else edges.data
+    adjacency = Adjacency(offsets, *_csr(edges.indptr, every, order.position[edges.indices], weights))
+    return adjacency, _slices(graph, order, offsets)
+
+
+def _slices(graph: Graph, order: Order, offsets: NDArray[np.int64]) -> Iterator[Part]:
+    """Yield the stretches as parts of a graph without edges."""
+    without = replace(graph, indptr=np.zeros_like(graph.indptr), indices=np.zeros(0, np.int32), weights=None)
+    strengths = graph.strengths
+    for part in split_parts(without, replace(order, offsets=offsets)):
+        yield replace(part, strengths=strengths[part.owned])
 
 
 def _csr(

@@ -1,9 +1,10 @@
 """From a data set's name to a partition on disk: the fitting one that is there, or a new one."""
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from zlib import crc32
 
 import numpy as np
@@ -14,8 +15,9 @@ from unilaunch.errors import InputError, RefusedTogetherError
 from unilaunch.model import Session
 from unilaunch.output.log import Log
 from unilaunch_gcn.datasets import data_folder, open_dataset
+from unilaunch_gcn.graph import Graph
 from unilaunch_gcn.part_store import fingerprint, load_part, part_dir, write_parts
-from unilaunch_gcn.partition import Part, assign, halo_size, order_nodes, split_parts
+from unilaunch_gcn.partition import Adjacency, Part, assign, halo_size, order_nodes, slice_nodes, split_parts
 from unilaunch_gcn.spec import PartitionSpec
 
 
@@ -41,7 +43,8 @@ def prepare(options: PartitionSpec, num_parts: int, log: Log) -> Partition:
     dataset = open_dataset(
         options.dataset, options.data_dir, options.mirror, options.split_seed, options.normalize_features
     )
-    print_ = fingerprint({**dataset.identity, "num_parts": num_parts, "balance": options.balance})
+    cut = {"num_parts": num_parts, "balance": options.balance, "parallel": options.parallel}
+    print_ = fingerprint({**dataset.identity, **cut})
     root = options.partition_dir or data_folder(options.data_dir) / "partitions"
     folder = root / f"{Path(dataset.name).stem}-{num_parts}-{print_[:12]}"
     if part_dir(folder, num_parts - 1).exists():
@@ -51,14 +54,35 @@ def prepare(options: PartitionSpec, num_parts: int, log: Log) -> Partition:
     log.say(f"reading {dataset.name}")
     graph = dataset.load()
     log.say(f"{dataset.name}: {graph.num_nodes:,} nodes, {len(graph.indices) // 2:,} edges")
-    log.say(f"cutting it into {num_parts} parts")
-    owner = assign(graph, num_parts, options.balance)
-    halo = halo_size(graph, owner, num_parts)
-    write_parts(folder, dataset.name, print_, split_parts(graph, order_nodes(graph, owner, num_parts)))
-    seconds = time.perf_counter() - begin
-    share = halo / graph.num_nodes
-    log.say(f"partition: {num_parts} parts, halo {halo:,} ({share:.1%} of the nodes), {seconds:.1f} s: {folder}")
+    divided = _divide(graph, num_parts, options, log)
+    write_parts(folder, dataset.name, print_, divided.parts, divided.adjacency)
+    log.say(f"partition: {num_parts} parts, {divided.said}, {time.perf_counter() - begin:.1f} s: {folder}")
     return Partition(folder, print_)
+
+
+class _Divided(NamedTuple):
+    said: str
+    parts: Iterator[Part]
+    adjacency: Adjacency | None
+
+
+def _divide(graph: Graph, num_parts: int, options: PartitionSpec, log: Log) -> _Divided:
+    """Divide the graph as the user chose."""
+    if options.parallel != "tensor":
+        log.say(f"cutting it into {num_parts} parts")
+        owner = assign(graph, num_parts, options.balance)
+        halo = halo_size(graph, owner, num_parts)
+        said = f"halo {halo:,} ({halo / graph.num_nodes:.1%} of the nodes)"
+        if options.parallel == "graph" or not sends_less_by_columns(halo, graph.num_nodes, num_parts):
+            return _Divided(said, split_parts(graph, order_nodes(graph, owner, num_parts)), None)
+        log.say(f"{said}: more than the columns' all-to-all: ranks divide columns")
+    adjacency, slices = slice_nodes(graph, num_parts)
+    return _Divided("by columns", slices, adjacency)
+
+
+def sends_less_by_columns(halo: int, num_nodes: int, num_parts: int) -> bool:
+    """Return whether two all-to-alls move fewer rows than one halo exchange, over all ranks."""
+    return halo > 2 * num_nodes * (num_parts - 1) / num_parts
 
 
 def prepare_part(options: PartitionSpec, session: Session) -> Part:
@@ -79,7 +103,7 @@ def prepare_part(options: PartitionSpec, session: Session) -> Part:
     folder, print_ = cast("tuple[str, str]", session.peers.share(place)[0])
     folder = _seen_here(folder, print_, options, session)
     with session.together("load part"):
-        part = load_part(Path(folder), world.rank, world.size, print_)
+        part = load_part(Path(folder), world.rank, world.size, print_, checks_shared=world.local_rank == 0)
     _check_fit(part, session)
     return part
 

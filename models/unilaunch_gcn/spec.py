@@ -24,6 +24,10 @@ class PartitionSpec(Spec):
     partition_dir: Path | None = Field(
         default=None, description="folder of partitions; default: partitions/ in the data folder"
     )
+    parallel: Literal["graph", "tensor", "auto"] = Field(
+        default="graph",
+        description="what ranks divide: graph: the nodes; tensor: the columns; auto: what sends fewer bytes",
+    )
     balance: Literal["nodes", "edges", "train"] = Field(default="nodes", description="what the parts have alike")
     split_seed: int = Field(default=0, ge=0, description="seed of the split of a graph file that has no masks")
     normalize_features: bool = Field(default=True, description="divide each node's features by their sum")
@@ -32,7 +36,6 @@ class PartitionSpec(Spec):
 class GcnSpec(PartitionSpec):
     """The model and its training; the defaults are those of Kipf and Welling, ICLR 2017."""
 
-    parallel: Literal["graph"] = Field(default="graph", description="what the ranks divide: the nodes of the graph")
     epochs: int = Field(default=200, ge=1, description="number of epochs, each one step on the whole graph")
     layers: int = Field(default=2, ge=1, description="number of graph convolutions")
     conv: Literal["gcn", "sage"] = Field(

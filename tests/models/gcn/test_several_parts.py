@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from graphs_by_hand import Cut, cut_graphs, dense_a_hat, make_graph
+from graphs_by_hand import Cut, cut_graphs, dense_a_hat, dense_adjacency, make_graph
 from threaded_ranks import on_every_rank
 from unilaunch.backend import Collectives
 from unilaunch_gcn.aggregation import Aggregation
@@ -20,9 +20,10 @@ from unilaunch_gcn.inputs import Inputs
 from unilaunch_gcn.layers import plan_layers
 from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.network import Network, Problem
-from unilaunch_gcn.partition import Part, order_nodes, split_parts
+from unilaunch_gcn.partition import Part, order_nodes, slice_nodes, split_parts
 from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.spec import GcnSpec
+from unilaunch_gcn.tensor_parallel import ColumnSwitch, TensorAggregation
 from unilaunch_gcn.torch_network import DeviceAggregation, TorchDeviceNetwork, TorchNetwork
 
 F64 = np.dtype(np.float64)
@@ -65,6 +66,36 @@ def test_parts_together_are_a_hat(threads: int, cut: Cut, width: int, dtype: typ
     assert [received for _, _, received in results] == [
         part.num_halo * width * np.dtype(dtype).itemsize for part in parts
     ]
+
+
+@given(cut=cut_graphs(), width=st.integers(1, 7), conv=st.sampled_from(["gcn", "sage"]))
+@settings(max_examples=60)
+def test_columns_together_are_a_hat(cut: Cut, width: int, conv: str) -> None:
+    """Divided by columns, uneven ones too: the product of any graph, its transpose, and no byte more than needed."""
+    graph, _, num_parts = cut
+    adjacency, slices = slice_nodes(graph, num_parts)
+    parts = list(slices)
+    x, y = np.random.default_rng(0).standard_normal((2, graph.num_nodes, width))
+
+    def work(rank: int, collectives: Collectives) -> tuple[Any, Any, int]:
+        part, meter = parts[rank], Meter()
+        switch = ColumnSwitch(part, adjacency, collectives, meter)
+        operator = TensorAggregation(part, adjacency, switch, 1, Setting([], 0.0, 0, F64, conv))
+        product = operator.matmat(x[part.owned])
+        return product, operator.rmatmat(y[part.owned]), meter.read()[1]
+
+    results = on_every_rank(num_parts, work)
+    if conv == "gcn":
+        dense = dense_a_hat(graph)
+    else:
+        near = dense_adjacency(graph)
+        dense = near / np.maximum(near.sum(axis=1, keepdims=True), 1)
+    np.testing.assert_allclose(_whole(parts, [product for product, _, _ in results]), dense @ x, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(_whole(parts, [back for _, back, _ in results]), dense.T @ y, rtol=0, atol=1e-12)
+    stays = sum(
+        part.num_owned * ((part.index + 1) * width // num_parts - part.index * width // num_parts) for part in parts
+    )
+    assert sum(count for _, _, count in results) == 4 * 8 * (graph.num_nodes * width - stays)
 
 
 def _problem_graph(*, sparse: bool, num_features: int = 11) -> Graph:
