@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 from zlib import crc32
@@ -15,6 +15,7 @@ from unilaunch.errors import InputError, RefusedTogetherError
 from unilaunch.model import Session
 from unilaunch.output.log import Log
 from unilaunch_gcn.datasets import data_folder, open_dataset
+from unilaunch_gcn.diffusion import Diffusion, diffuse
 from unilaunch_gcn.graph import Graph
 from unilaunch_gcn.part_store import fingerprint, load_part, part_dir, write_parts
 from unilaunch_gcn.partition import Adjacency, Part, assign, halo_size, order_nodes, slice_nodes, split_parts
@@ -44,7 +45,8 @@ def prepare(options: PartitionSpec, num_parts: int, log: Log) -> Partition:
         options.dataset, options.data_dir, options.mirror, options.split_seed, options.normalize_features
     )
     cut = {"num_parts": num_parts, "balance": options.balance, "parallel": options.parallel}
-    print_ = fingerprint({**dataset.identity, **cut})
+    how = Diffusion(options.gdc_alpha, options.gdc_top_k, options.gdc_threshold) if options.use_gdc else None
+    print_ = fingerprint({**dataset.identity, **cut, **({"gdc": asdict(how)} if how else {})})
     root = options.partition_dir or data_folder(options.data_dir) / "partitions"
     folder = root / f"{Path(dataset.name).stem}-{num_parts}-{print_[:12]}"
     if part_dir(folder, num_parts - 1).exists():
@@ -54,6 +56,10 @@ def prepare(options: PartitionSpec, num_parts: int, log: Log) -> Partition:
     log.say(f"reading {dataset.name}")
     graph = dataset.load()
     log.say(f"{dataset.name}: {graph.num_nodes:,} nodes, {len(graph.indices) // 2:,} edges")
+    if how:
+        log.say("diffusing it")
+        graph = diffuse(graph, how)
+        log.say(f"diffused: {len(graph.indices) // 2:,} edges")
     divided = _divide(graph, num_parts, options, log)
     write_parts(folder, dataset.name, print_, divided.parts, divided.adjacency)
     log.say(f"partition: {num_parts} parts, {divided.said}, {time.perf_counter() - begin:.1f} s: {folder}")

@@ -29,6 +29,10 @@ class PartitionSpec(Spec):
         description="what ranks divide: graph: the nodes; tensor: the columns; auto: what sends fewer bytes",
     )
     balance: Literal["nodes", "edges", "train"] = Field(default="nodes", description="what the parts have alike")
+    use_gdc: bool = Field(default=False, description="diffuse the graph first: its edges become PageRank's")
+    gdc_alpha: float = Field(default=0.05, gt=0, lt=1, description="PageRank's probability of going back")
+    gdc_top_k: int = Field(default=128, ge=1, description="edges that each node keeps of it, the strongest")
+    gdc_threshold: float | None = Field(default=None, gt=0, description="keep all edges from this strength on instead")
     split_seed: int = Field(default=0, ge=0, description="seed of the split of a graph file that has no masks")
     normalize_features: bool = Field(default=True, description="divide each node's features by their sum")
 

@@ -10,7 +10,9 @@ from jobs.mpirun import Launcher, alone
 OPTIONS = ["--epochs", "12", "--precision", "float64", "--data-dir", "data", "--hidden", "7", "--layers", "3"]
 
 
-@pytest.mark.parametrize("options", [[], ["--conv", "sage", "--bias", "--layer-norm", "--dropout", "0"]])
+@pytest.mark.parametrize("options", [
+    ["--use-gdc"], ["--conv", "sage", "--bias", "--layer-norm", "--dropout", "0"],
+])  # fmt: skip
 def test_columns_give_the_curve_of_nodes(openmpi5: Launcher, backend: str, options: list[str], tmp_path: Path) -> None:
     """Three ranks, seven hidden columns and seven classes: nothing divides evenly, and the loss is the same."""
     one = alone(["-m", "unilaunch", "run", *OPTIONS, *options, "--backend", backend], tmp_path).check()

@@ -1,0 +1,147 @@
+"""Graph diffusion: against the dense formula, and what it is for."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from graphs_by_hand import cut_graphs, dense_adjacency, make_graph
+from threaded_ranks import on_every_rank
+from unilaunch.backend import Collectives
+from unilaunch.rank.alone import Alone
+from unilaunch_gcn import diffusion
+from unilaunch_gcn.aggregation import Aggregation
+from unilaunch_gcn.datasets import open_dataset
+from unilaunch_gcn.datasets.split import draw_split
+from unilaunch_gcn.diffusion import Diffusion, diffuse
+from unilaunch_gcn.graph import Graph
+from unilaunch_gcn.halo import HaloExchange
+from unilaunch_gcn.inputs import Inputs
+from unilaunch_gcn.layers import count_decayed, plan_layers
+from unilaunch_gcn.meter import Meter
+from unilaunch_gcn.network import Problem
+from unilaunch_gcn.optimizer import Adam
+from unilaunch_gcn.partition import order_nodes, split_parts
+from unilaunch_gcn.setting import Setting
+from unilaunch_gcn.spec import GcnSpec
+from unilaunch_gcn.torch_network import TorchNetwork
+
+F64 = np.dtype(np.float64)
+
+
+def _dense(graph: Graph, alpha: float) -> NDArray[np.float64]:
+    """Return S by its series, until nothing is added."""
+    adjacency = dense_adjacency(graph) + np.eye(graph.num_nodes)
+    scale = adjacency.sum(axis=1) ** -0.5
+    step, total = scale[:, None] * adjacency * scale, np.zeros_like(adjacency)
+    term = alpha * np.eye(graph.num_nodes)
+    while np.abs(term).max() > 1e-17:
+        total += term
+        term = (1 - alpha) * (term @ step)
+    return total
+
+
+def _weights(graph: Graph) -> NDArray[np.float64]:
+    assert graph.loops is not None
+    return np.asarray(graph.adjacency().toarray() + np.diag(graph.loops), np.float64)
+
+
+@given(cut_graphs(), st.floats(0.1, 0.9))
+@settings(max_examples=40)
+def test_all_edges_of_a_small_graph_are_the_series(cut: tuple[Graph, NDArray[np.int64], int], alpha: float) -> None:
+    graph, _, _ = cut
+    diffused = diffuse(graph, Diffusion(alpha, graph.num_nodes, None))
+    np.testing.assert_allclose(_weights(diffused), _dense(graph, alpha), rtol=1e-6, atol=1e-9)
+
+
+def _communities() -> Graph:
+    draw = np.random.default_rng(0)
+    ends = [(int(a), int(b)) for a, b in draw.integers(0, 60, (150, 2))]
+    return make_graph(120, [*ends, *((a + 60, b + 60) for a, b in ends), (3, 70)])
+
+
+def test_the_strongest_edges_are_kept() -> None:
+    """As many of each row, or those above a threshold; the mean with the transpose is symmetric."""
+    graph = _communities()
+    dense = _dense(graph, 0.2)
+    kept = np.where(dense >= np.sort(dense, axis=1)[:, [-5]], dense, 0)
+    np.testing.assert_allclose(_weights(diffuse(graph, Diffusion(0.2, 5, None))), (kept + kept.T) / 2, atol=1e-7)
+    above = np.where(dense >= 0.01, dense, 0)
+    np.testing.assert_allclose(_weights(diffuse(graph, Diffusion(0.2, 5, 0.01))), above, atol=1e-7)
+
+
+def test_a_large_graph_is_diffused_by_pushes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never too much, and short by the residual at most."""
+    graph = _communities()
+    monkeypatch.setattr(diffusion, "EXACT", 10)
+    monkeypatch.setattr(diffusion, "_BATCH", 50)
+    pushed, exact = _weights(diffuse(graph, Diffusion(0.2, 120, None))), _dense(graph, 0.2)
+    root = (graph.degrees + 1) ** 0.5
+    assert (pushed <= exact + 1e-7).all()
+    assert (exact - pushed <= diffusion.RESIDUAL * root[:, None] * root * 1.01 + 1e-7).all()
+
+
+def test_weighted_parts_are_the_weighted_graph() -> None:
+    """Weights and loops go with their nodes and edges into the parts."""
+    graph = diffuse(_communities(), Diffusion(0.1, 6, None))
+    parts = list(split_parts(graph, order_nodes(graph, np.arange(120) * 7 % 3, 3)))
+    x = np.random.default_rng(1).standard_normal((120, 4))
+
+    def work(rank: int, collectives: Collectives) -> NDArray[np.float64]:
+        halo = HaloExchange(parts[rank], collectives, Meter())
+        operator = Aggregation(parts[rank], halo, 1, Setting([], 0.0, 0, F64))
+        return np.asarray(operator.matmat(x[parts[rank].owned]))
+
+    whole = np.empty_like(x)
+    for part, own in zip(parts, on_every_rank(3, work), strict=True):
+        whole[part.owned] = own
+    weights = _weights(graph)
+    scale = weights.sum(axis=1) ** -0.5
+    np.testing.assert_allclose(whole, scale[:, None] * weights * scale @ x, rtol=0, atol=1e-6)
+
+
+def _largest_component(graph: Graph) -> Graph:
+    _, component = sp.csgraph.connected_components(graph.adjacency(), directed=False)
+    kept = np.flatnonzero(component == np.bincount(component).argmax())
+    inside = graph.adjacency()[kept][:, kept].tocsr()
+    return Graph(
+        inside.indptr.astype(np.int64), inside.indices, graph.features[kept], graph.labels[kept], graph.split[kept], 7
+    )
+
+
+def _test_accuracy(graph: Graph, seed: int) -> float:
+    """Train 200 epochs on one part; return the share of right answers on the test nodes."""
+    part = next(split_parts(graph, order_nodes(graph, np.zeros(graph.num_nodes, np.int64), 1)))
+    layers = plan_layers(GcnSpec(hidden=64), graph.num_features, 7)
+    setting = Setting(layers, 0.5, seed, np.dtype(np.float32))
+    aggregate = Aggregation(part, HaloExchange(part, Alone(), Meter()), 1, setting)
+    network = TorchNetwork(Problem(setting, part, aggregate, Inputs(setting, part, aggregate)))
+    adam = Adam(network.flat, network.flat * 0.0, 0.01, 5e-4, count_decayed(layers))
+    for epoch in range(200):
+        adam.step(network.gradient(epoch)[1:])
+    return float(network.evaluate()[2] / part.split_sizes[2])
+
+
+def test_it_makes_cora_more_accurate(shared_datasets: Path) -> None:
+    """The paper's set-up: largest component, 20 training nodes a class drawn anew, 64 hidden, alpha 0.05, top 128.
+
+    Reached over ten draws, the same for both: 81.1 % without and 81.9 % with diffusion; the gain is 0.8 points, with a
+    standard error of 0.35. (The paper, over 100 draws and tuned: 81.7 % and 83.5 %.)
+    """
+    graph = _largest_component(open_dataset("cora", shared_datasets, None, 0, normalize_features=True).load())
+    diffused = diffuse(graph, Diffusion(0.05, 128, None))
+    gains = []
+    for seed in range(10):
+        split = draw_split(graph.labels, seed)
+        with_it, without = (
+            _test_accuracy(type(graph)(
+                g.indptr, g.indices, g.features, g.labels, split, 7, g.weights, g.loops
+            ), seed)
+            for g in (diffused, graph)
+        )  # fmt: skip
+        gains.append(with_it - without)
+    assert np.mean(gains) > 0.004
