@@ -13,8 +13,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from unilaunch_gcn.approximate_halo import SampledHalo
 from unilaunch_gcn.arrays import FloatType, Rows
-from unilaunch_gcn.halo import HaloExchange
+from unilaunch_gcn.halo import Halo
 from unilaunch_gcn.normalization import Scales, node_scales
 from unilaunch_gcn.partition import Part
 from unilaunch_gcn.setting import Setting
@@ -33,6 +34,13 @@ class LinearOperator(Protocol):
         """Return operator.T @ rows."""
 
 
+class Aggregator(LinearOperator, Protocol):
+    """The operator that ranks apply together."""
+
+    def start_epoch(self, epoch: int | None) -> None:
+        """Note that an epoch begins, or an evaluation (None)."""
+
+
 class Aggregation:
     """A_hat of the whole graph: each rank passes its owned rows and gets its owned rows of the product.
 
@@ -41,12 +49,12 @@ class Aggregation:
 
     Args:
         part: This rank's part.
-        halo: Its exchange.
+        halo: The way to its halo rows.
         threads: Threads that share the product's rows.
         setting: What is trained.
     """
 
-    def __init__(self, part: Part, halo: HaloExchange, threads: int, setting: Setting) -> None:
+    def __init__(self, part: Part, halo: Halo, threads: int, setting: Setting) -> None:
         dtype = setting.dtype
         self.halo = halo
         self.scales = Columns.of(node_scales(setting.conv, part.strengths, part.loops), dtype)
@@ -54,25 +62,25 @@ class Aggregation:
         self.remote = RowBlocks(part.halo_indptr, part.halo_indices, part.halo_weights, part.num_halo, dtype)
         self.pool = ThreadPoolExecutor(threads) if threads > 1 else None
 
+    def start_epoch(self, epoch: int | None) -> None:
+        """Note that an epoch begins, or an evaluation (None)."""
+        self.halo.start_epoch(epoch)
+
     def matmat(self, rows: Rows) -> Rows:
         """Return the owned rows of A_hat @ H; all ranks must call it. (num_owned, width)"""
         return self._multiply(rows, self.scales)
 
     def rmatmat(self, rows: Rows) -> Rows:
         """Return the owned rows of A_hat.T @ G; all ranks must call it. (num_owned, width)"""
+        if isinstance(self.halo, SampledHalo):
+            return self._give_back(self.halo, rows, self.scales.transposed)
         return self._multiply(rows, self.scales.transposed)
 
     def _multiply(self, rows: Rows, scales: "Columns") -> Rows:
         scaled = np.ascontiguousarray(rows if scales.right is None else rows * scales.right)
         arriving = self.halo.begin(scaled)
-        product = np.empty_like(scaled)
-
-        def multiply_owned(block: Block) -> None:
-            span = block.span
-            own = block.matrix @ scaled
-            if scales.loops is not None:
-                own += scaled[span] * scales.loops[span]
-            product[span] = own if scales.left is None else own * scales.left[span]
+        product = self._multiply_owned(scaled, scales, arriving.progress)
+        halo_rows = arriving.wait()
 
         def multiply_halo(block: Block) -> None:
             span = block.span
@@ -81,9 +89,29 @@ class Aggregation:
                 remote *= scales.left[span]
             product[span] += remote
 
-        each(self.pool, self.owned.blocks, multiply_owned, arriving.progress)
-        halo_rows = arriving.wait()
         each(self.pool, self.remote.filled, multiply_halo, lambda: None)
+        return product
+
+    def _give_back(self, halo: SampledHalo, rows: Rows, scales: "Columns") -> Rows:
+        """Return the exact transpose of a sampled product: sums for the sampled halo rows go back to their owners."""
+        scaled = np.ascontiguousarray(rows if scales.right is None else rows * scales.right)
+        arriving = halo.give_back(scaled)
+        product = self._multiply_owned(scaled, scales, arriving.progress)
+        for owned, sums in arriving.wait():
+            product[owned] += sums if scales.left is None else sums * scales.left[owned]
+        return product
+
+    def _multiply_owned(self, scaled: Rows, scales: "Columns", between: Callable[[], None]) -> Rows:
+        product = np.empty_like(scaled)
+
+        def multiply(block: Block) -> None:
+            span = block.span
+            own = block.matrix @ scaled
+            if scales.loops is not None:
+                own += scaled[span] * scales.loops[span]
+            product[span] = own if scales.left is None else own * scales.left[span]
+
+        each(self.pool, self.owned.blocks, multiply, between)
         return product
 
 

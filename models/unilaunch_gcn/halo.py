@@ -1,13 +1,38 @@
 """The halo exchange: each part gets the rows of its remote neighbours from their owners, and nothing else."""
 
-from typing import Any
+from typing import Any, Protocol
 
-import numpy as np
+from numpy.typing import NDArray
 
 from unilaunch.backend import Collectives, Exchange
 from unilaunch_gcn.arrays import Rows
 from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.partition import Part
+from unilaunch_gcn.wire import Wire
+
+
+class Arriving(Protocol):
+    """Halo rows on their way."""
+
+    def progress(self) -> None:
+        """Let the rows come nearer; called between pieces of other work."""
+
+    def wait(self) -> Rows:
+        """Return the halo rows, in the order of `Part.halo`; valid until the next exchange. (num_halo, width)"""
+
+
+class Halo(Protocol):
+    """A way to the halo rows."""
+
+    def start_epoch(self, epoch: int | None) -> None:
+        """Note that an epoch begins, or, with None, that what comes must be exact: an evaluation."""
+
+    def begin(self, rows: Rows) -> Arriving:
+        """Start to send the owned rows that others need.
+
+        Args:
+            rows: All owned rows. (num_owned, width)
+        """
 
 
 class HaloExchange:
@@ -17,52 +42,64 @@ class HaloExchange:
         part: The part: which rows go where.
         collectives: The way to the other parts.
         meter: Counts the bytes that arrive, and the time spent waiting.
+        wire: What the rows are on their way.
     """
 
-    def __init__(self, part: Part, collectives: Collectives, meter: Meter) -> None:
+    def __init__(self, part: Part, collectives: Collectives, meter: Meter, wire: Wire) -> None:
         self.collectives = collectives
         self.meter = meter
+        self.wire = wire
         self.send_rows = part.send_rows
         self.send_counts = part.send_counts.tolist()
         self.receive_counts = part.halo_counts.tolist()
-        self.buffers: dict[tuple[int, Any], tuple[Rows, Rows]] = {}
+        self.buffers: dict[tuple[int, Any], tuple[NDArray[Any], NDArray[Any]]] = {}
 
-    def begin(self, rows: Rows) -> "Arriving":
-        """Start to send the owned rows that others need.
+    def start_epoch(self, epoch: int | None) -> None:
+        """Do nothing: every exchange is like the other."""
 
-        Args:
-            rows: All owned rows. (num_owned, width)
-        """
-        sent, received = self._buffers(rows.shape[1], rows.dtype)
-        np.take(rows, self.send_rows, axis=0, out=sent, mode="clip")  # clip: without it, take makes a copy first
+    def begin(self, rows: Rows) -> "Travelling":
+        """Start to send the owned rows that others need. (num_owned, width)"""
+        return self.send(rows, *self._buffers(rows.shape[1], rows.dtype))
+
+    def send(self, rows: Rows, sent: NDArray[Any], received: NDArray[Any]) -> "Travelling":
+        """The same with buffers of the caller's own, as `new_buffers` makes them."""
+        self.wire.pack(rows, self.send_rows, sent)
         with self.meter.communication():
             exchange = self.collectives.exchange(sent, self.send_counts, received, self.receive_counts)
         self.meter.received(received.nbytes)
-        return Arriving(exchange, received, self.meter)
+        return Travelling(exchange, received, rows, self)
 
-    def _buffers(self, width: int, dtype: Any) -> tuple[Rows, Rows]:
+    def new_buffers(self, width: int, dtype: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return a buffer to send from, and one to receive into."""
+        return (
+            self.wire.buffer(len(self.send_rows), width, dtype),
+            self.wire.buffer(sum(self.receive_counts), width, dtype),
+        )
+
+    def _buffers(self, width: int, dtype: Any) -> tuple[NDArray[Any], NDArray[Any]]:
         key = (width, dtype)
         if key not in self.buffers:
-            sent, received = len(self.send_rows), sum(self.receive_counts)
-            self.buffers[key] = (np.empty((sent, width), dtype), np.empty((received, width), dtype))
+            self.buffers[key] = self.new_buffers(width, dtype)
         return self.buffers[key]
 
 
-class Arriving:
-    """Halo rows on their way."""
+class Travelling:
+    """Halo rows of this epoch on their way."""
 
-    def __init__(self, exchange: Exchange, received: Rows, meter: Meter) -> None:
-        self.exchange = exchange
-        self.received = received
-        self.meter = meter
+    def __init__(self, exchange: Exchange, received: NDArray[Any], rows: Rows, halo: HaloExchange) -> None:
+        self.exchange, self.received, self.halo = exchange, received, halo
+        self.width, self.dtype = rows.shape[1], rows.dtype
+        self.arrived: Rows | None = None
 
     def progress(self) -> None:
         """Let the rows come nearer; called between pieces of other work."""
-        with self.meter.communication():
+        with self.halo.meter.communication():
             self.exchange.progress()
 
     def wait(self) -> Rows:
         """Return the halo rows, in the order of `Part.halo`; valid until the next exchange. (num_halo, width)"""
-        with self.meter.communication():
-            self.exchange.wait()
-        return self.received
+        if self.arrived is None:
+            with self.halo.meter.communication():
+                self.exchange.wait()
+            self.arrived = self.halo.wire.unpack(self.received, self.width, self.dtype)
+        return self.arrived

@@ -3,7 +3,7 @@
 import numpy as np
 import scipy.sparse as sp
 
-from unilaunch_gcn.aggregation import DenseFeatures, LinearOperator, SparseFeatures
+from unilaunch_gcn.aggregation import Aggregator, DenseFeatures, LinearOperator, SparseFeatures
 from unilaunch_gcn.arrays import Floats
 from unilaunch_gcn.dropout import entry_mask, fill_mask, stream_keys
 from unilaunch_gcn.partition import Part
@@ -22,7 +22,7 @@ class Inputs:
         aggregate: A_hat.
     """
 
-    def __init__(self, setting: Setting, part: Part, aggregate: LinearOperator) -> None:
+    def __init__(self, setting: Setting, part: Part, aggregate: Aggregator) -> None:
         features = part.features.astype(setting.dtype, copy=False)
         self.setting, self.nodes, self.aggregate = setting, part.owned, aggregate
         self.order = setting.layers[0].order
@@ -40,6 +40,7 @@ class Inputs:
         Returns:
             What *weight* is, in the layer's order, and what *self_weight* is: X.
         """
+        self.aggregate.start_epoch(epoch)
         dropped = epoch is not None and self.setting.dropout
         own = self._dropped(self.features, epoch) if epoch is not None and dropped else self.features
         weighted = own if self.aggregated is None else self.aggregated

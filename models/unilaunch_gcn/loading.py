@@ -1,16 +1,20 @@
 """From a part to this backend's network: the one place that knows which network belongs to which backend."""
 
+import numpy as np
+
 from unilaunch.backend import Collectives, Placement
 from unilaunch.errors import SpecError
 from unilaunch.model import Framework
-from unilaunch_gcn.aggregation import Aggregation, LinearOperator
-from unilaunch_gcn.halo import HaloExchange
+from unilaunch_gcn.aggregation import Aggregation, Aggregator
+from unilaunch_gcn.approximate_halo import RoughHalo, SampledHalo, StaleHalo
+from unilaunch_gcn.halo import Halo, HaloExchange
 from unilaunch_gcn.inputs import Inputs
 from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.network import Network, Problem
 from unilaunch_gcn.partition import Part
 from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.tensor_parallel import ColumnSwitch, TensorAggregation
+from unilaunch_gcn.wire import Exact, Int8
 
 
 def load_network(framework: Framework, placement: Placement, setting: Setting, part: Part, meter: Meter) -> Network:
@@ -19,8 +23,8 @@ def load_network(framework: Framework, placement: Placement, setting: Setting, p
     Raises:
         SpecError: The framework has no GCN on this device.
     """
-    if part.adjacency and placement.device != "cpu":
-        raise SpecError(f"--parallel tensor --device {placement.device}: ranks divide columns on cpu only so far")
+    if placement.device != "cpu":
+        _refuse_on_devices(placement.device, setting, part)
     backend, collectives = framework.backend.name, framework.collectives
     if backend == "torch":
         from unilaunch_gcn import torch_network
@@ -40,12 +44,34 @@ def load_network(framework: Framework, placement: Placement, setting: Setting, p
     )
 
 
+def _refuse_on_devices(device: str, setting: Setting, part: Part) -> None:
+    if part.adjacency:
+        raise SpecError(f"--parallel tensor --device {device}: ranks divide columns on cpu only so far")
+    if setting.halo != "exact":
+        raise SpecError(
+            f"--halo {setting.halo} --device {device}: on a device the halo is exact; expected --halo exact"
+        )
+
+
+def make_halo(setting: Setting, part: Part, collectives: Collectives, meter: Meter) -> Halo:
+    """Return the way to the halo rows that the user chose."""
+    if setting.halo == "stale":
+        return StaleHalo(part, collectives, meter)
+    if setting.halo.startswith("sample:"):
+        return SampledHalo(part, collectives, meter, float(setting.halo.partition(":")[2]), setting)
+    exact = HaloExchange(part, collectives, meter, Exact())
+    if setting.halo == "int8":
+        draw = np.random.Generator(np.random.Philox(key=setting.seed, counter=[0, 0, 1, part.index]))
+        return RoughHalo(exact, HaloExchange(part, collectives, meter, Int8(draw)))
+    return exact
+
+
 def host_problem(collectives: Collectives, threads: int, setting: Setting, part: Part, meter: Meter) -> Problem:
     """Return the operators on host arrays that both frameworks share."""
-    aggregate: LinearOperator
+    aggregate: Aggregator
     if part.adjacency:
         switch = ColumnSwitch(part, part.adjacency, collectives, meter)
         aggregate = TensorAggregation(part, part.adjacency, switch, threads, setting)
     else:
-        aggregate = Aggregation(part, HaloExchange(part, collectives, meter), threads, setting)
+        aggregate = Aggregation(part, make_halo(setting, part, collectives, meter), threads, setting)
     return Problem(setting, part, aggregate, Inputs(setting, part, aggregate))

@@ -28,6 +28,11 @@ class GcnModel(Model):
                 f"one part; start {options.num_parts} ranks (mpirun -n {options.num_parts}), or leave --num-parts out"
             )
 
+        if options.halo != "exact" and options.parallel != "graph":
+            raise SpecError(
+                f"--halo {options.halo} --parallel {options.parallel}: ranks that divide columns have no halo"
+            )
+
     @override
     def prepare(self, options: GcnSpec, session: Session) -> "Part":
         from unilaunch_gcn.preparation import prepare_part

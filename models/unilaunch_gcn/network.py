@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unilaunch_gcn.aggregation import LinearOperator
+from unilaunch_gcn.aggregation import Aggregator
 from unilaunch_gcn.arrays import Floats
 from unilaunch_gcn.dropout import fill_mask, stream_keys
 from unilaunch_gcn.graph import TEST, TRAIN, VAL
@@ -54,7 +54,7 @@ class Problem:
 
     setting: Setting
     part: Part
-    aggregate: LinearOperator
+    aggregate: Aggregator
     inputs: Inputs
 
     def mask(self, epoch: int, depth: int) -> Floats:

@@ -17,6 +17,7 @@ class Setting:
         seed: Seed of dropout and weights.
         dtype: Type of weights and features.
         conv: "gcn" or "sage".
+        halo: "exact", "stale", "int8" or "sample:P".
     """
 
     layers: Sequence[Layer]
@@ -24,3 +25,4 @@ class Setting:
     seed: int
     dtype: FloatType
     conv: str = "gcn"
+    halo: str = "exact"

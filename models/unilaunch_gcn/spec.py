@@ -54,6 +54,11 @@ class GcnSpec(PartitionSpec):
     dropout: float = Field(default=0.5, ge=0, lt=1, description="dropout of the input and of the hidden layers")
     lr: float = Field(default=0.01, gt=0, description="Adam's step size")
     weight_decay: float = Field(default=5e-4, ge=0, description="L2 factor of the first layer's weights")
+    halo: str = Field(
+        default="exact",
+        pattern=r"^(exact|stale|int8|sample:(0?\.\d+|1(\.0*)?))$",
+        description="exact; or, not exact: sample:P of the halo rows, stale rows of the last epoch, or rows in int8",
+    )
     eval_every: int = Field(default=10, ge=1, description="epochs between two evaluations")
     patience: int | None = Field(
         default=None, ge=1, description="end after so many evaluations without a lower validation loss; default: never"

@@ -38,6 +38,9 @@ class TensorAggregation:
         self.whole = RowBlocks(adjacency.indptr, adjacency.indices, adjacency.weights, part.num_nodes, dtype)
         self.pool = ThreadPoolExecutor(threads) if threads > 1 else None
 
+    def start_epoch(self, epoch: int | None) -> None:
+        """Do nothing: what travels is exact in every epoch."""
+
     def matmat(self, rows: Rows) -> Rows:
         """Return the owned rows of A_hat @ H; all ranks must call it. (num_owned, width)"""
         return self._multiply(rows, self.scales)

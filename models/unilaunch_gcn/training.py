@@ -70,7 +70,9 @@ class Training:
     def start(cls, options: GcnSpec, part: Part, session: Session, framework: Framework) -> "Training":
         """Build the network and its optimiser; all ranks must call it."""
         layers = plan_layers(options, part.num_features, part.num_classes)
-        setting = Setting(layers, options.dropout, session.seed, np.dtype(options.precision), options.conv)
+        setting = Setting(
+            layers, options.dropout, session.seed, np.dtype(options.precision), options.conv, options.halo
+        )
         trace = Trace(session.world.rank, session.world.host, kept=options.trace)
         meter = Meter(trace)
         with session.together("build network"), trace.span("build network"):

@@ -27,6 +27,7 @@ from unilaunch_gcn.partition import Part, order_nodes, split_parts
 from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.torch_network import TorchDeviceNetwork, TorchNetwork
+from unilaunch_gcn.wire import Exact
 
 F64 = np.dtype(np.float64)
 SHAPES: dict[str, dict[str, Any]] = {
@@ -58,7 +59,7 @@ def _part(*, sparse: bool) -> Part:
 
 
 def _networks(part: Part, setting: Setting) -> list[Network]:
-    aggregate = Aggregation(part, HaloExchange(part, Alone(), Meter()), 1, setting)
+    aggregate = Aggregation(part, HaloExchange(part, Alone(), Meter(), Exact()), 1, setting)
     problem = Problem(setting, part, aggregate, Inputs(setting, part, aggregate))
     return [
         TorchNetwork(problem),

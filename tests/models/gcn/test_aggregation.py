@@ -20,6 +20,7 @@ from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.partition import Part, order_nodes, split_parts
 from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.spec import GcnSpec
+from unilaunch_gcn.wire import Exact
 
 F64 = np.dtype(np.float64)
 
@@ -29,7 +30,7 @@ def _part(graph: Graph) -> Part:
 
 
 def _aggregation(part: Part, threads: int = 1, dtype: np.dtype[Any] = F64) -> Aggregation:
-    return Aggregation(part, HaloExchange(part, Alone(), Meter()), threads, Setting([], 0.0, 0, dtype))
+    return Aggregation(part, HaloExchange(part, Alone(), Meter(), Exact()), threads, Setting([], 0.0, 0, dtype))
 
 
 def _random_graph(num_nodes: int, num_edges: int) -> Graph:

@@ -29,6 +29,7 @@ from unilaunch_gcn.partition import order_nodes, split_parts
 from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.torch_network import TorchNetwork
+from unilaunch_gcn.wire import Exact
 
 F64 = np.dtype(np.float64)
 
@@ -92,7 +93,7 @@ def test_weighted_parts_are_the_weighted_graph() -> None:
     x = np.random.default_rng(1).standard_normal((120, 4))
 
     def work(rank: int, collectives: Collectives) -> NDArray[np.float64]:
-        halo = HaloExchange(parts[rank], collectives, Meter())
+        halo = HaloExchange(parts[rank], collectives, Meter(), Exact())
         operator = Aggregation(parts[rank], halo, 1, Setting([], 0.0, 0, F64))
         return np.asarray(operator.matmat(x[parts[rank].owned]))
 
@@ -118,7 +119,7 @@ def _test_accuracy(graph: Graph, seed: int) -> float:
     part = next(split_parts(graph, order_nodes(graph, np.zeros(graph.num_nodes, np.int64), 1)))
     layers = plan_layers(GcnSpec(hidden=64), graph.num_features, 7)
     setting = Setting(layers, 0.5, seed, np.dtype(np.float32))
-    aggregate = Aggregation(part, HaloExchange(part, Alone(), Meter()), 1, setting)
+    aggregate = Aggregation(part, HaloExchange(part, Alone(), Meter(), Exact()), 1, setting)
     network = TorchNetwork(Problem(setting, part, aggregate, Inputs(setting, part, aggregate)))
     adam = Adam(network.flat, network.flat * 0.0, 0.01, 5e-4, count_decayed(layers))
     for epoch in range(200):

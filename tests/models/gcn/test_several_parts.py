@@ -25,6 +25,7 @@ from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.tensor_parallel import ColumnSwitch, TensorAggregation
 from unilaunch_gcn.torch_network import DeviceAggregation, TorchDeviceNetwork, TorchNetwork
+from unilaunch_gcn.wire import Exact
 
 F64 = np.dtype(np.float64)
 
@@ -53,7 +54,7 @@ def test_parts_together_are_a_hat(threads: int, cut: Cut, width: int, dtype: typ
     def work(rank: int, collectives: Collectives) -> tuple[Any, Any, int]:
         part, meter = parts[rank], Meter()
         operator = Aggregation(
-            part, HaloExchange(part, collectives, meter), threads, Setting([], 0.0, 0, np.dtype(dtype))
+            part, HaloExchange(part, collectives, meter, Exact()), threads, Setting([], 0.0, 0, np.dtype(dtype))
         )
         product = operator.matmat(x[part.owned])
         received = meter.read()[1]
@@ -116,7 +117,7 @@ def test_sparse_features_are_aggregated_once_in_blocks_of_columns() -> None:
 
     def work(rank: int, collectives: Collectives) -> tuple[sp.csr_array, int]:
         meter = Meter()
-        aggregate = Aggregation(parts[rank], HaloExchange(parts[rank], collectives, meter), 1, setting)
+        aggregate = Aggregation(parts[rank], HaloExchange(parts[rank], collectives, meter, Exact()), 1, setting)
         features = Inputs(setting, parts[rank], aggregate).aggregated
         assert isinstance(features, sp.csr_array)
         return features, meter.read()[1]
@@ -159,7 +160,7 @@ def test_gradients_do_not_depend_on_the_parts(options: dict[str, Any], sparse: b
     def network(part: Part, collectives: Collectives, meter: Meter) -> Network:
         if kind == "device":
             return TorchDeviceNetwork(setting, part, collectives, meter, "cpu")
-        aggregate = Aggregation(part, HaloExchange(part, collectives, meter), 1, setting)
+        aggregate = Aggregation(part, HaloExchange(part, collectives, meter, Exact()), 1, setting)
         return TorchNetwork(Problem(setting, part, aggregate, Inputs(setting, part, aggregate)))
 
     def train(owner: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:

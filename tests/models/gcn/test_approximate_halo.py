@@ -1,0 +1,150 @@
+"""Exchanges that are not exact: right in the mean, or late, and as many bytes as they say."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from graphs_by_hand import dense_a_hat, make_graph
+from threaded_ranks import on_every_rank
+from unilaunch.backend import Collectives
+from unilaunch_gcn.aggregation import Aggregation
+from unilaunch_gcn.graph import Graph
+from unilaunch_gcn.loading import make_halo
+from unilaunch_gcn.meter import Meter
+from unilaunch_gcn.partition import Part, order_nodes, split_parts
+from unilaunch_gcn.setting import Setting
+from unilaunch_gcn.wire import BFloat16, Int8, to_bfloat16
+
+NODES, WIDTH = 60, 5
+F64 = np.dtype(np.float64)
+Matrix = NDArray[np.float64]
+
+
+def _graph() -> Graph:
+    return make_graph(NODES, [(int(a), int(b)) for a, b in np.random.default_rng(3).integers(0, NODES, (200, 2))])
+
+
+def _parts() -> list[Part]:
+    return list(split_parts(_graph(), order_nodes(_graph(), np.arange(NODES) % 3, 3)))
+
+
+def _products(halo: str, epochs: list[int | None], x: list[Matrix], *, transposed: bool = False) -> list[Matrix]:
+    """Return each epoch's product of the whole graph, in which two exchanges are done, and the first one counts."""
+    parts = _parts()
+
+    def work(rank: int, collectives: Collectives) -> list[Matrix]:
+        part, setting, products = parts[rank], Setting([], 0.0, 1, F64, "gcn", halo), []
+        operator = Aggregation(part, make_halo(setting, part, collectives, Meter()), 1, setting)
+        for epoch, rows in zip(epochs, x, strict=True):
+            operator.start_epoch(epoch)
+            multiply = operator.rmatmat if transposed else operator.matmat
+            products.append(np.array(multiply(rows[part.owned])))
+            multiply(rows[part.owned] * 0)
+        operator.start_epoch(None)
+        return products
+
+    results = on_every_rank(3, work)
+    found = []
+    for number in range(len(epochs)):
+        whole = np.empty((NODES, WIDTH))
+        for part, own in zip(parts, results, strict=True):
+            whole[part.owned] = own[number]
+        found.append(whole)
+    return found
+
+
+def _draw(count: int, seed: int = 0) -> list[Matrix]:
+    return list(np.random.default_rng(seed).standard_normal((count, NODES, WIDTH)))
+
+
+@pytest.mark.parametrize("halo", ["sample:0.3", "stale", "int8"])
+def test_an_evaluation_is_exact(halo: str) -> None:
+    """Also between epochs."""
+    x = _draw(4)
+    products = _products(halo, [None, 0, 1, None], x)
+    for number in (0, 3):
+        np.testing.assert_allclose(products[number], dense_a_hat(_graph()) @ x[number], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("halo", ["sample:0.5", "int8"])
+def test_the_mean_is_the_product(halo: str) -> None:
+    """Over many epochs, forward and backward; one epoch alone is off."""
+    x, count = _draw(1)[0], 300
+    exact = dense_a_hat(_graph()) @ x
+    for transposed in (False, True):
+        products = _products(halo, list(range(count)), [x] * count, transposed=transposed)
+        spread = np.std(products, axis=0) / count**0.5
+        assert np.abs(products[0] - exact).max() > 1e-3
+        assert (np.abs(np.mean(products, axis=0) - exact) <= 5 * spread + 1e-6).all()
+
+
+def test_a_samples_transpose_is_exact() -> None:
+    """<A x, y> = <x, A^T y> in each epoch, to rounding."""
+    x, y = _draw(2)
+    for epoch in range(4):
+        forward = _products("sample:0.4", [epoch], [x])[0]
+        back = _products("sample:0.4", [epoch], [y], transposed=True)[0]
+        assert (forward * y).sum() == pytest.approx((x * back).sum(), abs=1e-11)
+
+
+def test_the_whole_sample_is_the_halo() -> None:
+    x = _draw(1)[0]
+    for transposed in (False, True):
+        products = _products("sample:1", [0], [x], transposed=transposed)
+        np.testing.assert_allclose(products[0], dense_a_hat(_graph()) @ x, rtol=0, atol=1e-12)
+
+
+def test_stale_rows_are_last_epochs() -> None:
+    """The own rows are this epoch's; the first epoch waits for its own halo."""
+    x = _draw(3)
+    dense, parts = dense_a_hat(_graph()), np.arange(NODES) % 3
+    inside = np.where(parts[:, None] == parts, dense, 0)
+    products = _products("stale", [0, 1, 2], x)
+    np.testing.assert_allclose(products[0], dense @ x[0], rtol=0, atol=1e-12)
+    for epoch in (1, 2):
+        expected = inside @ x[epoch] + (dense - inside) @ x[epoch - 1]
+        np.testing.assert_allclose(products[epoch], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("halo", "share"), [("exact", 1.0), ("stale", 1.0), ("int8", (16 + 8) / 64), ("sample:0.25", 0.25)]
+)
+def test_bytes_are_as_said(halo: str, share: float) -> None:
+    """Of float32 rows of 16 columns, over forty epochs; what is counted is what arrives."""
+    parts = _parts()
+
+    def work(rank: int, collectives: Collectives) -> int:
+        part, meter = parts[rank], Meter()
+        setting = Setting([], 0.0, 1, np.dtype(np.float32), "gcn", halo)
+        operator = Aggregation(part, make_halo(setting, part, collectives, meter), 1, setting)
+        for epoch in range(40):
+            operator.start_epoch(epoch)
+            operator.rmatmat(operator.matmat(np.ones((part.num_owned, 16), np.float32)))
+        operator.start_epoch(None)
+        return meter.read()[1]
+
+    expected = share * 80 * 16 * 4 * sum(part.num_halo for part in parts)
+    assert sum(on_every_rank(3, work)) == pytest.approx(expected, rel=0.05 if "sample" in halo else 0)
+
+
+def _travel(wire: Any, rows: NDArray[Any]) -> NDArray[Any]:
+    buffer = wire.buffer(len(rows), rows.shape[1], rows.dtype)
+    wire.pack(rows, np.arange(len(rows), dtype=np.int32), buffer)
+    return np.asarray(wire.unpack(buffer, rows.shape[1], rows.dtype))
+
+
+def test_wires_keep_what_they_promise() -> None:
+    """bfloat16: the nearest of its numbers, as torch rounds; int8: within a step; constant and empty rows exactly."""
+    import torch
+
+    rows = np.random.default_rng(0).standard_normal((50, 7)).astype(np.float32) * 1e3
+    expected = torch.from_numpy(rows).bfloat16().float().numpy()
+    np.testing.assert_array_equal(_travel(BFloat16(), rows), expected)
+    assert to_bfloat16(np.ones(1, np.float32))[0] == 0x3F80
+    wire = Int8(np.random.default_rng(1))
+    step = (rows.max(axis=1) - rows.min(axis=1)) / 255
+    assert (np.abs(_travel(wire, rows) - rows) <= step[:, None] * 1.001).all()
+    for constant in (np.full((3, 4), 2.5, np.float32), np.empty((0, 4), np.float32), np.empty((3, 0), np.float32)):
+        np.testing.assert_array_equal(_travel(wire, constant), constant)
