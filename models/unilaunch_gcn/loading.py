@@ -14,7 +14,7 @@ from unilaunch_gcn.network import Network, Problem
 from unilaunch_gcn.partition import Part
 from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.tensor_parallel import ColumnSwitch, TensorAggregation
-from unilaunch_gcn.wire import Exact, Int8
+from unilaunch_gcn.wire import BFloat16, Exact, Int8
 
 
 def load_network(framework: Framework, placement: Placement, setting: Setting, part: Part, meter: Meter) -> Network:
@@ -59,7 +59,7 @@ def make_halo(setting: Setting, part: Part, collectives: Collectives, meter: Met
         return StaleHalo(part, collectives, meter)
     if setting.halo.startswith("sample:"):
         return SampledHalo(part, collectives, meter, float(setting.halo.partition(":")[2]), setting)
-    exact = HaloExchange(part, collectives, meter, Exact())
+    exact = HaloExchange(part, collectives, meter, BFloat16() if setting.is_bfloat16 else Exact())
     if setting.halo == "int8":
         draw = np.random.Generator(np.random.Philox(key=setting.seed, counter=[0, 0, 1, part.index]))
         return RoughHalo(exact, HaloExchange(part, collectives, meter, Int8(draw)))

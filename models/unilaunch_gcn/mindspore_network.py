@@ -1,6 +1,7 @@
 """The GCN in MindSpore: the one module here that imports it."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import mindspore as ms
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.backend import Collectives
-from unilaunch_gcn.arrays import Floats
+from unilaunch_gcn.arrays import Floats, Rows
 from unilaunch_gcn.convolution import Functions, Operations, forward
 from unilaunch_gcn.dropout import fill_mask, stream_keys
 from unilaunch_gcn.loss import CrossEntropy
@@ -19,12 +20,39 @@ from unilaunch_gcn.network import Network, Problem, by_layer, count_right, initi
 from unilaunch_gcn.normalization import node_scales
 from unilaunch_gcn.partition import Part
 from unilaunch_gcn.setting import Setting
+from unilaunch_gcn.wire import from_bfloat16, to_bfloat16
 from unilaunch_mindspore.linear import Apply, OnHost, Operator
 from unilaunch_mindspore.sparse import SparseMatrix
 
 Mask = Callable[[int], Tensor]
 #: mm: the backward of matmul takes twice as long.
-FUNCTIONS = Functions(product=ops.mm, relu=ops.relu, mean=lambda rows: rows.mean(axis=1, keep_dims=True))
+MEAN = partial(Tensor.mean, axis=1, keep_dims=True)
+
+
+def functions(setting: Setting, in_bfloat16: Callable[[Tensor, Tensor], Tensor]) -> Functions:
+    """Return MindSpore's functions, in the precision of the training."""
+    return Functions(in_bfloat16 if setting.is_bfloat16 else ops.mm, relu=ops.relu, mean=MEAN)
+
+
+def product_in_bfloat16(rows: Tensor, weight: Tensor) -> Tensor:
+    """Return the product of what is rounded to bfloat16, as float32."""
+    return ops.mm(rows.astype(ms.bfloat16), weight.astype(ms.bfloat16)).astype(ms.float32)
+
+
+def product_of_rounded(rows: Tensor, weight: Tensor) -> Tensor:
+    """Return the same on cpu, where MindSpore multiplies no bfloat16: no faster than float32."""
+    rounded = Apply(OnHost(Rounding()))
+    return ops.mm(rounded(rows), rounded(weight))
+
+
+class Rounding:
+    """Rounding to bfloat16, of rows and of gradients, as an operator."""
+
+    def matmat(self, rows: Rows) -> Rows:
+        """Return the rows, rounded."""
+        return from_bfloat16(to_bfloat16(np.ascontiguousarray(rows)))
+
+    rmatmat = matmat
 
 
 def operations_of(aggregate: Apply, weighted: Operator, own: Operator) -> Operations:
@@ -40,6 +68,7 @@ class MindSporeNetwork(Network):
         self.problem, self.layers = problem, setting.layers
         self.flat: Floats = initial_weights(setting.layers, setting.seed).astype(setting.dtype)
         self.aggregate = Apply(OnHost(problem.aggregate))
+        self.use = functions(setting, product_of_rounded)
         self.loss = _Loss(CrossEntropy(problem.part))
         self.gradients = ms.grad(self._loss, tuple(range(len(self._tensors()))))
         self.epoch: int | None = None
@@ -79,7 +108,7 @@ class MindSporeNetwork(Network):
         dropping = epoch is not None and problem.setting.dropout
         mask = _host_mask(problem, epoch) if epoch is not None and dropping else None
         own = by_layer(weights, self.layers)
-        logits: Tensor = forward(self.layers, own, operations, mask, FUNCTIONS)
+        logits: Tensor = forward(self.layers, own, operations, mask, self.use)
         return logits
 
 
@@ -121,6 +150,7 @@ class MindSporeDeviceNetwork(Network):
         self.share = Tensor(part.loss_share().astype(setting.dtype))
         self.aggregation = DeviceAggregation(setting, part, collectives, meter)
         self.aggregate = Apply(self.aggregation)
+        self.use = functions(setting, product_in_bfloat16)
         self.features = _dense(part, setting)
         is_once = self.layers[0].order == "aggregated once"
         self.aggregated = self.aggregation.matmat(self.features) if is_once else None
@@ -170,7 +200,7 @@ class MindSporeDeviceNetwork(Network):
         if self.layers[0].order == "aggregation first":
             weighted = self.aggregation.matmat(own)
         operations = operations_of(self.aggregate, _DenseFeatures(weighted), _DenseFeatures(own))
-        logits: Tensor = forward(self.layers, by_layer(weights, self.layers), operations, mask, FUNCTIONS)
+        logits: Tensor = forward(self.layers, by_layer(weights, self.layers), operations, mask, self.use)
         return logits
 
     def _mask(self, epoch: int) -> Mask:

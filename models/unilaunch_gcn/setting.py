@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from unilaunch_gcn.arrays import FloatType
 from unilaunch_gcn.layers import Layer
+from unilaunch_gcn.spec import GcnSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +20,7 @@ class Setting:
         seed: Seed of dropout and weights.
         dtype: Type of weights and features.
         conv: "gcn" or "sage".
+        is_bfloat16: Dense products and halo rows are rounded to bfloat16.
         halo: "exact", "stale", "int8" or "sample:P".
     """
 
@@ -26,3 +30,11 @@ class Setting:
     dtype: FloatType
     conv: str = "gcn"
     halo: str = "exact"
+    is_bfloat16: bool = False
+
+    @classmethod
+    def of(cls, options: GcnSpec, layers: Sequence[Layer], seed: int) -> "Setting":
+        """Return what the user chose."""
+        is_bfloat16 = options.precision == "bfloat16"
+        dtype: FloatType = np.dtype("float32" if is_bfloat16 else options.precision)
+        return cls(layers, options.dropout, seed, dtype, options.conv, options.halo, is_bfloat16)

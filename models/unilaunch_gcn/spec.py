@@ -72,4 +72,7 @@ class GcnSpec(PartitionSpec):
     keep_checkpoints: int = Field(default=3, ge=1, description="number of checkpoints that are kept, the newest")
     resume: bool = Field(default=False, description="go on from the newest checkpoint; from the start if there is none")
     trace: bool = Field(default=False, description="write each rank's trace.json, for Perfetto or chrome://tracing")
-    precision: Literal["float32", "float64"] = Field(default="float32", description="type of weights and features")
+    precision: Literal["float32", "float64", "bfloat16"] = Field(
+        default="float32",
+        description="type of weights and features; bfloat16: of what is multiplied and sent, the sums are float32",
+    )

@@ -1,6 +1,7 @@
 """The GCN in PyTorch: the one module here that imports torch."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.backend import Collectives
+from unilaunch_gcn.aggregation import DenseFeatures
 from unilaunch_gcn.arrays import Floats
 from unilaunch_gcn.convolution import Functions, Operations, forward
 from unilaunch_gcn.dropout import column_keys, row_keys, stream_keys, threshold
@@ -24,7 +26,16 @@ from unilaunch_gcn.setting import Setting
 from unilaunch_torch.linear import OnHost, Operator, apply
 from unilaunch_torch.sparse import SparseMatrix
 
-FUNCTIONS = Functions(product=torch.matmul, relu=F.relu, mean=lambda rows: rows.mean(dim=1, keepdim=True))
+
+def functions(setting: Setting) -> Functions:
+    """Return torch's functions, in the precision of the training."""
+    product = product_in_bfloat16 if setting.is_bfloat16 else torch.matmul
+    return Functions(product, relu=F.relu, mean=lambda rows: rows.mean(dim=1, keepdim=True))
+
+
+def product_in_bfloat16(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Return the product of what is rounded to bfloat16, as float32; its gradient is made alike."""
+    return (rows.bfloat16() @ weight.bfloat16()).float()
 
 
 def operations_of(aggregate: Operator, weighted: Operator, own: Operator) -> Operations:
@@ -41,6 +52,8 @@ class TorchNetwork(Network):
         self.flat: Floats = initial_weights(setting.layers, setting.seed).astype(setting.dtype)
         self.tensors = [torch.from_numpy(view).requires_grad_() for view in views(self.flat, setting.layers)]
         self.loss = CrossEntropy(problem.part)
+        self.use = functions(setting)
+        self.rounded: tuple[Any, torch.Tensor] | None = None
 
     @override
     def gradient(self, epoch: int) -> NDArray[np.float64]:
@@ -65,11 +78,21 @@ class TorchNetwork(Network):
 
     def _forward(self, epoch: int | None) -> torch.Tensor:
         problem = self.problem
-        operations = operations_of(*map(OnHost, (problem.aggregate, *problem.inputs.operators(epoch))))
+        weighted, own = problem.inputs.operators(epoch)
+        operations = operations_of(*map(OnHost, (problem.aggregate, weighted, own)))
+        if self.problem.setting.is_bfloat16 and isinstance(weighted, DenseFeatures):
+            product = partial(product_in_bfloat16, self._rounded(weighted.features))
+            operations = replace(operations, weighted=product, own=product if own is weighted else operations.own)
         mask = None if epoch is None or not problem.setting.dropout else self._mask(epoch)
         weights = by_layer(self.tensors, self.layers)
-        logits: torch.Tensor = forward(self.layers, weights, operations, mask, FUNCTIONS)
+        logits: torch.Tensor = forward(self.layers, weights, operations, mask, self.use)
         return logits
+
+    def _rounded(self, features: Floats) -> torch.Tensor:
+        """Return the features in bfloat16; those that no dropout changes are rounded once."""
+        if self.rounded is None or self.rounded[0] is not features:
+            self.rounded = features, torch.from_numpy(features).bfloat16()
+        return self.rounded[1]
 
     def _mask(self, epoch: int) -> Callable[[int], torch.Tensor]:
         return lambda depth: torch.from_numpy(self.problem.mask(epoch, depth))
@@ -98,6 +121,7 @@ class TorchDeviceNetwork(Network):
         self.dropout = DeviceDropout(setting, part.owned, device)
         self.aggregate = DeviceAggregation(setting, part, collectives, meter, device)
         self.inputs = DeviceInputs(setting, part, self.aggregate, self.dropout, device)
+        self.use = functions(setting)
         # One type for the sum over ranks: HCCL has no float64.
         self.summed = torch.float32 if device.type == "npu" else torch.float64
 
@@ -141,7 +165,7 @@ class TorchDeviceNetwork(Network):
         mask = None if epoch is None or not self.setting.dropout else self._mask(epoch)
         operations = operations_of(self.aggregate, *self.inputs.operators(epoch))
         weights = by_layer(self.tensors, self.layers)
-        logits: torch.Tensor = forward(self.layers, weights, operations, mask, FUNCTIONS)
+        logits: torch.Tensor = forward(self.layers, weights, operations, mask, self.use)
         return logits
 
     def _mask(self, epoch: int) -> Callable[[int], torch.Tensor]:

@@ -70,9 +70,7 @@ class Training:
     def start(cls, options: GcnSpec, part: Part, session: Session, framework: Framework) -> "Training":
         """Build the network and its optimiser; all ranks must call it."""
         layers = plan_layers(options, part.num_features, part.num_classes)
-        setting = Setting(
-            layers, options.dropout, session.seed, np.dtype(options.precision), options.conv, options.halo
-        )
+        setting = Setting.of(options, layers, session.seed)
         trace = Trace(session.world.rank, session.world.host, kept=options.trace)
         meter = Meter(trace)
         with session.together("build network"), trace.span("build network"):
@@ -176,7 +174,7 @@ class Training:
         if history is None:
             self.session.log.say(f"no checkpoint in {folder}: from the start")
             return
-        dtype = np.dtype(self.options.precision)
+        dtype = Setting.of(self.options, self.layers, self.session.seed).dtype
         zeros = np.zeros((3, len(self.network.flat)), dtype)
         buffer = self.network.shared(state.numbers.astype(dtype) if state else zeros)
         self.collectives.broadcast(buffer, 0)

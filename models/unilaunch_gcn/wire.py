@@ -50,14 +50,19 @@ class BFloat16:
 
     def unpack(self, arrived: NDArray[Any], width: int, dtype: Any) -> Rows:  # noqa: ARG002
         """Return the rows as float32, in *dtype*."""
-        rows: Rows = (arrived.astype(np.uint32) << 16).view(np.float32).astype(dtype, copy=False)
-        return rows
+        return from_bfloat16(arrived).astype(dtype, copy=False)
 
 
 def to_bfloat16(numbers: Floats) -> NDArray[np.uint16]:
     """Return finite float32 *numbers* as bfloat16's words."""
     words = numbers.view(np.uint32)
     return ((words + 0x7FFF + ((words >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def from_bfloat16(words: NDArray[np.uint16]) -> Rows:
+    """Return bfloat16's words as float32 numbers."""
+    numbers: Rows = (words.astype(np.uint32) << 16).view(np.float32)
+    return numbers
 
 
 class Int8:

@@ -1,0 +1,69 @@
+"""--precision bfloat16: the same accuracy on Cora, and the same numbers on both frameworks as far as they go."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+
+from unilaunch.rank.alone import Alone
+from unilaunch_gcn.datasets import open_dataset
+from unilaunch_gcn.layers import count_decayed, plan_layers
+from unilaunch_gcn.loading import host_problem
+from unilaunch_gcn.meter import Meter
+from unilaunch_gcn.mindspore_network import MindSporeNetwork
+from unilaunch_gcn.network import Network, Problem
+from unilaunch_gcn.optimizer import Adam
+from unilaunch_gcn.partition import Part, order_nodes, split_parts
+from unilaunch_gcn.setting import Setting
+from unilaunch_gcn.spec import GcnSpec
+from unilaunch_gcn.torch_network import TorchNetwork
+
+
+@pytest.fixture(scope="module")
+def cora_part() -> Part:
+    """The whole graph as one part."""
+    folder = Path(__file__).parents[2].parent / "shared" / "datasets"
+    if not folder.is_dir():
+        pytest.skip(f"no shared datasets: {folder}")
+    graph = open_dataset("cora", folder, None, 0, normalize_features=True).load()
+    return next(split_parts(graph, order_nodes(graph, np.zeros(graph.num_nodes, np.int64), 1)))
+
+
+def _train(
+    part: Part, make: Callable[[Problem], Network], epochs: int, seed: int, **options: object
+) -> tuple[list[float], float]:
+    """Return the losses, and the share of right answers on the test nodes."""
+    spec = GcnSpec.model_validate({"hidden": 16, **options})
+    layers = plan_layers(spec, part.num_features, part.num_classes)
+    setting = Setting.of(spec, layers, seed)
+    network = make(host_problem(Alone(), 1, setting, part, Meter()))
+    adam = Adam(network.flat, network.flat * 0.0, 0.01, 5e-4, count_decayed(layers))
+    losses = []
+    for epoch in range(epochs):
+        fused = network.gradient(epoch)
+        losses.append(float(fused[0]))
+        adam.step(fused[1:])
+    return losses, float(network.evaluate()[2] / part.split_sizes[2])
+
+
+def test_cora_is_as_accurate(cora_part: Part) -> None:
+    """Within 0.3 points in the mean of six seeds."""
+    means = [
+        np.mean([_train(cora_part, TorchNetwork, 200, seed, precision=precision)[1] for seed in range(6)])
+        for precision in ("float32", "bfloat16")
+    ]
+    assert abs(means[1] - means[0]) <= 0.003
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_both_frameworks_round_alike(cora_part: Part, dropout: float) -> None:
+    """The loss to a hundredth over 20 epochs; and it is not float32's."""
+    ms.set_device("CPU")
+    options = {"dropout": dropout, "bias": True}
+    torch_losses, mindspore_losses = (
+        _train(cora_part, make, 20, 0, precision="bfloat16", **options)[0] for make in (TorchNetwork, MindSporeNetwork)
+    )
+    np.testing.assert_allclose(mindspore_losses, torch_losses, rtol=0, atol=0.01)
+    assert torch_losses != _train(cora_part, TorchNetwork, 20, 0, **options)[0]
