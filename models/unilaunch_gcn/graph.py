@@ -88,15 +88,35 @@ def undirected(
         if len(ends) and (ends.min() < 0 or ends.max() >= num_nodes):
             at = int(np.flatnonzero((ends < 0) | (ends >= num_nodes))[0])
             raise InputError(f"edge {at}: {name} {ends[at]} is no node; nodes are 0 to {num_nodes - 1}")
-    low = np.minimum(sources, targets).astype(np.int32)
-    high = np.maximum(sources, targets).astype(np.int32)
-    keep = low != high
+    indptr, indices, _ = symmetric(edge_matrix(sources, targets, num_nodes))
+    return indptr, indices
+
+
+def edge_matrix(sources: NDArray[np.integer[Any]], targets: NDArray[np.integer[Any]], num_nodes: int) -> sp.csr_array:
+    """Return directed edges as a matrix of bool, each once; the ends must be nodes. (num_nodes, num_nodes)"""
+    ends = (sources.astype(np.int32, copy=False), targets.astype(np.int32, copy=False))
     # bool, since duplicates are added: 256 of them would be 0 in eight bits, and the edge would be gone.
-    ones = np.ones(np.count_nonzero(keep), np.bool_)
-    half = sp.coo_array((ones, (low[keep], high[keep])), shape=(num_nodes, num_nodes)).tocsr()
-    whole = (half + half.T).tocsr()
-    whole.sort_indices()
-    return whole.indptr.astype(np.int64), whole.indices.astype(np.int32)
+    matrix = sp.coo_array((np.ones(len(sources), np.bool_), ends), shape=(num_nodes, num_nodes)).tocsr()
+    matrix.sum_duplicates()
+    return matrix
+
+
+def symmetric(matrix: sp.csr_array) -> tuple[NDArray[np.int64], NDArray[np.int32], bool]:
+    """Return the neighbours of each node, without itself, and whether each edge was there in both directions already.
+
+    Args:
+        matrix: Directed edges, as `edge_matrix` returns them; it may be changed.
+    """
+    rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int32), np.diff(matrix.indptr))
+    loops = rows == matrix.indices
+    del rows
+    if loops.any():
+        matrix.data[loops] = False
+        matrix.eliminate_zeros()
+    back = matrix.T.tocsr()  # its rows come out ascending
+    was_symmetric = np.array_equal(matrix.indptr, back.indptr) and np.array_equal(matrix.indices, back.indices)
+    whole = matrix if was_symmetric else matrix + back
+    return whole.indptr.astype(np.int64), whole.indices.astype(np.int32, copy=False), was_symmetric
 
 
 def normalise_rows(features: Features) -> Features:

@@ -11,7 +11,10 @@ from unilaunch.spec import Spec
 class PartitionSpec(Spec):
     """Which graph, and how it is cut."""
 
-    dataset: str = Field(default="sbm", description="sbm (generated), cora, citeseer, pubmed, or a graph file NAME.npz")
+    dataset: str = Field(
+        default="sbm",
+        description="sbm (generated), cora, citeseer, pubmed, reddit, ogbn-arxiv, or a file or folder",
+    )
     data_dir: Path | None = Field(
         default=None, description="folder of data sets; default: UNILAUNCH_DATA, or the cache folder"
     )

@@ -8,7 +8,9 @@ from pathlib import Path
 from unilaunch.errors import InputError
 from unilaunch_gcn.datasets.dataset import Dataset, Request
 from unilaunch_gcn.datasets.files import open_file
+from unilaunch_gcn.datasets.ogb import open_ogb
 from unilaunch_gcn.datasets.planetoid import open_planetoid
+from unilaunch_gcn.datasets.reddit import open_reddit
 from unilaunch_gcn.datasets.sbm import open_sbm
 from unilaunch_gcn.graph import Graph, normalise_rows
 
@@ -20,6 +22,9 @@ SOURCES: dict[str, Callable[[Request], Dataset]] = {
     "cora": open_planetoid,
     "citeseer": open_planetoid,
     "pubmed": open_planetoid,
+    "reddit": open_reddit,
+    "ogbn-arxiv": open_ogb,
+    "ogbn-products": open_ogb,
 }
 
 
@@ -33,7 +38,7 @@ def open_dataset(
     """Find the data set *name*, and fetch its raw files if they are not there; it is not read yet.
 
     Args:
-        name: One of `SOURCES`, or a path that ends in .npz.
+        name: One of `SOURCES`, a path that ends in .npz, a folder of .npy files, or one of a set of the OGB.
         data_dir: Folder of raw files; None for the platform's cache folder.
         mirror: Base address to fetch raw files from; None for their public address.
         split_seed: Seed of the split of a file that brings none.
@@ -56,13 +61,19 @@ def data_folder(data_dir: Path | None) -> Path:
 
 
 def _source(name: str) -> Callable[[Request], Dataset]:
-    if name.endswith(".npz"):
+    folder = Path(name).expanduser()
+    if name.endswith(".npz") or (folder / "y.npy").exists():
         return open_file
+    if (folder / "raw").is_dir():
+        return open_ogb
     if name in SOURCES:
         return SOURCES[name]
     near = get_close_matches(name, SOURCES, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    raise InputError(f"no data set {name!r}: {hint}there are {', '.join(SOURCES)}, or give a path that ends in .npz")
+    raise InputError(
+        f"no data set {name!r}: {hint}there are {', '.join(SOURCES)}, or give a .npz file, a folder of .npy files, or "
+        "an OGB set's folder with raw/ and split/"
+    )
 
 
 def _with_normal_features(dataset: Dataset) -> Dataset:

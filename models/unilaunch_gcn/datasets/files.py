@@ -1,4 +1,4 @@
-"""A user's own graph in one .npz file.
+"""A user's own graph in one .npz file, or in a folder of .npy files, which are mapped and not read into memory.
 
 | array | what | shape |
 |---|---|---|
@@ -23,9 +23,9 @@ from unilaunch.errors import InputError
 from unilaunch_gcn.datasets.csr import check_csr, check_range
 from unilaunch_gcn.datasets.dataset import Dataset, Request
 from unilaunch_gcn.datasets.download import hash_file
-from unilaunch_gcn.datasets.npz import Arrays, read_arrays
+from unilaunch_gcn.datasets.npz import Arrays, map_arrays, read_arrays
 from unilaunch_gcn.datasets.split import draw_split
-from unilaunch_gcn.graph import NONE, TEST, TRAIN, VAL, Features, Graph, undirected
+from unilaunch_gcn.graph import NONE, TEST, TRAIN, VAL, Features, Graph, edge_matrix, symmetric
 
 #: To be raised when the same file is read into another graph.
 VERSION = 1
@@ -38,35 +38,41 @@ EDGES: tuple[Names, ...] = (EDGE_INDEX, ("indptr", "indices"))
 FEATURES: tuple[Names, ...] = (DENSE, ("x_indptr", "x_indices", "x_data", "x_shape"))
 MASKS: tuple[Names, ...] = ((), tuple(SPLIT))
 LABELS: tuple[Names, ...] = (("y",),)
+#: Rows, or entries, that are looked at at a time.
+_ROWS = 1 << 16
+KNOWN = frozenset(chain(*EDGES, *FEATURES, *MASKS, *LABELS))
 
 
 def open_file(request: Request) -> Dataset:
-    """Find the file; a relative path is relative to the working folder.
+    """Find the file or the folder; a relative path is relative to the working folder.
 
     Raises:
         InputError: There is no such file.
     """
     path = Path(request.name).expanduser()
+    hashes = {file.name: hash_file(file) for file in _members(path)} if path.is_dir() else {"sha256": hash_file(path)}
     identity: dict[str, str | int | float] = {
-        "name": "npz",
-        "version": VERSION,
-        "sha256": hash_file(path),
-        "split_seed": request.split_seed,
-    }
+        "name": "npz", "version": VERSION, **hashes, "split_seed": request.split_seed
+    }  # fmt: skip
     return Dataset(request.name, identity, partial(read_graph, path, request.split_seed))
+
+
+def _members(folder: Path) -> list[Path]:
+    """Return the files of *folder* that hold an array of a graph."""
+    return [path for name in sorted(KNOWN) if (path := folder / f"{name}.npy").exists()]
 
 
 def read_graph(path: Path, split_seed: int) -> Graph:
     """Read a graph, check it, make its edges undirected, and draw a split if it brings none.
 
     Args:
-        path: The .npz file; see above for its arrays. Features become float32.
+        path: The .npz file, or the folder; see above for its arrays. Features become float32.
         split_seed: Seed of the split that is drawn.
 
     Raises:
         InputError: The file is damaged, an array is missing, or a value in it cannot be; the text says which.
     """
-    arrays = read_arrays(path, known={*chain(*EDGES, *FEATURES, *MASKS, *LABELS)})
+    arrays = map_arrays(_members(path)) if path.is_dir() else read_arrays(path, KNOWN)
     try:
         return _graph(arrays, path, split_seed)
     except ValueError as error:
@@ -76,9 +82,8 @@ def read_graph(path: Path, split_seed: int) -> Graph:
 def _graph(arrays: Arrays, path: Path, split_seed: int) -> Graph:
     edges, features, masks = _layout(arrays.values.keys())
     labels = _labels(arrays)
-    sources, targets = _edges(arrays, edges, len(labels))
-    indptr, indices = undirected(sources, targets, len(labels))
-    if _count_distinct(sources, targets, len(labels)) != len(indices):
+    indptr, indices, was_symmetric = symmetric(_edges(arrays, edges, len(labels)))
+    if not was_symmetric:
         from loguru import logger
 
         logger.info("{}: directed edges were given: symmetrised", path)
@@ -110,29 +115,26 @@ def _labels(arrays: Arrays) -> NDArray[np.int64]:
     return labels
 
 
-def _edges(arrays: Arrays, form: Names, num_nodes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return both ends of each edge, as given."""
+def _edges(arrays: Arrays, form: Names, num_nodes: int) -> sp.csr_array:
+    """Return the edges as given. (num_nodes, num_nodes)"""
     if form == EDGE_INDEX:
-        ends = arrays.whole("edge_index", (2, None))
+        ends = arrays.integers("edge_index", (2, None))
         check_range(ends, num_nodes, "edge_index")
-        return ends[0], ends[1]
-    indptr, indices = arrays.whole("indptr", (None,)), arrays.whole("indices", (None,))
+        return edge_matrix(ends[0], ends[1], num_nodes)
+    indptr, indices = arrays.whole("indptr", (None,)), arrays.integers("indices", (None,))
     check_csr(indptr, indices, (num_nodes, num_nodes))
-    return np.repeat(np.arange(num_nodes), np.diff(indptr)), indices
-
-
-def _count_distinct(sources: NDArray[np.int64], targets: NDArray[np.int64], num_nodes: int) -> int:
-    """Count the edges, those from a node to itself left out, and each direction once."""
-    keep = sources != targets
-    ones = np.ones(np.count_nonzero(keep), np.bool_)
-    return int(sp.coo_array((ones, (sources[keep], targets[keep])), shape=(num_nodes, num_nodes)).tocsr().nnz)
+    columns = np.array(indices, np.int32)  # a copy, as of the rows: the matrix is put in order
+    matrix = sp.csr_array((np.ones(len(columns), np.bool_), columns, np.array(indptr)), shape=(num_nodes, num_nodes))
+    matrix.sum_duplicates()
+    return matrix
 
 
 def _features(arrays: Arrays, form: Names, num_nodes: int) -> Features:
     features = arrays.float32("x", (num_nodes, None)) if form == DENSE else _sparse_features(arrays, num_nodes)
     if not features.shape[1]:
         raise ValueError("x has no column")
-    if not np.isfinite(features.data if isinstance(features, sp.csr_array) else features).all():
+    values = features.data if isinstance(features, sp.csr_array) else features
+    if not all(np.isfinite(values[begin : begin + _ROWS]).all() for begin in range(0, len(values), _ROWS)):
         entries = sp.coo_array(features)
         at = np.flatnonzero(~np.isfinite(entries.data))[0]
         place = f"of node {entries.row[at]} is {entries.data[at]} in column {entries.col[at]}"

@@ -1,7 +1,7 @@
 """The arrays of one .npz file, each checked for kind and shape where it is asked for."""
 
 import zipfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,14 @@ class Arrays:
         if values.dtype == np.uint64 and values.size and values.max() > np.iinfo(np.int64).max:
             raise ValueError(f"{name} has {values.max()}, which is beyond int64")
         return values.astype(np.int64, copy=False)
+
+    def integers(self, name: str, shape: Shape) -> NDArray[np.integer[Any]]:
+        """Return an array of whole numbers as it is.
+
+        Raises:
+            ValueError: It is of another kind or shape.
+        """
+        return self._shaped(name, shape, "iu", "whole numbers")
 
     def float32(self, name: str, shape: Shape) -> NDArray[np.float32]:
         """Return an array of numbers as float32; what is beyond that becomes infinite.
@@ -81,6 +89,21 @@ def read_arrays(path: Path, known: Collection[str]) -> Arrays:
 
         logger.warning("{}: arrays that are not used: {}", path, ", ".join(unknown))
     return arrays
+
+
+def map_arrays(paths: Sequence[Path]) -> Arrays:
+    """Map .npy files, without reading them into memory. No pickle is read.
+
+    Raises:
+        InputError: One is no .npy file, or is damaged.
+    """
+    arrays = {}
+    for path in paths:
+        try:
+            arrays[path.stem] = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path}: is damaged: {' '.join(str(error).split())}") from error
+    return Arrays(arrays)
 
 
 def _read(archive: Mapping[str, Any], name: str) -> NDArray[Any]:

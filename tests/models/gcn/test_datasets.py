@@ -51,7 +51,7 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def test_the_names_are_these() -> None:
     """A name is a promise; a new one is added here."""
-    assert list(SOURCES) == ["sbm", "cora", "citeseer", "pubmed"]
+    assert list(SOURCES) == ["sbm", "cora", "citeseer", "pubmed", "reddit", "ogbn-arxiv", "ogbn-products"]
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_unknown_names_are_refused_with_those_there_are(name: str, hint: str) ->
     """The message quotes the name, proposes the nearest, and lists the names and the way to an own file."""
     with pytest.raises(InputError) as caught:
         _open(name)
-    rest = "there are sbm, cora, citeseer, pubmed, or give a path that ends in .npz"
-    assert str(caught.value) == f"no data set {name!r}: {hint}{rest}"
+    rest = "there are sbm, cora, citeseer, pubmed, reddit, ogbn-arxiv, ogbn-products, or give a .npz file, "
+    assert str(caught.value).startswith(f"no data set {name!r}: {hint}{rest}")
 
 
 def test_raw_files_lie_in_the_given_folder_or_the_cache(tmp_path: Path) -> None:

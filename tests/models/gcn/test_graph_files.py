@@ -151,7 +151,7 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     (
         "huge-end",
         _changed(PLAIN, edge_index=EDGES.astype("u8") + 2**63),
-        "edge_index has 9223372036854775813, which is",
+        "edge_index[0, 0] is 9223372036854775808; allowed are 0 to 5",
     ),
     ("indptr-long", _changed(CSR, indptr=np.arange(9)), "indptr must have 7 entries, one more than rows, not 9"),
     ("indptr-falls", _changed(CSR, indptr=[0, 3, 1, 4, 4, 5, 6]), "indptr[2] is 1, less than 3 before it"),
