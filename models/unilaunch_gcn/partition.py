@@ -1,6 +1,6 @@
 """Cut a graph into parts: METIS decides who owns a node, and each part learns whom it exchanges rows with."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,12 +8,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from unilaunch_gcn.division import count
 from unilaunch_gcn.graph import TEST, TRAIN, VAL, Features, Graph
 
 #: METIS_OBJTYPE_VOL: total communication volume, for k-way partitioning only.
 _VOLUME = 1
-#: Pairs of a node and a part that are looked at at a time.
-_FLAGS = 1 << 26
 #: Nodes of one block in the order within a part: its rows, 128 wide, stay in a core's cache.
 BLOCK_NODES = 400
 
@@ -165,17 +164,7 @@ def _metis(
 
 def halo_size(graph: Graph, owner: NDArray[np.int64], num_parts: int) -> int:
     """Return how many halo nodes all parts have together: pairs of a node and another part that neighbours it."""
-    pairs = 0
-    step = max(1, _FLAGS // num_parts)
-    for begin in range(0, graph.num_nodes, step):
-        end = min(begin + step, graph.num_nodes)
-        first, last = graph.indptr[begin], graph.indptr[end]
-        near = np.zeros((end - begin, num_parts), bool)
-        rows = np.repeat(np.arange(end - begin, dtype=np.int32), np.diff(graph.indptr[begin : end + 1]))
-        near[rows, owner[graph.indices[first:last]]] = True
-        near[np.arange(end - begin), owner[begin:end]] = False
-        pairs += int(np.count_nonzero(near))
-    return pairs
+    return int(count(graph, owner, num_parts).traffic.sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,11 +203,11 @@ def _blocks(graph: Graph, members: NDArray[np.int64]) -> NDArray[np.int64]:
     return _metis(inside.indptr.astype(np.int64), inside.indices, num_blocks, None, by_volume=False)
 
 
-def split_parts(graph: Graph, order: Order) -> Iterator[Part]:
-    """Yield the parts one by one; only one is in memory at a time."""
+def split_parts(graph: Graph, order: Order, chosen: Iterable[int] | None = None) -> Iterator[Part]:
+    """Yield the parts one by one, or those *chosen*; only one is in memory at a time."""
     sizes = tuple(int((graph.split == use).sum()) for use in (TRAIN, VAL, TEST))
     strengths = graph.strengths
-    for index in range(len(order.offsets) - 1):
+    for index in range(len(order.offsets) - 1) if chosen is None else chosen:
         yield _part(graph, order, index, (sizes[0], sizes[1], sizes[2]), strengths)
 
 

@@ -14,12 +14,12 @@ from pydantic import JsonValue
 from unilaunch.errors import InputError, RefusedTogetherError
 from unilaunch.model import Session
 from unilaunch.output.log import Log
-from unilaunch_gcn.datasets import data_folder, open_dataset
+from unilaunch_gcn.datasets import Dataset, data_folder, open_dataset
 from unilaunch_gcn.diffusion import Diffusion, diffuse
 from unilaunch_gcn.graph import Graph
 from unilaunch_gcn.part_store import fingerprint, load_part, part_dir, write_parts
 from unilaunch_gcn.partition import Adjacency, Part, assign, halo_size, order_nodes, slice_nodes, split_parts
-from unilaunch_gcn.spec import PartitionSpec
+from unilaunch_gcn.spec import DataSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +35,14 @@ class Partition:
     fingerprint: str
 
 
-def prepare(options: PartitionSpec, num_parts: int, log: Log) -> Partition:
+def prepare(options: DataSpec, num_parts: int, log: Log) -> Partition:
     """Return the partition that *options* describe; make it when it is not there.
 
     Raises:
         InputError: The data set is unknown or damaged, or a folder cannot be written.
     """
-    dataset = open_dataset(
-        options.dataset, options.data_dir, options.mirror, options.split_seed, options.normalize_features
-    )
+    dataset, how = _found(options), _diffusion(options)
     cut = {"num_parts": num_parts, "balance": options.balance, "parallel": options.parallel}
-    how = Diffusion(options.gdc_alpha, options.gdc_top_k, options.gdc_threshold) if options.use_gdc else None
     print_ = fingerprint({**dataset.identity, **cut, **({"gdc": asdict(how)} if how else {})})
     root = options.partition_dir or data_folder(options.data_dir) / "partitions"
     folder = root / f"{Path(dataset.name).stem}-{num_parts}-{print_[:12]}"
@@ -53,6 +50,20 @@ def prepare(options: PartitionSpec, num_parts: int, log: Log) -> Partition:
         log.say(f"partition: {folder}")
         return Partition(folder, print_)
     begin = time.perf_counter()
+    graph = read_graph(options, log)
+    divided = _divide(graph, num_parts, options, log)
+    write_parts(folder, dataset.name, print_, divided.parts, divided.adjacency)
+    log.say(f"partition: {num_parts} parts, {divided.said}, {time.perf_counter() - begin:.1f} s: {folder}")
+    return Partition(folder, print_)
+
+
+def read_graph(options: DataSpec, log: Log) -> Graph:
+    """Return the graph that *options* describe, diffused if they say so.
+
+    Raises:
+        InputError: The data set is unknown or damaged.
+    """
+    dataset, how = _found(options), _diffusion(options)
     log.say(f"reading {dataset.name}")
     graph = dataset.load()
     log.say(f"{dataset.name}: {graph.num_nodes:,} nodes, {len(graph.indices) // 2:,} edges")
@@ -60,10 +71,17 @@ def prepare(options: PartitionSpec, num_parts: int, log: Log) -> Partition:
         log.say("diffusing it")
         graph = diffuse(graph, how)
         log.say(f"diffused: {len(graph.indices) // 2:,} edges")
-    divided = _divide(graph, num_parts, options, log)
-    write_parts(folder, dataset.name, print_, divided.parts, divided.adjacency)
-    log.say(f"partition: {num_parts} parts, {divided.said}, {time.perf_counter() - begin:.1f} s: {folder}")
-    return Partition(folder, print_)
+    return graph
+
+
+def _found(options: DataSpec) -> Dataset:
+    return open_dataset(
+        options.dataset, options.data_dir, options.mirror, options.split_seed, options.normalize_features
+    )
+
+
+def _diffusion(options: DataSpec) -> Diffusion | None:
+    return Diffusion(options.gdc_alpha, options.gdc_top_k, options.gdc_threshold) if options.use_gdc else None
 
 
 class _Divided(NamedTuple):
@@ -72,7 +90,7 @@ class _Divided(NamedTuple):
     adjacency: Adjacency | None
 
 
-def _divide(graph: Graph, num_parts: int, options: PartitionSpec, log: Log) -> _Divided:
+def _divide(graph: Graph, num_parts: int, options: DataSpec, log: Log) -> _Divided:
     """Divide the graph as the user chose."""
     if options.parallel != "tensor":
         log.say(f"cutting it into {num_parts} parts")
@@ -91,7 +109,7 @@ def sends_less_by_columns(halo: int, num_nodes: int, num_parts: int) -> bool:
     return halo > 2 * num_nodes * (num_parts - 1) / num_parts
 
 
-def prepare_part(options: PartitionSpec, session: Session) -> Part:
+def prepare_part(options: DataSpec, session: Session) -> Part:
     """Return this rank's part. All ranks must call it.
 
     Rank 0 finds or makes the partition, and the others wait. On a host that does not see it (no shared file system) the
@@ -114,7 +132,7 @@ def prepare_part(options: PartitionSpec, session: Session) -> Part:
     return part
 
 
-def _seen_here(folder: str, print_: str, options: PartitionSpec, session: Session) -> str:
+def _seen_here(folder: str, print_: str, options: DataSpec, session: Session) -> str:
     """Return where this host has the partition; make it here if rank 0's folder is another host's own."""
     world = session.world
     blind = not part_dir(Path(folder), world.rank).is_dir()

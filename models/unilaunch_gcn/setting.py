@@ -7,7 +7,7 @@ import numpy as np
 
 from unilaunch_gcn.arrays import FloatType
 from unilaunch_gcn.layers import Layer
-from unilaunch_gcn.spec import GcnSpec
+from unilaunch_gcn.spec import TrainingSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Setting:
     is_bfloat16: bool = False
 
     @classmethod
-    def of(cls, options: GcnSpec, layers: Sequence[Layer], seed: int) -> "Setting":
+    def of(cls, options: TrainingSpec, layers: Sequence[Layer], seed: int) -> "Setting":
         """Return what the user chose."""
         is_bfloat16 = options.precision == "bfloat16"
         dtype: FloatType = np.dtype("float32" if is_bfloat16 else options.precision)

@@ -8,8 +8,8 @@ from pydantic import Field
 from unilaunch.spec import Spec
 
 
-class PartitionSpec(Spec):
-    """Which graph, and how it is cut."""
+class DataSpec(Spec):
+    """Which graph, and how it is divided."""
 
     dataset: str = Field(
         default="sbm",
@@ -20,9 +20,6 @@ class PartitionSpec(Spec):
     )
     mirror: str | None = Field(
         default=None, description="address that data sets are fetched from instead of their public one"
-    )
-    num_parts: int | None = Field(
-        default=None, ge=1, description="number of parts; must equal the number of ranks of a run"
     )
     partition_dir: Path | None = Field(
         default=None, description="folder of partitions; default: partitions/ in the data folder"
@@ -40,8 +37,16 @@ class PartitionSpec(Spec):
     normalize_features: bool = Field(default=True, description="divide each node's features by their sum")
 
 
-class GcnSpec(PartitionSpec):
-    """The model and its training; the defaults are those of Kipf and Welling, ICLR 2017."""
+class PartitionSpec(DataSpec):
+    """Into how many parts."""
+
+    num_parts: int | None = Field(
+        default=None, ge=1, description="number of parts; must equal the number of ranks of a run"
+    )
+
+
+class TrainingSpec(DataSpec):
+    """The network and its training; the defaults are those of Kipf and Welling, ICLR 2017."""
 
     epochs: int = Field(default=200, ge=1, description="number of epochs, each one step on the whole graph")
     layers: int = Field(default=2, ge=1, description="number of graph convolutions")
@@ -62,6 +67,15 @@ class GcnSpec(PartitionSpec):
         pattern=r"^(exact|stale|int8|sample:(0?\.\d+|1(\.0*)?))$",
         description="exact; or, not exact: sample:P of the halo rows, stale rows of the last epoch, or rows in int8",
     )
+    precision: Literal["float32", "float64", "bfloat16"] = Field(
+        default="float32",
+        description="type of weights and features; bfloat16: of what is multiplied and sent, the sums are float32",
+    )
+
+
+class GcnSpec(TrainingSpec, PartitionSpec):
+    """A run of it."""
+
     eval_every: int = Field(default=10, ge=1, description="epochs between two evaluations")
     patience: int | None = Field(
         default=None, ge=1, description="end after so many evaluations without a lower validation loss; default: never"
@@ -75,7 +89,3 @@ class GcnSpec(PartitionSpec):
     keep_checkpoints: int = Field(default=3, ge=1, description="number of checkpoints that are kept, the newest")
     resume: bool = Field(default=False, description="go on from the newest checkpoint; from the start if there is none")
     trace: bool = Field(default=False, description="write each rank's trace.json, for Perfetto or chrome://tracing")
-    precision: Literal["float32", "float64", "bfloat16"] = Field(
-        default="float32",
-        description="type of weights and features; bfloat16: of what is multiplied and sent, the sums are float32",
-    )

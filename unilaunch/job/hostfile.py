@@ -24,6 +24,10 @@ _MOST_SLOTS = {"max_slots", "max-slots", "slots_max", "slots-max"}
 _USERS = {"username", "user", "user_name", "user-name"}
 
 
+#: What --map-by is told to take ranks' hosts from a file: Open MPI 5's words, 4 has an option for it.
+RANKFILE = "rankfile:file="
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """A host of a job.

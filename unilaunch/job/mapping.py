@@ -2,9 +2,14 @@
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
+
+from unilaunch.errors import SpecError
+from unilaunch.job.hostfile import RANKFILE
 
 #: Open MPI fills one host after the other by default, and when it deals out pieces of a host.
 _FILLING = {None, "slot", "core", "hwthread", "socket", "package", "numa", "l1cache", "l2cache", "l3cache"}
+_RANK_LINE = re.compile(r"\s*rank\s+(\d+)\s*=\s*(\S+)\s+slots?\s*=", re.IGNORECASE)
 _PER_NODE = re.compile(r"ppr:(\d+):node")
 
 
@@ -15,7 +20,12 @@ def map_ranks(slots: Mapping[str, int], nprocs: int, map_by: str | None) -> list
         slots: Slots by host, in the order of the hosts.
         nprocs: Number of ranks.
         map_by: mpirun's --map-by.
+
+    Raises:
+        SpecError: A rankfile cannot be read, or has no line for a rank.
     """
+    if (map_by or "").lower().startswith(RANKFILE):
+        return _of_rankfile(Path(str(map_by)[len(RANKFILE) :].partition(":")[0]), nprocs)
     policy = map_by.lower() if map_by else None
     if policy and not policy.startswith("ppr:"):
         policy = policy.partition(":")[0] or None
@@ -26,6 +36,18 @@ def map_ranks(slots: Mapping[str, int], nprocs: int, map_by: str | None) -> list
     if policy in _FILLING:
         return _cut([name for name, number in slots.items() for _ in range(number)], nprocs)
     return _cut(_round_robin(slots), nprocs) if policy == "node" else ["?"] * nprocs
+
+
+def _of_rankfile(path: Path, nprocs: int) -> list[str]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"--map-by {RANKFILE}{path}: cannot be read: {error}") from None
+    hosts = {int(found[1]): found[2] for line in lines if (found := _RANK_LINE.match(line))}
+    missing = next((rank for rank in range(nprocs) if rank not in hosts), None)
+    if missing is not None:
+        raise SpecError(f"{path}: no line for rank {missing} of {nprocs}; expected 'rank {missing}=HOST slot=N'")
+    return [hosts[rank] for rank in range(nprocs)]
 
 
 def _round_robin(slots: Mapping[str, int]) -> list[str]:

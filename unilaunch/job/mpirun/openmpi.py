@@ -1,7 +1,7 @@
 """The command line of Open MPI 4 and 5."""
 
 from unilaunch.errors import LauncherError
-from unilaunch.job.hostfile import Host
+from unilaunch.job.hostfile import RANKFILE, Host
 from unilaunch.job.mpirun.request import Request
 
 #: A host that has gone is noticed within seconds; Open MPI's own values make it hours.
@@ -62,6 +62,8 @@ def _entry(host: Host) -> str:
 
 def _mapping(request: Request, version: int) -> list[str]:
     mpi = request.mpi
+    if version < FIVE and mpi.map_by and mpi.map_by.lower().startswith(RANKFILE):
+        return ["--rankfile", mpi.map_by[len(RANKFILE) :], *(["--oversubscribe"] if mpi.oversubscribe else [])]
     if not mpi.oversubscribe:
         return ["--map-by", mpi.map_by] if mpi.map_by else []
     if version >= FIVE and mpi.map_by:  # 5 takes one of the two

@@ -1,0 +1,139 @@
+"""What an epoch's computing and a message cost here, measured by ranks: a model that trains nothing."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field, JsonValue
+from typing_extensions import override
+
+from unilaunch.backend import Collectives, Exchange
+from unilaunch.errors import InputError
+from unilaunch.model import Framework, Model, Session
+from unilaunch_gcn.spec import TrainingSpec
+
+if TYPE_CHECKING:
+    from unilaunch_gcn.partition import Part
+
+_SECONDS, _EPOCHS = 1.5, 9  # of measuring a part, at most, after an epoch that warms up
+_LARGE = 4 << 20  # bytes of a message that shows the rate
+
+
+class CalibrationSpec(TrainingSpec):
+    """The training that is to be predicted."""
+
+    cases: Path = Field(
+        default=Path("cases.json"),
+        description="file that `plan` writes: folder, fingerprint, num_parts and parts of each",
+    )
+
+
+class CalibrationModel(Model):
+    """Measures; `unilaunch plan` runs it."""
+
+    name = "calibration"
+    spec = CalibrationSpec
+
+    @override
+    def check(self, options: CalibrationSpec, world_size: int) -> None:
+        if not options.cases.exists():
+            raise InputError(f"--cases {options.cases}: no such file: `unilaunch plan` writes it")
+
+    @override
+    def prepare(self, options: CalibrationSpec, session: Session) -> "list[Part]":
+        from unilaunch_gcn.part_store import load_part
+
+        cases: list[dict[str, Any]] = json.loads(options.cases.read_text(encoding="utf-8"))
+        return [
+            load_part(Path(case["folder"]), case["parts"][session.world.rank], case["num_parts"], case["fingerprint"])
+            for case in cases
+        ]
+
+    @override
+    def run(
+        self, options: CalibrationSpec, prepared: "Sequence[Part]", session: Session, framework: Framework
+    ) -> Mapping[str, JsonValue]:
+        seconds: list[JsonValue] = []
+        for part in prepared:
+            session.peers.share(None)  # all ranks compute at once, as in a training
+            seconds.append(
+                max(float(str(own)) for own in session.peers.share(_epoch(options, part, session, framework)))
+            )
+        return {"seconds": seconds, **(_messages(framework.collectives, session) if session.world.size > 1 else {})}
+
+
+class Still(Collectives, Exchange):
+    """Collectives over which nothing moves: a part computes as if the others' rows were zeros, and there at once."""
+
+    @override
+    def all_reduce(self, buffer: Any) -> None:
+        pass
+
+    @override
+    def exchange(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]) -> Exchange:
+        receive[...] = 0
+        return self
+
+    @override
+    def broadcast(self, buffer: Any, root: int) -> None:
+        pass
+
+    @override
+    def barrier(self) -> None:
+        pass
+
+    @override
+    def progress(self) -> None:
+        pass
+
+    @override
+    def wait(self) -> None:
+        pass
+
+
+def _epoch(options: TrainingSpec, part: "Part", session: Session, framework: Framework) -> float:
+    """Return the median seconds of a gradient and a step."""
+    from unilaunch_gcn.layers import count_decayed, plan_layers
+    from unilaunch_gcn.loading import load_network
+    from unilaunch_gcn.meter import Meter
+    from unilaunch_gcn.optimizer import Adam
+    from unilaunch_gcn.setting import Setting
+
+    layers = plan_layers(options, part.num_features, part.num_classes)
+    setting = Setting.of(options, layers, session.seed)
+    network = load_network(replace(framework, collectives=Still()), session.placement, setting, part, Meter())
+    adam = Adam(network.flat, network.flat * 0.0, options.lr, options.weight_decay, count_decayed(layers))
+    network.gradient(0)
+    taken: list[float] = []
+    begin = time.perf_counter()
+    while len(taken) < _EPOCHS and (not taken or time.perf_counter() - begin < _SECONDS):
+        last = time.perf_counter()
+        adam.step(network.local(network.gradient(1 + len(taken)))[1:])
+        taken.append(time.perf_counter() - last)
+    return median(taken)
+
+
+def _messages(collectives: Collectives, session: Session) -> dict[str, JsonValue]:
+    """Return the latency of an exchange between two ranks, and the rate of a large one, there and back at once."""
+    import numpy as np
+
+    rank, size = session.world.rank, session.world.size
+    counts = [int(other == rank ^ 1) for other in range(size)]  # pairs of neighbours
+
+    def exchange(width: int) -> float:
+        send, receive = np.zeros((sum(counts), width), np.uint8), np.zeros((sum(counts), width), np.uint8)
+        taken = []
+        for _ in range(20):
+            begin = time.perf_counter()
+            collectives.exchange(send, counts, receive, counts).wait()
+            taken.append(time.perf_counter() - begin)
+        return median(taken[5:])
+
+    latency = exchange(8)
+    rate = _LARGE / max(exchange(_LARGE) - latency, 1e-9)
+    told = session.peers.share([latency, rate])[0]  # rank 0 has a neighbour
+    return dict(zip(("latency", "bytes_per_second"), told, strict=True)) if isinstance(told, list) else {}

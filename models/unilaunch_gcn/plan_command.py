@@ -1,0 +1,230 @@
+"""`unilaunch plan`: what a training will cost on how many parts, before anyone rents machines."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from pydantic import Field
+from typing_extensions import override
+
+from unilaunch.command import Command
+from unilaunch.errors import InputError, PluginError, SpecError
+from unilaunch.output.log import Log
+from unilaunch_gcn.spec import TrainingSpec
+
+if TYPE_CHECKING:
+    from unilaunch_gcn.division import Division
+    from unilaunch_gcn.forecast import Forecast, Machine
+    from unilaunch_gcn.graph import Graph
+
+#: What is taken for messages where only one processor is there to measure them.
+_ASSUMED = (5e-6, 2e9)
+
+
+class PlanSpec(TrainingSpec):
+    """Which training, on which numbers of parts and hosts."""
+
+    backend: Literal["auto", "torch", "mindspore"] = Field(default="auto", description="framework that is measured")
+    num_parts: str = Field(default="1,2,4,8", description="numbers of parts: 1,2,4,8")
+    hosts: str | None = Field(default=None, description="hosts and their slots: a:4,b:4; parts are placed on them")
+    rankfile: Path | None = Field(
+        default=None, description="write the placement of the last number of parts, as an Open MPI rankfile"
+    )
+    plot: Path | None = Field(default=None, description="write a page with the table's curves")
+
+
+class Row(NamedTuple):
+    """A line of the table."""
+
+    division: "Division"
+    forecast: "Forecast"
+    crossing: int | None
+
+
+class PlanCommand(Command):
+    """Cut the graph into each number of parts, count what they send, and predict an epoch."""
+
+    help = "predict traffic, memory and time on how many parts"
+    spec = PlanSpec
+
+    @override
+    def run(self, options: PlanSpec) -> int:
+        counts = _counts(options.num_parts)
+        slots = _slots(options.hosts, max(counts))
+        if options.rankfile and not slots:
+            raise SpecError("--rankfile: which hosts? --hosts a:4,b:4")
+        from unilaunch_gcn.hosting import crossing, place
+
+        rows, said = _forecasts(options, counts)
+        hosts = [place(row.division.traffic, slots) if slots else None for row in rows]
+        rows = [
+            row._replace(crossing=crossing(row.division.traffic, names) if names else None)
+            for row, names in zip(rows, hosts, strict=True)
+        ]
+        sys.stdout.write(_table(rows) + f"\n{said}\n")
+        if options.rankfile and hosts[-1]:
+            _write(options.rankfile, _rankfile(hosts[-1]), "--rankfile")
+        if options.plot:
+            _write(options.plot, _page(rows), "--plot")
+        return 0
+
+
+def _counts(text: str) -> list[int]:
+    words = text.split(",")
+    if not all(word.strip().isdecimal() and 0 < int(word) <= 1 << 16 for word in words):
+        raise SpecError(f"--num-parts {text}: expected numbers, as 1,2,4")
+    return sorted({int(word) for word in words})
+
+
+def _slots(text: str | None, most: int) -> dict[str, int]:
+    if text is None:
+        return {}
+    from unilaunch.job.hostfile import parse_hosts
+
+    slots = {host.name: host.slots or 1 for host in parse_hosts(text)}
+    if sum(slots.values()) < most:
+        raise SpecError(f"--hosts {text}: {sum(slots.values())} slots for {most} parts")
+    return slots
+
+
+def _forecasts(options: PlanSpec, counts: Sequence[int]) -> tuple[list[Row], str]:
+    """Return the table's lines, and how the machine was measured."""
+    import tempfile
+
+    from unilaunch_gcn.division import count
+    from unilaunch_gcn.forecast import predict
+    from unilaunch_gcn.layers import plan_layers
+    from unilaunch_gcn.partition import assign
+    from unilaunch_gcn.preparation import read_graph
+
+    log = Log()
+    graph = read_graph(options, log)
+    divisions, owners = [], []
+    for parts in counts:
+        log.say(f"cutting it into {parts} parts")
+        owners.append(assign(graph, parts, options.balance))
+        divisions.append(count(graph, owners[-1], parts))
+    with tempfile.TemporaryDirectory() as folder:
+        log.say("measuring this machine")
+        cases = [_case(graph, owner, division, Path(folder)) for owner, division in zip(owners, divisions, strict=True)]
+        seconds, machine, said = _measure(options, cases, Path(folder))
+    layers = plan_layers(options, graph.num_features, graph.num_classes)
+    itemsize = {"float64": 8, "float32": 4, "bfloat16": 2}[options.precision]
+    return [
+        Row(division, predict(division, layers, itemsize, compute, machine), None)
+        for division, compute in zip(divisions, seconds, strict=True)
+    ], said
+
+
+def _case(graph: "Graph", owner: Any, division: "Division", folder: Path) -> dict[str, Any]:
+    """Write the parts with most edges, one for each processor, and return where they are."""
+    import os
+
+    from unilaunch_gcn.part_store import write_parts
+    from unilaunch_gcn.partition import order_nodes, split_parts
+
+    processors = len(os.sched_getaffinity(0))
+    heaviest = sorted(division.edges.argsort()[::-1][: min(processors, division.num_parts)].tolist())
+    own = folder / str(division.num_parts)
+    parts = split_parts(graph, order_nodes(graph, owner, division.num_parts), heaviest)
+    write_parts(own, "plan", "plan", parts)
+    return {"folder": str(own), "fingerprint": "plan", "num_parts": division.num_parts, "parts": heaviest}
+
+
+def _measure(options: PlanSpec, cases: Sequence[dict[str, Any]], folder: Path) -> tuple[list[float], "Machine", str]:
+    """Return the seconds of each case's computing, what messages cost, and a line on both."""
+    from unilaunch_gcn.forecast import Machine
+
+    seconds: dict[int, float] = {}
+    messages: dict[str, Any] = {}
+    for ranks in sorted({len(case["parts"]) for case in cases}):
+        own = [case for case in cases if len(case["parts"]) == ranks]
+        measured = _launch(options, own, ranks, folder / f"{ranks}-ranks")
+        seconds |= {case["num_parts"]: value for case, value in zip(own, measured["seconds"], strict=True)}
+        messages |= {name: measured[name] for name in ("latency", "bytes_per_second") if name in measured}
+    said = "measured here" if messages else "taken: one rank measures no messages"
+    machine = Machine(**messages) if messages else Machine(*_ASSUMED)
+    return [seconds[case["num_parts"]] for case in cases], machine, (
+        f"computing: measured here, as many ranks at once as there are processors; messages: "
+        f"{machine.latency * 1e6:.1f} us and {machine.bytes_per_second / 1e9:.2f} GB/s, {said}"
+    )  # fmt: skip
+
+
+def _launch(options: PlanSpec, cases: Sequence[dict[str, Any]], ranks: int, folder: Path) -> Any:
+    import unilaunch
+
+    folder.mkdir()
+    told = folder / "cases.json"
+    told.write_text(json.dumps(list(cases)), encoding="utf-8")
+    training = options.model_dump(mode="json", include=set(TrainingSpec.model_fields), exclude_defaults=True)
+    result = unilaunch.launch(unilaunch.LaunchSpec.model_validate({
+        "nprocs": ranks, "target": "calibration", "output_dir": folder / "log_output", "log_level": "ERROR",
+        "backend": options.backend, "options": {**training, "cases": str(told)},
+        "mpi": {"oversubscribe": True, "allow_run_as_root": True},
+    }))  # fmt: skip
+    if result.returncode:
+        raise PluginError(
+            f"this machine cannot be measured: {result.failure['message'] if result.failure else 'see above'}"
+        )
+    return result.result
+
+
+def _table(rows: Sequence[Row]) -> str:
+    heads = [
+        "parts", "cut edges", "halo rows", "of nodes", "MB/epoch", "by columns", "MB/rank", "s/epoch", "by columns",
+        "sends less",
+    ]  # fmt: skip
+    crosses = rows[0].crossing is not None
+    lines = [[*heads, *(["rows between hosts"] if crosses else [])]]
+    for row in rows:
+        division, forecast = row.division, row.forecast
+        halo = int(division.halo.sum())
+        lines.append([
+            f"{division.num_parts}", f"{division.cut:,}", f"{halo:,}", f"{halo / division.num_nodes:.1%}",
+            f"{forecast.halo_bytes / 1e6:,.2f}", f"{forecast.tensor_bytes / 1e6:,.2f}", f"{forecast.memory / 1e6:,.1f}",
+            f"{forecast.graph_seconds:.4f}", f"{forecast.tensor_seconds:.4f}",
+            "graph" if forecast.halo_bytes <= forecast.tensor_bytes else "tensor",
+            *([f"{row.crossing:,}"] if crosses else []),
+        ])  # fmt: skip
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(f"{word:>{width}}" for word, width in zip(line, widths, strict=True)) for line in lines)
+
+
+def _rankfile(hosts: Sequence[str]) -> str:
+    slot: dict[str, int] = {}
+    lines = ["# Written by unilaunch plan: launch --map-by rankfile:file=FILE, mpirun --rankfile FILE (Open MPI 4)"]
+    for rank, host in enumerate(hosts):
+        lines.append(f"rank {rank}={host} slot={slot.get(host, 0)}")
+        slot[host] = slot.get(host, 0) + 1
+    return "\n".join(lines) + "\n"
+
+
+def _page(rows: Sequence[Row]) -> str:
+    try:
+        import plotly.graph_objects as go
+        from plotly.subplots import make_subplots
+    except ImportError as error:
+        raise PluginError(f"--plot: {error}: pip install 'unilaunch[report]'") from None
+    parts = [row.division.num_parts for row in rows]
+    figure = make_subplots(rows=1, cols=2, subplot_titles=("predicted seconds per epoch", "MB per epoch"))
+    for column, kinds in ((1, ("graph_seconds", "tensor_seconds")), (2, ("halo_bytes", "tensor_bytes"))):
+        scale = 1.0 if column == 1 else 1e-6
+        for name, kind in zip(("nodes divided", "columns divided"), kinds, strict=True):
+            y = [getattr(row.forecast, kind) * scale for row in rows]
+            figure.add_trace(go.Scatter(x=parts, y=y, name=name, showlegend=column == 1), row=1, col=column)
+    figure.update_xaxes(type="log", title="parts").update_yaxes(type="log")
+    page: str = figure.to_html(include_plotlyjs=True)
+    return page
+
+
+def _write(path: Path, text: str, option: str) -> None:
+    import os
+
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(path)
+    except OSError as error:
+        raise InputError(f"{option} {path}: cannot be written: {error.strerror}") from None

@@ -1,0 +1,64 @@
+"""`unilaunch plan`: what it says, against what a run then does."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from jobs.mpirun import Launcher, alone
+
+
+def _table(text: str) -> dict[int, dict[str, str]]:
+    head, *lines = [re.split(r" {2,}", line.strip()) for line in text.splitlines() if re.match(r" *(parts|\d+) ", line)]
+    return {int(line[0]): dict(zip(head, line, strict=True)) for line in lines}
+
+
+def test_predicted_bytes_are_counted_ones(openmpi5: Launcher, backend: str, tmp_path: Path) -> None:
+    """And the halo is the partition's."""
+    options = ["--data-dir", "data", "--hidden", "12", "--backend", backend]
+    plan = alone(["-m", "unilaunch", "plan", "--num-parts", "1,2", *options], tmp_path).check()
+    job = openmpi5.unilaunch(2, ["run", "--epochs", "3", *options], tmp_path).check()
+    row = _table(plan.stdout)[2]
+    assert float(row["MB/epoch"]) == pytest.approx(job.result["bytes_per_epoch"] / 1e6, abs=0.006)
+    assert int(row["halo rows"].replace(",", "")) == sum(rank["halo"] for rank in job.result["ranks"])
+    assert "measured here" in plan.stdout
+
+
+def test_a_placement_is_a_rankfile_that_mpirun_takes(launcher: Launcher, tmp_path: Path) -> None:
+    """On this host's slots; and a plot."""
+    line = [
+        "-m",
+        "unilaunch",
+        "plan",
+        "--num-parts",
+        "2",
+        "--hosts",
+        "localhost:2",
+        "--rankfile",
+        "ranks",
+        "--plot",
+        "p.html",
+    ]
+    alone(line, tmp_path).check()
+    assert re.findall(r"rank \d=localhost slot=\d", (tmp_path / "ranks").read_text()) == [
+        "rank 0=localhost slot=0", "rank 1=localhost slot=1"
+    ]  # fmt: skip
+    assert (tmp_path / "p.html").stat().st_size > 1 << 20
+    job = alone(["-m", "unilaunch", "launch", "-n", "2", "-H", "localhost:2", "--map-by", "rankfile:file=ranks",
+                 "--mpirun", str(launcher.path), "--allow-run-as-root", "--epochs", "2"], tmp_path)  # fmt: skip
+    assert job.returncode == 0, job.stderr
+    assert json.loads((tmp_path / "log_output" / "result.json").read_text())["world_size"] == 2
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["--num-parts", "0"], "--num-parts 0: expected numbers"),
+    (["--num-parts", "two"], "--num-parts two: expected numbers"),
+    (["--num-parts", "4", "--hosts", "a:2"], "--hosts a:2: 2 slots for 4 parts"),
+    (["--rankfile", "x"], "--rankfile: which hosts?"),
+])  # fmt: skip
+def test_refusals(arguments: list[str], words: str, tmp_path: Path) -> None:
+    job = alone(["-m", "unilaunch", "plan", *arguments], tmp_path)
+    assert (job.returncode, len(job.refusals())) == (2, 1)
+    assert words in job.refusals()[0]
+    assert not list(tmp_path.iterdir())
