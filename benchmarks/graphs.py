@@ -5,6 +5,7 @@ python benchmarks/graphs.py FOLDER [--nodes 100000]
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -27,6 +28,33 @@ def make_graph(folder: Path, nodes: int = 100_000, features: int = 300, classes:
             path, indptr=adjacency.indptr, indices=adjacency.indices, x=x, y=labels,
             train_mask=use < 0.6, val_mask=(use >= 0.6) & (use < 0.8), test_mask=use >= 0.8,
         )  # fmt: skip
+    return path
+
+
+def make_large(folder: Path, nodes: int = 233_000, degree: int = 430, features: int = 602, classes: int = 41) -> Path:
+    """Write a graph in Reddit's shape as a folder of .npy files, once; about 100 million directed edges."""
+    path = folder / f"large-{nodes}-{degree}"
+    if not (path / "y.npy").exists():
+        draw = np.random.default_rng(1)
+        path.mkdir(parents=True, exist_ok=True)
+        community = draw.integers(0, 200, nodes)
+        adjacency = _edges(draw, community, degree)
+        np.save(path / "indptr.npy", adjacency.indptr.astype(np.int64))
+        np.save(path / "indices.npy", adjacency.indices)
+        del adjacency
+        labels = community % classes
+        x: Any = np.lib.format.open_memmap(  # type: ignore[no-untyped-call]
+            path / "x.npy", "w+", np.float32, (nodes, features)
+        )
+        centers = draw.standard_normal((classes, features), dtype=np.float32) * 0.5
+        for begin in range(0, nodes, 8192):
+            own = labels[begin : begin + 8192]
+            x[begin : begin + 8192] = centers[own] + draw.standard_normal((len(own), features), dtype=np.float32)
+        x.flush()
+        use = draw.random(nodes)
+        for name, mask in (("train", use < 0.66), ("val", (use >= 0.66) & (use < 0.76)), ("test", use >= 0.76)):
+            np.save(path / f"{name}_mask.npy", mask)
+        np.save(path / "y.npy", labels)
     return path
 
 

@@ -1,0 +1,77 @@
+"""Bytes per epoch of two layers, over all ranks: what JittorGeometric's dist_gcn sends beside what unilaunch sends.
+
+    python benchmarks/traffic.py [--parts 2 4 8] [--folder DIR] [--large]
+
+dist_gcn sends every rank's whole feature block to every rank, in each product of each layer, features first. The other
+columns are the halo with features first, with weights first (what `run` does), with A_hat X made once (`--dropout 0`),
+and the columns' all-to-alls (`--parallel tensor`). All are counted on the partitions that `run` makes; for Cora the last
+three are also what real runs counted. --large adds the graph in Reddit's shape, whose METIS runs take minutes.
+"""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from graphs import make_large
+from mpirun import SHARED, train
+from unilaunch_gcn.datasets import open_dataset
+from unilaunch_gcn.division import count
+from unilaunch_gcn.partition import assign
+from unilaunch_gcn.preparation import sends_less_by_columns
+
+HIDDEN = {"cora": 16, "amazon_photo": 64, "reddit": 16}
+COLUMNS = ("broadcast", "features first", "weights first", "A_hat X once", "by columns", "auto")
+
+
+def main() -> int:
+    """Count, print the table, and return 0 if runs send what was counted."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", type=int, nargs="+", default=[2, 4, 8])
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "unilaunch-benchmarks")
+    parser.add_argument("--large", action="store_true")
+    chosen = parser.parse_args()
+    sources = {"cora": "cora", "amazon_photo": str(SHARED / "graphs" / "amazon_photo.npz")}
+    if chosen.large:
+        sources["reddit"] = str(make_large(chosen.folder))
+    print(f"{'MB per epoch':13} parts  " + "  ".join(f"{name:>14}" for name in COLUMNS), flush=True)
+    kept = True
+    for name, source in sources.items():
+        graph = open_dataset(source, SHARED, None, 0, normalize_features=False).load()
+        for parts in chosen.parts:
+            halo = int(count(graph, assign(graph, parts, "nodes"), parts).halo.sum())
+            sent = _sent(halo, graph.num_nodes, (graph.num_features, HIDDEN[name], graph.num_classes), parts)
+            print(f"{name:13} {parts:5}  " + "  ".join(f"{one / 1e6:14,.3f}" for one in sent), flush=True)
+            if name == "cora":
+                kept &= _as_counted(sent, parts)
+    return 0 if kept else 1
+
+
+def _sent(halo: int, nodes: int, widths: tuple[int, int, int], parts: int) -> list[int]:
+    features, hidden, classes = widths
+    last = 2 * classes  # rows forward, gradients backward
+    first = 2 * hidden
+    moved = 2 * nodes * (parts - 1) // parts
+    by_columns = sends_less_by_columns(halo, nodes, parts)
+    rows = (
+        (parts - 1) * nodes * (features + first), halo * (features + first), halo * (first + last), halo * last,
+        moved * (first + last), (moved if by_columns else halo) * (first + last),
+    )  # fmt: skip
+    return [4 * one for one in rows]
+
+
+def _as_counted(sent: list[int], parts: int) -> bool:
+    kept = True
+    for number, options in ((2, []), (3, ["--dropout", "0"]), (4, ["--parallel", "tensor"])):
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "planetoid").symlink_to(SHARED.absolute() / "planetoid")
+            data = ["--dataset", "cora", "--data-dir", folder]
+            counted = train(parts, *data, "--epochs", "2", *options)["bytes_per_epoch"]
+        # Columns that do not divide evenly move a little less: what stays on its rank is more.
+        kept &= abs(counted - sent[number]) <= (0.1 if number == 4 else 0) * sent[number]
+        print(f"{'':13} {'':5}  run {' '.join(options)} counted {counted / 1e6:.3f}", flush=True)
+    return kept
+
+
+if __name__ == "__main__":
+    sys.exit(main())
