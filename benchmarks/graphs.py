@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 def make_graph(folder: Path, nodes: int = 100_000, features: int = 300, classes: int = 40) -> Path:
     """Write the graph as a user's own .npz, once, and return its path; about 45 directed edges a node."""
-    path = folder / f"communities-{nodes}.npz"
+    path = folder / (f"communities-{nodes}.npz" if features == 300 else f"communities-{nodes}-{features}.npz")
     if not path.exists():
         draw = np.random.default_rng(0)
         community = draw.integers(0, 200, nodes)

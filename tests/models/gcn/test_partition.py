@@ -6,6 +6,7 @@ from hypothesis import given
 from numpy.typing import NDArray
 
 from graphs_by_hand import Cut, cut_graphs, dense_adjacency, make_graph
+from unilaunch_gcn import partition
 from unilaunch_gcn.graph import TRAIN, Graph
 from unilaunch_gcn.partition import Part, assign, halo_size, order_nodes, split_parts
 
@@ -86,6 +87,15 @@ def test_metis_parts_are_even_and_always_the_same(num_parts: int) -> None:
     assert halo_size(graph, owner, num_parts) <= 60 * (num_parts - 1)
 
 
+def test_a_large_graph_is_cut_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As evenly, and into as small a halo as a grid needs."""
+    monkeypatch.setattr(partition, "LARGE", 100)
+    graph = _grid(20)
+    owner = assign(graph, 4, "nodes")
+    assert np.bincount(owner).max() <= 110
+    assert halo_size(graph, owner, 4) <= 180
+
+
 def test_edges_can_be_balanced_instead() -> None:
     """A dense corner of the graph: its nodes are fewer, its edges are not more."""
     clique = [(a, b) for a in range(30) for b in range(a)]
@@ -113,8 +123,10 @@ def test_more_parts_than_nodes_leaves_parts_empty() -> None:
     assert list(assign(graph, 5, "nodes")) == [0, 1, 2]
 
 
-def test_neighbours_stand_near_each_other() -> None:
-    """A second, finer partition orders a part; a shuffled grid is put in order again."""
+@pytest.mark.parametrize("large", [partition.LARGE, 100], ids=["whole", "some edges"])
+def test_neighbours_stand_near_each_other(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second, finer partition orders a part; a shuffled grid is put in order again, of a large graph too."""
+    monkeypatch.setattr(partition, "LARGE", large)
     grid = _grid(60)
     shuffled = np.random.default_rng(0).permutation(grid.num_nodes)
     rows = np.repeat(np.arange(grid.num_nodes), grid.degrees)

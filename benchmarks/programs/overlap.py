@@ -1,0 +1,42 @@
+"""How much of a halo exchange is hidden behind the product of the owned rows; on 2 ranks. For scaling.py.
+
+Prints, on rank 0: 1 - (time waited while multiplying) / (time of the exchange alone).
+"""
+
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+from unilaunch.rank.mpi import MpiCollectives
+from unilaunch_gcn.aggregation import Aggregation
+from unilaunch_gcn.halo import HaloExchange
+from unilaunch_gcn.meter import Meter
+from unilaunch_gcn.part_store import load_part
+from unilaunch_gcn.setting import Setting
+from unilaunch_gcn.wire import Exact
+
+comm = MPI.COMM_WORLD
+folder = Path(sys.argv[1])
+manifest = json.loads((folder / f"part.{comm.rank}" / "manifest.json").read_text())
+part = load_part(folder, comm.rank, comm.size, manifest["fingerprint"])
+meter = Meter()
+halo = HaloExchange(part, MpiCollectives(comm), meter, Exact())
+operator = Aggregation(part, halo, 1, Setting([], 0.0, 0, np.dtype(np.float32)))
+rows = np.random.default_rng(comm.rank).random((part.num_owned, 64), dtype=np.float32)
+alone, waited = [], []
+for _ in range(12):
+    comm.Barrier()
+    begin = time.perf_counter()
+    halo.begin(rows).wait()
+    alone.append(time.perf_counter() - begin)
+    comm.Barrier()
+    meter.read()
+    operator.matmat(rows)
+    waited.append(meter.read()[0])
+if comm.rank == 0:
+    print(1 - statistics.median(waited[2:]) / statistics.median(alone[2:]), flush=True)
