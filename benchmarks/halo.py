@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def _late(run: dict[str, Any]) -> float:
-    return statistics.mean(run["loss"][-10:])
+    return float(statistics.mean(run["loss"][-10:]))
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@
 
 dist_gcn sends every rank's whole feature block to every rank, in each product of each layer, features first. The other
 columns are the halo with features first, with weights first (what `run` does), with A_hat X made once (`--dropout 0`),
-and the columns' all-to-alls (`--parallel tensor`). All are counted on the partitions that `run` makes; for Cora three of
-them are also what real runs counted. --large adds the graph in Reddit's shape, whose METIS runs take minutes.
+and the columns' all-to-alls (`--parallel tensor`). All are counted on the partitions that `run` makes; for Cora three
+of them are also what real runs counted. --large adds the graph in Reddit's shape, whose METIS runs take minutes.
 """
 
 import argparse
