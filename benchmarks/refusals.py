@@ -2,8 +2,8 @@
 
     python benchmarks/refusals.py [--ranks 32] [--times 20]
 
-mpirun hangs now and then when many ranks end right after their start. Bound: exit code 2 within the deadline, each time,
-under this environment's Open MPI and the system's.
+mpirun hangs now and then when many ranks end right after their start. Bound: exit code 2 within the deadline, each
+time, under this environment's Open MPI and the system's.
 """
 
 import argparse

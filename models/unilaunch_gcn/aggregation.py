@@ -108,11 +108,18 @@ class Aggregation:
             span = block.span
             own = block.matrix @ scaled
             if scales.loops is not None:
-                own += scaled[span] * scales.loops[span]
-            product[span] = own if scales.left is None else own * scales.left[span]
+                own += scaled[span] if scales.loops is ONES else scaled[span] * scales.loops[span]
+            if scales.left is None:
+                product[span] = own
+            else:
+                np.multiply(own, scales.left[span], out=product[span])
 
         each(self.pool, self.owned.blocks, multiply, between)
         return product
+
+
+#: Stands for loops that are all 1, as in a graph that brings none of its own.
+ONES: Rows = np.ones((1, 1), np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +129,7 @@ class Columns:
     Attributes:
         left: (n, 1)
         right: (n, 1)
-        loops: (n, 1)
+        loops: (n, 1), or `ONES`
     """
 
     left: Rows | None
@@ -133,7 +140,8 @@ class Columns:
     def of(cls, scales: Scales, dtype: FloatType) -> "Columns":
         """Return the columns of *scales*."""
         left, right = (_column(side, dtype) if (side != 1).any() else None for side in (scales.left, scales.right))
-        return cls(left, right, _column(scales.loops, dtype) if scales.loops.any() else None)
+        loops = ONES if (scales.loops == 1).all() else _column(scales.loops, dtype)
+        return cls(left, right, loops if scales.loops.any() else None)
 
     @property
     def transposed(self) -> "Columns":

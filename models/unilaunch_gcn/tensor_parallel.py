@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from unilaunch.backend import Collectives
-from unilaunch_gcn.aggregation import Block, Columns, RowBlocks, each
+from unilaunch_gcn.aggregation import ONES, Block, Columns, RowBlocks, each
 from unilaunch_gcn.arrays import Ids, Rows
 from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.normalization import node_scales
@@ -60,7 +60,7 @@ class TensorAggregation:
         each(self.pool, self.whole.blocks, multiply, lambda: None)
         product = self.switch.to_rows(aggregated, rows.shape[1])
         if scales.loops is not None:
-            product += scaled * scales.loops
+            product += scaled if scales.loops is ONES else scaled * scales.loops
         if scales.left is not None:
             product *= scales.left
         return product
