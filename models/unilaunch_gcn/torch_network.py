@@ -15,7 +15,7 @@ from unilaunch.backend import Collectives
 from unilaunch_gcn.aggregation import DenseFeatures
 from unilaunch_gcn.arrays import Floats
 from unilaunch_gcn.convolution import Functions, Operations, forward
-from unilaunch_gcn.dropout import column_keys, row_keys, stream_keys, threshold
+from unilaunch_gcn.dropout import stream_keys, threshold
 from unilaunch_gcn.graph import TEST, TRAIN, VAL
 from unilaunch_gcn.loss import CrossEntropy
 from unilaunch_gcn.meter import Meter
@@ -219,34 +219,40 @@ class DeviceDropout:
     """The masks of `dropout`, made on the device: 32-bit words in int64, since torch has no unsigned products."""
 
     def __init__(self, setting: Setting, nodes: NDArray[np.int64], device: torch.device) -> None:
-        self.setting, self.nodes, self.device = setting, nodes, device
+        self.setting, self.device = setting, device
+        self.low = torch.as_tensor(nodes & 0xFFFFFFFF, device=device)
+        self.high = torch.as_tensor(nodes >> 32, device=device)
         self.least = min(threshold(setting.dropout), 2**32 - 1)
         self.scale = 1.0 / (1.0 - setting.dropout)
         self.dtype = getattr(torch, setting.dtype.name)
 
     def rows(self, epoch: int, depth: int, width: int) -> torch.Tensor:
         """Return the mask of the owned rows that enter layer *depth*. (num_owned, width)"""
-        rows, columns = self._keys(epoch, depth, np.arange(width))
+        rows, columns = self._keys(epoch, depth, width)
         return self._mask(rows[:, None] ^ columns)
 
     def entries(self, epoch: int, row: torch.Tensor, column: torch.Tensor, width: int) -> torch.Tensor:
         """Return the mask of single features, given the local row and the column of each. (entries,)"""
-        rows, columns = self._keys(epoch, 0, np.arange(width))
+        rows, columns = self._keys(epoch, 0, width)
         return self._mask(rows[row] ^ columns[column])
 
-    def _keys(self, epoch: int, depth: int, columns: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
-        keys = stream_keys(self.setting.seed, epoch, depth)
-        words = row_keys(self.nodes, keys), column_keys(columns, keys)
-        first, second = (torch.as_tensor(word.astype(np.int64), device=self.device) for word in words)
-        return first, second
+    def _keys(self, epoch: int, depth: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return `dropout.row_keys` and `dropout.column_keys`; nothing is copied from the host."""
+        first, second = stream_keys(self.setting.seed, epoch, depth)
+        columns = torch.arange(width, device=self.device)
+        return _mix(self.low ^ _mix(self.high ^ first)), _mix((columns + second) & 0xFFFFFFFF)
 
     def _mask(self, words: torch.Tensor) -> torch.Tensor:
-        words ^= words >> 16
-        words = (words * 0x7FEB352D) & 0xFFFFFFFF
-        words ^= words >> 15
-        words = (words * 0x846CA68B) & 0xFFFFFFFF
-        words ^= words >> 16
-        return (words >= self.least).to(self.dtype) * self.scale
+        return (_mix(words) >= self.least).to(self.dtype) * self.scale
+
+
+def _mix(words: torch.Tensor) -> torch.Tensor:
+    """Hash words as `dropout.mix` does."""
+    words = words ^ (words >> 16)
+    words = (words * 0x7FEB352D) & 0xFFFFFFFF
+    words = words ^ (words >> 15)
+    words = (words * 0x846CA68B) & 0xFFFFFFFF
+    return words ^ (words >> 16)
 
 
 class DeviceInputs:
