@@ -14,6 +14,7 @@ from typing_extensions import override
 from unilaunch.backend import Collectives, Exchange
 from unilaunch.errors import InputError
 from unilaunch.model import Framework, Model, Session
+from unilaunch.spec import Spec
 from unilaunch_gcn.spec import TrainingSpec
 
 if TYPE_CHECKING:
@@ -23,12 +24,11 @@ _SECONDS, _EPOCHS = 1.5, 9  # of measuring a part, at most, after an epoch that 
 _LARGE = 4 << 20  # bytes of a message that shows the rate
 
 
-class CalibrationSpec(TrainingSpec):
-    """The training that is to be predicted."""
+class CalibrationSpec(Spec):
+    """What is to be measured."""
 
     cases: Path = Field(
-        default=Path("cases.json"),
-        description="file that `plan` writes: folder, fingerprint, num_parts and parts of each",
+        default=Path("cases.json"), description="file that `plan` writes: the training and its divisions"
     )
 
 
@@ -44,25 +44,27 @@ class CalibrationModel(Model):
             raise InputError(f"--cases {options.cases}: no such file: `unilaunch plan` writes it")
 
     @override
-    def prepare(self, options: CalibrationSpec, session: Session) -> "list[Part]":
+    def prepare(self, options: CalibrationSpec, session: Session) -> "tuple[TrainingSpec, list[Part]]":
         from unilaunch_gcn.part_store import load_part
 
-        cases: list[dict[str, Any]] = json.loads(options.cases.read_text(encoding="utf-8"))
-        return [
+        told: dict[str, Any] = json.loads(options.cases.read_text(encoding="utf-8"))
+        parts = [
             load_part(Path(case["folder"]), case["parts"][session.world.rank], case["num_parts"], case["fingerprint"])
-            for case in cases
+            for case in told["cases"]
         ]
+        return TrainingSpec.model_validate(told["training"]), parts
 
     @override
     def run(
-        self, options: CalibrationSpec, prepared: "Sequence[Part]", session: Session, framework: Framework
-    ) -> Mapping[str, JsonValue]:
+        self, options: CalibrationSpec, prepared: "tuple[TrainingSpec, Sequence[Part]]", session: Session,
+        framework: Framework,
+    ) -> Mapping[str, JsonValue]:  # fmt: skip
+        training, parts = prepared
         seconds: list[JsonValue] = []
-        for part in prepared:
+        for part in parts:
             session.peers.share(None)  # all ranks compute at once, as in a training
-            seconds.append(
-                max(float(str(own)) for own in session.peers.share(_epoch(options, part, session, framework)))
-            )
+            own = session.peers.share(_epoch(training, part, session, framework))
+            seconds.append(max(float(str(one)) for one in own))
         return {"seconds": seconds, **(_messages(framework.collectives, session) if session.world.size > 1 else {})}
 
 

@@ -1,11 +1,18 @@
 """`unilaunch partition`: make a partition ahead of a run."""
 
+from pydantic import Field
 from typing_extensions import override
 
 from unilaunch.command import Command
 from unilaunch.errors import SpecError
 from unilaunch.output.log import Log
-from unilaunch_gcn.spec import PartitionSpec
+from unilaunch_gcn.spec import DataSpec
+
+
+class PartitionSpec(DataSpec):
+    """Into how many parts."""
+
+    num_parts: int | None = Field(default=None, ge=1, description="number of parts: as many as the run has ranks")
 
 
 class PartitionCommand(Command):

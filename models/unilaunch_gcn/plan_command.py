@@ -157,11 +157,11 @@ def _launch(options: PlanSpec, cases: Sequence[dict[str, Any]], ranks: int, fold
 
     folder.mkdir()
     told = folder / "cases.json"
-    told.write_text(json.dumps(list(cases)), encoding="utf-8")
-    training = options.model_dump(mode="json", include=set(TrainingSpec.model_fields), exclude_defaults=True)
+    training = options.model_dump(mode="json", include=set(TrainingSpec.model_fields))
+    told.write_text(json.dumps({"training": training, "cases": list(cases)}), encoding="utf-8")
     result = unilaunch.launch(unilaunch.LaunchSpec.model_validate({
         "nprocs": ranks, "target": "calibration", "output_dir": folder / "log_output", "log_level": "ERROR",
-        "backend": options.backend, "options": {**training, "cases": str(told)},
+        "backend": options.backend, "options": {"cases": str(told)},
         "mpi": {"oversubscribe": True, "allow_run_as_root": True},
     }))  # fmt: skip
     if result.returncode:

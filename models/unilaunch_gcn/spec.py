@@ -37,14 +37,6 @@ class DataSpec(Spec):
     normalize_features: bool = Field(default=True, description="divide each node's features by their sum")
 
 
-class PartitionSpec(DataSpec):
-    """Into how many parts."""
-
-    num_parts: int | None = Field(
-        default=None, ge=1, description="number of parts; must equal the number of ranks of a run"
-    )
-
-
 class TrainingSpec(DataSpec):
     """The network and its training; the defaults are those of Kipf and Welling, ICLR 2017."""
 
@@ -73,8 +65,12 @@ class TrainingSpec(DataSpec):
     )
 
 
-class GcnSpec(TrainingSpec, PartitionSpec):
+class GcnSpec(TrainingSpec):
     """A run of it."""
+
+    num_parts: int | None = Field(
+        default=None, ge=1, description="number of parts; must equal the number of ranks of a run"
+    )
 
     eval_every: int = Field(default=10, ge=1, description="epochs between two evaluations")
     patience: int | None = Field(
