@@ -320,7 +320,8 @@ def _report(cell: Cell, job: Finished) -> str:
     """Return what was reported: on the console, or when the launcher was killed by each rank."""
     said = job.console
     if _forgiven(cell):
-        said += (job.output / "report.json").read_text()
+        report = job.output / "report.json"
+        said += report.read_text() if report.exists() else "no report.json"
     for file in job.output.glob("rank.*/failure.json") if job.output.is_dir() else ():
         if cell.fault in {"mpirun killed", "launch killed"}:
             said += file.read_text()
