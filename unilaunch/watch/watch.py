@@ -104,7 +104,8 @@ class Watch:
             return True
         if not self.abort:
             return self._all_done()
-        if HOST_LOST in judge(failures).first["message"] and now - (self._first or now) < self.lost_patience:
+        waits = not self.hurried and now - (self._first or now) < self.lost_patience
+        if waits and HOST_LOST in judge(failures).first["message"]:
             return False
         doubtful = all(is_consequence(failure) or failure.get("together") for failure in failures)
         patience = (DOUBT_ON_SEVERAL if self.several else DOUBT) if doubtful and not self.hurried else SETTLE
