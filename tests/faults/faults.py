@@ -1,5 +1,6 @@
 """The fault matrix: how a job can break, when, and what must be seen of it."""
 
+import json
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from unilaunch.job.mpirun.openmpi import KEEPALIVE
 INJECT = Path(__file__).parent / "inject"
 #: Seconds from the moment at which a fault can be known to the end of the job.
 ONE_HOST, SEVERAL_HOSTS = 2.0, 8.0
-STALL = 2.0
+STALL = 4.0
 DEADLINE = 60.0
 
 MOMENTS = ("before import", "before init", "first collective", "epoch", "checkpoint")
@@ -150,7 +151,7 @@ def run_cell(cell: Cell, folder: Path, data: Path, cluster: Cluster | None) -> O
             _on_hosts(cell, line, environ, folder, cluster) if cluster else _here(cell, line, environ, folder)
         )
         struck = _struck(folder, end)
-        known = struck + (STALL if FAULTS[cell.fault].stalls else 0.0)
+        known = max(struck, _last_move(output)) + STALL if FAULTS[cell.fault].stalls else struck
         return Outcome(end - known, tuple(_judge(cell, job, end - known, left)), job)
     finally:
         if cell.fault == "disk full":
@@ -281,6 +282,12 @@ def _of_job(folder: Path) -> dict[int, str]:
 def _struck(folder: Path, end: float) -> float:
     mark = folder / "now"
     return float(mark.read_text().split()[0]) if mark.exists() else end
+
+
+def _last_move(output: Path) -> float:
+    """Return when a rank last noted progress: a stall can be seen only from then on."""
+    events = [json.loads(line) for path in output.glob("rank.*/events.jsonl") for line in path.read_text().splitlines()]
+    return max((event["time"] for event in events if event.get("phase") != "end"), default=0.0)
 
 
 def _judge(cell: Cell, job: Finished, seconds: float, left: list[str]) -> Iterator[str]:
