@@ -12,6 +12,7 @@ import statistics
 import sys
 import time
 import types
+from importlib.machinery import ModuleSpec
 from itertools import pairwise
 from typing import Any
 
@@ -21,6 +22,7 @@ import torch.nn.functional as F  # noqa: N812
 
 for name in ("dgl.graphbolt", "pandas"):
     sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__spec__ = ModuleSpec(name, None)
 import dgl  # noqa: E402
 from dgl.nn.pytorch import GraphConv  # noqa: E402
 
