@@ -3,10 +3,8 @@
 A framework wraps an operator by its own autograd in a few lines; the mathematics stands here once, for all of them.
 """
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -18,10 +16,8 @@ from unilaunch_gcn.arrays import FloatType, Rows
 from unilaunch_gcn.halo import Halo
 from unilaunch_gcn.normalization import Scales, node_scales
 from unilaunch_gcn.partition import Part
+from unilaunch_gcn.row_blocks import Block, RowBlocks, each, make_pool
 from unilaunch_gcn.setting import Setting
-
-#: Rows that are multiplied at a time: the product is written while it is in the cache, and the exchange moves on.
-_PIECE = 2048
 
 
 class LinearOperator(Protocol):
@@ -60,7 +56,7 @@ class Aggregation:
         self.scales = Columns.of(node_scales(setting.conv, part.strengths, part.loops), dtype)
         self.owned = RowBlocks(part.owned_indptr, part.owned_indices, part.owned_weights, part.num_owned, dtype)
         self.remote = RowBlocks(part.halo_indptr, part.halo_indices, part.halo_weights, part.num_halo, dtype)
-        self.pool = ThreadPoolExecutor(threads) if threads > 1 else None
+        self.pool = make_pool(threads)
 
     def start_epoch(self, epoch: int | None) -> None:
         """Note that an epoch begins, or an evaluation (None)."""
@@ -84,7 +80,7 @@ class Aggregation:
 
         def multiply_halo(block: Block) -> None:
             span = block.span
-            remote = block.matrix @ halo_rows
+            remote = block.multiply(halo_rows)
             if scales.left is not None:
                 remote *= scales.left[span]
             product[span] += remote
@@ -106,7 +102,7 @@ class Aggregation:
 
         def multiply(block: Block) -> None:
             span = block.span
-            own = block.matrix @ scaled
+            own = block.multiply(scaled)
             if scales.loops is not None:
                 own += scaled[span] if scales.loops is ONES else scaled[span] * scales.loops[span]
             if scales.left is None:
@@ -151,55 +147,6 @@ class Columns:
 
 def _column(values: NDArray[np.float64], dtype: FloatType) -> Rows:
     return values.astype(dtype)[:, None]
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Some rows of a CSR matrix, as a matrix of their own on the same indices."""
-
-    span: slice
-    matrix: sp.csr_array
-
-
-class RowBlocks:
-    """W, or a part of it, in blocks of rows.
-
-    Args:
-        indptr: Where each row begins. (rows + 1,)
-        indices: Column of each entry. int32
-        weights: Of each entry; of no length if each is 1: then all blocks share the ones.
-        num_columns: Columns of W.
-        dtype: Type of the rows that it is multiplied by.
-    """
-
-    def __init__(
-        self, indptr: NDArray[np.int64], indices: NDArray[np.int32], weights: NDArray[np.float32], num_columns: int,
-        dtype: FloatType,
-    ) -> None:  # fmt: skip
-        num_rows = len(indptr) - 1
-        ends = [*range(0, num_rows, _PIECE), num_rows]
-        ones = np.ones(0 if len(weights) else max(np.diff(indptr[ends]), default=0), dtype)
-        self.blocks = []
-        for begin, end in pairwise(ends):
-            first, last = int(indptr[begin]), int(indptr[end])
-            values = weights[first:last].astype(dtype, copy=False) if len(weights) else ones[: last - first]
-            local = (indptr[begin : end + 1] - first).astype(np.int32)
-            matrix = sp.csr_array((values, indices[first:last], local), shape=(end - begin, num_columns))
-            self.blocks.append(Block(slice(begin, end), matrix))
-
-    @property
-    def filled(self) -> list[Block]:
-        """The blocks that have an entry."""
-        return [block for block in self.blocks if block.matrix.nnz]
-
-
-def each(
-    pool: ThreadPoolExecutor | None, blocks: Sequence[Block], multiply: Callable[[Block], None],
-    between: Callable[[], None],
-) -> None:  # fmt: skip
-    """Multiply the blocks, by all threads if there is a pool, and do *between* after each."""
-    for _ in pool.map(multiply, blocks) if pool else map(multiply, blocks):
-        between()
 
 
 class SparseFeatures:

@@ -9,6 +9,7 @@ from unilaunch_gcn.aggregation import Aggregation, Aggregator
 from unilaunch_gcn.approximate_halo import RoughHalo, SampledHalo, StaleHalo
 from unilaunch_gcn.halo import Halo, HaloExchange
 from unilaunch_gcn.inputs import Inputs
+from unilaunch_gcn.memory import keep_freed_memory
 from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.network import Network, Problem
 from unilaunch_gcn.partition import Part
@@ -68,6 +69,7 @@ def make_halo(setting: Setting, part: Part, collectives: Collectives, meter: Met
 
 def host_problem(collectives: Collectives, threads: int, setting: Setting, part: Part, meter: Meter) -> Problem:
     """Return the operators on host arrays that both frameworks share."""
+    keep_freed_memory()
     aggregate: Aggregator
     if part.adjacency:
         switch = ColumnSwitch(part, part.adjacency, collectives, meter)

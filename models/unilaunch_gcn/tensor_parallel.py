@@ -4,17 +4,17 @@ Between the two stands an all-to-all, there and back, so what travels does not d
 rows, twice, shared by P ranks. That is less than the halo rows where these are more than 2 (P - 1) / P of the nodes.
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
 
 from unilaunch.backend import Collectives
-from unilaunch_gcn.aggregation import ONES, Block, Columns, RowBlocks, each
+from unilaunch_gcn.aggregation import ONES, Columns
 from unilaunch_gcn.arrays import Ids, Rows
 from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.normalization import node_scales
 from unilaunch_gcn.partition import Adjacency, Part
+from unilaunch_gcn.row_blocks import Block, RowBlocks, each, make_pool
 from unilaunch_gcn.setting import Setting
 
 
@@ -36,7 +36,7 @@ class TensorAggregation:
         self.switch = switch
         self.scales = Columns.of(node_scales(setting.conv, part.strengths, part.loops), dtype)
         self.whole = RowBlocks(adjacency.indptr, adjacency.indices, adjacency.weights, part.num_nodes, dtype)
-        self.pool = ThreadPoolExecutor(threads) if threads > 1 else None
+        self.pool = make_pool(threads)
 
     def start_epoch(self, epoch: int | None) -> None:
         """Do nothing: what travels is exact in every epoch."""
@@ -55,7 +55,7 @@ class TensorAggregation:
         aggregated = np.empty_like(columns)
 
         def multiply(block: Block) -> None:
-            aggregated[block.span] = block.matrix @ columns
+            aggregated[block.span] = block.multiply(columns)
 
         each(self.pool, self.whole.blocks, multiply, lambda: None)
         product = self.switch.to_rows(aggregated, rows.shape[1])
