@@ -1,6 +1,6 @@
-"""The generated graph of the speed benchmarks: communities, heavy-tailed degrees, dense features.
+"""The generated graphs of the speed benchmarks: communities, heavy-tailed degrees, dense features.
 
-python benchmarks/graphs.py FOLDER [--nodes 100000]
+python benchmarks/graphs.py FOLDER [--nodes 100000 | --large]
 """
 
 import argparse
@@ -31,7 +31,7 @@ def make_graph(folder: Path, nodes: int = 100_000, features: int = 300, classes:
     return path
 
 
-def make_large(folder: Path, nodes: int = 233_000, degree: int = 430, features: int = 602, classes: int = 41) -> Path:
+def make_large(folder: Path, nodes: int = 233_000, degree: int = 570, features: int = 602, classes: int = 41) -> Path:
     """Write a graph in Reddit's shape as a folder of .npy files, once; about 100 million directed edges."""
     path = folder / f"large-{nodes}-{degree}"
     if not (path / "y.npy").exists():
@@ -40,7 +40,7 @@ def make_large(folder: Path, nodes: int = 233_000, degree: int = 430, features: 
         community = draw.integers(0, 200, nodes)
         adjacency = _edges(draw, community, degree)
         np.save(path / "indptr.npy", adjacency.indptr.astype(np.int64))
-        np.save(path / "indices.npy", adjacency.indices)
+        np.save(path / "indices.npy", adjacency.indices.astype(np.int32))
         del adjacency
         labels = community % classes
         x: Any = np.lib.format.open_memmap(  # type: ignore[no-untyped-call]
@@ -72,7 +72,7 @@ def _edges(draw: np.random.Generator, community: NDArray[np.int64], degree: int 
     low, high = np.where(anywhere, 0.0, low), np.where(anywhere, ends[-1], high)
     targets = np.minimum(np.searchsorted(ends, low + draw.random(count) * (high - low)), nodes - 1)
     loop = sources == targets
-    a, b = order[sources[~loop]], order[targets[~loop]]
+    a, b = (order[ends[~loop]].astype(np.int32) for ends in (sources, targets))
     half = sp.coo_array((np.ones(len(a), bool), (a, b)), shape=(nodes, nodes)).tocsr()
     return sp.csr_array(half + half.T)
 
@@ -81,5 +81,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--nodes", type=int, default=100_000)
+    parser.add_argument("--large", action="store_true", help="the one in Reddit's shape")
     chosen = parser.parse_args()
-    print(make_graph(chosen.folder, chosen.nodes))
+    print(make_large(chosen.folder) if chosen.large else make_graph(chosen.folder, chosen.nodes))

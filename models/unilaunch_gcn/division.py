@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from unilaunch_gcn.graph import Graph
 
-#: Pairs of a node and a part that are looked at at a time.
-_FLAGS = 1 << 26
+#: Edges, or pairs of a node and a part, that are looked at at a time.
+_PIECE = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,14 @@ def count(graph: Graph, owner: NDArray[np.int64], num_parts: int) -> Division:
         num_parts: Number of parts.
     """
     traffic, cut = np.zeros((num_parts, num_parts), np.int64), 0
-    step = max(1, _FLAGS // num_parts)
+    parts_of = owner.astype(np.int32)
+    step = max(1, _PIECE // max(num_parts, len(graph.indices) // max(1, graph.num_nodes)))
     for begin in range(0, graph.num_nodes, step):
         end = min(begin + step, graph.num_nodes)
         near = np.zeros((end - begin, num_parts), bool)
         rows = np.repeat(np.arange(end - begin, dtype=np.int32), np.diff(graph.indptr[begin : end + 1]))
-        others = owner[graph.indices[graph.indptr[begin] : graph.indptr[end]]]
-        cut += int(np.count_nonzero(others != owner[begin:end][rows]))
+        others = parts_of[graph.indices[graph.indptr[begin] : graph.indptr[end]]]
+        cut += int(np.count_nonzero(others != parts_of[begin:end][rows]))
         near[rows, others] = True
         near[np.arange(end - begin), owner[begin:end]] = False
         nodes, parts = np.nonzero(near)

@@ -65,7 +65,15 @@ class Graph:
     def adjacency(self) -> sp.csr_array:
         """Return the weights as a matrix, without loops; where there are none, eight-bit ones stand for them."""
         values = np.ones(len(self.indices), np.int8) if self.weights is None else self.weights
-        return sp.csr_array((values, self.indices, self.indptr), shape=(self.num_nodes, self.num_nodes))
+        return csr_matrix(values, self.indices, self.indptr, self.num_nodes)
+
+
+def csr_matrix(
+    values: NDArray[Any], indices: NDArray[np.int32], indptr: NDArray[np.integer[Any]], num_columns: int
+) -> sp.csr_array:
+    """Return a matrix on the same memory: SciPy would copy the indices into the type of a wider indptr."""
+    rows = indptr.astype(np.int32 if len(indices) < 1 << 31 else np.int64, copy=False)
+    return sp.csr_array((values, indices, rows), shape=(len(indptr) - 1, num_columns))
 
 
 def undirected(

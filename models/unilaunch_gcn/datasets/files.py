@@ -25,7 +25,7 @@ from unilaunch_gcn.datasets.dataset import Dataset, Request
 from unilaunch_gcn.datasets.download import hash_file
 from unilaunch_gcn.datasets.npz import Arrays, map_arrays, read_arrays
 from unilaunch_gcn.datasets.split import draw_split
-from unilaunch_gcn.graph import NONE, TEST, TRAIN, VAL, Features, Graph, edge_matrix, symmetric
+from unilaunch_gcn.graph import NONE, TEST, TRAIN, VAL, Features, Graph, csr_matrix, edge_matrix, symmetric
 
 #: To be raised when the same file is read into another graph.
 VERSION = 1
@@ -124,7 +124,7 @@ def _edges(arrays: Arrays, form: Names, num_nodes: int) -> sp.csr_array:
     indptr, indices = arrays.whole("indptr", (None,)), arrays.integers("indices", (None,))
     check_csr(indptr, indices, (num_nodes, num_nodes))
     columns = np.array(indices, np.int32)  # a copy, as of the rows: the matrix is put in order
-    matrix = sp.csr_array((np.ones(len(columns), np.bool_), columns, np.array(indptr)), shape=(num_nodes, num_nodes))
+    matrix = csr_matrix(np.ones(len(columns), np.bool_), columns, np.array(indptr), num_nodes)
     matrix.sum_duplicates()
     return matrix
 

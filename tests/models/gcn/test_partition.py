@@ -1,5 +1,7 @@
 """Parts of a graph: each node is owned once, and what one part sends another receives, in the same order."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -133,7 +135,7 @@ def test_neighbours_stand_near_each_other(large: int, monkeypatch: pytest.Monkey
     graph = make_graph(grid.num_nodes, list(zip(shuffled[rows].tolist(), shuffled[grid.indices].tolist(), strict=True)))
     order = order_nodes(graph, np.zeros(graph.num_nodes, np.int64), 1)
 
-    def distance(position: NDArray[np.int64]) -> float:
+    def distance(position: NDArray[np.integer[Any]]) -> float:
         ends = np.repeat(np.arange(graph.num_nodes), graph.degrees)
         return float(np.abs(position[ends] - position[graph.indices]).mean())
 
