@@ -2,6 +2,7 @@
 
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch.backend import Collectives, Exchange
@@ -36,7 +37,7 @@ class Halo(Protocol):
 
 
 class HaloExchange:
-    """Exchanges of one part, on host arrays whose buffers are kept from epoch to epoch.
+    """Exchanges of one part, one after the other, on memory that is kept from one to the next.
 
     Args:
         part: The part: which rows go where.
@@ -52,7 +53,7 @@ class HaloExchange:
         self.send_rows = part.send_rows
         self.send_counts = part.send_counts.tolist()
         self.receive_counts = part.halo_counts.tolist()
-        self.buffers: dict[tuple[int, Any], tuple[NDArray[Any], NDArray[Any]]] = {}
+        self.kept = [np.empty(0, np.uint8), np.empty(0, np.uint8)]
 
     def start_epoch(self, epoch: int | None) -> None:
         """Do nothing: every exchange is like the other."""
@@ -71,16 +72,25 @@ class HaloExchange:
 
     def new_buffers(self, width: int, dtype: Any) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return a buffer to send from, and one to receive into."""
-        return (
-            self.wire.buffer(len(self.send_rows), width, dtype),
-            self.wire.buffer(sum(self.receive_counts), width, dtype),
-        )
+        columns, kind = self.wire.columns(width, dtype)
+        sent, received = (np.empty((rows, columns), kind) for rows in self._rows)
+        return sent, received
+
+    @property
+    def _rows(self) -> tuple[int, int]:
+        return len(self.send_rows), sum(self.receive_counts)
 
     def _buffers(self, width: int, dtype: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-        key = (width, dtype)
-        if key not in self.buffers:
-            self.buffers[key] = self.new_buffers(width, dtype)
-        return self.buffers[key]
+        """Return buffers on the memory that is kept, which grows to the widest."""
+        columns, kind = self.wire.columns(width, dtype)
+        sizes = [rows * columns * np.dtype(kind).itemsize for rows in self._rows]
+        if any(size > len(memory) for size, memory in zip(sizes, self.kept, strict=True)):
+            self.kept = [np.empty(size, np.uint8) for size in sizes]
+        sent, received = (
+            memory[:size].view(kind).reshape(rows, columns)
+            for memory, size, rows in zip(self.kept, sizes, self._rows, strict=True)
+        )
+        return sent, received
 
 
 class Travelling:

@@ -1,16 +1,20 @@
 """What the first layer starts from: the owned features, dropped out anew in each epoch, as linear operators on W."""
 
+from mmap import MADV_DONTNEED, mmap
+
 import numpy as np
 import scipy.sparse as sp
 
 from unilaunch_gcn.aggregation import Aggregator, DenseFeatures, LinearOperator, SparseFeatures
-from unilaunch_gcn.arrays import Floats
+from unilaunch_gcn.arrays import Floats, Rows
 from unilaunch_gcn.dropout import entry_mask, fill_mask, stream_keys
 from unilaunch_gcn.partition import Part
 from unilaunch_gcn.setting import Setting
 
-#: Columns of sparse features that are aggregated at a time, as a dense block.
-_COLUMNS = 256
+#: Columns of sparse features that are aggregated at a time, as a dense block; and of dense ones.
+_COLUMNS, _DENSE_COLUMNS = 256, 32
+#: Rows of mapped features that are held while columns are taken.
+_ROWS = 8192
 
 
 class Inputs:
@@ -54,9 +58,10 @@ class Inputs:
             rows = np.repeat(self.nodes, np.diff(features.indptr))
             mask = entry_mask(rows, features.indices, keys, self.setting.dropout, features.dtype)
             return sp.csr_array((features.data * mask, features.indices, features.indptr), shape=features.shape)
-        mask = np.empty_like(features)
-        fill_mask(mask, self.nodes, keys, self.setting.dropout)
-        return features * mask
+        dropped = np.empty_like(features)
+        fill_mask(dropped, self.nodes, keys, self.setting.dropout)
+        dropped *= features
+        return dropped
 
 
 def _operator(features: Floats | sp.csr_array) -> LinearOperator:
@@ -64,12 +69,28 @@ def _operator(features: Floats | sp.csr_array) -> LinearOperator:
 
 
 def _aggregate(aggregate: LinearOperator, features: Floats | sp.csr_array) -> Floats | sp.csr_array:
-    """Return A_hat X; a sparse X goes block by block and stays sparse."""
+    """Return A_hat X, sparse if X is; made in blocks of columns, for the halo rows of all would be as large as X."""
     if not isinstance(features, sp.csr_array):
-        return aggregate.matmat(features)
+        aggregated = np.empty(features.shape, features.dtype)
+        for begin in range(0, features.shape[1], _DENSE_COLUMNS):
+            block = slice(begin, begin + _DENSE_COLUMNS)
+            aggregated[:, block] = aggregate.matmat(_columns(features, block))
+        return aggregated
     columns = features.tocsc()
     blocks = [
         sp.csr_array(aggregate.matmat(columns[:, begin : begin + _COLUMNS].toarray()))
         for begin in range(0, features.shape[1], _COLUMNS)
     ]
     return sp.csr_array(sp.hstack(blocks, format="csr"))
+
+
+def _columns(features: Floats, block: slice) -> Rows:
+    """Return some columns as an array of their own; pages that are mapped from a file are not held meanwhile."""
+    taken = np.empty((len(features), len(range(features.shape[1])[block])), features.dtype)
+    for begin in range(0, len(features), _ROWS):
+        rows = slice(begin, begin + _ROWS)
+        taken[rows] = features[rows, block]
+        if isinstance(features, np.memmap):
+            mapped: mmap = features._mmap  # type: ignore[attr-defined]  # noqa: SLF001  (it has no public name)
+            mapped.madvise(MADV_DONTNEED)
+    return taken

@@ -22,10 +22,10 @@ class CrossEntropy:
         self.of_all = max(1, part.split_sizes[0])
 
     def value_and_gradient(self, logits: Floats) -> tuple[float, Floats]:
-        """Return the loss and its gradient.
+        """Return the loss and its gradient, which takes the logits' place.
 
         Args:
-            logits: (num_owned, num_classes)
+            logits: They are overwritten. (num_owned, num_classes)
 
         Returns:
             The loss, summed in float64, and the gradient: softmax - one-hot, divided. (num_owned, num_classes)
@@ -40,6 +40,6 @@ class CrossEntropy:
         rows /= sums
         rows[own, self.labels] -= 1
         rows /= self.of_all
-        gradient = np.zeros_like(logits)
-        gradient[self.nodes] = rows
-        return loss, gradient
+        logits[:] = 0
+        logits[self.nodes] = rows
+        return loss, logits

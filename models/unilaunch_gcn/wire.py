@@ -11,8 +11,8 @@ from unilaunch_gcn.arrays import Floats, Indices, Rows
 class Wire(Protocol):
     """What rows become on their way."""
 
-    def buffer(self, num_rows: int, width: int, dtype: Any) -> NDArray[Any]:
-        """Return an array in which *num_rows* of them can travel."""
+    def columns(self, width: int, dtype: Any) -> tuple[int, Any]:
+        """Return how many columns of which type an array has in which they travel."""
 
     def pack(self, rows: Rows, chosen: Indices, out: NDArray[Any]) -> None:
         """Write the *chosen* rows into such an array."""
@@ -24,9 +24,9 @@ class Wire(Protocol):
 class Exact:
     """Rows travel as they are."""
 
-    def buffer(self, num_rows: int, width: int, dtype: Any) -> NDArray[Any]:
-        """Return an array of rows."""
-        return np.empty((num_rows, width), dtype)
+    def columns(self, width: int, dtype: Any) -> tuple[int, Any]:
+        """Return the rows' own."""
+        return width, dtype
 
     def pack(self, rows: Rows, chosen: Indices, out: NDArray[Any]) -> None:
         """Write the *chosen* rows."""
@@ -40,9 +40,9 @@ class Exact:
 class BFloat16:
     """Rows travel with the upper half of float32's bits, rounded to the nearest, ties to even."""
 
-    def buffer(self, num_rows: int, width: int, dtype: Any) -> NDArray[Any]:  # noqa: ARG002
-        """Return an array of 16-bit words."""
-        return np.empty((num_rows, width), np.uint16)
+    def columns(self, width: int, dtype: Any) -> tuple[int, Any]:  # noqa: ARG002
+        """Return 16-bit words."""
+        return width, np.uint16
 
     def pack(self, rows: Rows, chosen: Indices, out: NDArray[Any]) -> None:
         """Round the *chosen* rows."""
@@ -80,9 +80,9 @@ class Int8:
     def __init__(self, draw: np.random.Generator) -> None:
         self.draw = draw
 
-    def buffer(self, num_rows: int, width: int, dtype: Any) -> NDArray[Any]:  # noqa: ARG002
-        """Return an array of bytes: the steps, then the row's least value and its step."""
-        return np.empty((num_rows, width + 8), np.uint8)
+    def columns(self, width: int, dtype: Any) -> tuple[int, Any]:  # noqa: ARG002
+        """Return bytes: the steps, then the row's least value and its step."""
+        return width + 8, np.uint8
 
     def pack(self, rows: Rows, chosen: Indices, out: NDArray[Any]) -> None:
         """Quantise the *chosen* rows."""

@@ -130,7 +130,8 @@ def test_bytes_are_as_said(halo: str, share: float) -> None:
 
 
 def _travel(wire: Any, rows: NDArray[Any]) -> NDArray[Any]:
-    buffer = wire.buffer(len(rows), rows.shape[1], rows.dtype)
+    columns, kind = wire.columns(rows.shape[1], rows.dtype)
+    buffer = np.empty((len(rows), columns), kind)
     wire.pack(rows, np.arange(len(rows), dtype=np.int32), buffer)
     return np.asarray(wire.unpack(buffer, rows.shape[1], rows.dtype))
 
