@@ -20,7 +20,7 @@ from unilaunch_gcn.spec import TrainingSpec
 if TYPE_CHECKING:
     from unilaunch_gcn.partition import Part
 
-_SECONDS, _EPOCHS = 1.5, 9  # of measuring a part, at most, after an epoch that warms up
+_SECONDS, _EPOCHS = 1.5, (3, 15)  # of measuring a part, after two epochs that warm up
 _LARGE = 4 << 20  # bytes of a message that shows the rate
 
 
@@ -60,11 +60,7 @@ class CalibrationModel(Model):
         framework: Framework,
     ) -> Mapping[str, JsonValue]:  # fmt: skip
         training, parts = prepared
-        seconds: list[JsonValue] = []
-        for part in parts:
-            session.peers.share(None)  # all ranks compute at once, as in a training
-            own = session.peers.share(_epoch(training, part, session, framework))
-            seconds.append(max(float(str(one)) for one in own))
+        seconds: list[JsonValue] = [_slowest(session, _epoch(training, part, session, framework)) for part in parts]
         return {"seconds": seconds, **(_messages(framework.collectives, session) if session.world.size > 1 else {})}
 
 
@@ -97,8 +93,12 @@ class Still(Collectives, Exchange):
         pass
 
 
+def _slowest(session: Session, seconds: float) -> float:
+    return max(float(str(one)) for one in session.peers.share(seconds))
+
+
 def _epoch(options: TrainingSpec, part: "Part", session: Session, framework: Framework) -> float:
-    """Return the median seconds of a gradient and a step."""
+    """Return the median seconds of a gradient and a step; the ranks compute at once, and wait for each other."""
     from unilaunch_gcn.layers import count_decayed, plan_layers
     from unilaunch_gcn.loading import load_network
     from unilaunch_gcn.meter import Meter
@@ -109,14 +109,16 @@ def _epoch(options: TrainingSpec, part: "Part", session: Session, framework: Fra
     setting = Setting.of(options, layers, session.seed)
     network = load_network(replace(framework, collectives=Still()), session.placement, setting, part, Meter())
     adam = Adam(network.flat, network.flat * 0.0, options.lr, options.weight_decay, count_decayed(layers))
-    network.gradient(0)
-    taken: list[float] = []
-    begin = time.perf_counter()
-    while len(taken) < _EPOCHS and (not taken or time.perf_counter() - begin < _SECONDS):
-        last = time.perf_counter()
-        adam.step(network.local(network.gradient(1 + len(taken)))[1:])
-        taken.append(time.perf_counter() - last)
-    return median(taken)
+
+    def timed(epoch: int) -> float:
+        begin = time.perf_counter()
+        adam.step(network.local(network.gradient(epoch))[1:])
+        framework.collectives.barrier()
+        return time.perf_counter() - begin
+
+    timed(0)
+    fitting = int(_SECONDS / _slowest(session, timed(1)))
+    return median(timed(2 + epoch) for epoch in range(min(max(fitting, _EPOCHS[0]), _EPOCHS[1])))
 
 
 def _messages(collectives: Collectives, session: Session) -> dict[str, JsonValue]:

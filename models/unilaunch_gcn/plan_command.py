@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -33,6 +34,7 @@ class PlanSpec(TrainingSpec):
         default=None, description="write the placement of the last number of parts, as an Open MPI rankfile"
     )
     plot: Path | None = Field(default=None, description="write a page with the table's curves")
+    as_json: bool = Field(default=False, description="one JSON object for each number of parts, instead of the table")
 
 
 class Row(NamedTuple):
@@ -63,7 +65,7 @@ class PlanCommand(Command):
             row._replace(crossing=crossing(row.division.traffic, names) if names else None)
             for row, names in zip(rows, hosts, strict=True)
         ]
-        sys.stdout.write(_table(rows) + f"\n{said}\n")
+        sys.stdout.write("".join(map(_line, rows)) if options.as_json else f"{_table(rows)}\n{said}\n")
         if options.rankfile and hosts[-1]:
             _write(options.rankfile, _rankfile(hosts[-1]), "--rankfile")
         if options.plot:
@@ -190,6 +192,18 @@ def _table(rows: Sequence[Row]) -> str:
         ])  # fmt: skip
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join("  ".join(f"{word:>{width}}" for word, width in zip(line, widths, strict=True)) for line in lines)
+
+
+def _line(row: Row) -> str:
+    """Return the row's figures as a line of JSON: bytes and seconds of an epoch, bytes of the largest rank's memory."""
+    division = row.division
+    counted = {
+        "num_parts": division.num_parts,
+        "cut": division.cut,
+        "halo": int(division.halo.sum()),
+        "rows_between_hosts": row.crossing,
+    }
+    return json.dumps(counted | asdict(row.forecast)) + "\n"
 
 
 def _rankfile(hosts: Sequence[str]) -> str:
