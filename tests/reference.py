@@ -69,11 +69,9 @@ def _loss_and_gradients(
 ) -> tuple[float, list[Matrix]]:
     inputs, masks, hidden = [], [], features
     for depth, weight in enumerate(weights):
-        mask = _mask(hidden, depth, draw)
-        dropped = hidden * mask
-        inputs.append(adjacency @ dropped)
-        masks.append(mask)
-        hidden = inputs[-1] @ weight
+        masks.append(_mask(hidden, depth, draw))
+        inputs.append(hidden * masks[-1])
+        hidden = adjacency @ (inputs[-1] @ weight)
         hidden = np.maximum(hidden, 0) if depth + 1 < len(weights) else hidden
     train = np.flatnonzero(graph.split == TRAIN)
     shifted = hidden[train] - hidden[train].max(axis=1, keepdims=True)
@@ -84,10 +82,10 @@ def _loss_and_gradients(
     upstream[train] = (np.exp(log_softmax) - one_hot) / len(train)
     gradients = []
     for depth in reversed(range(len(weights))):
-        gradients.append(inputs[depth].T @ upstream)
+        aggregated = adjacency.T @ upstream
+        gradients.append(inputs[depth].T @ aggregated)
         if depth:
-            upstream = adjacency.T @ (upstream @ weights[depth].T) * masks[depth]
-            upstream *= inputs[depth - 1] @ weights[depth - 1] > 0
+            upstream = aggregated @ weights[depth].T * masks[depth] * (inputs[depth] > 0)
     return loss, gradients[::-1]
 
 
