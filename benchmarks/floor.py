@@ -1,13 +1,12 @@
 """The least time that an epoch of epoch.py's training can take on this machine; print it, in seconds. For epoch.py.
 
-Its products' flops at the rate of torch's product of the same shapes, on two threads, and the bytes of all rows that
-the products, aggregations and activations read and write once, with the edges' columns, at the rate of copying memory.
+Flops of the dense products at the rate of torch's best product here, and each array that a step reads or writes, once,
+at the rate of copying memory; on two threads. A row that an aggregation gathers again and again counts once.
 """
 
 import statistics
 import time
 from collections.abc import Callable
-from functools import partial
 from itertools import pairwise
 
 import torch
@@ -18,22 +17,20 @@ NODES, EDGES, WIDTHS = 100_000, 4_512_000, (300, 128, 128, 40)
 def main() -> None:
     """Measure and print."""
     torch.set_num_threads(2)
-    dense = 0.0
+    square = torch.rand(3072, 3072)
+    flops_per_second = 2 * len(square) ** 3 / _median(lambda: square @ square)
+    large, other = torch.rand(64 << 20), torch.rand(64 << 20)
+    bytes_per_second = 2 * large.nbytes / _median(lambda: other.copy_(large))
+    flops = numbers = 0
     for depth, (width_in, width_out) in enumerate(pairwise(WIDTHS)):
-        rows, weight, out = torch.rand(NODES, width_in), torch.rand(width_in, width_out), torch.rand(NODES, width_out)
-        dense += _seconds(rows, weight) + _seconds(rows.T, out)
-        dense += _seconds(out, weight.T) if depth else 0.0
-    large = torch.rand(64 << 20)
-    copy = _median(large.clone) / (2 * large.nbytes)
-    moved = sum(
-        4 * (NODES * (8 * width_out) + (4 * NODES * width_out + 2 * EDGES if depth else 0))
-        for depth, width_out in enumerate(WIDTHS[1:])
-    )
-    print(dense + moved * copy)
-
-
-def _seconds(first: torch.Tensor, second: torch.Tensor) -> float:
-    return _median(partial(torch.matmul, first, second))
+        entering, leaving = NODES * width_in, NODES * width_out
+        products = 3 if depth else 2  # rows @ W, rows.T @ gradient, gradient @ W.T
+        flops += products * 2 * entering * width_out
+        numbers += products * (entering + leaving)
+        if depth:
+            numbers += 2 * (2 * leaving + EDGES)  # aggregations, forward and backward
+        numbers += 5 * leaving if depth < 2 else 2 * leaving  # ReLU and its gradient, or the loss
+    print(flops / flops_per_second + 4 * numbers / bytes_per_second)
 
 
 def _median(work: Callable[[], object]) -> float:

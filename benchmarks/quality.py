@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "unilaunch-benchmarks")
     chosen = parser.parse_args()
     sources = {
-        "cora": "cora", "citeseer": "citeseer", "sbm": "sbm", "communities": str(make_graph(chosen.folder)),
+        "cora": "cora", "sbm": "sbm", "communities": str(make_graph(chosen.folder)),
         **{path.stem: str(path) for path in sorted((SHARED / "graphs").glob("*.npz"))},
     }  # fmt: skip
     heads = ("unilaunch", "pymetis", "random", "edges, fullest / mean", "the same, --balance edges")
