@@ -90,7 +90,6 @@ def _columns(features: Floats, block: slice) -> Rows:
     for begin in range(0, len(features), _ROWS):
         rows = slice(begin, begin + _ROWS)
         taken[rows] = features[rows, block]
-        if isinstance(features, np.memmap):
-            mapped: mmap = features._mmap  # type: ignore[attr-defined]  # noqa: SLF001  (it has no public name)
-            mapped.madvise(MADV_DONTNEED)
+        if isinstance(features.base, mmap):
+            features.base.madvise(MADV_DONTNEED)
     return taken

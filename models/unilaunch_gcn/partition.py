@@ -314,4 +314,4 @@ def _csr(
     matrix = csr_matrix(values, columns, rows, int(columns.max(initial=0)) + 1)
     matrix.sort_indices()
     kept = np.zeros(0, np.float32) if weights is None else matrix.data
-    return rows.astype(np.int64), matrix.indices, kept
+    return rows.astype(np.int64), matrix.indices.astype(np.int32, copy=False), kept

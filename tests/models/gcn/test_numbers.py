@@ -127,6 +127,6 @@ def test_no_owned_node_is_no_loss_and_no_answer() -> None:
     graph = make_graph(3, [(0, 1)])
     empty = list(split_parts(graph, order_nodes(graph, np.zeros(3, np.int64), 2)))[1]
     logits = np.zeros((0, 2), np.float32)
-    loss, gradient = CrossEntropy(empty).value_and_gradient(logits.copy())
+    loss, gradient = CrossEntropy(empty).value_and_gradient(logits)
     assert (loss, gradient.shape) == (0.0, (0, 2))
     np.testing.assert_array_equal(count_right(logits, empty), [0, 0, 0, 0])
