@@ -19,8 +19,13 @@ PREFERRED = ("torch",)
 
 
 @cache
+def _all_installed() -> Any:  # EntryPoints; before Python 3.12 what selects as they do
+    return entry_points()  # reads every installed package's, whatever the group: once
+
+
+@cache
 def _installed(group: str) -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=group)}
+    return {entry.name: entry for entry in _all_installed().select(group=group)}
 
 
 def _load(group: str, kind: str, name: str) -> Any:

@@ -14,6 +14,7 @@ from pydantic import JsonValue
 from typing_extensions import override
 
 from unilaunch.errors import SpecError
+from unilaunch.rank.collector import uncollected
 from unilaunch.target import Target
 
 Hook = Callable[[ModuleType], None]
@@ -123,8 +124,12 @@ def leave_out_launcher(error: BaseException, target: Target) -> None:
         frame = frame.tb_next
 
 
-class AfterImport(MetaPathFinder):
-    """What is to be done right after the program has imported a framework, whichever it imports and whenever."""
+class AroundImport(MetaPathFinder):
+    """What is to be done when the program imports a framework, whichever it imports and whenever.
+
+    Args:
+        hooks: What is to be done right after a module's import, by the module's name.
+    """
 
     def __init__(self, hooks: Mapping[str, Hook]) -> None:
         self.hooks = dict(hooks)
@@ -141,8 +146,12 @@ class AfterImport(MetaPathFinder):
         return spec
 
 
+def no_hook(module: ModuleType) -> None:
+    """Do nothing after an import."""
+
+
 class _Hooked(Loader):
-    """A module's loader, with something to do afterwards."""
+    """A module's loader, without the collector, and with something to do afterwards."""
 
     def __init__(self, loader: Any, hook: Hook) -> None:
         self.loader = loader
@@ -158,5 +167,6 @@ class _Hooked(Loader):
         module.__loader__ = self.loader
         if module.__spec__:
             module.__spec__.loader = self.loader
-        self.loader.exec_module(module)
+        with uncollected():
+            self.loader.exec_module(module)
         self.hook(module)

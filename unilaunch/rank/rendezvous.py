@@ -4,8 +4,6 @@ import socket
 from contextlib import closing
 from typing import Any, cast
 
-import psutil
-
 from unilaunch.agreement import agree
 from unilaunch.backend import Peers, Rendezvous
 from unilaunch.errors import RendezvousError
@@ -13,13 +11,15 @@ from unilaunch.spec import RunSpec
 from unilaunch.world import World
 
 PATIENCE = 2.0  # seconds that a rank tries one address
+_LOOPBACK = "127.0.0.1"
 
 
 def meet(peers: Peers, world: World, spec: RunSpec) -> Rendezvous:
     """Agree on where rank 0 listens. All ranks must call it.
 
     Rank 0 binds its port and keeps it, so nobody can take it in between. It names its addresses, every rank tries
-    them, and the first one that all of them reached is taken; the interface of each rank follows from it.
+    them, and the first one that all of them reached is taken; the interface of each rank follows from it. On one host
+    there is nothing to try.
 
     Raises:
         RefusedTogetherError: Rank 0 cannot listen.
@@ -28,6 +28,8 @@ def meet(peers: Peers, world: World, spec: RunSpec) -> Rendezvous:
     listener = _listen_together(peers, world, spec)
     offer = peers.share([*_addresses(world, spec), listener.getsockname()[1]] if listener else None)[0]
     *addresses, port = cast("list[Any]", offer)
+    if addresses == [_LOOPBACK]:
+        return Rendezvous(_LOOPBACK, port, spec.interface or "lo", listener)
     sources = {address: _reach(address, port) for address in addresses}
     reached = cast("list[list[str]]", peers.share([address for address, source in sources.items() if source]))
     if listener:
@@ -74,7 +76,9 @@ def _addresses(world: World, spec: RunSpec) -> list[str]:
     if spec.master_addr:
         return [spec.master_addr]
     if world.num_hosts == 1:
-        return ["127.0.0.1"]
+        return [_LOOPBACK]
+    import psutil  # for several hosts only
+
     found = []
     for name, entries in psutil.net_if_addrs().items():
         if spec.interface in {None, name}:
@@ -104,6 +108,8 @@ def _drain(listener: socket.socket) -> None:
 
 
 def _interface_of(address: str) -> str:
+    import psutil
+
     for name, entries in psutil.net_if_addrs().items():
         if any(entry.family == socket.AF_INET and entry.address == address for entry in entries):
             return name

@@ -22,6 +22,7 @@ from unilaunch.output.folder import OutputFolder
 from unilaunch.output.log import rank_log
 from unilaunch.rank import current, mpi, program
 from unilaunch.rank.alone import Alone
+from unilaunch.rank.collector import uncollected
 from unilaunch.rank.facts import tell_facts
 from unilaunch.rank.framework_env import framework_env
 from unilaunch.rank.placement import Wish, place
@@ -230,7 +231,8 @@ def _run_model(rank: _Rank, model: Model, backend: Backend, rendezvous: Rendezvo
         options = task.options.model_dump(mode="json") if task.options else {}
         output.write_spec(task.spec.model_dump(mode="json") | {"options": options})
     output.record(phase="framework import")
-    backend.start(world, rank.placement)
+    with uncollected():
+        backend.start(world, rank.placement)
     try:
         output.record(phase="init")
         framework = Framework(backend, _collectives(rank, backend, rendezvous))
@@ -249,8 +251,10 @@ def _run_program(rank: _Rank, rendezvous: Rendezvous) -> None:
     if world.rank == 0:
         output.write_spec(task.spec.model_dump(mode="json"))
     served = [backend for backend in task.backends if backend.launcher != world.launcher]
-    hooks = {name: hook for backend in served for name, hook in backend.hooks(rendezvous, world, rank.peers).items()}
-    sys.meta_path.insert(0, program.AfterImport(hooks))
+    hooks = {backend.framework: program.no_hook for backend in task.backends}
+    for backend in served:
+        hooks |= backend.hooks(rendezvous, world, rank.peers)
+    sys.meta_path.insert(0, program.AroundImport(hooks))
     current.world = world
     appended = [f"--local-rank={world.local_rank}"] if task.spec.local_rank_argument else []
     output.record(phase="program", target=str(task.target))

@@ -1,0 +1,61 @@
+"""The import of a framework within the user's own program."""
+
+import gc
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from unilaunch.rank.collector import uncollected
+from unilaunch.rank.program import AroundImport
+
+
+@pytest.fixture(autouse=True)
+def _thawed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the collector, the finders and what was imported as they were."""
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+
+
+def _framework(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    (folder / "a_framework.py").write_text(text)
+    monkeypatch.syspath_prepend(folder)
+
+
+def test_a_frameworks_import_is_not_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The collector is on again afterwards, and does not look at what the import made."""
+    _framework(tmp_path, monkeypatch, "import gc\ncollected = gc.isenabled()\nmade = [[] for _ in range(1000)]\n")
+    seen: list[ModuleType] = []
+    sys.meta_path.insert(0, AroundImport({"a_framework": seen.append}))
+    try:
+        import a_framework  # type: ignore[import-not-found]
+
+        assert a_framework.collected is False
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > 1000
+        assert seen == [a_framework]
+    finally:
+        gc.unfreeze()
+
+
+def test_an_import_that_fails_leaves_the_collector_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _framework(tmp_path, monkeypatch, "raise ImportError('no libcudart')\n")
+    sys.meta_path.insert(0, AroundImport({"a_framework": lambda _: None}))
+    try:
+        with pytest.raises(ImportError, match="no libcudart"):
+            import a_framework  # noqa: F401
+        assert gc.isenabled()
+    finally:
+        gc.unfreeze()
+
+
+def test_a_program_that_has_no_use_for_the_collector_keeps_it_off() -> None:
+    gc.disable()
+    try:
+        with uncollected():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+        gc.unfreeze()
