@@ -5,12 +5,15 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 MPIRUN = str(Path(sys.executable).parent / "mpirun")
-#: --oversubscribe: parity.py runs 4 ranks on 2 cores.
+#: --oversubscribe: parity.py runs 4 ranks on 2 cores. Open MPI then leaves every rank all of them.
 LINE = [MPIRUN, "--oversubscribe", "-n"]
+#: As it comes: each of two ranks bound to a core.
+BOUND_LINE = [MPIRUN, "-n"]
 UNILAUNCH = [sys.executable, "-m", "unilaunch"]
 SHARED = Path(__file__).parents[2] / "shared" / "datasets"
 
@@ -36,10 +39,10 @@ def execute(line: list[str], deadline: float, **changed: str) -> str:
     return done.stdout
 
 
-def train(ranks: int, *options: str, deadline: float = 900.0) -> dict[str, Any]:
+def train(ranks: int, *options: str, line: Sequence[str] = LINE, deadline: float = 900.0) -> dict[str, Any]:
     """Run the GCN on *ranks* ranks, and return its result.json."""
     with tempfile.TemporaryDirectory() as folder:
-        execute([*LINE, str(ranks), *UNILAUNCH, "run", "--output-dir", folder, *options], deadline)
+        execute([*line, str(ranks), *UNILAUNCH, "run", "--output-dir", folder, *options], deadline)
         result: dict[str, Any] = json.loads(Path(folder, "result.json").read_text(encoding="utf-8"))
     return result
 

@@ -99,9 +99,13 @@ def test_mindspore_on_a_gpu_starts_nccl(fake: Recorded) -> None:
 
 
 def test_mindspore_on_cpu_launches_in_place(fake: Recorded) -> None:
-    """Each small operation handed to another thread would cost ten times the operation."""
+    """Each small operation handed to another thread would cost ten times as much; kernels take our threads."""
     MindSporeBackend().start(WORLD, Placement("cpu", 0, 2))
-    assert _names(fake) == [("mindspore.set_device", "CPU"), ("mindspore.runtime.launch_blocking",)]
+    assert _names(fake) == [
+        ("mindspore.set_device", "CPU"),
+        ("mindspore.device_context.cpu.op_tuning.threads_num", 2),
+        ("mindspore.runtime.launch_blocking",),
+    ]
 
 
 @pytest.mark.parametrize(("device", "words"), [("cuda", "sees no GPU"), ("npu", "install torch_npu")])
