@@ -7,7 +7,6 @@ of rank 0.
 """
 
 import atexit
-import faulthandler
 import json
 import os
 import signal
@@ -24,16 +23,15 @@ from typing import TYPE_CHECKING, Any
 from unilaunch.output.failure import complete_failure, describe_exit
 from unilaunch.output.folder import write_json
 from unilaunch.rank.evidence import Memory, find_evidence
-from unilaunch.rank.page import Page
+from unilaunch.rank.processes import adopt_orphans, is_stopped, kill_children
 from unilaunch.rank.pump import Output, Stream
 from unilaunch.rank.report import Report
+from unilaunch.rank.ties import STACKS, Ties
 from unilaunch.watch.line import VARIABLE, Line
 
 if TYPE_CHECKING:
     from unilaunch.watch.verdict import Verdict
 
-#: At this signal a rank writes its Python stacks; high, since programs use SIGUSR1 and SIGUSR2 themselves.
-STACKS = signal.SIGRTMAX - 1
 #: What is passed on to the rank when it comes from outside.
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 #: A terminal sends these to the rank as well.
@@ -45,7 +43,6 @@ _FAREWELL = 1.0  # seconds from SIGTERM to SIGKILL, and from a failure to the ra
 _ORDER = 15.0  # seconds after a failure in which whoever watches the job has ended it, if he can
 _WRITTEN = 0.3  # seconds in which a rank has written its stacks
 _LINES = 20
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _NEVER = float("inf")
 
 
@@ -58,48 +55,11 @@ def guarded(work: Callable[[Report], int], environ: Mapping[str, str]) -> int:
         work: Is the rank, given its line to the guard.
         environ: The process's environment.
     """
-    ties = _Ties()
+    ties = Ties()
     rank = os.fork()
     if rank == 0:
         return _live(work, ties.be_rank())
     return _Guard(rank, ties.be_guard(), environ).run()
-
-
-class _Ties:
-    """What ties a rank and its guard together; made before they part, and each keeps its own ends."""
-
-    def __init__(self) -> None:
-        self.page = Page()
-        self.control, self.ranks_control = socket.socketpair()
-        pipes = [os.pipe() for _ in range(3)]
-        self.stdout, self.stderr, self.stacks = (reading for reading, _ in pipes)
-        self.ranks_ends = [writing for _, writing in pipes]
-        # A terminal's Ctrl-C and its input are for one process group only.
-        self.own_group = not os.isatty(0)
-
-    def be_rank(self) -> Report:
-        """Be the rank: its output goes to the guard, and it dies with it."""
-        if self.own_group:
-            os.setpgid(0, 0)
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        self.control.close()
-        for descriptor in (self.stdout, self.stderr, self.stacks):
-            os.close(descriptor)
-        for descriptor, own in zip(self.ranks_ends[:2], (1, 2), strict=True):
-            os.dup2(descriptor, own)
-            os.close(descriptor)
-        faulthandler.register(STACKS, file=self.ranks_ends[2], all_threads=True)
-        faulthandler.enable(file=2)
-        for stream in (sys.stdout, sys.stderr):
-            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a pipe would make it wait for 8 KiB
-        return Report(self.ranks_control, self.page)
-
-    def be_guard(self) -> "_Ties":
-        """Be the guard."""
-        self.ranks_control.close()
-        for descriptor in self.ranks_ends:
-            os.close(descriptor)
-        return self
 
 
 def _live(work: Callable[[Report], int], report: Report) -> int:
@@ -113,12 +73,6 @@ def _live(work: Callable[[Report], int], report: Report) -> int:
     return code
 
 
-def _prctl(option: int, value: int) -> None:
-    import ctypes
-
-    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
-
-
 class _Guard:
     """One rank's guard, an event loop.
 
@@ -128,7 +82,7 @@ class _Guard:
         environ: The process's environment.
     """
 
-    def __init__(self, process: int, ties: _Ties, environ: Mapping[str, str]) -> None:
+    def __init__(self, process: int, ties: Ties, environ: Mapping[str, str]) -> None:
         self.process, self.ties = process, ties
         self.output = Output(ties.stdout, ties.stderr)
         self.launcher = os.getppid()
@@ -156,7 +110,7 @@ class _Guard:
 
     def run(self) -> int:
         """Guard the rank to its end, and return what this process exits with."""
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what the rank leaves behind comes to us, and can be ended
+        adopt_orphans()
         with self._signals():
             self.selector.register(self.ties.control, EVENT_READ, self._hear)
             self.selector.register(self.ties.stacks, EVENT_READ, self._hear_stack)
@@ -282,7 +236,7 @@ class _Guard:
             self.line.send(progress=facts)
 
     def _ask_stack(self) -> None:
-        self.stack = b"stopped (SIGSTOP)" if _is_stopped(self.process) else b""
+        self.stack = b"stopped (SIGSTOP)" if is_stopped(self.process) else b""
         self._signal(STACKS)
         self.stack_at = time.monotonic() + _WRITTEN
 
@@ -355,7 +309,7 @@ class _Guard:
         """End what the rank has left behind, say the last word, and return the exit code."""
         code = self._own_exit_code() if self.order is None else self.order
         if code:
-            _kill_children()
+            kill_children()
         self.output.tick(last=True)
         until = time.monotonic() + _FAREWELL
         while self.line and self.line.open and self.line.outgoing and time.monotonic() < until:
@@ -404,29 +358,3 @@ def _say(text: str) -> None:
     with suppress(OSError):  # the console may have gone with the launcher
         sys.stderr.write(text)
         sys.stderr.flush()
-
-
-def _is_stopped(process: int) -> bool:
-    try:
-        stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] in {"T", "t"}
-
-
-def _kill_children() -> None:
-    """End what the rank has started and left: it is ours now."""
-    for _ in range(20):
-        try:
-            children = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split()
-        except OSError:
-            return
-        if not children:
-            return
-        for child in children:
-            with suppress(ProcessLookupError):
-                os.kill(int(child), signal.SIGKILL)
-        with suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        time.sleep(0.01)
