@@ -25,7 +25,7 @@ def load_network(framework: Framework, placement: Placement, setting: Setting, p
         SpecError: The framework has no GCN on this device.
     """
     if placement.device != "cpu":
-        _refuse_on_devices(placement.device, setting, part)
+        _refuse_on_devices(placement.device, setting)
     backend, collectives = framework.backend.name, framework.collectives
     if backend == "torch":
         from unilaunch_gcn import torch_network
@@ -45,9 +45,7 @@ def load_network(framework: Framework, placement: Placement, setting: Setting, p
     )
 
 
-def _refuse_on_devices(device: str, setting: Setting, part: Part) -> None:
-    if part.adjacency:
-        raise SpecError(f"--parallel tensor --device {device}: ranks divide columns on cpu only so far")
+def _refuse_on_devices(device: str, setting: Setting) -> None:
     if setting.halo != "exact":
         raise SpecError(
             f"--halo {setting.halo} --device {device}: on a device the halo is exact; expected --halo exact"

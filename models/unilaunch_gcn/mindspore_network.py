@@ -17,9 +17,10 @@ from unilaunch_gcn.dropout import fill_mask, stream_keys
 from unilaunch_gcn.loss import CrossEntropy
 from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.network import Network, Problem, by_layer, count_right, initial_weights, views
-from unilaunch_gcn.normalization import node_scales
+from unilaunch_gcn.normalization import edge_weights, node_scales
 from unilaunch_gcn.partition import Part
 from unilaunch_gcn.setting import Setting
+from unilaunch_gcn.tensor_parallel import Arrays, ColumnSwitch, DeviceTensorAggregation
 from unilaunch_gcn.wire import from_bfloat16, to_bfloat16
 from unilaunch_mindspore.linear import Apply, OnHost, Operator
 from unilaunch_mindspore.sparse import SparseMatrix
@@ -148,7 +149,7 @@ class MindSporeDeviceNetwork(Network):
         self.flat: Floats = initial_weights(setting.layers, setting.seed).astype(setting.dtype)
         self.labels = Tensor(np.maximum(part.labels, 0).astype(np.int32))
         self.share = Tensor(part.loss_share().astype(setting.dtype))
-        self.aggregation = DeviceAggregation(setting, part, collectives, meter)
+        self.aggregation = aggregation_of(setting, part, collectives, meter)
         self.aggregate = Apply(self.aggregation)
         self.use = functions(setting, product_in_bfloat16)
         self.features = _dense(part, setting)
@@ -213,20 +214,39 @@ class MindSporeDeviceNetwork(Network):
         return mask
 
 
-class DeviceAggregation:
-    """A_hat on a device; the same operator as `aggregation.Aggregation`, with the halo in the device's memory."""
+def aggregation_of(
+    setting: Setting, part: Part, collectives: Collectives, meter: Meter
+) -> "DeviceAggregation | DeviceTensorAggregation":
+    """Return A_hat on a device: over the halo, or, where ranks divide columns, over all-to-alls."""
+    found = node_scales(setting.conv, part.strengths, part.loops)
+    scales = tuple(Tensor(factor.astype(setting.dtype)[:, None]) for factor in (found.left, found.right, found.loops))
+    whole = part.adjacency
+    if not whole:
+        return DeviceAggregation(setting, part, collectives, meter, scales)
+    values = edge_weights(whole.weights, whole.indices, setting.dtype)
+    matrix = SparseMatrix(whole.indptr, whole.indices, values, part.num_nodes)
+    arrays = Arrays(ops.cat, lambda size, _: Tensor(np.empty((size, 1), setting.dtype)))
+    return DeviceTensorAggregation(ColumnSwitch(part, whole, collectives, meter, arrays), matrix, scales)
 
-    def __init__(self, setting: Setting, part: Part, collectives: Collectives, meter: Meter) -> None:
-        dtype = setting.dtype
-        self.collectives, self.meter, self.dtype = collectives, meter, dtype
-        scales = node_scales(setting.conv, part.strengths, part.loops)
-        self.left, self.right, self.loops = (
-            Tensor(factor.astype(dtype)[:, None]) for factor in (scales.left, scales.right, scales.loops)
-        )
-        inside, outside = (
-            weights.astype(dtype) if len(weights) else np.ones(len(indices), dtype)
-            for weights, indices in ((part.owned_weights, part.owned_indices), (part.halo_weights, part.halo_indices))
-        )
+
+class DeviceAggregation:
+    """A_hat on a device; the same operator as `aggregation.Aggregation`, with the halo in the device's memory.
+
+    Args:
+        setting: What is trained.
+        part: This rank's part.
+        collectives: The ranks' collectives on tensors of the device.
+        meter: Counts bytes and waiting.
+        scales: The normalisation's left and right factors, and the loops, on the device. Each (num_owned, 1)
+    """
+
+    def __init__(
+        self, setting: Setting, part: Part, collectives: Collectives, meter: Meter, scales: tuple[Tensor, ...]
+    ) -> None:
+        self.collectives, self.meter, self.dtype = collectives, meter, setting.dtype
+        self.left, self.right, self.loops = scales
+        inside = edge_weights(part.owned_weights, part.owned_indices, setting.dtype)
+        outside = edge_weights(part.halo_weights, part.halo_indices, setting.dtype)
         self.owned = SparseMatrix(part.owned_indptr, part.owned_indices, inside, part.num_owned)
         self.remote = SparseMatrix(part.halo_indptr, part.halo_indices, outside, part.num_owned)
         self.send_rows = Tensor(np.array(part.send_rows))

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from unilaunch_gcn.arrays import Floats, FloatType, Indices
+
 
 @dataclass(frozen=True, slots=True)
 class Scales:
@@ -44,3 +46,8 @@ def node_scales(conv: str, strengths: NDArray[np.float64], loops: NDArray[np.flo
         return Scales(left, np.ones(len(left)), np.zeros(len(left)))
     scale = 1.0 / np.sqrt(strengths + loops)
     return Scales(scale, scale, loops.astype(np.float64))
+
+
+def edge_weights(weights: NDArray[np.float32], indices: Indices, dtype: FloatType) -> Floats:
+    """Return the weight of each edge: its own, or 1 in a graph that brings none. (edges,)"""
+    return weights.astype(dtype) if len(weights) else np.ones(len(indices), dtype)

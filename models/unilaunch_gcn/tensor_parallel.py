@@ -4,13 +4,16 @@ Between the two stands an all-to-all, there and back, so what travels does not d
 rows, twice, shared by P ranks. That is less than the halo rows where these are more than 2 (P - 1) / P of the nodes.
 """
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from unilaunch.backend import Collectives
 from unilaunch_gcn.aggregation import ONES, Columns
-from unilaunch_gcn.arrays import Ids, Rows
+from unilaunch_gcn.arrays import Rows
 from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.normalization import node_scales
 from unilaunch_gcn.partition import Adjacency, Part
@@ -58,12 +61,55 @@ class TensorAggregation:
             aggregated[block.span] = block.multiply(columns)
 
         each(self.pool, self.whole.blocks, multiply, lambda: None)
-        product = self.switch.to_rows(aggregated, rows.shape[1])
+        product: Rows = self.switch.to_rows(aggregated, rows.shape[1])
         if scales.loops is not None:
             product += scaled if scales.loops is ONES else scaled * scales.loops
         if scales.left is not None:
             product *= scales.left
         return product
+
+
+class DeviceTensorAggregation:
+    """The same on a device, in whose memory the whole adjacency is.
+
+    Args:
+        switch: The all-to-all between rows and columns.
+        whole: The graph's matrix, as the framework multiplies it.
+        scales: The normalisation's left and right factors of the owned rows, and their loops. Each (num_owned, 1)
+    """
+
+    def __init__(self, switch: "ColumnSwitch", whole: Any, scales: Sequence[Any]) -> None:
+        self.switch, self.whole = switch, whole
+        self.left, self.right, self.loops = scales
+
+    def matmat(self, rows: Any) -> Any:
+        """Return the owned rows of A_hat @ H; all ranks must call it. (num_owned, width)"""
+        return self._multiply(rows, self.left, self.right)
+
+    def rmatmat(self, rows: Any) -> Any:
+        """Return the owned rows of A_hat.T @ G; all ranks must call it. (num_owned, width)"""
+        return self._multiply(rows, self.right, self.left)
+
+    def _multiply(self, rows: Any, left: Any, right: Any) -> Any:
+        scaled = rows * right
+        product = self.switch.to_rows(self.whole.matmat(self.switch.to_columns(scaled)), rows.shape[1])
+        return (product + self.loops * scaled) * left
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """What the switch asks of the library whose arrays it moves.
+
+    Attributes:
+        concatenate: Returns arrays, one after the other along an axis.
+        empty: Returns an array of a size, of the type and at the place of another. (size, 1)
+    """
+
+    concatenate: Callable[[list[Any], int], Any]
+    empty: Callable[[int, Any], Any]
+
+
+NUMPY = Arrays(np.concatenate, lambda size, like: np.empty((size, 1), like.dtype))
 
 
 class ColumnSwitch:
@@ -76,44 +122,52 @@ class ColumnSwitch:
         adjacency: Which nodes the others have.
         collectives: The way to them.
         meter: Counts the bytes that arrive, and the time spent waiting.
+        arrays: Whose arrays travel.
     """
 
-    def __init__(self, part: Part, adjacency: Adjacency, collectives: Collectives, meter: Meter) -> None:
-        self.index, self.collectives, self.meter = part.index, collectives, meter
-        self.counts = np.diff(adjacency.offsets)
+    def __init__(
+        self, part: Part, adjacency: Adjacency, collectives: Collectives, meter: Meter, arrays: Arrays = NUMPY
+    ) -> None:
+        self.index, self.collectives, self.meter, self.arrays = part.index, collectives, meter, arrays
+        self.counts: list[int] = np.diff(adjacency.offsets).tolist()
 
-    def to_columns(self, rows: Rows) -> Rows:
+    def to_columns(self, rows: Any) -> Any:
         """Return all nodes' rows of this rank's columns. (num_owned, width) -> (num_nodes, own width)"""
         if len(self.counts) == 1:
             return rows
-        bounds = self._bounds(rows.shape[1])
-        sent = np.concatenate([rows[:, begin:end].ravel() for begin, end in pairwise(bounds)])
-        own = bounds[self.index + 1] - bounds[self.index]
-        received = self._exchange(sent, np.diff(bounds) * len(rows), self.counts * own)
-        return received.reshape(int(self.counts.sum()), own)
+        spans = self._spans(rows.shape[1])
+        sent = self.arrays.concatenate([rows[:, begin:end].reshape(-1) for begin, end in spans], 0)
+        width = _length(spans[self.index])
+        received = self._exchange(
+            sent, [_length(span) * len(rows) for span in spans], [count * width for count in self.counts]
+        )
+        return received.reshape(sum(self.counts), width)
 
-    def to_rows(self, columns: Rows, width: int) -> Rows:
+    def to_rows(self, columns: Any, width: int) -> Any:
         """Return all columns of this rank's nodes. (num_nodes, own width) -> (num_owned, width)"""
         if len(self.counts) == 1:
             return columns
-        bounds = self._bounds(width)
-        widths, num_owned = np.diff(bounds), int(self.counts[self.index])
-        received = self._exchange(columns.ravel(), self.counts * widths[self.index], widths * num_owned)
-        rows = np.empty((num_owned, width), columns.dtype)
-        for (begin, end), first in zip(pairwise(bounds), bounds[:-1] * num_owned, strict=True):
-            rows[:, begin:end] = received[first : first + (end - begin) * num_owned].reshape(num_owned, end - begin)
-        return rows
+        spans, num_owned = self._spans(width), self.counts[self.index]
+        own = _length(spans[self.index])
+        received = self._exchange(
+            columns.reshape(-1), [count * own for count in self.counts], [_length(span) * num_owned for span in spans]
+        )
+        blocks = [received[begin * num_owned : end * num_owned].reshape(num_owned, end - begin) for begin, end in spans]
+        return self.arrays.concatenate(blocks, 1)
 
-    def _exchange(self, sent: Rows, send_counts: Ids, receive_counts: Ids) -> Rows:
-        received = np.empty(int(receive_counts.sum()), sent.dtype)
+    def _exchange(self, sent: Any, send_counts: Sequence[int], receive_counts: Sequence[int]) -> Any:
+        size = sum(receive_counts)
+        received = self.arrays.empty(size, sent)
         with self.meter.communication("all-to-all"):
-            arriving = (received[:, None], receive_counts.tolist())
-            self.collectives.exchange(sent[:, None], send_counts.tolist(), *arriving).wait()
-        self.meter.received((len(received) - int(receive_counts[self.index])) * received.itemsize)
-        return received
+            self.collectives.exchange(sent.reshape(-1, 1), send_counts, received, receive_counts).wait()
+        self.meter.received((size - receive_counts[self.index]) * sent.itemsize)
+        return received.reshape(-1)
 
-    def _bounds(self, width: int) -> Ids:
-        """Return where each rank's columns begin, and the end. (num_parts + 1,)"""
+    def _spans(self, width: int) -> list[tuple[int, int]]:
+        """Return where each rank's columns begin and end."""
         num_parts = len(self.counts)
-        bounds: Ids = np.arange(num_parts + 1) * width // num_parts
-        return bounds
+        return list(pairwise(part * width // num_parts for part in range(num_parts + 1)))
+
+
+def _length(span: tuple[int, int]) -> int:
+    return span[1] - span[0]

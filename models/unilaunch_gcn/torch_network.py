@@ -20,9 +20,10 @@ from unilaunch_gcn.graph import TEST, TRAIN, VAL
 from unilaunch_gcn.loss import CrossEntropy
 from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.network import Network, Problem, by_layer, count_right, initial_weights, views
-from unilaunch_gcn.normalization import node_scales
+from unilaunch_gcn.normalization import edge_weights, node_scales
 from unilaunch_gcn.partition import Part
 from unilaunch_gcn.setting import Setting
+from unilaunch_gcn.tensor_parallel import Arrays, ColumnSwitch, DeviceTensorAggregation
 from unilaunch_torch.linear import OnHost, Operator, apply
 from unilaunch_torch.sparse import SparseMatrix
 
@@ -119,7 +120,7 @@ class TorchDeviceNetwork(Network):
         self.known = torch.as_tensor(np.array(part.labels), device=device)
         self.split = torch.as_tensor(np.array(part.split), device=device)
         self.dropout = DeviceDropout(setting, part.owned, device)
-        self.aggregate = DeviceAggregation(setting, part, collectives, meter, device)
+        self.aggregate = aggregation_of(setting, part, collectives, meter, device)
         self.inputs = DeviceInputs(setting, part, self.aggregate, self.dropout, device)
         self.use = functions(setting)
         # One type for the sum over ranks: HCCL has no float64.
@@ -172,24 +173,43 @@ class TorchDeviceNetwork(Network):
         return lambda depth: self.dropout.rows(epoch, depth, self.layers[depth].width_in)
 
 
+def aggregation_of(
+    setting: Setting, part: Part, collectives: Collectives, meter: Meter, device: torch.device
+) -> "DeviceAggregation | DeviceTensorAggregation":
+    """Return A_hat on a device: over the halo, or, where ranks divide columns, over all-to-alls."""
+    found = node_scales(setting.conv, part.strengths, part.loops)
+    scales = tuple(
+        torch.as_tensor(factor.astype(setting.dtype)[:, None], device=device)
+        for factor in (found.left, found.right, found.loops)
+    )
+    whole = part.adjacency
+    if not whole:
+        return DeviceAggregation(setting, part, collectives, meter, scales)
+    values, shape = edge_weights(whole.weights, whole.indices, setting.dtype), (part.num_nodes, part.num_nodes)
+    matrix = SparseMatrix(whole.indptr, whole.indices, values, shape, device)
+    arrays = Arrays(torch.cat, lambda size, like: like.new_empty(size, 1))
+    return DeviceTensorAggregation(ColumnSwitch(part, whole, collectives, meter, arrays), matrix, scales)
+
+
 class DeviceAggregation:
-    """A_hat on a device; the same operator as `aggregation.Aggregation`, with the halo in the device's memory."""
+    """A_hat on a device; the same operator as `aggregation.Aggregation`, with the halo in the device's memory.
+
+    Args:
+        setting: What is trained.
+        part: This rank's part.
+        collectives: The ranks' collectives on tensors of the device.
+        meter: Counts bytes and waiting.
+        scales: The normalisation's left and right factors, and the loops, on the device. Each (num_owned, 1)
+    """
 
     def __init__(
-        self, setting: Setting, part: Part, collectives: Collectives, meter: Meter, device: torch.device
+        self, setting: Setting, part: Part, collectives: Collectives, meter: Meter, scales: tuple[torch.Tensor, ...]
     ) -> None:
-        dtype = setting.dtype
         self.collectives, self.meter = collectives, meter
-        num_owned, num_halo = part.num_owned, part.num_halo
-        scales = node_scales(setting.conv, part.strengths, part.loops)
-        self.left, self.right, self.loops = (
-            torch.as_tensor(factor.astype(dtype)[:, None], device=device)
-            for factor in (scales.left, scales.right, scales.loops)
-        )
-        inside, outside = (
-            weights.astype(dtype) if len(weights) else np.ones(len(indices), dtype)
-            for weights, indices in ((part.owned_weights, part.owned_indices), (part.halo_weights, part.halo_indices))
-        )
+        self.left, self.right, self.loops = scales
+        num_owned, num_halo, device = part.num_owned, part.num_halo, self.left.device
+        inside = edge_weights(part.owned_weights, part.owned_indices, setting.dtype)
+        outside = edge_weights(part.halo_weights, part.halo_indices, setting.dtype)
         self.owned = SparseMatrix(part.owned_indptr, part.owned_indices, inside, (num_owned, num_owned), device)
         self.remote = SparseMatrix(part.halo_indptr, part.halo_indices, outside, (num_owned, num_halo), device)
         self.send_rows = torch.as_tensor(part.send_rows.astype(np.int64), device=device)
@@ -259,7 +279,7 @@ class DeviceInputs:
     """The features on a device; the same operators as `inputs.Inputs`."""
 
     def __init__(
-        self, setting: Setting, part: Part, aggregate: DeviceAggregation, dropout: DeviceDropout, device: torch.device
+        self, setting: Setting, part: Part, aggregate: Operator, dropout: DeviceDropout, device: torch.device
     ) -> None:
         self.setting, self.aggregate, self.dropout = setting, aggregate, dropout
         self.order = setting.layers[0].order

@@ -1,6 +1,8 @@
 """The device networks of both frameworks, on cpu tensors, beside the host networks: the same gradients and counts."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import mindspore as ms
@@ -12,7 +14,7 @@ import torch.nn.functional as F  # noqa: N812  (its name in every PyTorch progra
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from graphs_by_hand import dense_a_hat, make_graph
+from graphs_by_hand import dense_a_hat, dense_adjacency, make_graph
 from unilaunch.backend import Collectives, Exchange
 from unilaunch.rank.alone import Alone
 from unilaunch_gcn.aggregation import Aggregation
@@ -21,12 +23,12 @@ from unilaunch_gcn.halo import HaloExchange
 from unilaunch_gcn.inputs import Inputs
 from unilaunch_gcn.layers import plan_layers
 from unilaunch_gcn.meter import Meter
-from unilaunch_gcn.mindspore_network import DeviceAggregation, MindSporeDeviceNetwork, MindSporeNetwork
+from unilaunch_gcn.mindspore_network import MindSporeDeviceNetwork, MindSporeNetwork, aggregation_of
 from unilaunch_gcn.network import Network, Problem, by_layer
-from unilaunch_gcn.partition import Part, order_nodes, split_parts
+from unilaunch_gcn.partition import Part, order_nodes, slice_nodes, split_parts
 from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.spec import GcnSpec
-from unilaunch_gcn.torch_network import TorchDeviceNetwork, TorchNetwork
+from unilaunch_gcn.torch_network import DeviceAggregation, TorchDeviceNetwork, TorchNetwork
 from unilaunch_gcn.wire import Exact
 
 F64 = np.dtype(np.float64)
@@ -131,6 +133,7 @@ def test_a_device_without_sparse_products_trains_the_same(shape: str) -> None:
     setting = Setting(plan_layers(spec, 11, 3), spec.dropout, 2, F64, spec.conv)
     host, *_ = _networks(part, setting)
     device = TorchDeviceNetwork(setting, part, Alone(), Meter(), "cpu")
+    assert isinstance(device.aggregate, DeviceAggregation)
     for matrix in (device.aggregate.owned, device.aggregate.remote, *(device.inputs.sparse or ())):
         matrix.csr = None
     np.testing.assert_allclose(device.local(device.gradient(4)), host.gradient(4), rtol=0, atol=1e-12)
@@ -188,7 +191,47 @@ def test_mindspores_device_aggregation_takes_the_halo(num_parts: int) -> None:
     travelling = rows * (graph.degrees[:, None] + 1.0) ** -0.5  # rows go out with their own factor
     for part in split_parts(graph, order_nodes(graph, np.arange(30) % num_parts, num_parts)):
         meter = Meter()
-        operator = DeviceAggregation(Setting([], 0.0, 0, F64), part, _Known(part, travelling), meter)
+        operator = aggregation_of(Setting([], 0.0, 0, F64), part, _Known(part, travelling), meter)
         product = operator.matmat(ms.Tensor(rows[part.owned])).asnumpy()
         np.testing.assert_allclose(product, expected[part.owned], rtol=0, atol=1e-12)
         assert meter.read()[1] == part.num_halo * 5 * 8
+
+
+class _Switched(_Known):
+    """The two all-to-alls of a rank that multiplies by its columns, whose answers are known."""
+
+    def __init__(self, parts: Sequence[Part], rank: int, matrix: NDArray[Any], rows: NDArray[Any]) -> None:
+        order, width = np.concatenate([part.owned for part in parts]), rows.shape[1]
+        bounds = [part * width // len(parts) for part in range(len(parts) + 1)]
+        spans = [slice(*pair) for pair in pairwise(bounds)]
+        own, mine = parts[rank].owned, spans[rank]
+        self.sent = iter([
+            np.concatenate([rows[own][:, span].ravel() for span in spans]), (matrix @ rows)[order][:, mine].ravel(),
+        ])  # fmt: skip
+        self.answers = iter([
+            rows[order][:, mine].ravel(), np.concatenate([(matrix @ rows)[own][:, span].ravel() for span in spans]),
+        ])  # fmt: skip
+
+    @override
+    def exchange(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]) -> Exchange:
+        np.testing.assert_allclose(send.asnumpy()[:, 0], next(self.sent), rtol=0, atol=1e-12)
+        assert (sum(send_counts), sum(receive_counts)) == (len(send), len(receive))
+        receive.copy_(ms.Tensor(next(self.answers)[:, None]))
+        return Alone()
+
+
+@pytest.mark.parametrize("num_parts", [2, 3])
+def test_mindspores_device_aggregation_divides_columns(num_parts: int) -> None:
+    """Five columns on three ranks, on Ascend by HCCL: what is sent is right, and so is what is made of the answer."""
+    ends = np.random.default_rng(3).integers(0, 30, (60, 2))
+    graph = make_graph(30, [(int(a), int(b)) for a, b in ends])
+    adjacency, slices = slice_nodes(graph, num_parts)
+    parts = [replace(part, adjacency=adjacency) for part in slices]
+    rows = np.random.default_rng(0).standard_normal((30, 5))
+    near = dense_adjacency(graph)
+    degrees = np.maximum(graph.degrees, 1)[:, None]
+    for rank, part in enumerate(parts):
+        switched = _Switched(parts, rank, near, rows)
+        operator = aggregation_of(Setting([], 0.0, 0, F64, "sage"), part, switched, Meter())
+        product = operator.matmat(ms.Tensor(rows[part.owned])).asnumpy()
+        np.testing.assert_allclose(product, (near @ rows / degrees)[part.owned], rtol=0, atol=1e-12)

@@ -34,7 +34,7 @@ from unilaunch_torch.collectives import TorchCollectives
 
 
 def main() -> None:
-    """Compare the two paths, for each order of the layers' products."""
+    """Compare the two paths, for each order of the layers' products, and by columns."""
     environ = dict(os.environ)  # noqa: TID251
     found = environments.detect(environ)
     os.environ.update(mpi.variables(found, environ))  # noqa: TID251
@@ -48,7 +48,8 @@ def main() -> None:
     output = OutputFolder(Path(tempfile.mkdtemp()), world.rank, world.size, "run")
     output.open()
     session = Session(world, placement, peers, output, Log(), seed=5)
-    for changed in ({}, {"dropout": 0.0}, {"hidden": 600, "layers": 3}):
+    columns = {"parallel": "tensor", "conv": "sage", "hidden": 7}
+    for changed in ({}, {"dropout": 0.0}, {"hidden": 600, "layers": 3}, columns):
         options = GcnSpec(data_dir=Path("data"), precision="float64", epochs=6, **changed)
         part = prepare_part(options, session)
         host, device = (

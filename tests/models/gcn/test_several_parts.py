@@ -1,5 +1,6 @@
 """Several parts in one process: together they are the whole graph, and they move exactly their halo."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from unilaunch_gcn.partition import Part, order_nodes, slice_nodes, split_parts
 from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.tensor_parallel import ColumnSwitch, TensorAggregation
-from unilaunch_gcn.torch_network import DeviceAggregation, TorchDeviceNetwork, TorchNetwork
+from unilaunch_gcn.torch_network import DeviceAggregation, TorchDeviceNetwork, TorchNetwork, aggregation_of
 from unilaunch_gcn.wire import Exact
 
 F64 = np.dtype(np.float64)
@@ -202,7 +203,8 @@ def test_device_aggregation_is_the_hosts(cut: Cut) -> None:
     x = np.random.default_rng(0).standard_normal((graph.num_nodes, 3))
 
     def work(rank: int, collectives: Collectives) -> list[Any]:
-        operator = DeviceAggregation(Setting([], 0.0, 0, F64), parts[rank], collectives, Meter(), torch.device("cpu"))
+        operator = aggregation_of(Setting([], 0.0, 0, F64), parts[rank], collectives, Meter(), torch.device("cpu"))
+        assert isinstance(operator, DeviceAggregation)
         rows = torch.from_numpy(x[parts[rank].owned])
         by_csr = operator.matmat(rows).numpy()
         operator.owned.csr = operator.remote.csr = None
@@ -210,3 +212,32 @@ def test_device_aggregation_is_the_hosts(cut: Cut) -> None:
 
     for products in zip(*on_every_rank(num_parts, work), strict=True):
         np.testing.assert_allclose(_whole(parts, list(products)), dense_a_hat(graph) @ x, rtol=0, atol=1e-12)
+
+
+@given(cut=cut_graphs(), width=st.integers(1, 5), conv=st.sampled_from(["gcn", "sage"]))
+@settings(max_examples=40)
+def test_columns_on_a_device_are_the_hosts(cut: Cut, width: int, conv: str) -> None:
+    """Product, transpose and bytes."""
+    graph, _, num_parts = cut
+    adjacency, slices = slice_nodes(graph, num_parts)
+    parts = [replace(part, adjacency=adjacency) for part in slices]
+    x, y = np.random.default_rng(0).standard_normal((2, graph.num_nodes, width))
+    setting = Setting([], 0.0, 0, F64, conv)
+
+    def on_the_host(rank: int, collectives: Collectives) -> tuple[Any, Any, int]:
+        part, meter = parts[rank], Meter()
+        operator = TensorAggregation(part, adjacency, ColumnSwitch(part, adjacency, collectives, meter), 1, setting)
+        return operator.matmat(x[part.owned]), operator.rmatmat(y[part.owned]), meter.read()[1]
+
+    def on_a_device(rank: int, collectives: Collectives) -> tuple[Any, Any, int]:
+        part, meter = parts[rank], Meter()
+        operator = aggregation_of(setting, part, collectives, meter, torch.device("cpu"))
+        products = (step(torch.from_numpy(rows[part.owned])) for step, rows in
+                    ((operator.matmat, x), (operator.rmatmat, y)))  # fmt: skip
+        product, back = (tensor.numpy() for tensor in products)
+        return product, back, meter.read()[1]
+
+    for host, device in zip(on_every_rank(num_parts, on_the_host), on_every_rank(num_parts, on_a_device), strict=True):
+        for mine, theirs in zip(host[:2], device[:2], strict=True):
+            np.testing.assert_allclose(theirs, mine, rtol=0, atol=1e-12)
+        assert device[2] == host[2]
