@@ -41,7 +41,7 @@ class TrainingSpec(DataSpec):
     """The network and its training; the defaults are those of Kipf and Welling, ICLR 2017."""
 
     epochs: int = Field(default=200, ge=1, description="number of epochs, each one step on the whole graph")
-    layers: int = Field(default=2, ge=1, description="number of graph convolutions")
+    layers: int = Field(default=2, ge=1, le=1000, description="number of graph convolutions")
     conv: Literal["gcn", "sage"] = Field(
         default="gcn", description="gcn: Kipf and Welling's; sage: the neighbours' mean beside the node itself"
     )
@@ -50,7 +50,7 @@ class TrainingSpec(DataSpec):
     residual: bool = Field(
         default=False, description="add its input to the output of each layer between the first and the last"
     )
-    hidden: int = Field(default=16, ge=1, description="width of the hidden layers")
+    hidden: int = Field(default=16, ge=1, le=1_000_000, description="width of the hidden layers")
     dropout: float = Field(default=0.5, ge=0, lt=1, description="dropout of the input and of the hidden layers")
     lr: float = Field(default=0.01, gt=0, description="Adam's step size")
     weight_decay: float = Field(default=5e-4, ge=0, description="L2 factor of the first layer's weights")

@@ -1,6 +1,7 @@
 """Bad input: one clear line, exit code 2 on every rank, no traceback, no hang, and nothing is lost."""
 
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ def _refused(job: Finished, *words: str) -> None:
         (["--dataset", "missing.npz"], ["missing.npz"]),
         (["--epochs", "0"], ["--epochs", "greater than or equal to 1", "'0'"]),
         (["--epochs", "0", "--lr", "fast"], ["--epochs", "--lr", "'fast'"]),
+        (["--hidden", "1000000000000"], ["--hidden", "less than or equal to 1000000"]),
         (["--epoch", "3"], ["--epoch", "did you mean --epochs"]),
         (["--backend", "tensorflow"], ["'tensorflow'", "mindspore, torch"]),
         (["--device", "cuda"], ["no cuda device is visible", "CUDA_VISIBLE_DEVICES", "--device cpu"]),
@@ -208,6 +210,16 @@ def test_variables_left_over_in_the_shell_are_not_believed(tmp_path: Path) -> No
     left = {f"OMPI_COMM_WORLD_{name}": value for name, value in {"RANK": "0", "SIZE": "4"}.items()}
     left |= {f"OMPI_COMM_WORLD_LOCAL_{name}": value for name, value in {"RANK": "0", "SIZE": "4"}.items()}
     _refused(alone(["-m", "unilaunch", "run"], tmp_path, left), "rank 0 of 4", "rank 0 of 1", "unset OMPI_COMM_WORLD_*")
+
+
+def test_a_model_that_no_memory_holds_is_one_line(tmp_path: Path) -> None:
+    """8 TB of weights: the rank, what could not be had, and what to do; the traceback is in the record."""
+    job = alone(["-m", "unilaunch", "run", "--data-dir", "data", "--hidden", "1000000", "--layers", "3"], tmp_path)
+    assert job.returncode == 1
+    (line,) = (line for line in job.stderr.splitlines() if "out of memory" in line)
+    assert re.search(r"rank 0 on \S+: out of memory: Unable to allocate \S+ TiB", line)
+    assert "Traceback" not in job.stderr
+    assert "MemoryError" in (job.output / "rank.0" / "failure.json").read_text()
 
 
 def test_interrupt_is_one_line(tmp_path: Path) -> None:

@@ -194,6 +194,9 @@ def _explain(error: BaseException, rank: _Rank) -> int:
             return error.exit_code
         case SystemExit():
             return program.exit_code(error) or int(rank.task.model is not None)  # a model returns, it does not exit
+        case MemoryError() if rank.task.model:
+            where = f"rank {rank.world.rank} on {rank.world.host}"
+            _say(f"{where}: out of memory: {error}: take more ranks on more hosts, or a smaller model")
         case KeyboardInterrupt() if rank.task.model:
             _say("interrupted")
             return INTERRUPTED
