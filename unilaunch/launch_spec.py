@@ -14,7 +14,7 @@ class MpiSpec(Spec):
     mpirun: Path | None = Field(default=None, description="the mpirun or mpiexec; default: PATH's, or the wheel's")
     prefix: Path | None = Field(default=None, description="where Open MPI is installed on the other hosts")
     allow_run_as_root: bool = Field(default=False, description="let root start the job")
-    oversubscribe: bool = Field(default=False, description="more ranks than slots")
+    oversubscribe: bool = Field(default=False, description="more ranks than slots, dealt out over the hosts")
     bind_to: str | None = Field(default=None, description="what ranks are bound to: none, core, socket, ...")
     map_by: str | None = Field(default=None, description="how ranks are dealt out: slot, node, ppr:N:node, ...")
     rank_by: str | None = Field(default=None, description="how ranks are numbered")

@@ -111,3 +111,18 @@ def test_ranks_go_where_the_plan_says(cluster: Cluster, mpirun: Path, map_by: st
     for rank, host in enumerate(planned):
         value = said["ranks"][rank][4]
         assert value == [host, planned[:rank].count(host), planned.count(host), order.index(host), len(order)]
+
+
+@pytest.mark.parametrize("nprocs", [6, 8])
+def test_oversubscribed_ranks_are_on_every_host(cluster: Cluster, mpirun: Path, nprocs: int, tmp_path: Path) -> None:
+    """Open MPI 5 by itself would put all of them on the first."""
+    hosts = "node0:2,node1:3,node2:1"
+    options = ["--hosts", hosts, "-n", str(nprocs), "--oversubscribe", "--mpirun", str(mpirun)]
+    shown = cluster.run(0, [*LAUNCH, *options, "--dry-run", "--json"], tmp_path, deadline=DEADLINE).check()
+    planned = [row["host"] for row in json.loads(shown.stdout)["ranks"]]
+    mpi = {"oversubscribe": True, "bind_to": "none"}
+    target = "package_of_functions:place"
+    said = _call(cluster, mpirun, tmp_path, target=target, nprocs=nprocs, hosts=hosts, mpi=mpi)
+    went = [rank[1] for rank in said["ranks"]]
+    assert set(went) == {"node0", "node1", "node2"}
+    assert planned in (went, ["?"] * nprocs)

@@ -1,11 +1,12 @@
 """Which host each rank goes to, as mpirun deals them out."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from unilaunch.errors import SpecError
-from unilaunch.job.hostfile import RANKFILE
+from unilaunch.job.hostfile import RANKFILE, Host
 
 #: Open MPI fills one host after the other by default, and when it deals out pieces of a host.
 _FILLING = {None, "slot", "core", "hwthread", "socket", "package", "numa", "l1cache", "l2cache", "l3cache"}
@@ -36,6 +37,23 @@ def map_ranks(slots: Mapping[str, int], nprocs: int, map_by: str | None) -> list
     if policy in _FILLING:
         return _cut([name for name, number in slots.items() for _ in range(number)], nprocs)
     return _cut(_round_robin(slots), nprocs) if policy == "node" else ["?"] * nprocs
+
+
+def make_room(hosts: Sequence[Host], nprocs: int) -> tuple[Host, ...]:
+    """Return the hosts with slots for all ranks: what they lack is dealt out in turn, to no host more than its most.
+
+    Args:
+        hosts: With their slots.
+        nprocs: Number of ranks.
+    """
+    slots = [host.slots or 0 for host in hosts]
+    lacking, open_ = nprocs - sum(slots), True
+    while lacking > 0 and open_:
+        open_ = False
+        for place, host in enumerate(hosts):
+            if lacking > 0 and slots[place] < (host.max_slots or nprocs):
+                slots[place], lacking, open_ = slots[place] + 1, lacking - 1, True
+    return tuple(replace(host, slots=number) for host, number in zip(hosts, slots, strict=True))
 
 
 def _of_rankfile(path: Path, nprocs: int) -> list[str]:

@@ -11,7 +11,7 @@ from unilaunch.devices import DEVICES, count_cores, visible_devices
 from unilaunch.errors import PlacementError, SpecError
 from unilaunch.job.here import own_names
 from unilaunch.job.hostfile import Host, is_open_mpi_grammar, parse_hosts, read_hostfile
-from unilaunch.job.mapping import map_ranks
+from unilaunch.job.mapping import make_room, map_ranks
 from unilaunch.job.mpirun import Mpirun, find_mpirun, hydra, openmpi
 from unilaunch.job.mpirun.request import Request
 from unilaunch.job.program import program_line
@@ -70,11 +70,15 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], *, starting: b
     """
     spec = task.spec
     mpirun = find_mpirun(spec.mpi.mpirun, environ)
-    hosts = hosts_of(spec)
+    named = hosts = hosts_of(spec)
     allocated = not hosts and any(name in environ for name in _ALLOCATIONS)
     slots = _slots(hosts, mpirun, allocated=allocated)
     nprocs = _count(spec, slots)
     task.check(nprocs)
+    mpi = spec.mpi
+    if _fills_the_first_host(spec, mpirun, hosts):
+        hosts, mpi = make_room(hosts, nprocs), mpi.model_copy(update={"oversubscribe": False})
+        slots = _slots(hosts, mpirun, allocated=allocated)
     here = own_names([host.name for host in hosts])
     names = _names(spec, _in_mpiruns_order(slots, mpirun, here), nprocs)
     several = allocated or any(host.name not in here for host in hosts)
@@ -83,10 +87,10 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], *, starting: b
         mpirun=mpirun,
         nprocs=nprocs,
         hosts=hosts,
-        hostfile=_own_hostfile(spec, mpirun),
+        hostfile=_own_hostfile(spec, mpirun) if hosts == named else None,
         several=several,
         more_than_cores=busiest > count_cores(),
-        mpi=spec.mpi,
+        mpi=mpi,
         program=tuple(program_line(task, sys.executable)),
         environ=environ,
     )
@@ -117,6 +121,13 @@ def hosts_of(spec: LaunchSpec) -> tuple[Host, ...]:
     if spec.hostfile:
         return read_hostfile(spec.hostfile)
     return parse_hosts(spec.hosts) if spec.hosts else ()
+
+
+def _fills_the_first_host(spec: LaunchSpec, mpirun: Mpirun, hosts: Sequence[Host]) -> bool:
+    """Return whether mpirun would put all ranks on the first of several hosts: Open MPI 5, if it may oversubscribe."""
+    is_five = mpirun.launcher == "Open MPI" and mpirun.version[0] >= openmpi.FIVE
+    told = len(hosts) > 1 and all(host.slots is not None for host in hosts)
+    return is_five and told and spec.mpi.oversubscribe and not spec.mpi.map_by
 
 
 def _own_hostfile(spec: LaunchSpec, mpirun: Mpirun) -> str | None:
@@ -167,7 +178,8 @@ def _names(spec: LaunchSpec, slots: Mapping[str, int | None], nprocs: int) -> li
     if any(number is None for number in slots.values()):
         return ["?"] * nprocs
     known = {name: number or 0 for name, number in slots.items()}
-    return map_ranks(known, nprocs, spec.mpi.map_by if spec.mpi.rank_by is None else "unknown")
+    told = spec.mpi.rank_by is None and "OVERSUBSCRIBE" not in (spec.mpi.map_by or "").upper()
+    return map_ranks(known, nprocs, spec.mpi.map_by if told else "unknown")
 
 
 def _rows(
