@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 
 #: How each kind of device is masked, and how its device files are called.
@@ -17,8 +18,9 @@ def visible_devices(environ: Mapping[str, str], folder: Path = Path("/dev")) -> 
     seen = {}
     for kind, (variable, file_name) in DEVICES.items():
         if variable in environ:
-            named = [entry.strip() for entry in environ[variable].split(",")]
-            seen[kind] = [entry for entry in named if entry and entry not in {"-1", "NoDevFiles"}]
+            named = (entry.strip() for entry in environ[variable].split(","))
+            # Both runtimes see nothing behind an entry that is no device.
+            seen[kind] = list(takewhile(lambda entry: entry not in {"", "-1", "NoDevFiles"}, named))
         else:
             files = [path.name for path in folder.iterdir() if file_name.fullmatch(path.name)]
             seen[kind] = [str(index) for index in range(len(files))]

@@ -27,9 +27,10 @@ def _facts(host: str, cuda: list[str], cores: list[int] | None = None) -> Facts:
         ({"CUDA_VISIBLE_DEVICES": "2,3"}, ["nvidia0"], ["2", "3"]),
         ({"CUDA_VISIBLE_DEVICES": ""}, ["nvidia0"], []),
         ({"CUDA_VISIBLE_DEVICES": "-1"}, ["nvidia0"], []),
+        ({"CUDA_VISIBLE_DEVICES": "0,-1,1"}, ["nvidia0", "nvidia1"], ["0"]),
         ({"CUDA_VISIBLE_DEVICES": "GPU-8f2, MIG-1a"}, [], ["GPU-8f2", "MIG-1a"]),
     ],
-    ids=["none", "by file", "masked", "masked away", "masked by -1", "by UUID"],
+    ids=["none", "by file", "masked", "masked away", "masked by -1", "cut short by -1", "by UUID"],
 )
 def test_visible_devices(environ: dict[str, str], files: list[str], expected: list[str], tmp_path: Path) -> None:
     """The mask where there is one, else the device files."""
