@@ -6,6 +6,9 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
+#: From here on a place does not fit into an int32.
+_MANY = 2**31
+
 
 class SparseMatrix:
     """A constant sparse matrix on a device.
@@ -23,8 +26,9 @@ class SparseMatrix:
         device: torch.device,
     ) -> None:  # fmt: skip
         self.shape = shape
-        self.indptr = torch.as_tensor(indptr.astype("int64"), device=device)
-        self.indices = torch.as_tensor(indices.astype("int64"), device=device)
+        kind = "int32" if max(*shape, len(indices)) < _MANY else "int64"  # half the bytes of an entry's place
+        self.indptr = torch.as_tensor(indptr.astype(kind), device=device)
+        self.indices = torch.as_tensor(indices.astype(kind), device=device)
         self.values = torch.as_tensor(values, device=device)
         with warnings.catch_warnings():  # torch says once that its CSR tensors are in beta
             warnings.simplefilter("ignore", UserWarning)
@@ -47,6 +51,6 @@ class SparseMatrix:
         return torch.sparse_csr_tensor(self.indptr, self.indices, values, self.shape, check_invariants=False)
 
     def row_of_entry(self) -> torch.Tensor:
-        """Return the row of each entry. (entries,) int64."""
+        """Return the row of each entry. (entries,) int64 or int32."""
         counts = self.indptr.diff()
         return torch.repeat_interleave(torch.arange(self.shape[0], device=counts.device), counts)
