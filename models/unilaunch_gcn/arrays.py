@@ -1,5 +1,7 @@
-"""Names for the arrays that are passed around."""
+"""Names for the arrays that are passed around, and what is asked of the library whose they are."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,3 +14,16 @@ FloatType = np.dtype[np.floating[Any]]
 Rows = Floats
 Ids = NDArray[np.int64]
 Indices = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """What numpy, torch and MindSpore each call by another name.
+
+    Attributes:
+        concatenate: Returns arrays, one after the other along an axis.
+        empty: Returns an array of a shape, of the type and at the place of another.
+    """
+
+    concatenate: Callable[[list[Any], int], Any]
+    empty: Callable[[tuple[int, int], Any], Any]

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.backend import Collectives
-from unilaunch_gcn.arrays import Floats, Rows
+from unilaunch_gcn.arrays import Arrays, Floats, Ids, Indices, Rows
 from unilaunch_gcn.convolution import Functions, Operations, forward
+from unilaunch_gcn.device import DeviceAggregation, DeviceHalo, DeviceTensorAggregation
 from unilaunch_gcn.dropout import fill_mask, stream_keys
 from unilaunch_gcn.loss import CrossEntropy
 from unilaunch_gcn.meter import Meter
@@ -20,7 +21,7 @@ from unilaunch_gcn.network import Network, Problem, by_layer, count_right, initi
 from unilaunch_gcn.normalization import edge_weights, node_scales
 from unilaunch_gcn.partition import Part
 from unilaunch_gcn.setting import Setting
-from unilaunch_gcn.tensor_parallel import Arrays, ColumnSwitch, DeviceTensorAggregation
+from unilaunch_gcn.tensor_parallel import ColumnSwitch
 from unilaunch_gcn.wire import from_bfloat16, to_bfloat16
 from unilaunch_mindspore.linear import Apply, OnHost, Operator
 from unilaunch_mindspore.sparse import SparseMatrix
@@ -216,62 +217,27 @@ class MindSporeDeviceNetwork(Network):
 
 def aggregation_of(
     setting: Setting, part: Part, collectives: Collectives, meter: Meter
-) -> "DeviceAggregation | DeviceTensorAggregation":
+) -> DeviceAggregation | DeviceTensorAggregation:
     """Return A_hat on a device: over the halo, or, where ranks divide columns, over all-to-alls."""
     found = node_scales(setting.conv, part.strengths, part.loops)
-    scales = tuple(Tensor(factor.astype(setting.dtype)[:, None]) for factor in (found.left, found.right, found.loops))
-    whole = part.adjacency
-    if not whole:
-        return DeviceAggregation(setting, part, collectives, meter, scales)
-    values = edge_weights(whole.weights, whole.indices, setting.dtype)
-    matrix = SparseMatrix(whole.indptr, whole.indices, values, part.num_nodes)
-    arrays = Arrays(ops.cat, lambda size, _: Tensor(np.empty((size, 1), setting.dtype)))
-    return DeviceTensorAggregation(ColumnSwitch(part, whole, collectives, meter, arrays), matrix, scales)
+    scales = [Tensor(factor.astype(setting.dtype)[:, None]) for factor in (found.left, found.right, found.loops)]
+    arrays = Arrays(ops.cat, lambda shape, _: Tensor(np.empty(shape, setting.dtype)))
 
+    def matrix(indptr: Ids, indices: Indices, weights: NDArray[np.float32], num_rows: int) -> SparseMatrix:
+        return SparseMatrix(indptr, indices, edge_weights(weights, indices, setting.dtype), num_rows)
 
-class DeviceAggregation:
-    """A_hat on a device; the same operator as `aggregation.Aggregation`, with the halo in the device's memory.
-
-    Args:
-        setting: What is trained.
-        part: This rank's part.
-        collectives: The ranks' collectives on tensors of the device.
-        meter: Counts bytes and waiting.
-        scales: The normalisation's left and right factors, and the loops, on the device. Each (num_owned, 1)
-    """
-
-    def __init__(
-        self, setting: Setting, part: Part, collectives: Collectives, meter: Meter, scales: tuple[Tensor, ...]
-    ) -> None:
-        self.collectives, self.meter, self.dtype = collectives, meter, setting.dtype
-        self.left, self.right, self.loops = scales
-        inside = edge_weights(part.owned_weights, part.owned_indices, setting.dtype)
-        outside = edge_weights(part.halo_weights, part.halo_indices, setting.dtype)
-        self.owned = SparseMatrix(part.owned_indptr, part.owned_indices, inside, part.num_owned)
-        self.remote = SparseMatrix(part.halo_indptr, part.halo_indices, outside, part.num_owned)
-        self.send_rows = Tensor(np.array(part.send_rows))
-        self.send_counts, self.receive_counts = part.send_counts.tolist(), part.halo_counts.tolist()
-
-    def matmat(self, rows: Tensor) -> Tensor:
-        """Return the owned rows of A_hat @ H; all ranks must call it. (num_owned, width)"""
-        return self._multiply(rows, self.left, self.right)
-
-    def rmatmat(self, rows: Tensor) -> Tensor:
-        """Return the owned rows of A_hat.T @ G; all ranks must call it. (num_owned, width)"""
-        return self._multiply(rows, self.right, self.left)
-
-    def _multiply(self, rows: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        scaled = rows * right
-        product = self.owned.matmat(scaled) + self.loops * scaled
-        if len(self.send_counts) == 1:
-            return product * left
-        received = Tensor(np.empty((sum(self.receive_counts), rows.shape[1]), self.dtype))
-        sent = ops.gather(scaled, self.send_rows, 0)
-        exchange = self.collectives.exchange(sent, self.send_counts, received, self.receive_counts)
-        self.meter.received(received.nbytes)
-        with self.meter.communication():
-            exchange.wait()
-        return (product + self.remote.matmat(received)) * left
+    if whole := part.adjacency:
+        switch = ColumnSwitch(part, whole, collectives, meter, arrays)
+        whole_matrix = matrix(whole.indptr, whole.indices, whole.weights, part.num_nodes)
+        return DeviceTensorAggregation(switch, whole_matrix, scales)
+    send_rows = Tensor(np.array(part.send_rows))
+    halo = DeviceHalo(part, collectives, meter, lambda rows: ops.gather(rows, send_rows, 0), arrays.empty)
+    return DeviceAggregation(
+        halo,
+        matrix(part.owned_indptr, part.owned_indices, part.owned_weights, part.num_owned),
+        matrix(part.halo_indptr, part.halo_indices, part.halo_weights, part.num_owned),
+        scales,
+    )
 
 
 class _DenseFeatures:

@@ -4,8 +4,7 @@ Between the two stands an all-to-all, there and back, so what travels does not d
 rows, twice, shared by P ranks. That is less than the halo rows where these are more than 2 (P - 1) / P of the nodes.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from unilaunch.backend import Collectives
 from unilaunch_gcn.aggregation import ONES, Columns
-from unilaunch_gcn.arrays import Rows
+from unilaunch_gcn.arrays import Arrays, Rows
 from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.normalization import node_scales
 from unilaunch_gcn.partition import Adjacency, Part
@@ -69,47 +68,7 @@ class TensorAggregation:
         return product
 
 
-class DeviceTensorAggregation:
-    """The same on a device, in whose memory the whole adjacency is.
-
-    Args:
-        switch: The all-to-all between rows and columns.
-        whole: The graph's matrix, as the framework multiplies it.
-        scales: The normalisation's left and right factors of the owned rows, and their loops. Each (num_owned, 1)
-    """
-
-    def __init__(self, switch: "ColumnSwitch", whole: Any, scales: Sequence[Any]) -> None:
-        self.switch, self.whole = switch, whole
-        self.left, self.right, self.loops = scales
-
-    def matmat(self, rows: Any) -> Any:
-        """Return the owned rows of A_hat @ H; all ranks must call it. (num_owned, width)"""
-        return self._multiply(rows, self.left, self.right)
-
-    def rmatmat(self, rows: Any) -> Any:
-        """Return the owned rows of A_hat.T @ G; all ranks must call it. (num_owned, width)"""
-        return self._multiply(rows, self.right, self.left)
-
-    def _multiply(self, rows: Any, left: Any, right: Any) -> Any:
-        scaled = rows * right
-        product = self.switch.to_rows(self.whole.matmat(self.switch.to_columns(scaled)), rows.shape[1])
-        return (product + self.loops * scaled) * left
-
-
-@dataclass(frozen=True, slots=True)
-class Arrays:
-    """What the switch asks of the library whose arrays it moves.
-
-    Attributes:
-        concatenate: Returns arrays, one after the other along an axis.
-        empty: Returns an array of a size, of the type and at the place of another. (size, 1)
-    """
-
-    concatenate: Callable[[list[Any], int], Any]
-    empty: Callable[[int, Any], Any]
-
-
-NUMPY = Arrays(np.concatenate, lambda size, like: np.empty((size, 1), like.dtype))
+NUMPY = Arrays(np.concatenate, lambda shape, like: np.empty(shape, like.dtype))
 
 
 class ColumnSwitch:
@@ -157,7 +116,7 @@ class ColumnSwitch:
 
     def _exchange(self, sent: Any, send_counts: Sequence[int], receive_counts: Sequence[int]) -> Any:
         size = sum(receive_counts)
-        received = self.arrays.empty(size, sent)
+        received = self.arrays.empty((size, 1), sent)
         with self.meter.communication("all-to-all"):
             self.collectives.exchange(sent.reshape(-1, 1), send_counts, received, receive_counts).wait()
         self.meter.received((size - receive_counts[self.index]) * sent.itemsize)

@@ -13,8 +13,9 @@ from typing_extensions import override
 
 from unilaunch.backend import Collectives
 from unilaunch_gcn.aggregation import DenseFeatures
-from unilaunch_gcn.arrays import Floats
+from unilaunch_gcn.arrays import Arrays, Floats, Ids, Indices
 from unilaunch_gcn.convolution import Functions, Operations, forward
+from unilaunch_gcn.device import DeviceAggregation, DeviceHalo, DeviceTensorAggregation
 from unilaunch_gcn.dropout import stream_keys, threshold
 from unilaunch_gcn.graph import TEST, TRAIN, VAL
 from unilaunch_gcn.loss import CrossEntropy
@@ -23,7 +24,7 @@ from unilaunch_gcn.network import Network, Problem, by_layer, count_right, initi
 from unilaunch_gcn.normalization import edge_weights, node_scales
 from unilaunch_gcn.partition import Part
 from unilaunch_gcn.setting import Setting
-from unilaunch_gcn.tensor_parallel import Arrays, ColumnSwitch, DeviceTensorAggregation
+from unilaunch_gcn.tensor_parallel import ColumnSwitch
 from unilaunch_torch.linear import OnHost, Operator, apply
 from unilaunch_torch.sparse import SparseMatrix
 
@@ -175,64 +176,31 @@ class TorchDeviceNetwork(Network):
 
 def aggregation_of(
     setting: Setting, part: Part, collectives: Collectives, meter: Meter, device: torch.device
-) -> "DeviceAggregation | DeviceTensorAggregation":
+) -> DeviceAggregation | DeviceTensorAggregation:
     """Return A_hat on a device: over the halo, or, where ranks divide columns, over all-to-alls."""
     found = node_scales(setting.conv, part.strengths, part.loops)
-    scales = tuple(
+    scales = [
         torch.as_tensor(factor.astype(setting.dtype)[:, None], device=device)
         for factor in (found.left, found.right, found.loops)
+    ]
+    arrays = Arrays(torch.cat, lambda shape, like: like.new_empty(shape))
+
+    def matrix(indptr: Ids, indices: Indices, weights: NDArray[np.float32], shape: tuple[int, int]) -> SparseMatrix:
+        return SparseMatrix(indptr, indices, edge_weights(weights, indices, setting.dtype), shape, device)
+
+    if whole := part.adjacency:
+        switch = ColumnSwitch(part, whole, collectives, meter, arrays)
+        shape = (part.num_nodes, part.num_nodes)
+        return DeviceTensorAggregation(switch, matrix(whole.indptr, whole.indices, whole.weights, shape), scales)
+    send_rows = torch.as_tensor(part.send_rows.astype(np.int64), device=device)
+    halo = DeviceHalo(part, collectives, meter, lambda rows: rows.index_select(0, send_rows), arrays.empty)
+    own, others = (part.num_owned, part.num_owned), (part.num_owned, part.num_halo)
+    return DeviceAggregation(
+        halo,
+        matrix(part.owned_indptr, part.owned_indices, part.owned_weights, own),
+        matrix(part.halo_indptr, part.halo_indices, part.halo_weights, others),
+        scales,
     )
-    whole = part.adjacency
-    if not whole:
-        return DeviceAggregation(setting, part, collectives, meter, scales)
-    values, shape = edge_weights(whole.weights, whole.indices, setting.dtype), (part.num_nodes, part.num_nodes)
-    matrix = SparseMatrix(whole.indptr, whole.indices, values, shape, device)
-    arrays = Arrays(torch.cat, lambda size, like: like.new_empty(size, 1))
-    return DeviceTensorAggregation(ColumnSwitch(part, whole, collectives, meter, arrays), matrix, scales)
-
-
-class DeviceAggregation:
-    """A_hat on a device; the same operator as `aggregation.Aggregation`, with the halo in the device's memory.
-
-    Args:
-        setting: What is trained.
-        part: This rank's part.
-        collectives: The ranks' collectives on tensors of the device.
-        meter: Counts bytes and waiting.
-        scales: The normalisation's left and right factors, and the loops, on the device. Each (num_owned, 1)
-    """
-
-    def __init__(
-        self, setting: Setting, part: Part, collectives: Collectives, meter: Meter, scales: tuple[torch.Tensor, ...]
-    ) -> None:
-        self.collectives, self.meter = collectives, meter
-        self.left, self.right, self.loops = scales
-        num_owned, num_halo, device = part.num_owned, part.num_halo, self.left.device
-        inside = edge_weights(part.owned_weights, part.owned_indices, setting.dtype)
-        outside = edge_weights(part.halo_weights, part.halo_indices, setting.dtype)
-        self.owned = SparseMatrix(part.owned_indptr, part.owned_indices, inside, (num_owned, num_owned), device)
-        self.remote = SparseMatrix(part.halo_indptr, part.halo_indices, outside, (num_owned, num_halo), device)
-        self.send_rows = torch.as_tensor(part.send_rows.astype(np.int64), device=device)
-        self.send_counts, self.receive_counts = part.send_counts.tolist(), part.halo_counts.tolist()
-
-    def matmat(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the owned rows of A_hat @ H; all ranks must call it. (num_owned, width)"""
-        return self._multiply(rows, self.left, self.right)
-
-    def rmatmat(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the owned rows of A_hat.T @ G; all ranks must call it. (num_owned, width)"""
-        return self._multiply(rows, self.right, self.left)
-
-    def _multiply(self, rows: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        scaled = rows * right
-        sent = scaled.index_select(0, self.send_rows)
-        received = rows.new_empty(sum(self.receive_counts), rows.shape[1])
-        exchange = self.collectives.exchange(sent, self.send_counts, received, self.receive_counts)
-        self.meter.received(received.nbytes)
-        product = self.owned.matmat(scaled) + self.loops * scaled
-        with self.meter.communication():
-            exchange.wait()
-        return (product + self.remote.matmat(received)) * left
 
 
 class DeviceDropout:

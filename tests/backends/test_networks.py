@@ -18,6 +18,7 @@ from graphs_by_hand import dense_a_hat, dense_adjacency, make_graph
 from unilaunch.backend import Collectives, Exchange
 from unilaunch.rank.alone import Alone
 from unilaunch_gcn.aggregation import Aggregation
+from unilaunch_gcn.device import DeviceAggregation
 from unilaunch_gcn.graph import Graph
 from unilaunch_gcn.halo import HaloExchange
 from unilaunch_gcn.inputs import Inputs
@@ -28,7 +29,7 @@ from unilaunch_gcn.network import Network, Problem, by_layer
 from unilaunch_gcn.partition import Part, order_nodes, slice_nodes, split_parts
 from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.spec import GcnSpec
-from unilaunch_gcn.torch_network import DeviceAggregation, TorchDeviceNetwork, TorchNetwork
+from unilaunch_gcn.torch_network import TorchDeviceNetwork, TorchNetwork
 from unilaunch_gcn.wire import Exact
 
 F64 = np.dtype(np.float64)

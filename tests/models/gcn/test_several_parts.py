@@ -15,6 +15,7 @@ from graphs_by_hand import Cut, cut_graphs, dense_a_hat, dense_adjacency, make_g
 from threaded_ranks import on_every_rank
 from unilaunch.backend import Collectives
 from unilaunch_gcn.aggregation import Aggregation
+from unilaunch_gcn.device import DeviceAggregation
 from unilaunch_gcn.graph import Graph
 from unilaunch_gcn.halo import HaloExchange
 from unilaunch_gcn.inputs import Inputs
@@ -25,7 +26,7 @@ from unilaunch_gcn.partition import Part, order_nodes, slice_nodes, split_parts
 from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.tensor_parallel import ColumnSwitch, TensorAggregation
-from unilaunch_gcn.torch_network import DeviceAggregation, TorchDeviceNetwork, TorchNetwork, aggregation_of
+from unilaunch_gcn.torch_network import TorchDeviceNetwork, TorchNetwork, aggregation_of
 from unilaunch_gcn.wire import Exact
 
 F64 = np.dtype(np.float64)
