@@ -51,6 +51,6 @@ class SparseMatrix:
         return torch.sparse_csr_tensor(self.indptr, self.indices, values, self.shape, check_invariants=False)
 
     def row_of_entry(self) -> torch.Tensor:
-        """Return the row of each entry. (entries,) int64 or int32."""
+        """Return the row of each entry. (entries,) int64."""
         counts = self.indptr.diff()
         return torch.repeat_interleave(torch.arange(self.shape[0], device=counts.device), counts)
