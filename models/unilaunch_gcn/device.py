@@ -1,6 +1,7 @@
 """A_hat on a device, in the arithmetic that the tensors of torch and of MindSpore share."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from unilaunch.backend import Collectives, Exchange
@@ -10,17 +11,15 @@ from unilaunch_gcn.tensor_parallel import ColumnSwitch
 
 
 class DeviceAggregation:
-    """The same operator as `aggregation.Aggregation`, with the halo in the device's memory.
+    """The same operator as `aggregation.Aggregation` and `tensor_parallel.TensorAggregation`, on tensors of a device.
 
     Args:
-        halo: The way to the halo rows.
-        owned: The owned columns of the owned rows, as the framework multiplies them.
-        remote: The halo's columns of the owned rows.
+        edges: The product with the weights of all edges.
         scales: The normalisation's left and right factors of the owned rows, and their loops. Each (num_owned, 1)
     """
 
-    def __init__(self, halo: "DeviceHalo", owned: Any, remote: Any, scales: Sequence[Any]) -> None:
-        self.halo, self.owned, self.remote = halo, owned, remote
+    def __init__(self, edges: "HaloEdges | ColumnEdges", scales: Sequence[Any]) -> None:
+        self.edges = edges
         self.left, self.right, self.loops = scales
 
     def matmat(self, rows: Any) -> Any:
@@ -33,12 +32,48 @@ class DeviceAggregation:
 
     def _multiply(self, rows: Any, left: Any, right: Any) -> Any:
         scaled = rows * right
-        exchange, received = self.halo.begin(scaled)
-        product = self.owned.matmat(scaled) + self.loops * scaled
-        if exchange:
-            self.halo.wait(exchange)
-            product = product + self.remote.matmat(received)
-        return product * left
+        return (self.edges.matmat(scaled) + self.loops * scaled) * left
+
+
+@dataclass(frozen=True, slots=True)
+class HaloEdges:
+    """The edges of ranks that divide nodes.
+
+    Attributes:
+        halo: The way to the halo rows.
+        owned: The owned columns of the owned rows, as the framework multiplies them.
+        remote: The halo's columns of the owned rows.
+    """
+
+    halo: "DeviceHalo"
+    owned: Any
+    remote: Any
+
+    def matmat(self, rows: Any) -> Any:
+        """Return the owned rows of the product; the halo travels while the owned columns are multiplied."""
+        exchange, received = self.halo.begin(rows)
+        product = self.owned.matmat(rows)
+        if exchange is None:
+            return product
+        self.halo.wait(exchange)
+        return product + self.remote.matmat(received)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnEdges:
+    """The edges of ranks that divide columns: all of them.
+
+    Attributes:
+        switch: The all-to-all between rows and columns.
+        whole: The graph's matrix, as the framework multiplies it.
+    """
+
+    switch: ColumnSwitch
+    whole: Any
+
+    def matmat(self, rows: Any) -> Any:
+        """Return the owned rows of the product."""
+        return self.switch.to_rows(self.whole.matmat(self.switch.to_columns(rows)), rows.shape[1])
 
 
 class DeviceHalo:
@@ -72,30 +107,3 @@ class DeviceHalo:
         """Wait for what `begin` began."""
         with self.meter.communication():
             exchange.wait()
-
-
-class DeviceTensorAggregation:
-    """The same operator as `tensor_parallel.TensorAggregation`, with the whole adjacency in the device's memory.
-
-    Args:
-        switch: The all-to-all between rows and columns.
-        whole: The graph's matrix, as the framework multiplies it.
-        scales: The normalisation's left and right factors of the owned rows, and their loops. Each (num_owned, 1)
-    """
-
-    def __init__(self, switch: ColumnSwitch, whole: Any, scales: Sequence[Any]) -> None:
-        self.switch, self.whole = switch, whole
-        self.left, self.right, self.loops = scales
-
-    def matmat(self, rows: Any) -> Any:
-        """Return the owned rows of A_hat @ H; all ranks must call it. (num_owned, width)"""
-        return self._multiply(rows, self.left, self.right)
-
-    def rmatmat(self, rows: Any) -> Any:
-        """Return the owned rows of A_hat.T @ G; all ranks must call it. (num_owned, width)"""
-        return self._multiply(rows, self.right, self.left)
-
-    def _multiply(self, rows: Any, left: Any, right: Any) -> Any:
-        scaled = rows * right
-        product = self.switch.to_rows(self.whole.matmat(self.switch.to_columns(scaled)), rows.shape[1])
-        return (product + self.loops * scaled) * left

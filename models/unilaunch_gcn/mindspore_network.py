@@ -13,7 +13,7 @@ from typing_extensions import override
 from unilaunch.backend import Collectives
 from unilaunch_gcn.arrays import Arrays, Floats, Ids, Indices, Rows
 from unilaunch_gcn.convolution import Functions, Operations, forward
-from unilaunch_gcn.device import DeviceAggregation, DeviceHalo, DeviceTensorAggregation
+from unilaunch_gcn.device import ColumnEdges, DeviceAggregation, DeviceHalo, HaloEdges
 from unilaunch_gcn.dropout import fill_mask, stream_keys
 from unilaunch_gcn.loss import CrossEntropy
 from unilaunch_gcn.meter import Meter
@@ -215,9 +215,7 @@ class MindSporeDeviceNetwork(Network):
         return mask
 
 
-def aggregation_of(
-    setting: Setting, part: Part, collectives: Collectives, meter: Meter
-) -> DeviceAggregation | DeviceTensorAggregation:
+def aggregation_of(setting: Setting, part: Part, collectives: Collectives, meter: Meter) -> DeviceAggregation:
     """Return A_hat on a device: over the halo, or, where ranks divide columns, over all-to-alls."""
     found = node_scales(setting.conv, part.strengths, part.loops)
     scales = [Tensor(factor.astype(setting.dtype)[:, None]) for factor in (found.left, found.right, found.loops)]
@@ -228,16 +226,13 @@ def aggregation_of(
 
     if whole := part.adjacency:
         switch = ColumnSwitch(part, whole, collectives, meter, arrays)
-        whole_matrix = matrix(whole.indptr, whole.indices, whole.weights, part.num_nodes)
-        return DeviceTensorAggregation(switch, whole_matrix, scales)
+        edges = ColumnEdges(switch, matrix(whole.indptr, whole.indices, whole.weights, part.num_nodes))
+        return DeviceAggregation(edges, scales)
     send_rows = Tensor(np.array(part.send_rows))
     halo = DeviceHalo(part, collectives, meter, lambda rows: ops.gather(rows, send_rows, 0), arrays.empty)
-    return DeviceAggregation(
-        halo,
-        matrix(part.owned_indptr, part.owned_indices, part.owned_weights, part.num_owned),
-        matrix(part.halo_indptr, part.halo_indices, part.halo_weights, part.num_owned),
-        scales,
-    )
+    owned = matrix(part.owned_indptr, part.owned_indices, part.owned_weights, part.num_owned)
+    remote = matrix(part.halo_indptr, part.halo_indices, part.halo_weights, part.num_owned)
+    return DeviceAggregation(HaloEdges(halo, owned, remote), scales)
 
 
 class _DenseFeatures:

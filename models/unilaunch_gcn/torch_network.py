@@ -15,7 +15,7 @@ from unilaunch.backend import Collectives
 from unilaunch_gcn.aggregation import DenseFeatures
 from unilaunch_gcn.arrays import Arrays, Floats, Ids, Indices
 from unilaunch_gcn.convolution import Functions, Operations, forward
-from unilaunch_gcn.device import DeviceAggregation, DeviceHalo, DeviceTensorAggregation
+from unilaunch_gcn.device import ColumnEdges, DeviceAggregation, DeviceHalo, HaloEdges
 from unilaunch_gcn.dropout import stream_keys, threshold
 from unilaunch_gcn.graph import TEST, TRAIN, VAL
 from unilaunch_gcn.loss import CrossEntropy
@@ -176,7 +176,7 @@ class TorchDeviceNetwork(Network):
 
 def aggregation_of(
     setting: Setting, part: Part, collectives: Collectives, meter: Meter, device: torch.device
-) -> DeviceAggregation | DeviceTensorAggregation:
+) -> DeviceAggregation:
     """Return A_hat on a device: over the halo, or, where ranks divide columns, over all-to-alls."""
     found = node_scales(setting.conv, part.strengths, part.loops)
     scales = [
@@ -191,16 +191,14 @@ def aggregation_of(
     if whole := part.adjacency:
         switch = ColumnSwitch(part, whole, collectives, meter, arrays)
         shape = (part.num_nodes, part.num_nodes)
-        return DeviceTensorAggregation(switch, matrix(whole.indptr, whole.indices, whole.weights, shape), scales)
+        edges = ColumnEdges(switch, matrix(whole.indptr, whole.indices, whole.weights, shape))
+        return DeviceAggregation(edges, scales)
     send_rows = torch.as_tensor(part.send_rows.astype(np.int64), device=device)
     halo = DeviceHalo(part, collectives, meter, lambda rows: rows.index_select(0, send_rows), arrays.empty)
     own, others = (part.num_owned, part.num_owned), (part.num_owned, part.num_halo)
-    return DeviceAggregation(
-        halo,
-        matrix(part.owned_indptr, part.owned_indices, part.owned_weights, own),
-        matrix(part.halo_indptr, part.halo_indices, part.halo_weights, others),
-        scales,
-    )
+    owned = matrix(part.owned_indptr, part.owned_indices, part.owned_weights, own)
+    remote = matrix(part.halo_indptr, part.halo_indices, part.halo_weights, others)
+    return DeviceAggregation(HaloEdges(halo, owned, remote), scales)
 
 
 class DeviceDropout:

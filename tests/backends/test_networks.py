@@ -18,7 +18,7 @@ from graphs_by_hand import dense_a_hat, dense_adjacency, make_graph
 from unilaunch.backend import Collectives, Exchange
 from unilaunch.rank.alone import Alone
 from unilaunch_gcn.aggregation import Aggregation
-from unilaunch_gcn.device import DeviceAggregation
+from unilaunch_gcn.device import HaloEdges
 from unilaunch_gcn.graph import Graph
 from unilaunch_gcn.halo import HaloExchange
 from unilaunch_gcn.inputs import Inputs
@@ -134,8 +134,9 @@ def test_a_device_without_sparse_products_trains_the_same(shape: str) -> None:
     setting = Setting(plan_layers(spec, 11, 3), spec.dropout, 2, F64, spec.conv)
     host, *_ = _networks(part, setting)
     device = TorchDeviceNetwork(setting, part, Alone(), Meter(), "cpu")
-    assert isinstance(device.aggregate, DeviceAggregation)
-    for matrix in (device.aggregate.owned, device.aggregate.remote, *(device.inputs.sparse or ())):
+    edges = device.aggregate.edges
+    assert isinstance(edges, HaloEdges)
+    for matrix in (edges.owned, edges.remote, *(device.inputs.sparse or ())):
         matrix.csr = None
     np.testing.assert_allclose(device.local(device.gradient(4)), host.gradient(4), rtol=0, atol=1e-12)
     np.testing.assert_allclose(device.logits(), host.logits(), rtol=0, atol=1e-12)

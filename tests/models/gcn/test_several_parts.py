@@ -15,7 +15,7 @@ from graphs_by_hand import Cut, cut_graphs, dense_a_hat, dense_adjacency, make_g
 from threaded_ranks import on_every_rank
 from unilaunch.backend import Collectives
 from unilaunch_gcn.aggregation import Aggregation
-from unilaunch_gcn.device import DeviceAggregation
+from unilaunch_gcn.device import HaloEdges
 from unilaunch_gcn.graph import Graph
 from unilaunch_gcn.halo import HaloExchange
 from unilaunch_gcn.inputs import Inputs
@@ -205,10 +205,10 @@ def test_device_aggregation_is_the_hosts(cut: Cut) -> None:
 
     def work(rank: int, collectives: Collectives) -> list[Any]:
         operator = aggregation_of(Setting([], 0.0, 0, F64), parts[rank], collectives, Meter(), torch.device("cpu"))
-        assert isinstance(operator, DeviceAggregation)
+        assert isinstance(operator.edges, HaloEdges)
         rows = torch.from_numpy(x[parts[rank].owned])
         by_csr = operator.matmat(rows).numpy()
-        operator.owned.csr = operator.remote.csr = None
+        operator.edges.owned.csr = operator.edges.remote.csr = None
         return [by_csr, operator.matmat(rows).numpy()]
 
     for products in zip(*on_every_rank(num_parts, work), strict=True):
