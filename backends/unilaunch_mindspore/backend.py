@@ -60,7 +60,7 @@ class MindSporeBackend(Backend):
 
         if placement.device == "cpu":
             ms.set_device("CPU")
-            ms.device_context.cpu.op_tuning.threads_num(placement.threads)  # else 25 in each of a host's ranks
+            ms.device_context.cpu.op_tuning.threads_num(placement.threads)  # else one for every core, up to 25
             ms.runtime.launch_blocking()  # handing each small operation to another thread costs ten times the operation
         else:
             try:

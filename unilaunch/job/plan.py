@@ -15,7 +15,7 @@ from unilaunch.job.mapping import make_room, map_ranks
 from unilaunch.job.mpirun import Mpirun, find_mpirun, hydra, openmpi
 from unilaunch.job.mpirun.request import Request
 from unilaunch.job.program import program_line
-from unilaunch.launch_spec import LaunchSpec
+from unilaunch.launch_spec import LaunchSpec, MpiSpec
 from unilaunch.task import Task
 
 #: Allocations whose hosts mpirun takes by itself, when it is given none.
@@ -80,7 +80,8 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], *, starting: b
         hosts, mpi = make_room(hosts, nprocs), mpi.model_copy(update={"oversubscribe": False})
         slots = _slots(hosts, mpirun, allocated=allocated)
     here = own_names([host.name for host in hosts])
-    names = _names(spec, _in_mpiruns_order(slots, mpirun, here), nprocs)
+    told = mpi.rank_by is None and not (_is_five(mpirun) and _may_oversubscribe(mpi))
+    names = _names(_in_mpiruns_order(slots, mpirun, here), nprocs, mpi.map_by if told else "unknown")
     several = allocated or any(host.name not in here for host in hosts)
     busiest = max(Counter(names).values())
     request = Request(
@@ -125,9 +126,12 @@ def hosts_of(spec: LaunchSpec) -> tuple[Host, ...]:
 
 def _fills_the_first_host(spec: LaunchSpec, mpirun: Mpirun, hosts: Sequence[Host]) -> bool:
     """Return whether mpirun would put all ranks on the first of several hosts: Open MPI 5, if it may oversubscribe."""
-    is_five = mpirun.launcher == "Open MPI" and mpirun.version[0] >= openmpi.FIVE
     told = len(hosts) > 1 and all(host.slots is not None for host in hosts)
-    return is_five and told and spec.mpi.oversubscribe and not spec.mpi.map_by
+    return _is_five(mpirun) and told and spec.mpi.oversubscribe and not spec.mpi.map_by
+
+
+def _is_five(mpirun: Mpirun) -> bool:
+    return mpirun.launcher == "Open MPI" and mpirun.version[0] >= openmpi.FIVE
 
 
 def _own_hostfile(spec: LaunchSpec, mpirun: Mpirun) -> str | None:
@@ -153,9 +157,7 @@ def _count(spec: LaunchSpec, slots: Mapping[str, int | None]) -> int:
         if total is None:
             raise SpecError("-n: how many ranks? The hosts do not tell their slots")
         return total
-    mapping = (spec.mpi.map_by or "").upper()
-    oversubscribed = spec.mpi.oversubscribe or ("OVERSUBSCRIBE" in mapping and "NOOVERSUBSCRIBE" not in mapping)
-    if total is not None and spec.nprocs > total and not oversubscribed:
+    if total is not None and spec.nprocs > total and not _may_oversubscribe(spec.mpi):
         some = ", ".join(f"{name}: {number}" for name, number in list(slots.items())[:_SHOWN])
         more = f", and {len(slots) - _SHOWN} more hosts" if len(slots) > _SHOWN else ""
         raise SpecError(
@@ -165,21 +167,25 @@ def _count(spec: LaunchSpec, slots: Mapping[str, int | None]) -> int:
     return spec.nprocs
 
 
+def _may_oversubscribe(mpi: MpiSpec) -> bool:
+    mapping = (mpi.map_by or "").upper()
+    return mpi.oversubscribe or ("OVERSUBSCRIBE" in mapping and "NOOVERSUBSCRIBE" not in mapping)
+
+
 def _in_mpiruns_order(slots: Mapping[str, int | None], mpirun: Mpirun, here: set[str]) -> dict[str, int | None]:
     """Return the hosts in the order in which they get ranks: Open MPI 4 begins with its own."""
-    if mpirun.launcher != "Open MPI" or mpirun.version[0] >= openmpi.FIVE:
+    if mpirun.launcher != "Open MPI" or _is_five(mpirun):
         return dict(slots)
     return dict(sorted(slots.items(), key=lambda item: item[0] not in here))
 
 
-def _names(spec: LaunchSpec, slots: Mapping[str, int | None], nprocs: int) -> list[str]:
+def _names(slots: Mapping[str, int | None], nprocs: int, map_by: str | None) -> list[str]:
     if len(slots) == 1:
         return list(slots) * nprocs
     if any(number is None for number in slots.values()):
         return ["?"] * nprocs
     known = {name: number or 0 for name, number in slots.items()}
-    told = spec.mpi.rank_by is None and "OVERSUBSCRIBE" not in (spec.mpi.map_by or "").upper()
-    return map_ranks(known, nprocs, spec.mpi.map_by if told else "unknown")
+    return map_ranks(known, nprocs, map_by)
 
 
 def _rows(

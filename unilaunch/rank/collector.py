@@ -1,4 +1,4 @@
-"""Python's collector of cycles, kept out of what only makes objects: a framework's import makes 300,000 that stay."""
+"""Python's collector of cycles, kept out of what only makes objects: a framework's import makes 250,000 that stay."""
 
 import gc
 from collections.abc import Iterator
@@ -9,9 +9,9 @@ from contextlib import contextmanager
 def uncollected() -> Iterator[None]:
     """Collect nothing inside, and do not look again at what there is at its end.
 
-    The import is shorter by a tenth, every full collection afterwards by what it would have scanned, and the
-    interpreter's end by a third of a second, since that collects too. An object is still freed when its last reference
-    goes, and what the program makes later is collected as ever.
+    A process that imports torch or MindSpore and ends takes two thirds of the time (`benchmarks/startup.py`), since an
+    interpreter's end collects too. An object is still freed when its last reference goes, and what the program makes
+    later is collected as ever.
     """
     was_on = gc.isenabled()
     gc.disable()

@@ -195,3 +195,14 @@ def test_intel_mpi_gets_its_hosts_one_by_one(mpi: str) -> None:
     """Its -hosts takes no slots."""
     words = ["-host", "a", "-n", "2", *GCN, ":", "-host", "b", "-n", "1", *GCN]
     assert _line("-n 3 -H a:2,b:4 --bind-to none") == ["/mpi/bin/mpirun", "-bind-to", "none", *words]
+
+
+@pytest.mark.parametrize(("mpi", "words", "hosts"), [
+    ("Open MPI 5", "--oversubscribe", "aab"),
+    ("Open MPI 5", "--oversubscribe --map-by slot", "???"),  # 5 puts all of them on the first: only mpirun can tell
+    ("Open MPI 5", "--map-by slot:OVERSUBSCRIBE", "???"),
+    ("Open MPI 5", "--map-by slot:NOOVERSUBSCRIBE", "aab"),
+    ("Open MPI 4", "--oversubscribe --map-by slot", "aab"),
+], indirect=["mpi"])  # fmt: skip
+def test_where_ranks_go_that_may_be_more_than_slots(mpi: str, words: str, hosts: str) -> None:
+    assert "".join(row.host for row in _plan(f"-n 3 -H a:2,b:2 {words}").rows) == hosts
