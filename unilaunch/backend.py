@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from socket import socket
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from pydantic import JsonValue
@@ -112,10 +112,12 @@ class Backend(ABC):
     devices: tuple[str, ...]
     #: The launcher that comes with the framework: a program that it starts needs nothing from us.
     launcher: str
+    #: What the framework is to find at its import, on every rank alike, if the user did not set it.
+    import_variables: Mapping[str, str] = MappingProxyType({})
 
     @abstractmethod
     def variables(self, world: World, placement: Placement, rendezvous: Rendezvous | None) -> dict[str, str]:
-        """Return what the framework must find in the environment when it is imported. Pure; imports nothing."""
+        """Return what the framework must find in the environment when it is used. Pure; imports nothing."""
 
     @abstractmethod
     def program_variables(self, world: World, rendezvous: Rendezvous) -> dict[str, str]:
@@ -127,6 +129,10 @@ class Backend(ABC):
 
         So that the framework's own, unchanged way to join the other ranks works under any launcher.
         """
+
+    @abstractmethod
+    def after_fork(self, threads: int) -> None:
+        """Make what was imported for all ranks this rank's own: its random numbers, and its number of threads."""
 
     @abstractmethod
     def start(self, world: World, placement: Placement) -> None:

@@ -30,9 +30,7 @@ def main() -> NoReturn:
 def _do(arguments: Sequence[str], environ: Mapping[str, str], started: float) -> int:
     match arguments[0] if arguments else "":
         case "run" if not _wants_help(arguments):
-            from unilaunch.rank.guard import guarded  # first: what a rank imports, its guard need not
-
-            return guarded(lambda report: _run(arguments, environ, started, report), environ)
+            return _guard(arguments, environ, started)
         case "launch":
             return _launch(arguments, environ)
         case "doctor":
@@ -53,6 +51,26 @@ def _do(arguments: Sequence[str], environ: Mapping[str, str], started: float) ->
 def _wants_help(arguments: Sequence[str]) -> bool:
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return bool({"-h", "--help"} & set(own))
+
+
+def _guard(arguments: Sequence[str], environ: Mapping[str, str], started: float) -> int:
+    from unilaunch.rank.forkserver import take_place
+
+    place = take_place(environ, started, lambda: _warm_up(arguments, environ))
+    if isinstance(place, int):
+        return place
+    from unilaunch.rank.guard import guarded  # what a rank imports, its guard need not
+
+    environ = dict(os.environ)  # noqa: TID251  (another process's, if this one was forked in its place)
+    return guarded(lambda report: _run(arguments, environ, place.started, report), environ, place.stand_in)
+
+
+def _warm_up(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
+    from unilaunch.rank.warm_up import warm_up
+    from unilaunch.spec import RunSpec
+    from unilaunch.task import read_task
+
+    return warm_up(read_task(RunSpec, _fields(arguments), environ), environ)
 
 
 def _run(arguments: Sequence[str], environ: Mapping[str, str], started: float, report: "Report") -> int:

@@ -52,6 +52,9 @@ class RunSpec(Spec):
         default=None, gt=0, description="seconds without progress of any rank after which the job is ended and every "
         "rank's stacks are shown; default: never"
     )  # fmt: skip
+    share_import: bool = Field(
+        default=True, description="import the framework once for all ranks of a host and fork them; on cpu"
+    )
     abort: bool = Field(default=True, description="end all ranks when one has failed")
     timeout: float = Field(default=300.0, gt=0, description="seconds that a rank waits for the others at start-up")
     seed: int = Field(default=0, ge=0, lt=2**32, description="seed of everything that is drawn")

@@ -1,9 +1,11 @@
 """MindSpore: cpu; Ascend with HCCL; GPU with NCCL where the wheel has it. Imports MindSpore when it is started."""
 
+import sys
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from importlib.metadata import version
-from types import ModuleType
+from types import MappingProxyType, ModuleType
+from typing import Any
 
 from typing_extensions import override
 
@@ -21,6 +23,7 @@ class MindSporeBackend(Backend):
     name = "mindspore"
     framework = "mindspore"
     launcher = "msrun"
+    import_variables = MappingProxyType({"GLOG_v": "3"})  # errors; its INFO and WARNING are about itself
     devices = ("npu", "cpu", "cuda")  # cuda is never taken unasked: the public wheel's GPU part is CUDA 11's
 
     @override
@@ -29,7 +32,7 @@ class MindSporeBackend(Backend):
             "RANK_ID": str(world.rank),
             "RANK_SIZE": str(world.size),
             "DEVICE_ID": str(placement.index),
-            "GLOG_v": "3",  # errors; its INFO and WARNING are about itself
+            **self.import_variables,
         }
         if rendezvous:
             found |= {"MASTER_ADDR": rendezvous.address, "MASTER_PORT": str(rendezvous.port)}
@@ -49,9 +52,18 @@ class MindSporeBackend(Backend):
         def replace(management: ModuleType) -> None:
             from unilaunch_mindspore.joining import join_through_store
 
-            management.init = join_through_store(management.init, rendezvous, world, peers)  # type: ignore[attr-defined]
+            native: Any = management.init
+            joining = join_through_store(native, rendezvous, world, peers)
+            management.init = joining  # type: ignore[attr-defined]
+            for module in list(sys.modules.values()):  # who has imported it already, if all this was imported before
+                if getattr(module, "__name__", "").startswith("mindspore.") and vars(module).get("init") is native:
+                    vars(module)["init"] = joining
 
         return {"mindspore.communication.management": replace}
+
+    @override
+    def after_fork(self, threads: int) -> None:
+        """Do nothing: its threads and its random numbers, but for numpy's, are made at the first operation."""
 
     @override
     def start(self, world: World, placement: Placement) -> None:

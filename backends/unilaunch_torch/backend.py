@@ -78,6 +78,13 @@ class TorchBackend(Backend):
         return {"torch.distributed": serve}
 
     @override
+    def after_fork(self, threads: int) -> None:
+        import torch
+
+        torch.default_generator.seed()
+        torch.set_num_threads(threads)
+
+    @override
     def start(self, world: World, placement: Placement) -> None:
         import torch
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from unilaunch.output.failure import complete_failure, describe_exit
 from unilaunch.output.folder import write_json
 from unilaunch.rank.evidence import Memory, find_evidence
-from unilaunch.rank.processes import adopt_orphans, is_stopped, kill_children
+from unilaunch.rank.processes import PASSED_ON, adopt_orphans, is_stopped, kill_children
 from unilaunch.rank.pump import Output, Stream
 from unilaunch.rank.report import Report
 from unilaunch.rank.ties import STACKS, Ties
@@ -32,8 +32,6 @@ from unilaunch.watch.line import VARIABLE, Line
 if TYPE_CHECKING:
     from unilaunch.watch.verdict import Verdict
 
-#: What is passed on to the rank when it comes from outside.
-_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 #: A terminal sends these to the rank as well.
 _OF_A_TERMINAL = {signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 _TICK = 0.2
@@ -44,22 +42,31 @@ _ORDER = 15.0  # seconds after a failure in which whoever watches the job has en
 _WRITTEN = 0.3  # seconds in which a rank has written its stacks
 _LINES = 20
 _NEVER = float("inf")
+_ORPHANED = "its launcher has gone"
 
 
-def guarded(work: Callable[[Report], int], environ: Mapping[str, str]) -> int:
+def guarded(work: Callable[[Report], int], environ: Mapping[str, str], stand_in: socket.socket | None = None) -> int:
     """Do *work* in a process of its own, the rank, and return what it ends with; 128 + N for signal N.
 
-    In the rank itself this returns what *work* returns.
+    In the rank itself this returns what *work* returns; with a stand-in the guard itself ends here.
 
     Args:
         work: Is the rank, given its line to the guard.
         environ: The process's environment.
+        stand_in: The way to the launcher's child, if that is another process: it sends signals, and gets the exit code.
     """
     ties = Ties()
     rank = os.fork()
     if rank == 0:
+        if stand_in:
+            stand_in.close()
         return _live(work, ties.be_rank())
-    return _Guard(rank, ties.be_guard(), environ).run()
+    code = _Guard(rank, ties.be_guard(), environ, stand_in).run()
+    if stand_in:
+        with suppress(OSError):  # it may have gone
+            stand_in.send(bytes([code & 0xFF]))
+        os._exit(code & 0xFF)  # what the fork server has imported is not to be taken down
+    return code
 
 
 def _live(work: Callable[[Report], int], report: Report) -> int:
@@ -80,10 +87,13 @@ class _Guard:
         process: The rank's process number.
         ties: To the rank.
         environ: The process's environment.
+        stand_in: The way to the launcher's child, if that is another process.
     """
 
-    def __init__(self, process: int, ties: Ties, environ: Mapping[str, str]) -> None:
-        self.process, self.ties = process, ties
+    def __init__(
+        self, process: int, ties: Ties, environ: Mapping[str, str], stand_in: socket.socket | None = None
+    ) -> None:
+        self.process, self.ties, self.stand_in = process, ties, stand_in
         self.output = Output(ties.stdout, ties.stderr)
         self.launcher = os.getppid()
         self.memory = Memory()
@@ -114,6 +124,8 @@ class _Guard:
         with self._signals():
             self.selector.register(self.ties.control, EVENT_READ, self._hear)
             self.selector.register(self.ties.stacks, EVENT_READ, self._hear_stack)
+            if self.stand_in:
+                self.selector.register(self.stand_in, EVENT_READ, self._hear_stand_in)
             for stream in self.output.streams:
                 self.selector.register(stream.source, EVENT_READ, self._mover(stream))
             while not self._may_leave():
@@ -149,7 +161,7 @@ class _Guard:
             self.drained_at, self.give_up_at = now + _LAST_OUTPUT, now + _ORDER
         elif os.getppid() != self.launcher:
             self.launcher = os.getppid()
-            self._end("its launcher has gone")
+            self._end(_ORPHANED)
         elif now > self.kill_at:
             self._signal(signal.SIGKILL)
 
@@ -255,12 +267,31 @@ class _Guard:
 
     # The end
 
+    def _hear_stand_in(self) -> None:
+        """Pass on the signals that the launcher's child got; if it has gone, the launcher has, or has killed it."""
+        if not self.stand_in:
+            return
+        numbers = b""
+        with suppress(OSError):
+            numbers = self.stand_in.recv(64)
+        for number in numbers:
+            self._pass_on(number)
+        if not numbers:
+            self.selector.unregister(self.stand_in)
+            if self.returncode is None:
+                self._end(_ORPHANED)
+
     def _end(self, why: str) -> None:
         """End the rank: with SIGTERM, and if it does not go, with SIGKILL."""
         self.ended = self.ended or why
         self._signal(signal.SIGTERM)
         self._signal(signal.SIGCONT)
         self.kill_at = min(self.kill_at, time.monotonic() + _FAREWELL)
+
+    def _pass_on(self, number: int, _: FrameType | None = None) -> None:
+        self.outside = True
+        if self.ties.own_group or number not in _OF_A_TERMINAL:
+            self._signal(number)
 
     def _signal(self, number: int) -> None:
         if self.returncode is None:
@@ -340,13 +371,8 @@ class _Guard:
         """Pass signals on to the rank, and wake up when it ends."""
         reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
-        def pass_on(number: int, _: FrameType | None) -> None:
-            self.outside = True
-            if self.ties.own_group or number not in _OF_A_TERMINAL:
-                self._signal(number)
-
-        for number in _PASSED_ON:
-            signal.signal(number, pass_on)
+        for number in PASSED_ON:
+            signal.signal(number, self._pass_on)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         self.selector.register(reading, EVENT_READ, lambda: os.read(reading, 512))

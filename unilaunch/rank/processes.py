@@ -7,6 +7,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+#: What is passed on to a process below when it comes from outside.
+PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 

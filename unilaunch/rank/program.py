@@ -124,6 +124,14 @@ def leave_out_launcher(error: BaseException, target: Target) -> None:
         frame = frame.tb_next
 
 
+def around_import(hooks: Mapping[str, Hook]) -> None:
+    """Do what *hooks* say right after a module's import; now, if it has been imported already."""
+    sys.meta_path.insert(0, AroundImport({name: hook for name, hook in hooks.items() if name not in sys.modules}))
+    for name, hook in hooks.items():
+        if name in sys.modules:
+            hook(sys.modules[name])
+
+
 class AroundImport(MetaPathFinder):
     """What is to be done when the program imports a framework, whichever it imports and whenever.
 

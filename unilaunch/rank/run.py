@@ -5,7 +5,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from socket import gethostname
@@ -217,11 +217,28 @@ def _do(rank: _Rank) -> None:
     chosen = framework_env(task.backends, world, placement, rendezvous, rank.environ, program=task.model is None)
     os.environ.update(chosen)  # noqa: TID251  (written once, before numpy and the framework read it)
     gc.enable()
+    _part(task.backends)
     output.record(phase="prepare", host=world.host, device=world.device, threads=placement.threads, variables=chosen)
     if task.model:
         _run_model(rank, task.model, task.backends[0], rendezvous)
     else:
         _run_program(rank, cast("Rendezvous", rendezvous))
+
+
+def _part(backends: Sequence[Backend]) -> None:
+    """Make what was imported for all ranks of this host this rank's own, as its own import would have made it."""
+    if "numpy" not in sys.modules:  # nothing was
+        return
+    sys.modules["numpy"].random.seed()
+    told = os.environ["OMP_NUM_THREADS"].partition(",")[0]  # noqa: TID251  (which a library reads at its import)
+    threads = int(told) if told.isdecimal() else 1
+    if threads > 1:
+        from threadpoolctl import threadpool_limits
+
+        threadpool_limits(threads)
+    for backend in backends:
+        if backend.framework in sys.modules:
+            backend.after_fork(threads)
 
 
 def _run_model(rank: _Rank, model: Model, backend: Backend, rendezvous: Rendezvous | None) -> None:
@@ -257,7 +274,7 @@ def _run_program(rank: _Rank, rendezvous: Rendezvous) -> None:
     hooks = {backend.framework: program.no_hook for backend in task.backends}
     for backend in served:
         hooks |= backend.hooks(rendezvous, world, rank.peers)
-    sys.meta_path.insert(0, program.AroundImport(hooks))
+    program.around_import(hooks)
     current.world = world
     appended = [f"--local-rank={world.local_rank}"] if task.spec.local_rank_argument else []
     output.record(phase="program", target=str(task.target))

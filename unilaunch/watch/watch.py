@@ -75,7 +75,7 @@ class Watch:
             self._first = now
         if failures and self._is_time(failures, now):
             self.end(judge(failures))
-        elif self.stall_timeout and not failures and not self.finished:
+        elif self.stall_timeout and not failures and not (self.finished and self.inbox.ranks):
             self._look_for_a_stall(now, self.stall_timeout)
 
     def failures(self) -> list[dict[str, Any]]:

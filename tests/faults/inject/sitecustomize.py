@@ -30,7 +30,7 @@ def _rank() -> str:
 
 def strike(moment: str) -> None:
     """Fail, if this is the moment and the rank."""
-    if moment != MOMENT or Path(FOLDER, "now").exists():
+    if moment != MOMENT or _rank() != RANK or Path(FOLDER, "now").exists():
         return
     sys.stdout.write("the last line before the fault\n")
     sys.stdout.flush()
@@ -78,8 +78,10 @@ def _kill_guard() -> None:
 
 
 def _kill_daemon() -> None:
-    daemon = int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
-    os.kill(daemon, signal.SIGKILL)
+    process = os.getppid()
+    while Path(f"/proc/{process}/comm").read_text().strip() not in {"orted", "prted", "mpirun", "prterun"}:
+        process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(process, signal.SIGKILL)
     time.sleep(60)
 
 
@@ -177,7 +179,8 @@ def _limit() -> None:
         (group / "cgroup.procs").write_text(str(os.getpid()))
 
 
-if KIND and _rank() == RANK:
+if KIND:  # in every process: the failing rank may be forked from another rank's fork server
     sys.meta_path.insert(0, _Finder())
     _in_checkpoint()
-    _limit()
+    if _rank() == RANK:
+        _limit()

@@ -11,7 +11,7 @@ import pytest
 
 from unilaunch.watch.inbox import Inbox, listen
 from unilaunch.watch.line import Line
-from unilaunch.watch.watch import SETTLE, Watch
+from unilaunch.watch.watch import SETTLE, UNHEARD, Watch
 
 FAILURE = {"rank": 1, "host": "b", "error": "ValueError", "message": "broken", "exit_code": 3}
 
@@ -135,3 +135,19 @@ def test_ranks_that_stand_still_are_asked_where(call: Call) -> None:
         assert watch.verdict
         assert watch.verdict.exit_code == 124
         assert watch.verdict.stacks[0]["ranks"] == [0, 1]
+
+
+def test_ranks_that_are_never_heard_of_stand_still_too() -> None:
+    """An import that hangs before there is a guard, say: the job ends when it is told to, not never."""
+    listening = listen([], several=False)
+    with Inbox(listening.listener, listening.token) as inbox:
+        watch = Watch(inbox, 2, several=False, stall_timeout=UNHEARD + 5, abort=True)
+        watch._began -= UNHEARD + 1
+        watch.look()
+        assert not watch.ending
+        watch._began -= 5
+        watch.look()
+        watch.look()
+        assert watch.ending
+        assert watch.verdict
+        assert watch.verdict.exit_code == 124

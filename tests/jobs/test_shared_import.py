@@ -1,0 +1,68 @@
+"""The framework is imported once for all ranks of a host, and nothing else is different."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.mpirun import Finished, Launcher
+
+PROGRAM = Path(__file__).parent / "programs" / "own_libraries.py"
+
+
+def _told(job: Finished, ranks: int) -> list[dict[str, Any]]:
+    return [json.loads((job.output / f"rank.{rank}" / "stdout").read_text()) for rank in range(ranks)]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_program_finds_what_it_would_have_imported(launcher: Launcher, threads: int, tmp_path: Path) -> None:
+    """Its threads in every library, its own random numbers; and the ranks come from one process."""
+    found = {}
+    for option in ("--share-import", "--no-share-import"):
+        (tmp_path / option).mkdir()
+        line = ["run", "--threads", str(threads), option, str(PROGRAM)]
+        found[option] = _told(launcher.unilaunch(3, line, tmp_path / option).check(), 3)
+    shared, own = found.values()
+    assert len({each["above"] for each in shared}) == 1
+    for drawn in ("numpy", "torch", "python"):
+        assert len({each["drawn"][drawn] for each in shared}) == 3
+    for each in (*shared, *own):
+        assert (each["torch"], each["pools"]) == ([threads] * 2, [threads] * 2)
+        assert each["variable"] == str(threads)
+
+
+@pytest.mark.parametrize("program", ["import torch", "import sys; print(sys.platform)\nimport torch"])
+def test_only_what_a_program_imports_first_is_there_already(openmpi5: Launcher, program: str, tmp_path: Path) -> None:
+    """Behind anything else an import is the program's own: it may have set what the import reads."""
+    (tmp_path / "train.py").write_text(
+        f"{program}\nimport os\nfrom pathlib import Path\nPath(f'end.{{os.getpid()}}').touch()\n"
+    )
+    spy = tmp_path / "spy"
+    spy.mkdir()
+    (spy / "sitecustomize.py").write_text(
+        "import os, sys\nfrom pathlib import Path\nfrom importlib.abc import MetaPathFinder\n"
+        "class Spy(MetaPathFinder):\n    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'torch.nn': Path(f'import.{os.getpid()}').touch()\n"
+        "sys.meta_path.insert(0, Spy())\n"
+    )
+    openmpi5.unilaunch(3, ["run", "train.py"], tmp_path, variables={"PYTHONPATH": str(spy)}).check()
+    imported = {path.suffix for path in tmp_path.glob("import.*")}
+    ended = {path.suffix for path in tmp_path.glob("end.*")}
+    assert len(ended) == 3
+    if program == "import torch":
+        assert len(imported) == 1
+        assert not imported & ended
+    else:
+        assert imported == ended
+
+
+@pytest.mark.parametrize("backend", ["torch", "mindspore"])
+def test_a_model_trains_alike(openmpi5: Launcher, backend: str, tmp_path: Path) -> None:
+    """To the last bit."""
+    losses = []
+    for option in ("--share-import", "--no-share-import"):
+        (tmp_path / option).mkdir()
+        line = ["run", "--backend", backend, "--epochs", "5", "--dropout", "0.5", "--data-dir", str(tmp_path), option]
+        losses.append(openmpi5.unilaunch(2, line, tmp_path / option).check().result["loss"])
+    assert losses[0] == losses[1]

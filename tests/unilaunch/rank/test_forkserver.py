@@ -1,0 +1,307 @@
+"""Processes of one parent, as a launcher starts them, that are forked from one: real ones."""
+
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+#: One child of a launcher. It begins as `unilaunch run` does, and writes what it finds to a file of its own.
+CHILD = """
+import json, os, random, signal, sys, time
+from pathlib import Path
+started = time.monotonic()
+from unilaunch.rank.forkserver import take_place
+import warm
+place = take_place(dict(os.environ), started, warm.up)
+if isinstance(place, int):
+    sys.exit(place)
+seen = dict(pid=os.getpid(), group=os.getpgid(0), server=os.getppid(), warm=warm.PID, started=place.started,
+    stands_in=bool(place.stand_in), rank=os.environ['OMPI_COMM_WORLD_RANK'], folder=os.getcwd(), mask=os.umask(0o22),
+    args=sys.argv[1:], cores=sorted(os.sched_getaffinity(0)), number=random.random(),
+    variables=sorted(os.environ),
+    open=[number for number in range(3, 20) if os.path.exists(f'/proc/self/fd/{number}')])
+to = os.environ['OMPI_TEST_TO']
+Path(to + '.aside').write_text(json.dumps(seen))
+os.rename(to + '.aside', to)
+BODY
+if place.stand_in:
+    place.stand_in.send(bytes([7]))
+    os._exit(7)
+sys.exit(7)
+"""
+WARM = "import os\nPID = 0\ndef up():\n    global PID\n    PID = os.getpid()\n    {}\n    return True\n"
+WAIT = "while True: time.sleep(1)"
+
+
+class Launcher:
+    """The parent of some ranks on one host.
+
+    Args:
+        folder: Where they write.
+        warm_up: What is done before they are forked.
+        body: What each does.
+    """
+
+    def __init__(self, folder: Path, warm_up: str = "pass", body: str = "pass") -> None:
+        self.folder = folder
+        (folder / "warm.py").write_text(WARM.format(warm_up))
+        (folder / "child.py").write_text(CHILD.replace("BODY", body))
+        self.children: list[subprocess.Popen[bytes]] = []
+
+    def start(
+        self, size: int, before: Callable[[], object] | None = None, args: tuple[str, ...] = (), **options: Any
+    ) -> None:
+        """Start one more rank of *size*; *before* is done in it first."""
+        rank = len(self.children)
+        environ = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("OMPI_")},  # noqa: TID251
+            **{f"OMPI_COMM_WORLD_{name}": str(rank) for name in ("RANK", "LOCAL_RANK")},
+            **{f"OMPI_COMM_WORLD_{name}": str(size) for name in ("SIZE", "LOCAL_SIZE")},
+            "PYTHONPATH": str(self.folder), "OMPI_TEST_TO": str(self.folder / f"seen.{rank}"),
+            **options.pop("env", {}),
+        }  # fmt: skip
+        line = [sys.executable, str(self.folder / "child.py"), *args]
+        settings = {"stdin": subprocess.DEVNULL, **options}
+        self.children.append(subprocess.Popen(line, env=environ, preexec_fn=before, **settings))  # noqa: PLW1509
+
+    def seen(self, rank: int) -> dict[str, Any]:
+        """Return what a rank found, as soon as it has written it."""
+        file = self.folder / f"seen.{rank}"
+        _until(file.exists)
+        found: dict[str, Any] = json.loads(file.read_text())
+        return found
+
+    def codes(self) -> list[int]:
+        """Return what the ranks end with."""
+        return [child.wait(20) for child in self.children]
+
+    def end(self) -> None:
+        """Leave nothing behind."""
+        for child in self.children:
+            child.kill()
+            child.wait(20)
+
+
+@contextmanager
+def _launcher(folder: Path, warm_up: str = "pass", body: str = "pass") -> Iterator[Launcher]:
+    launcher = Launcher(folder, warm_up, body)
+    try:
+        yield launcher
+    finally:
+        launcher.end()
+
+
+def _until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_all_are_forked_from_one(tmp_path: Path) -> None:
+    """One warm-up, and each is what its asker would have been: variables, folder, mask, cores, files, exit code."""
+    (tmp_path / "elsewhere").mkdir()
+    cores = sorted(os.sched_getaffinity(0))
+    reading, writing = os.pipe()
+
+    def differently() -> None:
+        os.umask(0o77)
+        os.sched_setaffinity(0, cores[-1:])
+
+    with _launcher(tmp_path, body="import subprocess; subprocess.run(['echo', 'said'])") as launcher:
+        launcher.start(3, args=("a", "b"), stdout=subprocess.PIPE)
+        launcher.start(3, differently, ("a", "b"), cwd=tmp_path / "elsewhere", env={"OMPI_OWN": "1"})
+        launcher.start(3, args=("a", "b"), pass_fds=(writing,), close_fds=True)
+        seen = [launcher.seen(rank) for rank in range(3)]
+        assert launcher.codes() == [7, 7, 7]
+        output = launcher.children[0].stdout
+        assert output
+        assert output.read() == b"said\n"
+        output.close()
+    os.close(writing)
+    assert os.read(reading, 1) == b"", "somebody still holds rank 2's file"
+    os.close(reading)
+    assert len({each["warm"] for each in seen}) == len({each["server"] for each in seen}) == 1
+    assert seen[0]["warm"] == seen[0]["server"]
+    assert all(each["stands_in"] and each["group"] != seen[0]["server"] for each in seen[1:])
+    assert [each["rank"] for each in seen] == ["0", "1", "2"]
+    assert [each["folder"] for each in seen] == [str(Path.cwd()), str(tmp_path / "elsewhere"), str(Path.cwd())]
+    assert [each["mask"] for each in seen] == [seen[0]["mask"], 0o77, seen[0]["mask"]]
+    assert [each["cores"] for each in seen] == [cores, cores[-1:], cores]
+    assert all(each["args"] == ["a", "b"] for each in seen)
+    assert [("OMPI_OWN" in each["variables"]) for each in seen] == [False, True, False]
+    assert [writing in each["open"] for each in seen] == [False, False, True]
+    assert len({each["number"] for each in seen}) == 3
+    _until(lambda: not _is_alive(seen[0]["server"]))
+
+
+def test_a_signal_and_an_end_go_through_the_stand_in(tmp_path: Path) -> None:
+    """The launcher's signal reaches the forked process; who is killed takes the other one along."""
+    with _launcher(tmp_path, body="numbers = place.stand_in.recv(9); print(list(numbers), flush=True)") as launcher:
+        launcher.start(2, stdout=subprocess.PIPE)
+        launcher.start(2, stdout=subprocess.PIPE)
+        forked = [launcher.seen(rank)["pid"] for rank in range(2)]
+        launcher.children[0].send_signal(signal.SIGTERM)
+        launcher.children[1].kill()
+        assert [_read(child) for child in launcher.children] == ["[15]\n", "[]\n"]
+        assert launcher.codes() == [7, -9]
+        _until(lambda: not any(_is_alive(process) for process in forked))
+
+
+def test_who_is_forked_and_killed_takes_its_stand_in_along(tmp_path: Path) -> None:
+    """With the same signal for the launcher to see; the others go on."""
+    with _launcher(tmp_path, body=WAIT) as launcher:
+        launcher.start(2)
+        launcher.start(2)
+        forked = [launcher.seen(rank)["pid"] for rank in range(2)]
+        os.kill(forked[1], signal.SIGKILL)
+        assert launcher.children[1].wait(20) == -signal.SIGKILL
+        assert _is_alive(forked[0])
+        assert launcher.children[0].poll() is None
+
+
+def test_the_server_ends_with_the_first_asker(tmp_path: Path) -> None:
+    """Though others were to come."""
+    with _launcher(tmp_path) as launcher:
+        launcher.start(3)
+        server = launcher.seen(0)["server"]
+        assert launcher.codes() == [7]
+        _until(lambda: not _is_alive(server))
+
+
+def _read(child: "subprocess.Popen[bytes]") -> str:
+    assert child.stdout
+    with child.stdout as output:
+        return output.read().decode()
+
+
+def _fewer_files() -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+
+
+@pytest.mark.parametrize("differs", ["variable", "limit", "priority", "arguments", "user"])
+def test_other_circumstances(differs: str, tmp_path: Path) -> None:
+    """Who is not like the first one does its work itself, and so does the first one's server without it."""
+    if differs == "user" and os.getuid():
+        pytest.skip("only root can start another user's process")
+    differences: dict[str, dict[str, Any]] = {
+        "variable": {"env": {"OMP_STACKSIZE": "1M"}},
+        "limit": {"before": _fewer_files},
+        "priority": {"before": lambda: os.nice(1)},
+        "arguments": {"args": ("b",)},
+        "user": {"before": lambda: os.setgid(1)},
+    }
+    with _launcher(tmp_path) as launcher:
+        launcher.start(2)
+        launcher.start(2, **differences[differs])
+        seen = [launcher.seen(rank) for rank in range(2)]
+        assert launcher.codes() == [7, 7]
+    # Whoever came first started the server.
+    assert sorted(each["stands_in"] for each in seen) == [False, True]
+    assert [each["pid"] == child.pid for each, child in zip(seen, launcher.children, strict=True)] == [
+        not each["stands_in"] for each in seen
+    ]
+
+
+@pytest.mark.parametrize(
+    "warm_up",
+    [
+        "raise ValueError",
+        "os._exit(3)",
+        "os.kill(PID, 9)",
+        "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+    ],
+)
+def test_a_warm_up_that_fails(warm_up: str, tmp_path: Path) -> None:
+    """Or after which a fork would not be safe: every rank does its work itself."""
+    with _launcher(tmp_path, warm_up) as launcher:
+        launcher.start(2)
+        launcher.start(2)
+        seen = [launcher.seen(rank) for rank in range(2)]
+        assert launcher.codes() == [7, 7]
+    assert [each["pid"] for each in seen] == [child.pid for child in launcher.children]
+    assert not any(each["stands_in"] or each["warm"] for each in seen)
+
+
+@pytest.mark.parametrize("why", ["alone", "places", "terminal"])
+def test_where_nothing_is_shared(why: str, tmp_path: Path) -> None:
+    """No server is started at all: there is nobody to share with, or an import is each rank's own matter."""
+    ours, theirs = pty.openpty()
+    options: dict[str, dict[str, Any]] = {
+        "alone": {},
+        "places": {"env": {"OMP_PLACES": "cores"}},
+        "terminal": {"stdin": theirs},
+    }
+    with _launcher(tmp_path) as launcher:
+        launcher.start(1 if why == "alone" else 2, **options[why])
+        seen = launcher.seen(0)
+        assert launcher.codes() == [7]
+        assert (seen["pid"], seen["warm"]) == (launcher.children[0].pid, 0)
+    os.close(ours)
+    os.close(theirs)
+
+
+def _address() -> str:
+    """Return where the children of this process meet."""
+    began = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    return f"\0unilaunch-{os.getuid()}-{os.getpid()}-{began}"
+
+
+def test_another_users_server_is_told_nothing(tmp_path: Path) -> None:
+    """Somebody may listen at the address, which can be guessed: the environment is not for him."""
+    if os.getuid():
+        pytest.skip("only root can start another user's process")
+    address = _address().replace("\0", "\\0")
+    spy = (
+        f"import os, socket\nos.setgid(65534); os.setuid(65534)\ns = socket.socket(socket.AF_UNIX)\n"
+        f"s.bind('{address}'); s.listen(); print('listens', flush=True)\n"
+        "line = s.accept()[0]; line.settimeout(10); print(len(line.recv(9)), flush=True)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", spy], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout
+        assert other.stdout.readline() == "listens\n"
+        with _launcher(tmp_path) as launcher:
+            launcher.start(2)
+            assert not launcher.seen(0)["stands_in"]
+            assert launcher.codes() == [7]
+        assert other.stdout.readline() == "0\n"
+
+
+def test_another_users_request_is_not_read(tmp_path: Path) -> None:
+    """Nor is a process forked for him."""
+    if os.getuid():
+        pytest.skip("only root can start another user's process")
+    address = _address()
+    with _launcher(tmp_path, body=WAIT) as launcher:
+        launcher.start(2)
+        launcher.seen(0)
+        stranger = os.fork()
+        if not stranger:
+            code = 1
+            with suppress(OSError):
+                os.setuid(65534)
+                line = socket.socket(socket.AF_UNIX)
+                line.connect(address)
+                line.settimeout(20)
+                code = len(line.recv(1))
+            os._exit(code)
+        assert os.waitpid(stranger, 0)[1] == 0

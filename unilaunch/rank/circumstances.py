@@ -1,0 +1,54 @@
+"""What a process was given besides its task: two with the same can be forked from one."""
+
+import os
+import resource
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+#: Who a rank is, and what its launcher needs of it: differs from rank to rank, and no framework's import reads it.
+_LAUNCHERS = (
+    "OMPI_", "PMIX_", "PRTE_", "PMI_", "MPI_LOCAL", "HYDI_", "HYDRA_", "I_MPI_", "SLURM_", "FLUX_", "PALS_", "MV2_",
+)  # fmt: skip
+#: With these an import depends on the process: which processors are its own, which rank a log file is named after.
+_OF_A_PROCESS = ("OMP_PLACES", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_", "GLOG_log_dir")
+_NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts")
+_LIMITS = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
+
+
+def circumstances(environ: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return this process's, as JSON; None where an import is each process's own matter.
+
+    The current folder, the file mask and the processors are not among them: a process can be given those.
+
+    Args:
+        environ: The process's environment.
+    """
+    if any(name.startswith(_OF_A_PROCESS) for name in environ):
+        return None
+    return {
+        "command": [sys.executable, *sys.orig_argv],
+        "variables": {name: value for name, value in environ.items() if not name.startswith(_LAUNCHERS)},
+        "users": [*os.getresuid(), *os.getresgid(), *os.getgroups()],
+        "cgroup": _read("/proc/self/cgroup"),
+        "namespaces": [_link(f"/proc/self/ns/{name}") for name in _NAMESPACES],
+        "root": _link("/proc/self/root"),
+        "limits": [list(resource.getrlimit(getattr(resource, name))) for name in _LIMITS],
+        "scheduling": [os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)],
+        "oom": _read("/proc/self/oom_score_adj"),
+        "memory": _read("/proc/self/numa_maps", 64).split()[1:2],  # the policy: numactl's
+    }
+
+
+def _read(path: str, size: int = -1) -> str:
+    with suppress(OSError), Path(path).open(encoding="utf-8", errors="replace") as file:
+        return file.read(size)
+    return ""
+
+
+def _link(path: str) -> str:
+    with suppress(OSError):
+        return str(Path(path).readlink())
+    return ""

@@ -1,0 +1,70 @@
+"""Which framework a program imports before it does anything else: that import can be made for it beforehand."""
+
+import ast
+import sys
+from collections.abc import Collection, Iterator
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from unilaunch.target import Target
+
+#: Imported by the frameworks themselves.
+_HARMLESS = {*sys.stdlib_module_names, "numpy"}
+
+
+def first_import(target: Target, frameworks: Collection[str]) -> str | None:
+    """Return the framework; None if what stands before its import may change what the import does, or there is none.
+
+    Before it there may be a docstring, imports of the standard library and of numpy, and plain constants.
+
+    Args:
+        target: A script, a module or a function.
+        frameworks: The packages to look for.
+    """
+    try:
+        for file in _files(target):
+            for statement in ast.parse(file.read_bytes()).body:
+                for name in _imported(statement):
+                    if (file.parent / name).exists() or (file.parent / f"{name}.py").exists():
+                        return None  # a neighbour with a library's name: who wins is for Python to say, at the time
+                    if name in frameworks:
+                        return name
+                    if name not in _HARMLESS:
+                        return None
+    except (OSError, SyntaxError, ValueError, _Unknown):
+        pass
+    return None
+
+
+class _Unknown(Exception):  # noqa: N818  (no error: the answer is that it cannot be told)
+    """A statement that may do anything."""
+
+
+def _imported(statement: ast.stmt) -> Iterator[str]:
+    """Return the packages that a statement imports."""
+    match statement:
+        case ast.Import(names):
+            yield from (name.name.partition(".")[0] for name in names)
+        case ast.ImportFrom(module=str(module), level=0):
+            yield module.partition(".")[0]
+        case ast.Expr(ast.Constant()) | ast.Assign(value=ast.Constant(), targets=[ast.Name()]):
+            pass
+        case _:
+            raise _Unknown
+
+
+def _files(target: Target) -> Iterator[Path]:
+    """Return the files that Python executes for *target*, in their order."""
+    if target.kind == "script":
+        yield Path(target.name)
+        return
+    path: list[str] | None = [str(Path.cwd()), *sys.path[1:]]
+    parts = target.name.partition(":")[0].split(".")
+    for number in range(1, len(parts) + 1):
+        spec = PathFinder.find_spec(".".join(parts[:number]), path)
+        if not spec or not spec.origin or not spec.origin.endswith(".py"):
+            raise _Unknown
+        yield Path(spec.origin)
+        path = list(spec.submodule_search_locations or ())
+    if target.kind == "module" and path:
+        yield Path(path[0], "__main__.py")

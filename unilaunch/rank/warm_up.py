@@ -1,0 +1,51 @@
+"""What every rank of a job imports, imported once, in the process that they are forked from."""
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from unilaunch.backend import Backend
+from unilaunch.devices import visible_devices
+from unilaunch.rank.collector import uncollected
+from unilaunch.rank.first_import import first_import
+from unilaunch.rank.framework_env import THREADS
+from unilaunch.spec import RunSpec
+from unilaunch.task import Task
+
+#: What a guard and its rank begin with.
+_OURS = ("unilaunch.rank.guard", "unilaunch.rank.run")
+
+
+def warm_up(task: Task[RunSpec], environ: Mapping[str, str]) -> bool:
+    """Import what is common: unilaunch itself, and on processors the framework too. False if nothing is to be common.
+
+    On devices every rank imports it by itself: what a driver's library does at its import need not survive a fork.
+
+    Args:
+        task: What the ranks are to do.
+        environ: The process's environment.
+    """
+    if not task.spec.share_import:
+        return False
+    for module in _OURS:
+        importlib.import_module(module)
+    backend = _first_backend(task)
+    if not backend or (task.spec.device != "cpu" and any(visible_devices(environ).values())):
+        return True
+    # One thread: a pool does not come along into what is forked, and there a rank takes as many as it is to have.
+    wanted = {name: value for name, value in backend.import_variables.items() if name not in environ}
+    os.environ.update(dict.fromkeys(THREADS, "1") | wanted)  # noqa: TID251  (this process's own)
+    if not task.model:
+        sys.path[0] = str(Path(task.target.name).resolve().parent if task.target.kind == "script" else Path.cwd())
+    with uncollected():
+        importlib.import_module(backend.framework)
+    return True
+
+
+def _first_backend(task: Task[RunSpec]) -> Backend | None:
+    if task.model:
+        return task.backends[0]
+    frameworks = {backend.framework: backend for backend in task.backends}
+    return frameworks.get(first_import(task.target, frameworks) or "")
