@@ -49,9 +49,12 @@ def _torch(size: int) -> dict[str, list[str]]:
     return {
         "mpirun, by hand": [*LINE, str(size), *by_hand],
         "unilaunch launch": [*UNILAUNCH, "launch", "-n", str(size), "--oversubscribe", "--console", "all", script],
+        "the same, every rank imports": [
+            *UNILAUNCH, "launch", "-n", str(size), "--oversubscribe", "--console", "all", "--no-share-import", script
+        ],
         "mpirun, unilaunch run": [*LINE, str(size), *UNILAUNCH, "run", script],
         "torchrun": [str(BIN / "torchrun"), "--nproc-per-node", str(size), script],
-    }
+    }  # fmt: skip
 
 
 def _mindspore(size: int) -> dict[str, list[str]]:

@@ -66,3 +66,17 @@ def test_a_model_trains_alike(openmpi5: Launcher, backend: str, tmp_path: Path) 
         line = ["run", "--backend", backend, "--epochs", "5", "--dropout", "0.5", "--data-dir", str(tmp_path), option]
         losses.append(openmpi5.unilaunch(2, line, tmp_path / option).check().result["loss"])
     assert losses[0] == losses[1]
+
+
+def test_a_job_outlives_its_fork_server(launcher: Launcher, tmp_path: Path) -> None:
+    """It has done its work when the last rank is forked."""
+    (tmp_path / "train.py").write_text(
+        "import os\nimport signal\nimport time\nfrom pathlib import Path\n"
+        "import torch\nimport torch.distributed as dist\n"
+        "stat = Path(f'/proc/{os.getppid()}/stat').read_text()\n"
+        "dist.init_process_group('gloo')\ndist.barrier()\n"
+        "if dist.get_rank() == 0: os.kill(int(stat.rpartition(')')[2].split()[1]), signal.SIGKILL)\n"
+        "time.sleep(1)\ndist.barrier()\ndist.destroy_process_group()\nprint('done')\n"
+    )
+    job = launcher.unilaunch(3, ["run", "train.py"], tmp_path).check()
+    assert job.stdout.count("done") == 3

@@ -23,7 +23,7 @@ from typing import Any
 from unilaunch.environments import detect
 from unilaunch.errors import UnilaunchError
 from unilaunch.rank.circumstances import circumstances
-from unilaunch.rank.processes import PASSED_ON
+from unilaunch.rank.processes import PASSED_ON, is_single
 
 _CREDENTIALS = struct.Struct("3i")
 _IMPORT = 60.0  # seconds that an asker waits for the server's import
@@ -55,7 +55,8 @@ def take_place(environ: Mapping[str, str], started: float, warm_up: Callable[[],
         started: When this process began to work, in seconds of `time.monotonic`.
         warm_up: Imports what every rank would, and returns whether they are to be forked; if it raises they are not.
     """
-    address, folder, size, own = _address(), _folder(), _local_size(environ), circumstances(environ)
+    launcher = os.getppid()
+    address, folder, size, own = _address(launcher), _folder(), _local_size(environ), circumstances(environ)
     if not (address and folder and own) or size < 2 or os.isatty(0):  # noqa: PLR2004  (an only one has nobody to ask)
         return Place(started)
     request = {
@@ -73,12 +74,11 @@ def take_place(environ: Mapping[str, str], started: float, warm_up: Callable[[],
     if server:
         server.close()
     line = _ask(address, request)
-    return _stand_in(line) if line else Place(started)
+    return _stand_in(line, launcher) if line else Place(started)
 
 
-def _address() -> str:
-    """Return the abstract address that only children of this process's parent have; "" if it cannot be told."""
-    parent = os.getppid()
+def _address(parent: int) -> str:
+    """Return the abstract address of a process's children; "" if it cannot be told."""
     with suppress(OSError, IndexError):
         stat = Path(f"/proc/{parent}/stat").read_text(encoding="utf-8", errors="replace")
         began = stat.rpartition(")")[2].split()[19]  # a process number is given again, at another time
@@ -108,15 +108,11 @@ def _mask() -> int:
 def _open_files() -> list[int]:
     """Return the files that this process was started with: a launcher may speak over one (Hydra's PMI_FD)."""
     found = []
-    for name in _names("/proc/self/fd"):
+    for path in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # the folder's own
-            if os.get_inheritable(int(name)):
-                found.append(int(name))
+            if os.get_inheritable(int(path.name)):
+                found.append(int(path.name))
     return sorted(found)
-
-
-def _names(folder: str) -> list[str]:
-    return [path.name for path in Path(folder).iterdir()]
 
 
 def _bind(address: str) -> socket.socket | None:
@@ -156,8 +152,11 @@ def _ask(address: str, request: Mapping[str, Any]) -> socket.socket | None:
     return None
 
 
-def _stand_in(line: socket.socket) -> int:
-    """Pass signals on, and return what the other process ends with; if it was killed, be killed too."""
+def _stand_in(line: socket.socket, launcher: int) -> int:
+    """Pass signals on, and return what the other process ends with; if it was killed, be killed too.
+
+    When the launcher has gone this process goes, and the other one sees it.
+    """
 
     def pass_on(number: int, _: object) -> None:
         with suppress(OSError):
@@ -165,13 +164,16 @@ def _stand_in(line: socket.socket) -> int:
 
     for number in PASSED_ON:
         signal.signal(number, pass_on)
-    code = b""
-    with suppress(OSError):
-        while piece := line.recv(1):
-            code = piece
-    if not code:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return code[0]
+    while os.getppid() == launcher:
+        if select.select([line], [], [], _TICK)[0]:
+            code = b""
+            with suppress(OSError):
+                code = line.recv(1)
+                line.recv(1)  # its end
+            if code:
+                return code[0]
+            os.kill(os.getpid(), signal.SIGKILL)
+    return 1
 
 
 # The server
@@ -183,8 +185,7 @@ def _serve(server: socket.socket, own: Mapping[str, Any], size: int, warm_up: Ca
     try:
         os.setpgid(0, 0)  # what a launcher sends to its child's group comes through the stand-in
         _let_go_of_files()
-        # Locks that another thread holds would stay taken in what is forked.
-        if not warm_up() or len(_names("/proc/self/task")) > 1:
+        if not warm_up() or not is_single():
             os._exit(0)
         _point_nowhere(1, 2)
         for _ in range(size):

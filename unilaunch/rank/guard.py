@@ -159,7 +159,7 @@ class _Guard:
             self.returncode = os.waitstatus_to_exitcode(status)
             self.peak = usage.ru_maxrss * 1024
             self.drained_at, self.give_up_at = now + _LAST_OUTPUT, now + _ORDER
-        elif os.getppid() != self.launcher:
+        elif not self.stand_in and os.getppid() != self.launcher:  # a stand-in looks to it itself
             self.launcher = os.getppid()
             self._end(_ORPHANED)
         elif now > self.kill_at:

@@ -31,18 +31,29 @@ def is_stopped(process: int) -> bool:
     return stat.rpartition(")")[2].split()[0] in {"T", "t"}
 
 
+def is_single() -> bool:
+    """Return whether this process is one thread and has no children: only then a fork of it is all of it."""
+    return len(list(Path("/proc/self/task").iterdir())) == 1 and not children()
+
+
+def children() -> list[int]:
+    """Return this process's children; none where the kernel does not tell."""
+    try:
+        text = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii")
+    except OSError:
+        return []
+    return [int(child) for child in text.split()]
+
+
 def kill_children() -> None:
     """Kill this process's children, and theirs as they become its own."""
     for _ in range(20):
-        try:
-            children = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split()
-        except OSError:
+        living = children()
+        if not living:
             return
-        if not children:
-            return
-        for child in children:
+        for child in living:
             with suppress(ProcessLookupError):
-                os.kill(int(child), signal.SIGKILL)
+                os.kill(child, signal.SIGKILL)
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from unilaunch.backend import Backend
 from unilaunch.devices import visible_devices
+from unilaunch.environments import detect
 from unilaunch.rank.collector import uncollected
 from unilaunch.rank.first_import import first_import
 from unilaunch.rank.framework_env import THREADS
@@ -26,9 +27,13 @@ def warm_up(task: Task[RunSpec], environ: Mapping[str, str]) -> bool:
     Args:
         task: What the ranks are to do.
         environ: The process's environment.
+
+    Raises:
+        UnilaunchError: The task does not fit the number of ranks.
     """
     if not task.spec.share_import:
         return False
+    task.check(detect(environ).size)  # what is refused is refused before a framework is imported
     for module in _OURS:
         importlib.import_module(module)
     backend = _first_backend(task)

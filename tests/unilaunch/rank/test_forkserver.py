@@ -186,6 +186,37 @@ def test_the_server_ends_with_the_first_asker(tmp_path: Path) -> None:
         _until(lambda: not _is_alive(server))
 
 
+def test_the_server_is_not_needed_any_more(tmp_path: Path) -> None:
+    """Once all are forked it may be killed."""
+    with _launcher(tmp_path, body="place.stand_in.recv(1)") as launcher:
+        launcher.start(2)
+        launcher.start(2)
+        seen = [launcher.seen(rank) for rank in range(2)]
+        server = seen[0]["server"]
+        os.kill(server, signal.SIGKILL)
+        _until(lambda: not _is_alive(server))
+        for child in launcher.children:
+            child.send_signal(signal.SIGTERM)
+        assert launcher.codes() == [7, 7]
+
+
+def test_a_launcher_that_goes_takes_all_along(tmp_path: Path) -> None:
+    """Though it has no time to say so."""
+    launcher = Launcher(tmp_path, body="place.stand_in.recv(1) or os._exit(0)")
+    process = os.fork()
+    if not process:
+        launcher.start(2)
+        launcher.start(2)
+        signal.pause()
+        os._exit(0)
+    forked = [launcher.seen(rank)["pid"] for rank in range(2)]
+    stand_ins = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+    _until(lambda: not any(_is_alive(pid) for pid in (*forked, *map(int, stand_ins))))
+    assert len(stand_ins) == 2
+
+
 def _read(child: "subprocess.Popen[bytes]") -> str:
     assert child.stdout
     with child.stdout as output:
@@ -229,6 +260,7 @@ def test_other_circumstances(differs: str, tmp_path: Path) -> None:
         "os._exit(3)",
         "os.kill(PID, 9)",
         "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+        "import subprocess; subprocess.Popen(['sleep', '3'])",
     ],
 )
 def test_a_warm_up_that_fails(warm_up: str, tmp_path: Path) -> None:
