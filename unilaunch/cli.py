@@ -65,7 +65,7 @@ def _guard(arguments: Sequence[str], environ: Mapping[str, str], started: float)
     return guarded(lambda report: _run(arguments, environ, place.started, report), environ, place.stand_in)
 
 
-def _warm_up(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
+def _warm_up(arguments: Sequence[str], environ: Mapping[str, str]) -> dict[str, str] | None:
     from unilaunch.rank.warm_up import warm_up
     from unilaunch.spec import RunSpec
     from unilaunch.task import read_task

@@ -13,7 +13,9 @@ _LAUNCHERS = (
     "OMPI_", "PMIX_", "PRTE_", "PMI_", "MPI_LOCAL", "HYDI_", "HYDRA_", "I_MPI_", "SLURM_", "FLUX_", "PALS_", "MV2_",
 )  # fmt: skip
 #: With these an import depends on the process: which processors are its own, which rank a log file is named after.
-_OF_A_PROCESS = ("OMP_PLACES", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_", "GLOG_log_dir")
+_OF_A_PROCESS = (
+    "OMP_PLACES", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_HW_SUBSET", "GLOG_log_dir",
+)  # fmt: skip
 _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts")
 _LIMITS = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
 

@@ -34,6 +34,9 @@ _MOST_FILES = 250  # the kernel passes no more of them at once
 _YES = b"y"
 
 
+WarmUp = Callable[[], Mapping[str, str] | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a process stands that is to be a rank's guard.
@@ -47,13 +50,14 @@ class Place:
     stand_in: socket.socket | None = None
 
 
-def take_place(environ: Mapping[str, str], started: float, warm_up: Callable[[], bool]) -> Place | int:
+def take_place(environ: Mapping[str, str], started: float, warm_up: WarmUp) -> Place | int:
     """Return where to go on; or the exit code, in a process whose work another one has done.
 
     Args:
         environ: The process's environment.
         started: When this process began to work, in seconds of `time.monotonic`.
-        warm_up: Imports what every rank would, and returns whether they are to be forked; if it raises they are not.
+        warm_up: Imports what every rank would, and returns the variables that this has set; every rank is on its own if
+            it returns None or raises.
     """
     launcher = os.getppid()
     address, folder, size, own = _address(launcher), _folder(), _local_size(environ), circumstances(environ)
@@ -179,20 +183,21 @@ def _stand_in(line: socket.socket, launcher: int) -> int:
 # The server
 
 
-def _serve(server: socket.socket, own: Mapping[str, Any], size: int, warm_up: Callable[[], bool]) -> Place:
+def _serve(server: socket.socket, own: Mapping[str, Any], size: int, warm_up: WarmUp) -> Place:
     """Serve *size* askers, wait for the forked ones' end, and end; return in a process that was forked for one."""
     first = os.getppid()
     try:
         os.setpgid(0, 0)  # what a launcher sends to its child's group comes through the stand-in
         _let_go_of_files()
-        if not warm_up() or not is_single():
+        variables = warm_up()
+        if variables is None or not is_single():
             os._exit(0)
         _point_nowhere(1, 2)
         for _ in range(size):
             line = _accept(server, first)
             if not line:
                 break
-            if place := _fork(server, own, line):
+            if place := _fork(server, own, line, variables):
                 return place
         server.close()
         while True:
@@ -209,11 +214,14 @@ def _accept(server: socket.socket, first: int) -> socket.socket | None:
     return server.accept()[0]
 
 
-def _fork(server: socket.socket, own: Mapping[str, Any], line: socket.socket) -> Place | None:
+def _fork(
+    server: socket.socket, own: Mapping[str, Any], line: socket.socket, variables: Mapping[str, str]
+) -> Place | None:
     """Fork a process in an asker's place if it is in our circumstances; return where it stands, in that process."""
     request, files = _read_request(line)
     if request.get("circumstances") == own and not os.fork():
         server.close()
+        request["environ"] |= variables
         return _become(request, files, line)
     for file in files:
         os.close(file)

@@ -19,8 +19,10 @@ from unilaunch.task import Task
 _OURS = ("unilaunch.rank.guard", "unilaunch.rank.run")
 
 
-def warm_up(task: Task[RunSpec], environ: Mapping[str, str]) -> bool:
-    """Import what is common: unilaunch itself, and on processors the framework too. False if nothing is to be common.
+def warm_up(task: Task[RunSpec], environ: Mapping[str, str]) -> dict[str, str] | None:
+    """Import what is common, unilaunch itself and on processors the framework too; None if nothing is to be common.
+
+    Returns the variables that the import has set.
 
     On devices every rank imports it by itself: what a driver's library does at its import need not survive a fork.
 
@@ -32,21 +34,22 @@ def warm_up(task: Task[RunSpec], environ: Mapping[str, str]) -> bool:
         UnilaunchError: The task does not fit the number of ranks.
     """
     if not task.spec.share_import:
-        return False
+        return None
     task.check(detect(environ).size)  # what is refused is refused before a framework is imported
     for module in _OURS:
         importlib.import_module(module)
     backend = _first_backend(task)
     if not backend or (task.spec.device != "cpu" and any(visible_devices(environ).values())):
-        return True
+        return {}
     # One thread: a pool does not come along into what is forked, and there a rank takes as many as it is to have.
     wanted = {name: value for name, value in backend.import_variables.items() if name not in environ}
     os.environ.update(dict.fromkeys(THREADS, "1") | wanted)  # noqa: TID251  (this process's own)
     if not task.model:
         sys.path[0] = str(Path(task.target.name).resolve().parent if task.target.kind == "script" else Path.cwd())
+    before = dict(os.environ)  # noqa: TID251
     with uncollected():
         importlib.import_module(backend.framework)
-    return True
+    return {name: value for name, value in os.environ.items() if before.get(name) != value}  # noqa: TID251
 
 
 def _first_backend(task: Task[RunSpec]) -> Backend | None:

@@ -39,8 +39,10 @@ if place.stand_in:
     os._exit(7)
 sys.exit(7)
 """
-WARM = "import os\nPID = 0\ndef up():\n    global PID\n    PID = os.getpid()\n    {}\n    return True\n"
-WAIT = "while True: time.sleep(1)"
+WARM = (
+    "import os\nPID = 0\ndef up():\n    global PID\n    PID = os.getpid()\n    {}\n    return {{'LEFT_BEHIND': '1'}}\n"
+)
+WAIT = "place.stand_in.recv(1) or os._exit(0)"
 
 
 class Launcher:
@@ -64,7 +66,7 @@ class Launcher:
         """Start one more rank of *size*; *before* is done in it first."""
         rank = len(self.children)
         environ = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("OMPI_")},  # noqa: TID251
+            **{name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "OMP_"))},  # noqa: TID251
             **{f"OMPI_COMM_WORLD_{name}": str(rank) for name in ("RANK", "LOCAL_RANK")},
             **{f"OMPI_COMM_WORLD_{name}": str(size) for name in ("SIZE", "LOCAL_SIZE")},
             "PYTHONPATH": str(self.folder), "OMPI_TEST_TO": str(self.folder / f"seen.{rank}"),
@@ -146,6 +148,7 @@ def test_all_are_forked_from_one(tmp_path: Path) -> None:
     assert [each["mask"] for each in seen] == [seen[0]["mask"], 0o77, seen[0]["mask"]]
     assert [each["cores"] for each in seen] == [cores, cores[-1:], cores]
     assert all(each["args"] == ["a", "b"] for each in seen)
+    assert all("LEFT_BEHIND" in each["variables"] for each in seen)
     assert [("OMPI_OWN" in each["variables"]) for each in seen] == [False, True, False]
     assert [writing in each["open"] for each in seen] == [False, False, True]
     assert len({each["number"] for each in seen}) == 3
@@ -306,7 +309,7 @@ def test_another_users_server_is_told_nothing(tmp_path: Path) -> None:
     spy = (
         f"import os, socket\nos.setgid(65534); os.setuid(65534)\ns = socket.socket(socket.AF_UNIX)\n"
         f"s.bind('{address}'); s.listen(); print('listens', flush=True)\n"
-        "line = s.accept()[0]; line.settimeout(10); print(len(line.recv(9)), flush=True)\n"
+        "s.settimeout(20); line = s.accept()[0]; line.settimeout(10); print(len(line.recv(9)), flush=True)\n"
     )
     with subprocess.Popen([sys.executable, "-c", spy], stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout
