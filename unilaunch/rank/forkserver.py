@@ -1,10 +1,10 @@
 """One import of the framework for all ranks of a host: they are forked from one process, the fork server.
 
-The launcher's children of one host meet at a socket that is named after the launcher's process. The first to come
-starts the server, and every one of them asks it to be forked in its place: the new process has the asker's
-environment, folder, processors and open files, and does all that the asker would have done. The asker stays as its
-stand-in with the launcher: it passes signals on, and ends as the other one does. Whoever finds no server, or one in
-other circumstances (other limits, another cgroup), does its work itself.
+A launcher's children on one host meet at a socket that is named after the launcher's process and the circumstances that
+they share (limits, cgroup). The first to come starts the server, and every one of them asks it to be forked in its
+place: the new process has the asker's environment, folder, processors and open files, and does all that the asker would
+have done. The asker stays as its stand-in with the launcher: it passes signals on, and ends as the other one does.
+Whoever finds no server does its work itself.
 """
 
 import fcntl
@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from unilaunch.environments import detect
 from unilaunch.errors import UnilaunchError
@@ -59,8 +60,8 @@ def take_place(environ: Mapping[str, str], started: float, warm_up: WarmUp) -> P
         warm_up: Imports what every rank would, and returns the variables that this has set; every rank is on its own if
             it returns None or raises.
     """
-    launcher = os.getppid()
-    address, folder, size, own = _address(launcher), _folder(), _local_size(environ), circumstances(environ)
+    launcher, folder, size, own = os.getppid(), _folder(), _local_size(environ), circumstances(environ)
+    address = _address(launcher, own)
     if not (address and folder and own) or size < 2 or os.isatty(0):  # noqa: PLR2004  (an only one has nobody to ask)
         return Place(started)
     request = {
@@ -81,12 +82,12 @@ def take_place(environ: Mapping[str, str], started: float, warm_up: WarmUp) -> P
     return _stand_in(line, launcher) if line else Place(started)
 
 
-def _address(parent: int) -> str:
-    """Return the abstract address of a process's children; "" if it cannot be told."""
+def _address(parent: int, own: object) -> str:
+    """Return the abstract address where a process's children in equal circumstances meet; "" if it cannot be told."""
     with suppress(OSError, IndexError):
         stat = Path(f"/proc/{parent}/stat").read_text(encoding="utf-8", errors="replace")
         began = stat.rpartition(")")[2].split()[19]  # a process number is given again, at another time
-        return f"\0unilaunch-{os.getuid()}-{parent}-{began}"
+        return f"\0unilaunch-{os.getuid()}-{parent}-{began}-{crc32(repr(own).encode(errors='backslashreplace'))}"
     return ""
 
 
