@@ -33,6 +33,8 @@ _TICK = 0.2
 _PIECE = 1 << 16
 _MOST_FILES = 250  # the kernel passes no more of them at once
 _YES = b"y"
+#: Each of their ranks has other variables, which the framework reads.
+_FRAMEWORKS_OWN = {"torchrun", "torch.distributed's variables", "msrun"}
 
 
 WarmUp = Callable[[], Mapping[str, str] | None]
@@ -92,10 +94,12 @@ def _address(parent: int, own: object) -> str:
 
 
 def _local_size(environ: Mapping[str, str]) -> int:
+    """Return how many ranks of this host can be alike; 1 if that cannot be told."""
     try:
-        return detect(environ).local_size or 1
+        found = detect(environ)
     except UnilaunchError:  # the rank says so
         return 1
+    return 1 if found.launcher in _FRAMEWORKS_OWN else found.local_size or 1
 
 
 def _folder() -> str:

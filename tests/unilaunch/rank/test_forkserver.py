@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from unilaunch.rank.forkserver import _local_size
+
 #: One child of a launcher. It begins as `unilaunch run` does, and writes what it finds to a file of its own.
 CHILD = """
 import json, os, random, signal, sys, time
@@ -290,6 +292,16 @@ def test_where_nothing_is_shared(why: str, tmp_path: Path) -> None:
         assert (seen["pid"], seen["warm"]) == (launcher.children[0].pid, 0)
     os.close(ours)
     os.close(theirs)
+
+
+@pytest.mark.parametrize(
+    ("captured", "expected"),
+    [("openmpi-5.0.11", 3), ("torchrun-2.13", 1), ("msrun-2.10", 1), ("slurm-22.05-one-task", 1)],
+)
+def test_how_many_ranks_can_be_alike(captured: str, expected: int) -> None:
+    """None where the launcher tells each rank who it is in variables that a framework reads."""
+    environ = json.loads((Path(__file__).parents[1] / "environments" / "captured" / f"{captured}.json").read_text())
+    assert _local_size(environ) == expected
 
 
 def _address() -> str | None:
