@@ -23,14 +23,17 @@ _LIMITS = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
 def circumstances(environ: Mapping[str, str]) -> dict[str, Any] | None:
     """Return this process's, as JSON; None where an import is each process's own matter.
 
-    The current folder, the file mask and the processors are not among them: a process can be given those.
+    The processors are not among them: a process can be given those.
 
     Args:
         environ: The process's environment.
     """
-    if any(name.startswith(_OF_A_PROCESS) for name in environ):
+    folder = _link("/proc/self/cwd")
+    if not folder or any(name.startswith(_OF_A_PROCESS) for name in environ):
         return None
     return {
+        "folder": folder,
+        "mask": _mask(),
         "command": [sys.executable, *sys.orig_argv],
         "variables": {name: value for name, value in environ.items() if not name.startswith(_LAUNCHERS)},
         "users": [*os.getresuid(), *os.getresgid(), *os.getgroups()],
@@ -42,6 +45,12 @@ def circumstances(environ: Mapping[str, str]) -> dict[str, Any] | None:
         "oom": _read("/proc/self/oom_score_adj"),
         "memory": _read("/proc/self/numa_maps", 64).split()[1:2],  # the policy: numactl's
     }
+
+
+def _mask() -> int:
+    mask = os.umask(0o077)  # there is no way to read it alone
+    os.umask(mask)
+    return mask
 
 
 def _read(path: str, size: int = -1) -> str:

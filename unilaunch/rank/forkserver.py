@@ -1,8 +1,8 @@
 """One import of the framework for all ranks of a host: they are forked from one process, the fork server.
 
 A launcher's children on one host meet at a socket that is named after the launcher's process and the circumstances that
-they share (limits, cgroup). The first to come starts the server, and every one of them asks it to be forked in its
-place: the new process has the asker's environment, folder, processors and open files, and does all that the asker would
+they share (folder, limits, cgroup). The first to come starts the server, and every one of them asks it to be forked in
+its place: the new process has the asker's environment, processors and open files, and does all that the asker would
 have done. The asker stays as its stand-in with the launcher: it passes signals on, and ends as the other one does.
 Whoever finds no server does its work itself.
 """
@@ -62,16 +62,14 @@ def take_place(environ: Mapping[str, str], started: float, warm_up: WarmUp) -> P
         warm_up: Imports what every rank would, and returns the variables that this has set; every rank is on its own if
             it returns None or raises.
     """
-    launcher, folder, size, own = os.getppid(), _folder(), _local_size(environ), circumstances(environ)
+    launcher, size, own = os.getppid(), _local_size(environ), circumstances(environ)
     address = _address(launcher, own)
-    if not (address and folder and own) or size < 2 or os.isatty(0):  # noqa: PLR2004  (an only one has nobody to ask)
+    if not (address and own) or size < 2 or os.isatty(0):  # noqa: PLR2004  (an only one has nobody to ask)
         return Place(started)
     request = {
         "started": started,
         "circumstances": own,
         "environ": dict(environ),
-        "folder": folder,
-        "mask": _mask(),
         "processors": sorted(os.sched_getaffinity(0)),
         "files": _open_files(),
     }
@@ -100,18 +98,6 @@ def _local_size(environ: Mapping[str, str]) -> int:
     except UnilaunchError:  # the rank says so
         return 1
     return 1 if found.launcher in _FRAMEWORKS_OWN else found.local_size or 1
-
-
-def _folder() -> str:
-    with suppress(OSError):  # it has been removed
-        return str(Path.cwd())
-    return ""
-
-
-def _mask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def _open_files() -> list[int]:
@@ -248,12 +234,10 @@ def _read_request(line: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def _become(request: Mapping[str, Any], files: Sequence[int], line: socket.socket) -> Place:
-    """Be what the asker would be: its environment, folder, file mask, processors and open files."""
+    """Be what the asker would be: its environment, processors and open files."""
     os.environ.clear()  # noqa: TID251  (another process's takes its place)
     os.environ.update(request["environ"])  # noqa: TID251
     os.setpgid(0, 0)
-    os.chdir(request["folder"])
-    os.umask(request["mask"])
     os.sched_setaffinity(0, request["processors"])
     above = max([2, *request["files"]]) + 1  # no number that is to be taken
     stand_in = socket.socket(fileno=fcntl.fcntl(line.fileno(), fcntl.F_DUPFD_CLOEXEC, above))
