@@ -54,13 +54,13 @@ def test_rank_opens_only_its_own_part(openmpi5: Launcher, backend: str, tmp_path
     """With the partition made ahead, no rank opens a file of another part."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys\n"
-        "rank = os.environ.get('OMPI_COMM_WORLD_RANK')\n"
         "def watch(event, args):\n"
         "    if event == 'open' and '/partitions/' in str(args[0]):\n"
+        "        rank = os.environ['OMPI_COMM_WORLD_RANK']\n"
         "        with_rank = os.open(f'opened.{rank}', os.O_WRONLY | os.O_APPEND | os.O_CREAT)\n"
         "        os.write(with_rank, f'{args[0]}\\n'.encode())\n"
         "        os.close(with_rank)\n"
-        "if rank: sys.addaudithook(watch)\n"
+        "if 'OMPI_COMM_WORLD_RANK' in os.environ: sys.addaudithook(watch)\n"
     )
     ahead = ["-m", "unilaunch", "partition", "--dataset", "sbm", "--num-parts", "3", "--data-dir", "data"]
     alone(ahead, tmp_path).check()
