@@ -36,7 +36,7 @@ _YES = b"y"
 #: Each of their ranks has other variables, which the framework reads.
 _FRAMEWORKS_OWN = {"torchrun", "torch.distributed's variables", "msrun"}
 
-
+#: See `take_place`.
 WarmUp = Callable[[], Mapping[str, str] | None]
 
 

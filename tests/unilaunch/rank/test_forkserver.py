@@ -22,9 +22,10 @@ CHILD = """
 import json, os, random, signal, sys, time
 from pathlib import Path
 started = time.monotonic()
-from unilaunch.rank.forkserver import take_place
+from unilaunch.rank import forkserver
 import warm
-place = take_place(dict(os.environ), started, warm.up)
+forkserver._IMPORT = float(os.environ.get('OMPI_TEST_PATIENCE', '60'))
+place = forkserver.take_place(dict(os.environ), started, warm.up)
 if isinstance(place, int):
     sys.exit(place)
 seen = dict(pid=os.getpid(), group=os.getpgid(0), server=os.getppid(), warm=warm.PID, started=place.started,
@@ -259,15 +260,17 @@ def test_other_circumstances(differs: str, tmp_path: Path) -> None:
         "os.kill(PID, 9)",
         "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
         "import subprocess; subprocess.Popen(['sleep', '3'])",
+        "import time; time.sleep(3)",
     ],
 )
 def test_a_warm_up_that_fails(warm_up: str, tmp_path: Path) -> None:
-    """Or after which a fork would not be safe: every rank does its work itself."""
-    with _launcher(tmp_path, warm_up) as launcher:
-        launcher.start(2)
-        launcher.start(2)
-        seen = [launcher.seen(rank) for rank in range(2)]
+    """Or takes too long, or after which a fork would not be safe: every rank does its work itself, and once."""
+    patience = {"OMPI_TEST_PATIENCE": "1" if "time.sleep(3)" in warm_up else "60"}
+    with _launcher(tmp_path, warm_up, "time.sleep(3)" if "time.sleep(3)" in warm_up else "pass") as launcher:
+        launcher.start(2, env=patience)
+        launcher.start(2, env=patience)
         assert launcher.codes() == [7, 7]
+        seen = [launcher.seen(rank) for rank in range(2)]  # at the end: nobody was forked late
     assert [each["pid"] for each in seen] == [child.pid for child in launcher.children]
     assert not any(each["stands_in"] or each["warm"] for each in seen)
 

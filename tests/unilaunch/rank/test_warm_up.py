@@ -1,0 +1,36 @@
+"""What is imported before the ranks are forked: in an interpreter of its own, since an import stays."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import json, os, sys
+from unilaunch.rank.warm_up import warm_up
+from unilaunch.spec import RunSpec
+from unilaunch.task import read_task
+environ = dict(os.environ)
+found = warm_up(read_task(RunSpec, json.loads(sys.argv[1]), environ), environ)
+print(found is not None, 'torch' in sys.modules, 'unilaunch.rank.run' in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(("options", "devices", "expected"), [
+    ('{"target": "train.py"}', "", "True True True"),
+    ('{"target": "train.py"}', "0", "True False True"),
+    ('{"target": "train.py", "device": "cpu"}', "0", "True True True"),
+    ('{"target": "train.py", "backend": "mindspore"}', "", "True False True"),
+    ('{"target": "train.py", "share_import": "no"}', "", "False False False"),
+])  # fmt: skip
+def test_a_framework_on_processors_only(options: str, devices: str, expected: str, tmp_path: Path) -> None:
+    """Where a device is seen every rank imports it by itself; and it is the one that the program imports."""
+    (tmp_path / "train.py").write_text("import torch\n")
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "UNILAUNCH_"))}  # noqa: TID251
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, options], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60,
+        env=own | {"CUDA_VISIBLE_DEVICES": devices},
+    )  # fmt: skip
+    assert done.stdout.strip() == expected
