@@ -94,7 +94,7 @@ def _visit(request: Request, hosts: Sequence[Host]) -> tuple[list[Visit], list[F
     token = Path.cwd() / f".unilaunch-doctor-{token_hex(8)}"
     others = [host.name for host in hosts] if request.several else []
     listening = listen(others, several=bool(others))
-    with Inbox(listening.listener, listening.token) as inbox, tempfile.TemporaryFile("w+") as console:
+    with Inbox(listening.listener, listening.secret) as inbox, tempfile.TemporaryFile("w+") as console:
         program = (sys.executable, "-m", "unilaunch.doctor.probe", str(token))
         line = write(replace(request, program=program))
         if request.several and request.mpirun.launcher == "Open MPI":

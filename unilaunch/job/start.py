@@ -41,7 +41,7 @@ def start(plan: Plan, environ: Mapping[str, str]) -> LaunchResult:
     hosts = list(dict.fromkeys(row.host for row in plan.rows if row.host != "?")) if plan.several else []
     spec = plan.task.spec
     listening = listen(hosts, several=plan.several)
-    with Inbox(listening.listener, listening.token) as inbox, _signals() as asked:
+    with Inbox(listening.listener, listening.secret) as inbox, _signals() as asked:
         watch = Watch(inbox, len(plan.rows), plan.several, spec.stall_timeout, spec.abort)
         live = Live(shown=sys.stderr.isatty())
         pipe = subprocess.PIPE if live.shown else None

@@ -193,7 +193,9 @@ class _Guard:
 
     def _understand(self, said: dict[str, Any], descriptors: list[int]) -> None:
         if "watch" in said:
-            self._be_watch(socket.socket(fileno=descriptors.pop()), said.pop("token"), said.pop("watch"))
+            self._be_watch(
+                socket.socket(fileno=descriptors.pop()), bytes.fromhex(said.pop("secret")), said.pop("watch")
+            )
         if "call" in said and not self.line:
             self.line = Line(said.pop("call"), self.selector, self._obey, self._lose_line)
             self.line.send(**self.who)
@@ -218,12 +220,12 @@ class _Guard:
 
     # The line to whoever watches the job
 
-    def _be_watch(self, listener: socket.socket, token: str, how: Mapping[str, Any]) -> None:
+    def _be_watch(self, listener: socket.socket, secret: bytes, how: Mapping[str, Any]) -> None:
         """Watch the job: this is rank 0, and there is no `launch`."""
         from unilaunch.watch.inbox import Inbox
         from unilaunch.watch.watch import Watch
 
-        inbox = Inbox(listener, token)
+        inbox = Inbox(listener, secret)
         self.watch = Watch(inbox, **how, announce=self._give_verdict)
         self.selector.register(inbox.selector.fileno(), EVENT_READ, lambda: inbox.take(0))
 

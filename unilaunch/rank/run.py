@@ -154,7 +154,7 @@ def _agree_on_rank(
         how: dict[str, object] = {"size": world.size, "several": world.num_hosts > 1}
         # Open MPI 4 hangs if its ranks end before it has noticed by itself that a host is lost.
         how |= {"lost_patience": 3.0, "stall_timeout": task.spec.stall_timeout, "abort": task.spec.abort}
-        report.hand_over(listening.listener, token=listening.token, watch=how)
+        report.hand_over(listening.listener, secret=listening.secret.hex(), watch=how)
     if facts[0]["watch"]:
         report.send(call=facts[0]["watch"])
     report.send(

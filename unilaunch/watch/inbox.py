@@ -1,8 +1,6 @@
 """What the ranks' guards tell, whichever host they are on and whether or not it shares a file system."""
 
-import hmac
 import json
-import secrets
 import selectors
 import socket
 import time
@@ -12,15 +10,22 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from unilaunch import sockets
+from unilaunch.handshake import new_secret
 from unilaunch.watch.line import notice_silence
 
 #: Why a rank fell silent, if it was not alone.
 HOST_LOST = "its host does not answer"
-_LARGEST = 1 << 26  # bytes of one message
+#: Bytes of one message.
+LARGEST = 1 << 26
 
 
 class Inbox:
-    """A listening socket, and what has come in over it.
+    """A listening socket, and what the guards of this start have told over it.
+
+    Args:
+        listener: The socket.
+        secret: What a caller must know before anything else is read.
 
     Attributes:
         ranks: Everything that a rank has told, by rank; a later word takes the place of an earlier one.
@@ -29,14 +34,11 @@ class Inbox:
         silent: Why a rank fell silent without having told how it ended, by rank.
     """
 
-    def __init__(self, listener: socket.socket, token: str) -> None:
-        self.listener = listener
-        self.listener.setblocking(False)
-        self.token = token
+    def __init__(self, listener: socket.socket, secret: bytes) -> None:
         self.selector = selectors.DefaultSelector()
-        self.selector.register(listener, selectors.EVENT_READ)
+        self.door = sockets.Door(listener, secret, self.selector)
         self.unread: dict[socket.socket, bytearray] = {}
-        self.rank_of: dict[socket.socket, int] = {}
+        self.rank_of: dict[socket.socket, int] = {}  # -1 until the guard has named its rank
         self.ranks: dict[int, dict[str, Any]] = {}
         self.moved: dict[int, float] = {}
         self.failed: list[int] = []
@@ -45,10 +47,11 @@ class Inbox:
     def take(self, patience: float) -> None:
         """Take what comes in, for at most *patience* seconds or until something has."""
         for key, _ in self.selector.select(patience):
-            if key.fileobj is self.listener:
-                self._accept()
-            else:
+            if key.data is not self.door:
                 self._read(key.fileobj)  # type: ignore[arg-type]  # only sockets are registered
+            elif guard := self.door.ready(key.fileobj):
+                self._welcome(guard[0])
+        self.door.tick()
 
     def tell_all(self, **order: Any) -> None:
         """Send *order* to every guard that can still be reached."""
@@ -66,8 +69,8 @@ class Inbox:
         """Hang up."""
         for connection in self.unread:
             connection.close()
+        self.door.close()
         self.selector.close()
-        self.listener.close()
 
     def __enter__(self) -> Self:
         return self
@@ -77,13 +80,11 @@ class Inbox:
     ) -> None:
         self.close()
 
-    def _accept(self) -> None:
-        with suppress(OSError):
-            connection, _ = self.listener.accept()
-            connection.setblocking(False)
-            notice_silence(connection)
-            self.unread[connection] = bytearray()
-            self.selector.register(connection, selectors.EVENT_READ)
+    def _welcome(self, connection: socket.socket) -> None:
+        notice_silence(connection)
+        self.unread[connection] = bytearray()
+        self.rank_of[connection] = -1
+        self.selector.register(connection, selectors.EVENT_READ)
 
     def _read(self, connection: socket.socket) -> None:
         reason = "its processes have gone"
@@ -94,27 +95,25 @@ class Inbox:
         except OSError as error:
             data, reason = b"", f"{HOST_LOST}: {error.strerror}"
         unread = self.unread[connection]
+        searched = len(unread)
         unread += data
-        while (end := unread.find(b"\n")) >= 0:
-            message, unread[: end + 1] = bytes(unread[:end]), b""
+        while (end := unread.find(b"\n", searched)) >= 0:
+            message, unread[: end + 1], searched = bytes(unread[:end]), b"", 0
             if not self._understand(connection, message):
                 data = b""
                 break
-        if not data or len(unread) > _LARGEST:
+        if not data or len(unread) > LARGEST:
             self._hang_up(connection, reason)
 
     def _understand(self, connection: socket.socket, message: bytes) -> bool:
-        """Keep a rank's message; the first one must hold the token, and the second must name the rank."""
+        """Keep a rank's message; the first one must name the rank."""
         try:
             said: dict[str, Any] = json.loads(message)
-            if connection not in self.rank_of:
-                self.rank_of[connection] = -1
-                return hmac.compare_digest(str(said["token"]), self.token)
             if self.rank_of[connection] < 0:
                 self.rank_of[connection] = int(said["rank"])
             rank = self.rank_of[connection]
             self.ranks.setdefault(rank, {}).update(said)
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return False
         if "stack" not in said:
             self.moved[rank] = time.monotonic()
@@ -137,12 +136,12 @@ class Listening:
 
     Attributes:
         listener: The socket.
-        token: The secret that a caller must know.
-        where: "ADDRESS,ADDRESS PORT TOKEN", for the callers.
+        secret: What a caller must know.
+        where: "ADDRESS,ADDRESS PORT SECRET", for the callers.
     """
 
     listener: socket.socket
-    token: str
+    secret: bytes
     where: str
 
 
@@ -153,30 +152,7 @@ def listen(hosts: Sequence[str], *, several: bool) -> Listening:
         hosts: Hosts of the job: the address on the way to them is the first that a guard is to try.
         several: There are other hosts than this one; or else nobody from outside can call.
     """
-    listener = socket.create_server(("" if several else "127.0.0.1", 0), backlog=4096)
-    token = secrets.token_hex(16)
-    addresses = _own_addresses(hosts) if several else ["127.0.0.1"]
-    return Listening(listener, token, f"{','.join(addresses)} {listener.getsockname()[1]} {token}")
-
-
-def _own_addresses(hosts: Sequence[str]) -> list[str]:
-    """Return this host's addresses, first the one on the way to the job's hosts."""
-    import psutil
-
-    found = [
-        entry.address
-        for entries in psutil.net_if_addrs().values()
-        for entry in entries
-        if entry.family == socket.AF_INET and not entry.address.startswith("127.")
-    ]
-    return list(dict.fromkeys([*_towards(hosts), *found])) or ["127.0.0.1"]
-
-
-def _towards(hosts: Sequence[str]) -> list[str]:
-    for host in hosts:
-        with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, 9))  # sends nothing
-            address = str(probe.getsockname()[0])
-            if not address.startswith("127."):
-                return [address]
-    return []
+    listener = sockets.listen(0, several=several)
+    secret = new_secret()
+    addresses = sockets.own_addresses(hosts, several=several)
+    return Listening(listener, secret, f"{','.join(addresses)} {listener.getsockname()[1]} {secret.hex()}")

@@ -7,9 +7,10 @@ from contextlib import suppress
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
 from typing import Any
 
-#: "ADDRESS,ADDRESS PORT TOKEN"; set by `launch`, in each rank's environment.
+from unilaunch.sockets import Calls
+
+#: "ADDRESS,ADDRESS PORT SECRET"; set by `launch`, in each rank's environment.
 VARIABLE = "_UNILAUNCH_REPORT_TO"
-_FAMILIES = {False: socket.AF_INET, True: socket.AF_INET6}
 
 
 def notice_silence(connection: socket.socket) -> None:
@@ -23,7 +24,8 @@ class Line:
     """A connection that never blocks: what cannot be sent yet waits here.
 
     Args:
-        where: "ADDRESS,ADDRESS PORT TOKEN": all addresses are tried at once, the first that answers is taken.
+        where: "ADDRESS,ADDRESS PORT SECRET": all addresses are tried at once, the first that proves that it knows the
+            secret is taken.
         selector: What the guard waits on.
         order: Called with each message that comes.
         broken: Called with the reason when a line that stood has broken.
@@ -36,18 +38,13 @@ class Line:
         order: Callable[[dict[str, Any]], None],
         broken: Callable[[str], None],
     ) -> None:
-        addresses, port, token = where.split()
+        addresses, port, secret = where.split()
         self.selector, self.order, self.broken = selector, order, broken
-        self.outgoing = bytearray(json.dumps({"token": token}).encode() + b"\n")
+        self.outgoing = bytearray()
         self.incoming = bytearray()
         self.connection: socket.socket | None = None
-        self.calls: list[socket.socket] = []
-        for address in addresses.split(","):
-            call = socket.socket(_FAMILIES[":" in address], socket.SOCK_STREAM)
-            call.setblocking(False)
-            call.connect_ex((address, int(port)))
-            selector.register(call, EVENT_WRITE, self)
-            self.calls.append(call)
+        places = [(address, int(port)) for address in addresses.split(",")]
+        self.calls = Calls(places, bytes.fromhex(secret), 0, selector, self)
 
     @property
     def open(self) -> bool:
@@ -63,25 +60,13 @@ class Line:
     def ready(self, fileobj: Any, events: int) -> None:
         """Do what the selector says can be done now."""
         if fileobj in self.calls:
-            self._answered(fileobj)
+            if connection := self.calls.ready(fileobj):
+                notice_silence(connection)
+                self.connection = connection
         elif events & EVENT_READ:
             self._read()
         if self.connection:
             self._flush()
-
-    def _answered(self, call: socket.socket) -> None:
-        self.selector.unregister(call)
-        self.calls.remove(call)
-        if call.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            call.close()
-            return
-        for other in self.calls:
-            self.selector.unregister(other)
-            other.close()
-        self.calls = []
-        self.connection = call
-        notice_silence(call)
-        self.selector.register(call, EVENT_READ, self)
 
     def _read(self) -> None:
         connection = self.connection
@@ -100,7 +85,7 @@ class Line:
         self.incoming += data
         while (end := self.incoming.find(b"\n")) >= 0:
             message, self.incoming[: end + 1] = bytes(self.incoming[:end]), b""
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 self.order(json.loads(message))
 
     def _flush(self) -> None:

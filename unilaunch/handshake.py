@@ -1,0 +1,117 @@
+"""Two processes prove to each other that both know the secret of this start; neither believes the other before that.
+
+    caller -> listener: MAGIC, identity, challenge                             44 bytes
+    listener -> caller: challenge, HMAC(secret, "listener" + what both know)   64 bytes
+    caller -> listener: HMAC(secret, "caller" + what both know)                32 bytes
+
+What both know is the listener's port, the caller's identity and both challenges. The secret itself never travels. The
+listener proves itself first, so a false listener learns nothing; the port is part of each proof, so a false listener at
+another port cannot pass the proofs on between the two. HMAC is that of RFC 2104 with SHA-256.
+
+The functions here work on bytes only: `rank.tcp` and `watch` send and receive them, each in its own loop.
+"""
+
+import hmac
+import secrets
+import struct
+from dataclasses import dataclass, field
+
+_HELLO = struct.Struct("!8sI32s")
+_MAGIC = b"unilnch1"
+_PROOF_SIZE = 32
+#: Bytes of a listener's answer.
+ANSWER_SIZE = 2 * _PROOF_SIZE
+
+
+class NotProvenError(Exception):
+    """The other end does not know the secret, or does not speak this protocol."""
+
+
+def new_secret() -> bytes:
+    """Return a random secret for one start. 32 bytes"""
+    return secrets.token_bytes(32)
+
+
+@dataclass(slots=True)
+class Caller:
+    """The end that has connected.
+
+    Args:
+        secret: The secret of this start.
+        port: The listener's port, as this end dialled it.
+        identity: Who this end is, for instance its rank.
+    """
+
+    secret: bytes
+    port: int
+    identity: int = 0
+    challenge: bytes = field(default_factory=new_secret)
+
+    @property
+    def hello(self) -> bytes:
+        """What to send first."""
+        return _HELLO.pack(_MAGIC, self.identity, self.challenge)
+
+    def prove(self, answer: bytes) -> bytes:
+        """Return this end's proof, to be sent once the listener has proven itself.
+
+        Args:
+            answer: What the listener has sent. `ANSWER_SIZE` bytes
+
+        Raises:
+            NotProvenError: The listener does not know the secret.
+        """
+        challenge, proof = answer[:_PROOF_SIZE], answer[_PROOF_SIZE:]
+        known = struct.pack("!HI", self.port, self.identity) + self.challenge + challenge
+        if not hmac.compare_digest(proof, _proof(self.secret, b"listener", known)):
+            raise NotProvenError
+        return _proof(self.secret, b"caller", known)
+
+
+@dataclass(slots=True)
+class Listener:
+    """The end that was called, for one connection; it reads 76 bytes before the caller has proven itself.
+
+    Attributes:
+        identity: Who the caller is, once it has proven itself; None before.
+    """
+
+    secret: bytes
+    port: int
+    identity: int | None = None
+    _unread: bytes = b""
+    _known: bytes = b""
+
+    @property
+    def wanted(self) -> int:
+        """How many bytes to read next at most."""
+        return (_PROOF_SIZE if self._known else _HELLO.size) - len(self._unread)
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what the caller has sent, `wanted` bytes at most; return what to send to it, if anything.
+
+        Raises:
+            NotProvenError: The caller does not know the secret, or does not speak this protocol.
+        """
+        self._unread += data
+        if not self._known and not _MAGIC.startswith(self._unread[: len(_MAGIC)]):
+            raise NotProvenError
+        if self.wanted:
+            return b""
+        message, self._unread = self._unread, b""
+        if not self._known:
+            return self._answer(message)
+        if not hmac.compare_digest(message, _proof(self.secret, b"caller", self._known)):
+            raise NotProvenError
+        self.identity = struct.unpack_from("!HI", self._known)[1]
+        return b""
+
+    def _answer(self, hello: bytes) -> bytes:
+        _, identity, theirs = _HELLO.unpack(hello)
+        challenge = new_secret()
+        self._known = struct.pack("!HI", self.port, identity) + theirs + challenge
+        return challenge + _proof(self.secret, b"listener", self._known)
+
+
+def _proof(secret: bytes, role: bytes, known: bytes) -> bytes:
+    return hmac.digest(secret, role + known, "sha256")
