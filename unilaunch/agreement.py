@@ -4,7 +4,7 @@ from socket import gethostname
 from typing import cast
 
 from unilaunch.backend import Peers
-from unilaunch.errors import RefusedTogetherError, UnilaunchError
+from unilaunch.errors import RefusedTogetherError, UnilaunchError, one_line
 
 
 def agree(peers: Peers, refused: UnilaunchError | None) -> None:
@@ -22,4 +22,5 @@ def agree(peers: Peers, refused: UnilaunchError | None) -> None:
         if answer is not None:
             message, exit_code, host = cast("tuple[str, int, str]", answer)
             alone = None in answers and not message.startswith(f"rank {rank}")
-            raise RefusedTogetherError(f"rank {rank} on {host}: {message}" if alone else message, exit_code)
+            message = one_line(message)  # another process's words
+            raise RefusedTogetherError(f"rank {rank} on {one_line(host)}: {message}" if alone else message, exit_code)

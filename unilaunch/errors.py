@@ -11,6 +11,11 @@ class UnilaunchError(Exception):
     exit_code = 2
 
 
+def one_line(text: str) -> str:
+    """Return *text* as one line that does nothing to a terminal: control characters are escaped."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
 class SpecError(UnilaunchError):
     """An option, a config file or a UNILAUNCH_ variable says something that is not allowed."""
 

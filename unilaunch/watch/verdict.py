@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from unilaunch.errors import one_line
+
 #: What a rank says when another one has gone: the frameworks', MPI's and the system's words for it.
 _AFTER_ANOTHER = re.compile(
     r"connection (was )?(reset|closed|aborted|refused)|broken pipe|peer(lost)?error|has gone, and the job with it"
@@ -130,7 +132,8 @@ def show(verdict: Verdict, *, traceback: bool) -> str:
         lines.append(f"unilaunch:   {ranks(group['ranks'])}: {group['where']}")
     for group in verdict.consequences:
         lines.append(f"unilaunch:   after it {ranks(group['ranks'])}: {group['what']}")
-    return "\n".join(lines) + "\n"
+    # What other processes say can hold anything; only the lines of a traceback are several.
+    return "".join(f"{one_line(line)}\n" for text in lines for line in text.split("\n"))
 
 
 def ranks(numbers: Sequence[int]) -> str:
