@@ -1,9 +1,11 @@
 """PyTorch: cpu; cuda with NCCL; npu with HCCL through torch_npu. Imports torch when it is started, not before."""
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from types import ModuleType
+from typing import Any
 
 from typing_extensions import override
 
@@ -52,7 +54,7 @@ class TorchBackend(Backend):
             "TORCHELASTIC_RUN_ID": "unilaunch",
             "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_MAX_RESTARTS": "0",
-            "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is there already: see hooks
+            "TORCHELASTIC_USE_AGENT_STORE": "False",  # a store of the program's own is its own: see hooks
             "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         }
 
@@ -60,20 +62,22 @@ class TorchBackend(Backend):
     def hooks(self, rendezvous: Rendezvous, world: World, peers: Peers) -> dict[str, Callable[[ModuleType], None]]:
         """As under torchrun a store is served for the program, here in rank 0, on the socket bound at the rendezvous.
 
-        So no rank ever finds a closed port and waits for its next try.
+        So no rank ever finds a closed port and waits for its next try. A program that meets elsewhere, at an address
+        and a port of its own, does so as without a launcher.
         """
-        if world.rank:
-            return {}
         served: list[object] = []  # lives as long as the hook, which is as long as the program
 
         def serve(distributed: ModuleType) -> None:
-            if rendezvous.listener and distributed.is_available():
+            if not distributed.is_available():
+                return
+            if rendezvous.listener:
                 served.append(
                     distributed.TCPStore(
                         rendezvous.address, rendezvous.port, is_master=True, wait_for_workers=False,
                         master_listen_fd=os.dup(rendezvous.listener.fileno()),
                     )
                 )  # fmt: skip
+            _find_served_store(distributed, rendezvous.port)
 
         return {"torch.distributed": serve}
 
@@ -142,3 +146,22 @@ class TorchBackend(Backend):
         import torch
 
         return {"torch": str(torch.__version__), "numpy": np.__version__}
+
+
+def _find_served_store(distributed: Any, port: int) -> None:
+    """Let `init_process_group` be a client of the store at *port*, on rank 0 too; it makes any other one itself.
+
+    torch knows one switch for every address (TORCHELASTIC_USE_AGENT_STORE), so the function that reads it is replaced.
+    """
+    rendezvous = sys.modules.get("torch.distributed.rendezvous")
+    native = getattr(rendezvous, "_create_c10d_store", None)
+    if native is None:  # another torch than 2.6 to 2.13
+        os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # noqa: TID251
+        return
+
+    def create(hostname: str, store_port: int, rank: int, world_size: int, timeout: timedelta, *more: Any) -> Any:
+        if store_port != port:
+            return native(hostname, store_port, rank, world_size, timeout, *more)
+        return distributed.TCPStore(hostname, port, world_size, is_master=False, timeout=timeout)
+
+    rendezvous._create_c10d_store = create  # type: ignore[union-attr]  # noqa: SLF001
