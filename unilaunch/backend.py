@@ -63,6 +63,9 @@ class Peers(ABC):
     def collectives(self) -> Collectives:
         """Return the data path on host arrays. All ranks must call it."""
 
+    def leave(self) -> None:  # noqa: B027  (most have nothing to do)
+        """Take leave of the others, at the end of the process."""
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:

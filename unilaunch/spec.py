@@ -48,6 +48,9 @@ class RunSpec(Spec):
     interface: str | None = Field(default=None, description="network interface between hosts; default: found by trying")
     master_addr: str | None = Field(default=None, description="rank 0's address; default: agreed on by the ranks")
     master_port: Port | None = Field(default=None, description="rank 0's port; default: a free one that rank 0 keeps")
+    insecure_rendezvous: bool = Field(
+        default=False, description="let ranks meet without a secret where the launcher and the home folder give none"
+    )
     stall_timeout: float | None = Field(
         default=None, gt=0, description="seconds without progress of any rank after which the job is ended and every "
         "rank's stacks are shown; default: never"

@@ -1,10 +1,12 @@
 """MPI: the one module that imports mpi4py. The ranks' agreements, and the collectives on host arrays."""
 
+import ctypes
 import json
 import os
 import time
 from array import array
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ from typing_extensions import override
 
 from unilaunch.backend import Collectives, Exchange, Peers
 from unilaunch.errors import EnvironmentMismatchError
+from unilaunch.rank.board import Board
 from unilaunch.rank.daemon import Daemon, find_daemon, routable_networks
 from unilaunch.world import Found
 
@@ -64,8 +67,39 @@ def _own_library(daemon: Daemon) -> Path | None:
     return next((folder / library for folder in folders if (folder / library).exists()), None)
 
 
-def join(found: Found) -> "MpiPeers":
+def find_libmpi(environ: Mapping[str, str]) -> Path | None:
+    """Return the libmpi that this process will load; None if that cannot be told."""
+    if LIBRARY in environ:
+        return Path(environ[LIBRARY])
+    daemon = find_daemon()
+    return _own_library(daemon) if daemon else None
+
+
+def is_initialized() -> bool:
+    """Return whether this process has initialised MPI, by whichever library; also after its end."""
+    return _ask_mpi("MPI_Initialized")
+
+
+def is_finalized() -> bool:
+    """Return whether this process has ended its use of MPI."""
+    return _ask_mpi("MPI_Finalized")
+
+
+def _ask_mpi(function: str) -> bool:
+    flag = ctypes.c_int(0)
+    for name in _LIBRARIES.values():
+        with suppress(OSError):  # not loaded
+            getattr(ctypes.CDLL(name, mode=os.RTLD_NOLOAD), function)(ctypes.byref(flag))
+    return bool(flag.value)
+
+
+def join(found: Found, thread_level: str = "serialized", board: Board | None = None) -> "MpiPeers":
     """Initialise MPI and return the ranks' table.
+
+    Args:
+        found: What the launcher says.
+        thread_level: As `mpi4py.rc.thread_level`.
+        board: Where the ranks met before.
 
     Raises:
         EnvironmentMismatchError: mpi4py or libmpi is missing, or MPI counts other ranks than the launcher's variables.
@@ -73,7 +107,7 @@ def join(found: Found) -> "MpiPeers":
     try:
         import mpi4py
 
-        mpi4py.rc.thread_level = "serialized"
+        mpi4py.rc.thread_level = thread_level
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise EnvironmentMismatchError(
@@ -87,7 +121,7 @@ def join(found: Found) -> "MpiPeers":
             f"{comm.size}: either the variables are left over from an earlier run (unset OMPI_COMM_WORLD_*), or mpirun "
             f"and libmpi do not belong together (set {LIBRARY} to the libmpi.so of this mpirun)"
         )
-    return MpiPeers(comm)
+    return MpiPeers(comm, board)
 
 
 def library() -> str:
@@ -100,8 +134,14 @@ def library() -> str:
 class MpiPeers(Peers):
     """Agreements over MPI. JSON travels, never a pickle."""
 
-    def __init__(self, comm: "MPI.Intracomm") -> None:
+    def __init__(self, comm: "MPI.Intracomm", board: Board | None) -> None:
         self.comm = comm
+        self.board = board
+
+    @override
+    def leave(self) -> None:
+        if self.board:
+            self.board.finish()
 
     @override
     def share(self, value: JsonValue) -> list[JsonValue]:

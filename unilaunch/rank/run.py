@@ -6,6 +6,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from socket import gethostname
@@ -15,7 +16,7 @@ from unilaunch import environments
 from unilaunch.agreement import agree
 from unilaunch.backend import Backend, Collectives, Peers, Placement, Rendezvous
 from unilaunch.environments import msrun
-from unilaunch.errors import EnvironmentMismatchError, RefusedTogetherError, UnilaunchError
+from unilaunch.errors import EnvironmentMismatchError, PeerLostError, RefusedTogetherError, UnilaunchError
 from unilaunch.model import Framework, Model, Session
 from unilaunch.output.failure import describe_exception
 from unilaunch.output.folder import OutputFolder
@@ -25,6 +26,7 @@ from unilaunch.rank.alone import Alone
 from unilaunch.rank.collector import uncollected
 from unilaunch.rank.facts import tell_facts
 from unilaunch.rank.framework_env import framework_env
+from unilaunch.rank.joining import join, join_mpi
 from unilaunch.rank.placement import Wish, place
 from unilaunch.rank.report import Report
 from unilaunch.spec import RunSpec
@@ -81,12 +83,16 @@ def run(read_task: Callable[[], Task[RunSpec]], environ: Mapping[str, str], star
         task, refused = _attempt(read_task)
         chosen = mpi.variables(found, environ) if found.mpi and found.size != 1 else {}
         os.environ.update(chosen)  # noqa: TID251  (written once, before MPI reads it)
-        peers = _join(found, task.spec.timeout if task else PATIENCE)
+        insecure = bool(task and task.spec.insecure_rendezvous)
+        peers = join(found, environ, task.spec.timeout if task else PATIENCE, insecure=insecure)
         found = _complete(found, peers)
         if task:
             _, refused = _attempt(lambda: task.check(found.size))
         agree(peers, refused)
         rank = _agree_on_rank(cast("Task[RunSpec]", task), found, peers, environ, report)
+        if rank.task.model:
+            peers = join_mpi(found, peers)
+            rank = replace(rank, peers=peers)
         rank.output.record(phase="start", launcher=found.launcher, evidence=found.evidence, variables=chosen)
         return _work(rank)
     except RefusedTogetherError as error:
@@ -98,6 +104,8 @@ def run(read_task: Callable[[], Task[RunSpec]], environ: Mapping[str, str], star
         report.fail(describe_exception(error, error.exit_code))
         _say(error)
         return _leave_late(error.exit_code, started)
+    finally:
+        peers.leave()
 
 
 def _schedule(task: Task[RunSpec]) -> int:
@@ -105,17 +113,6 @@ def _schedule(task: Task[RunSpec]) -> int:
     if task.model is None:
         program.run_program(task.target, task.spec.args)
     return 0
-
-
-def _join(found: Found, patience: float) -> Peers:
-    """Meet the other ranks: through MPI if the launcher has wired it up, and else over sockets."""
-    if found.size == 1:
-        return Alone()
-    if found.mpi:
-        return mpi.join(found)
-    from unilaunch.rank import tcp
-
-    return tcp.join(found, patience)
 
 
 def _complete(found: Found, peers: Peers) -> Found:
@@ -296,7 +293,10 @@ def _wait_for_all(rank: _Rank) -> None:
             backend.stop()
     rank.report.note(phase="waiting for the other ranks' end")
     rank.report.send(done=True)
-    rank.peers.share(None)
+    if isinstance(rank.peers, mpi.MpiPeers) and mpi.is_finalized():
+        return  # the program has ended MPI itself, and with it waited for the others
+    with suppress(PeerLostError):  # a rank may end in its own way, os._exit too; how it ended its guard tells
+        rank.peers.share(None)
 
 
 def _meet(rank: _Rank) -> Rendezvous | None:

@@ -1,7 +1,7 @@
-"""The ranks' agreements without MPI, for launchers that bring none (torchrun, msrun, a plain srun): a star of sockets.
+"""The ranks' agreements over sockets: a star around rank 0.
 
-Rank 0 listens and every other rank connects. Nobody could tell the others a port, so it follows from the run's name: a
-short list of ports, of which rank 0 binds the first that is free, and both sides say which run they belong to.
+So the ranks agree before MPI is initialised, and under launchers that bring no MPI. Each rank finds rank 0, and the
+secret of this start, on a board.
 """
 
 import json
@@ -9,167 +9,124 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import suppress
-from functools import cache
-from hashlib import sha256
-from itertools import product
+from selectors import DefaultSelector
 from typing import cast
 
 from pydantic import JsonValue
 from typing_extensions import override
 
+from unilaunch import sockets
 from unilaunch.backend import Collectives, Peers
 from unilaunch.errors import PeerLostError, RendezvousError
+from unilaunch.rank.board import Board, Meeting, open_meeting
 from unilaunch.world import Found
 
-_PORTS = range(20000, 32768)  # below those that Linux gives to whoever asks for any
-_TRIES = 16
-_HELLO = struct.Struct("!32sI")  # which run, which rank
 _SIZE = struct.Struct("!Q")
+#: Bytes of one rank's value at most; rank 0's answer holds every rank's.
+_LARGEST = 1 << 26
+_TRY = 5.0  # seconds for one try to reach rank 0
+_TICK = 0.2
 
 
-def join(found: Found, patience: float) -> "TcpPeers":
+def join(found: Found, patience: float, board: Board) -> "TcpPeers":
     """Connect the ranks and return their table.
 
     Args:
-        found: What the launcher says; its run_id and heads are used.
+        found: What the launcher says.
         patience: Seconds to wait for the other ranks.
+        board: Where they meet.
 
     Raises:
         RendezvousError: The others were not there in time.
     """
-    token = sha256(f"unilaunch {found.run_id}".encode()).digest()
     deadline = time.monotonic() + patience
-    if found.rank == 0:
-        return TcpPeers(0, found.size, _gather(found, token, deadline), token)
-    return TcpPeers(found.rank, found.size, {0: _reach(found, token, deadline)}, token)
-
-
-def candidate_ports(token: bytes) -> list[int]:
-    """Return the ports at which rank 0 of a run may listen, first the likeliest."""
-    words = struct.unpack(f"!{_TRIES}H", token[: 2 * _TRIES])
-    return [_PORTS[word % len(_PORTS)] for word in words]
-
-
-def listen(port: int) -> socket.socket:
-    """Return a socket that listens on every address of this host, of both IP versions where there are two."""
-    if socket.has_dualstack_ipv6():
-        return socket.create_server(("", port), family=socket.AF_INET6, backlog=4096, dualstack_ipv6=True)
-    return socket.create_server(("", port), backlog=4096)
+    try:
+        if found.rank == 0:
+            listener, secret = board.post()
+            with listener:
+                connections = accept_ranks(listener, set(range(1, found.size)), secret, deadline)
+            return TcpPeers(found, connections, board)
+        return TcpPeers(found, {0: _reach(found, board, deadline)}, board)
+    finally:
+        board.close()
 
 
 def accept_ranks(
-    listener: socket.socket, expected: set[int], token: bytes, deadline: float
+    listener: socket.socket, expected: set[int], secret: bytes, deadline: float
 ) -> dict[int, socket.socket]:
-    """Return the connection of every expected rank; a stranger's is closed.
+    """Return the connection of every expected rank; whoever else calls delays nobody.
 
     Raises:
         RendezvousError: Some did not come before *deadline*, in seconds of `time.monotonic`.
     """
     connections: dict[int, socket.socket] = {}
-    while missing := expected - set(connections):
-        listener.settimeout(max(0.001, deadline - time.monotonic()))
+    with DefaultSelector() as selector:
+        door = sockets.Door(listener, secret, selector)
         try:
-            connection, _ = listener.accept()
-        except TimeoutError:
-            some = ", ".join(map(str, sorted(missing)[:10]))
-            raise RendezvousError(
-                f"{len(missing)} of {len(expected)} ranks did not come in time (rank {some}): were all of them "
-                "started, and can their hosts reach each other? --timeout gives them longer"
-            ) from None
-        rank = _greet(connection, token)
-        if rank in missing:
-            connections[rank] = connection
-        else:
-            connection.close()
+            while missing := expected - set(connections):
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    some = ", ".join(map(str, sorted(missing)[:10]))
+                    raise RendezvousError(
+                        f"{len(missing)} of {len(expected)} ranks did not come in time (rank {some}): were all of them "
+                        "started, and can their hosts reach each other? --timeout gives them longer"
+                    )
+                for key, _ in selector.select(min(left, _TICK)):
+                    if came := door.ready(key.fileobj):
+                        _seat(connections, *came, missing)
+                door.tick()
+        finally:
+            door.close()
     return connections
 
 
-def connect(address: tuple[str, int], rank: int, token: bytes, timeout: float) -> socket.socket | None:
-    """Return a connection to the listener of the same run there; None if there is none."""
-    try:
-        connection = socket.create_connection(address, timeout)
-    except OSError:
-        return None
-    try:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.sendall(_HELLO.pack(token, rank))
-        if _read(connection, len(token)) == token:
-            connection.settimeout(None)
-            return connection
-    except (OSError, PeerLostError):
-        pass
-    connection.close()
-    return None
+def _seat(connections: dict[int, socket.socket], connection: socket.socket, rank: int, missing: set[int]) -> None:
+    """Keep the connection of a rank that is missing; a rank that comes again is not let in a second time."""
+    if rank in missing and rank not in connections:
+        connection.setblocking(True)
+        connections[rank] = connection
+    else:
+        connection.close()
 
 
-def _greet(connection: socket.socket, token: bytes) -> int:
-    """Return the rank at the other end; -1 if it is none of this run."""
-    try:
-        connection.settimeout(2.0)
-        said, rank = _HELLO.unpack(_read(connection, _HELLO.size))
-        if said != token:
-            return -1
-        connection.sendall(token)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.settimeout(None)
-        return int(rank)
-    except (OSError, PeerLostError):
-        return -1
-
-
-def _gather(found: Found, token: bytes, deadline: float) -> dict[int, socket.socket]:
-    for port in candidate_ports(token):
-        with suppress(OSError), listen(port) as listener:
-            return accept_ranks(listener, set(range(1, found.size)), token, deadline)
-    raise RendezvousError(f"rank 0 cannot listen on any of the ports {candidate_ports(token)}: all of them are taken")
-
-
-def _reach(found: Found, token: bytes, deadline: float) -> socket.socket:
-    hosts = ("127.0.0.1",) if found.local_size == found.size else found.heads
+def _reach(found: Found, board: Board, deadline: float) -> socket.socket:
     pause = 0.01
-    while time.monotonic() < deadline:
-        for host in hosts:
-            for address, port in product(_addresses(host), candidate_ports(token)):
-                if connection := connect((address, port), found.rank, token, timeout=2.0):
-                    return connection
+    while (left := deadline - time.monotonic()) > 0:
+        meeting = board.read()
+        if meeting and (connection := sockets.call(meeting.places, meeting.secret, found.rank, min(_TRY, left))):
+            return connection
         time.sleep(pause)
         pause = min(2 * pause, 0.2)
     raise RendezvousError(
-        f"rank {found.rank} did not reach rank 0 at {' or '.join(hosts)}, ports {candidate_ports(token)}: was rank 0 "
-        f"started, and is that its host, as {found.launcher} says? --timeout gives it longer"
+        f"rank {found.rank} did not find rank 0 of {found.launcher}'s job {board.advice} --timeout gives it longer"
     )
 
 
-@cache
-def _addresses(host: str) -> list[str]:
-    """Return a host's addresses; asked for once, since a resolver that does not know the name can take its time."""
-    try:
-        return list(dict.fromkeys(str(entry[4][0]) for entry in socket.getaddrinfo(host, None)))
-    except OSError:
-        return []
-
-
 class TcpPeers(Peers):
-    """Agreements over rank 0. JSON travels, never a pickle."""
+    """Agreements over a star of sockets. JSON travels, never a pickle.
 
-    def __init__(self, rank: int, size: int, connections: dict[int, socket.socket], token: bytes) -> None:
-        self.rank = rank
-        self.size = size
+    Args:
+        found: What the launcher says.
+        connections: To every other rank on rank 0; to rank 0 on the others.
+        board: Where the ranks met.
+    """
+
+    def __init__(self, found: Found, connections: dict[int, socket.socket], board: Board) -> None:
+        self.found, self.rank, self.size = found, found.rank, found.size
         self.connections = connections
-        self.token = token
+        self.board = board
 
     @override
     def share(self, value: JsonValue) -> list[JsonValue]:
         message = json.dumps(value).encode()
         if self.rank:
             _send(self.connections[0], message)
-            return cast("list[JsonValue]", json.loads(_receive(self.connections[0], 0)))
-        others = [_receive(self.connections[rank], rank) for rank in range(1, self.size)]
+            return cast("list[JsonValue]", _read_json(_receive(self.connections[0], 0, _LARGEST * self.size)))
+        others = [_receive(self.connections[rank], rank, _LARGEST) for rank in range(1, self.size)]
         answer = b"[" + b",".join([message, *others]) + b"]"
         for rank in range(1, self.size):
             _send(self.connections[rank], answer)
-        return cast("list[JsonValue]", json.loads(answer))
+        return cast("list[JsonValue]", _read_json(answer))
 
     @override
     def collectives(self) -> Collectives:
@@ -177,23 +134,38 @@ class TcpPeers(Peers):
 
         return TcpCollectives(self.rank, dict(self._mesh()))
 
-    def _mesh(self) -> Iterator[tuple[int, socket.socket]]:
-        """Connect every two ranks: the higher one calls, at the address by which rank 0 knows the lower one."""
-        deadline = time.monotonic() + 60.0
-        with listen(0) as listener:
-            known = cast("list[list[str]]", self.share([self._seen(), str(listener.getsockname()[1])]))
-            for rank in range(self.rank):
-                address, port = known[rank]
-                host = address or self.connections[0].getpeername()[0]
-                connection = connect((host, int(port)), self.rank, self.token, deadline - time.monotonic())
-                if connection is None:
-                    raise RendezvousError(f"rank {self.rank} did not reach rank {rank} at {host}, port {port}")
-                yield rank, connection
-            yield from accept_ranks(listener, set(range(self.rank + 1, self.size)), self.token, deadline).items()
+    @override
+    def leave(self) -> None:
+        self.disconnect()
+        self.board.finish()
 
-    def _seen(self) -> str:
-        """Return this host's address on the way to rank 0; nothing on rank 0, which each rank knows itself."""
-        return str(self.connections[0].getsockname()[0]) if self.rank else ""
+    def disconnect(self) -> None:
+        """Hang up; the ranks go on in another way."""
+        for connection in self.connections.values():
+            connection.close()
+
+    def _mesh(self) -> Iterator[tuple[int, socket.socket]]:
+        """Connect every two ranks: the higher one calls the lower one, whose secret is its own."""
+        deadline = time.monotonic() + 60.0
+        listener, meeting = open_meeting(self.found)
+        with listener:
+            meetings = [Meeting.read(str(text)) for text in self.share(meeting.text)]
+            for rank, other in enumerate(meetings[: self.rank]):
+                left = deadline - time.monotonic()
+                connection = sockets.call(other.places, other.secret, self.rank, left)
+                if connection is None:
+                    where = ", ".join(f"{address} port {port}" for address, port in other.places)
+                    raise RendezvousError(f"rank {self.rank} did not reach rank {rank} at {where}")
+                yield rank, connection
+            higher = set(range(self.rank + 1, self.size))
+            yield from accept_ranks(listener, higher, meeting.secret, deadline).items()
+
+
+def _read_json(message: bytes) -> JsonValue:
+    try:
+        return cast("JsonValue", json.loads(message))
+    except (ValueError, RecursionError):
+        raise PeerLostError("a rank has sent what is no JSON: do all hosts run the same version?") from None
 
 
 def _send(connection: socket.socket, message: bytes) -> None:
@@ -203,12 +175,15 @@ def _send(connection: socket.socket, message: bytes) -> None:
         raise PeerLostError(f"a rank has gone, and the job with it: {error.strerror}") from None
 
 
-def _receive(connection: socket.socket, rank: int) -> bytes:
+def _receive(connection: socket.socket, rank: int, largest: int) -> bytes:
     try:
         (size,) = _SIZE.unpack(_read(connection, _SIZE.size))
-        return _read(connection, size)
+        if size <= largest:
+            return _read(connection, size)
+        reason = f"it announces a message of {size} bytes, and {largest} are allowed"
     except (OSError, PeerLostError):
-        raise PeerLostError(f"rank {rank} has gone, and the job with it: its own log says why") from None
+        reason = "its own log says why"
+    raise PeerLostError(f"rank {rank} has gone, and the job with it: {reason}")
 
 
 def _read(connection: socket.socket, size: int) -> bytes:

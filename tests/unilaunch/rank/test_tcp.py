@@ -1,12 +1,14 @@
 """The ranks' agreements and collectives over sockets: ranks as threads, with real sockets between them."""
 
+import os
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from hashlib import sha256
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any, TypeVar, cast
 from uuid import uuid4
 
@@ -16,10 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from unilaunch.errors import PeerLostError, RendezvousError
-from unilaunch.rank import tcp
-from unilaunch.rank.tcp import TcpPeers, candidate_ports, join
+from unilaunch.errors import EnvironmentMismatchError, PeerLostError, RendezvousError
+from unilaunch.handshake import Caller, Listener, NotProvenError, new_secret
+from unilaunch.rank.board import Board, Meeting, PublicBoard
+from unilaunch.rank.secret_file import FileBoard, find_folder
+from unilaunch.rank.tcp import TcpPeers, accept_ranks, join
 from unilaunch.rank.tcp_collectives import TcpCollectives
+from unilaunch.sockets import call
 from unilaunch.world import Found
 
 T = TypeVar("T")
@@ -29,12 +34,28 @@ def _found(rank: int, size: int, run_id: str) -> Found:
     return Found("test", rank, size, rank, size, run_id, {}, mpi=False, heads=("127.0.0.1",))
 
 
-def _on_ranks(size: int, work: Callable[[TcpPeers], T], run_id: str = "", patience: float = 20.0) -> list[T]:
+def _board(found: Found) -> Board:
+    return FileBoard(found, os.environ)  # noqa: TID251
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The user's cache folder, where ranks without MPI meet."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("cache")
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        yield folder / "unilaunch" / "rendezvous"
+
+
+def _on_ranks(
+    size: int, work: Callable[[TcpPeers], T], run_id: str = "", board: Callable[[Found], Board] = _board
+) -> list[T]:
     run_id = run_id or uuid4().hex
     finished = threading.Barrier(size)
 
     def one(rank: int) -> T:
-        with closing_all(join(_found(rank, size, run_id), patience)) as peers:
+        found = _found(rank, size, run_id)
+        with closing_all(join(found, 20.0, board(found))) as peers:
             try:
                 return work(peers)
             finally:
@@ -72,48 +93,196 @@ def test_everyone_hears_everyone(size: int) -> None:
     assert _on_ranks(size, work) == [[expected, [None] * size]] * size
 
 
-def test_a_stranger_and_a_rank_of_another_run_are_turned_away() -> None:
+def test_strangers_delay_nobody_and_are_not_let_in() -> None:
+    """200 silent ones, one with 100,000 brackets, one that claims 3 GB, one with another secret, one that stops."""
     run_id = uuid4().hex
-    token = sha256(f"unilaunch {run_id}".encode()).digest()
-    ports = candidate_ports(token)
-
-    def knock() -> None:
-        deadline = time.monotonic() + 5
-        while time.monotonic() < deadline:
-            try:
-                with socket.create_connection(("127.0.0.1", ports[0]), 1) as stranger:
-                    stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" + b"x" * 100)
-                    return
-            except OSError:
-                time.sleep(0.01)
-
-    thread = threading.Thread(target=knock)
-    thread.start()
-
-    def late(rank: int) -> list[object]:
-        with closing_all(join(_found(rank, 2, run_id), 20.0)) as peers:
-            return list(peers.share(rank))
-
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(late, 0)
-        thread.join()
-        assert tcp.connect(("127.0.0.1", ports[0]), 1, bytes(32), 2.0) is None
-        second = pool.submit(late, 1)
-    assert first.result() == second.result() == [0, 1]
+    found = [_found(rank, 2, run_id) for rank in range(2)]
+    with ThreadPoolExecutor(2) as pool, ExitStack() as kept:
+        first = pool.submit(join, found[0], 20.0, _board(found[0]))
+        meeting = _await(lambda: _board(found[1]).read())
+        for _ in range(200):
+            kept.enter_context(socket.create_connection(meeting.places[0]))
+        for rude in (b"[" * 100_000, b"\xff" * 8 + b"x" * 1000, Caller(bytes(32), meeting.places[0][1], 1).hello):
+            kept.enter_context(socket.create_connection(meeting.places[0])).sendall(rude)
+        assert call(meeting.places, new_secret(), 1, 2.0) is None
+        begin = time.monotonic()
+        second = pool.submit(join, found[1], 20.0, _board(found[1]))
+        with closing_all(first.result()) as zero, closing_all(second.result()) as one:
+            assert time.monotonic() - begin < 1
+            heard = pool.submit(zero.share, 0)
+            assert one.share(1) == heard.result() == [0, 1]
 
 
-def test_a_taken_port_is_passed_over() -> None:
+def _await(look: Callable[[], T | None]) -> T:
+    deadline = time.monotonic() + 10
+    while (found := look()) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return found
+
+
+def test_a_rank_that_greets_and_goes_can_come_again_and_comes_once() -> None:
+    """A greeting whose sender has given up is nobody; a second one of the same rank is turned away."""
+    secret = new_secret()
+    listener = socket.create_server(("127.0.0.1", 0))
+    place = listener.getsockname()
+    with ThreadPoolExecutor(1) as pool:
+        accepted = pool.submit(accept_ranks, listener, {1, 2}, secret, time.monotonic() + 10)
+        with socket.create_connection(place) as gone:
+            gone.sendall(Caller(secret, place[1], 1).hello)
+        true, twice, other = (call([place], secret, rank, 5.0) for rank in (1, 1, 2))
+        assert true
+        assert twice
+        assert other
+        assert twice.recv(1) == b""
+        connections = accepted.result()
+        connections[1].sendall(b"you")
+        assert true.recv(3) == b"you"
+    for connection in (*connections.values(), true, twice, other):
+        connection.close()
+
+
+def test_a_rank_of_an_earlier_start_is_refused() -> None:
+    """The name of the start is the same, as under torchrun with a static rendezvous; the secret is not."""
     run_id = uuid4().hex
-    port = candidate_ports(sha256(f"unilaunch {run_id}".encode()).digest())[0]
+    old = _found(0, 2, run_id)
+    board = _board(old)
+    listener, _ = board.post()
+    stale = _board(_found(1, 2, run_id)).read()
+    assert stale
+    listener.close()
+    assert _on_ranks(2, lambda peers: peers.share(1), run_id) == [[1, 1]] * 2
+    again = _found(0, 2, run_id)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(join, again, 1.0, _board(again))
+        new = _await(_board(_found(1, 2, run_id)).read)
+        assert call(new.places, stale.secret, 1, 2.0) is None
+        with pytest.raises(RendezvousError, match="did not come in time"):
+            waiting.result()
+
+
+def test_without_a_secret_a_taken_port_is_passed_over() -> None:
+    """With --insecure-rendezvous the ports follow from the name of the run."""
+    run_id = uuid4().hex
+    port = PublicBoard(_found(0, 2, run_id)).ports[0]
     with socket.create_server(("", port)):
-        assert _on_ranks(2, lambda peers: peers.share(1), run_id) == [[1, 1]] * 2
+        assert _on_ranks(2, lambda peers: peers.share(1), run_id, PublicBoard) == [[1, 1]] * 2
 
 
 def test_a_missing_rank_is_named() -> None:
+    first, second = _found(0, 3, uuid4().hex), _found(1, 2, uuid4().hex)
     with pytest.raises(RendezvousError, match=r"2 of 2 ranks did not come in time \(rank 1, 2\)"):
-        join(_found(0, 3, uuid4().hex), 0.2)
-    with pytest.raises(RendezvousError, match=r"rank 1 did not reach rank 0 at 127\.0\.0\.1"):
-        join(_found(1, 2, uuid4().hex), 0.2)
+        join(first, 0.2, _board(first))
+    with pytest.raises(RendezvousError, match=r"rank 1 did not find rank 0 of test's job through a file in"):
+        join(second, 0.2, _board(second))
+
+
+def test_nothing_is_left_on_the_board(cache: Path) -> None:
+    """Neither by a start that met, nor for ever by one that was killed."""
+    found = _found(0, 2, uuid4().hex)
+    board = _board(found)
+    listener, _ = board.post()
+    listener.close()
+    (file,) = (path for path in cache.iterdir() if path.stat().st_mode & 0o777 == 0o600)
+    os.utime(file, (0, 0))
+    assert _on_ranks(2, lambda peers: peers.share(1)) == [[1, 1]] * 2
+    assert list(cache.iterdir()) == []
+
+
+def test_a_message_of_3_gb_is_not_believed() -> None:
+    def work(peers: TcpPeers) -> str:
+        if peers.rank == 1:
+            peers.connections[0].sendall(struct.pack("!Q", 3 << 30))
+            return ""
+        try:
+            peers.share(None)
+        except PeerLostError as error:
+            return str(error)
+        return "believed"
+
+    assert "announces a message of 3221225472 bytes" in _on_ranks(2, work)[0]
+
+
+def test_brackets_from_a_rank_end_in_one_line() -> None:
+    def work(peers: TcpPeers) -> str:
+        if peers.rank == 1:
+            peers.connections[0].sendall(struct.pack("!Q", 100_000) + b"[" * 100_000)
+            return ""
+        try:
+            peers.share(None)
+        except PeerLostError as error:
+            return str(error)
+        return "believed"
+
+    assert "no JSON" in _on_ranks(2, work)[0]
+
+
+@given(pieces=st.lists(st.binary(max_size=120), max_size=6))
+def test_whatever_a_stranger_sends_it_is_not_let_in(pieces: list[bytes]) -> None:
+    """It reads 76 bytes of it at most."""
+    greeting, read = Listener(new_secret(), 1), 0
+    with suppress(NotProvenError):
+        for piece in pieces:
+            data = piece[: greeting.wanted]
+            read += len(data)
+            greeting.feed(data)
+    assert greeting.identity is None
+    assert read <= 76
+
+
+@pytest.mark.parametrize("change", ["port", "identity", "secret"])
+def test_a_proof_is_for_one_port_one_rank_and_one_start(change: str) -> None:
+    """So a false rank 0 cannot pass a caller's proof on."""
+    secret = new_secret()
+    listener, caller = Listener(secret, 1000), Caller(secret, 1000, 3)
+    proof = caller.prove(listener.feed(caller.hello))
+    listener.feed(proof)
+    assert listener.identity == 3
+    other = {
+        "port": Caller(secret, 1001, 3), "identity": Caller(secret, 1000, 4), "secret": Caller(new_secret(), 1000, 3)
+    }[change]  # fmt: skip
+    listener = Listener(secret, 1000)
+    answer = listener.feed(caller.hello)
+    other.challenge = caller.challenge
+    with pytest.raises(NotProvenError):
+        other.prove(answer)
+
+
+@pytest.mark.parametrize("fault", ["another user's", "writable", "a link"])
+def test_a_folder_that_others_can_write_is_not_taken(fault: str, tmp_path: Path) -> None:
+    """The next one is, for a job on one host; or else the job is refused."""
+    folder = tmp_path / "unilaunch" / "rendezvous"
+    folder.mkdir(parents=True, mode=0o700)
+    if fault == "another user's":
+        os.chown(folder, 65534, 65534)
+    elif fault == "writable":
+        folder.chmod(0o777)
+    else:
+        folder.rename(tmp_path / "elsewhere")
+        folder.symlink_to(tmp_path / "elsewhere")
+    environ = {"XDG_CACHE_HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path / "run")}
+    assert find_folder(environ, one_host=True) == tmp_path / "run" / "unilaunch"
+    with pytest.raises(EnvironmentMismatchError, match="--insecure-rendezvous"):
+        find_folder(environ, one_host=False)
+
+
+@pytest.mark.parametrize("fault", ["another user's", "readable", "a link", "huge", "nonsense"])
+def test_a_file_that_others_could_have_made_is_not_believed(fault: str, cache: Path) -> None:
+    """It is as if there were none."""
+    found = _found(1, 2, uuid4().hex)
+    board = FileBoard(found, {"XDG_CACHE_HOME": str(cache.parents[1])})
+    file = cache / board.name
+    text = Meeting([("127.0.0.1", 1)], new_secret()).text
+    file.write_text({"huge": text + "," * 5000, "nonsense": "x"}.get(fault, text))
+    file.chmod(0o644 if fault == "readable" else 0o600)
+    if fault == "another user's":
+        os.chown(file, 65534, 65534)
+    elif fault == "a link":
+        file.rename(cache / "elsewhere")
+        file.symlink_to(cache / "elsewhere")
+    assert board.read() is None
+    file.unlink()
+    (cache / "elsewhere").unlink(missing_ok=True)
 
 
 def _hang_up(peers: TcpPeers) -> None:

@@ -1,0 +1,57 @@
+"""How the ranks of a start meet: which board there is, and when MPI is initialised."""
+
+from collections.abc import Mapping
+
+from unilaunch.backend import Peers
+from unilaunch.rank import mpi, tcp
+from unilaunch.rank.alone import Alone
+from unilaunch.rank.board import Board, PublicBoard
+from unilaunch.world import Found
+
+_HYDRA = {"MPICH", "Intel MPI"}
+
+
+def join(found: Found, environ: Mapping[str, str], patience: float, *, insecure: bool) -> Peers:
+    """Meet the other ranks, over sockets; through MPI only under a launcher whose store is not known here.
+
+    Args:
+        found: What the launcher says.
+        environ: The process's environment.
+        patience: Seconds to wait for the others, where they meet without MPI.
+        insecure: Where there is no secret to share, do without.
+
+    Raises:
+        UnilaunchError: They do not meet.
+    """
+    if found.size == 1:
+        return Alone()
+    board = _find_board(found, environ, insecure=insecure)
+    # A program that uses MPI itself finds it initialised then, but with every thread level.
+    return tcp.join(found, patience, board) if board else mpi.join(found, "multiple")
+
+
+def join_mpi(found: Found, peers: Peers) -> Peers:
+    """Return the ranks' table through MPI, where the launcher has wired MPI up: for a model's data path."""
+    if isinstance(peers, tcp.TcpPeers) and found.mpi:
+        peers.disconnect()
+        return mpi.join(found, board=peers.board)
+    return peers
+
+
+def _find_board(found: Found, environ: Mapping[str, str], *, insecure: bool) -> Board | None:
+    if not found.mpi and insecure:
+        return PublicBoard(found)
+    if not found.mpi:
+        from unilaunch.rank.secret_file import FileBoard
+
+        return FileBoard(found, environ)
+    if found.launcher.startswith("Open MPI") and (libmpi := mpi.find_libmpi(environ)):
+        from unilaunch.rank.pmix import PmixBoard, find_library
+
+        library = find_library(libmpi, found.launcher)
+        return PmixBoard(found, library, lasts=found.launcher == "Open MPI 4") if library else None
+    if found.launcher in _HYDRA and "PMI_FD" in environ:
+        from unilaunch.rank.pmi import PmiBoard
+
+        return PmiBoard(found, environ)
+    return None

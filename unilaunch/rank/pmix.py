@@ -1,0 +1,164 @@
+"""Open MPI's store as a board: PMIx, called through ctypes, without MPI_Init.
+
+So a program finds MPI as `mpirun python program.py` leaves it: not initialised, with every thread level to be had.
+
+A rank can be a PMIx client first and initialise MPI afterwards, but in one way only (measured). Open MPI 4.1.4 needs
+the client in the same process, where it stays; or else MPI_Init fails. Open MPI 5.0.11 needs it in another process,
+which ends first; or else MPI_Finalize aborts.
+
+API: the PMIx Standard 3.1, chapters 4 and 5.
+"""
+
+import ctypes
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from typing_extensions import override
+
+from unilaunch.errors import EnvironmentMismatchError
+from unilaunch.rank.board import Board, Meeting, open_meeting
+from unilaunch.rank.processes import die_with_parent
+from unilaunch.world import Found
+
+_LIBRARY = "libpmix.so.2"
+_KEY = b"unilaunch.meeting"
+_GLOBAL = 3  # PMIX_GLOBAL: for ranks of this host and of others
+_BOOL, _STRING = 1, 3
+
+
+class _Proc(ctypes.Structure):
+    _fields_ = [("namespace", ctypes.c_char * 256), ("rank", ctypes.c_uint32)]
+
+
+class _Value(ctypes.Structure):
+    _fields_ = [("kind", ctypes.c_uint16), ("data", ctypes.c_uint64 * 3)]
+
+
+class _Info(ctypes.Structure):
+    _fields_ = [("key", ctypes.c_char * 512), ("flags", ctypes.c_uint32), ("value", _Value)]
+
+
+class PmixBoard(Board):
+    """One start's PMIx namespace.
+
+    Args:
+        found: What the launcher says.
+        library: The libpmix that Open MPI itself uses.
+        lasts: This process is the client, until `finish`; or else a child is, for the moment that it takes.
+    """
+
+    def __init__(self, found: Found, library: ctypes.CDLL, *, lasts: bool) -> None:
+        self.found, self.library, self.lasts = found, library, lasts
+        self.meeting: Meeting | None = None
+
+    @override
+    def post(self) -> tuple[socket.socket, bytes]:
+        listener, meeting = open_meeting(self.found)
+        self._exchange(meeting.text)
+        return listener, meeting.secret
+
+    @override
+    def read(self) -> Meeting | None:
+        if self.meeting is None:
+            self.meeting = Meeting.read(self._exchange(""))
+        return self.meeting
+
+    @override
+    def close(self) -> None:
+        """Nothing: the namespace goes with the job."""
+
+    @override
+    def finish(self) -> None:
+        if self.lasts:  # or else mpirun takes the process's end for a crash
+            self.library.PMIx_Finalize(None, ctypes.c_size_t(0))
+
+    @property
+    @override
+    def advice(self) -> str:
+        return "at the addresses that mpirun's store gives: can the hosts of the job reach each other?"
+
+    def _exchange(self, text: str) -> str:
+        """Give *text* to the other ranks if this is rank 0, and return rank 0's. All ranks must call it, once.
+
+        Raises:
+            EnvironmentMismatchError: There is no PMIx server, or it counts other ranks than the launcher's variables.
+        """
+        try:
+            if self.lasts:
+                return _exchange(self.library, self.found.rank, text)
+            return _in_a_child(lambda: _exchange(self.library, self.found.rank, text, ends=True))
+        except ValueError as error:
+            raise EnvironmentMismatchError(
+                f"{self.found.launcher} says rank {self.found.rank} of {self.found.size}, and {error}: are the "
+                "variables left over from an earlier run (unset OMPI_COMM_WORLD_* and PMIX_*), or does the libpmix "
+                "that is found not belong to this mpirun?"
+            ) from None
+
+
+def _exchange(library: ctypes.CDLL, rank: int, text: str, *, ends: bool = False) -> str:
+    """Be a client; raise ValueError with what went wrong."""
+    process = _Proc()
+    _check(library.PMIx_Init(ctypes.byref(process), None, ctypes.c_size_t(0)), "PMIx_Init")
+    if process.rank != rank:
+        raise ValueError(f"PMIx says rank {process.rank}")
+    if rank == 0:
+        written = ctypes.create_string_buffer(text.encode())
+        value = _Value(_STRING)
+        value.data[0] = ctypes.addressof(written)
+        _check(library.PMIx_Put(ctypes.c_uint8(_GLOBAL), _KEY, ctypes.byref(value)), "PMIx_Put")
+        _check(library.PMIx_Commit(), "PMIx_Commit")
+    collect = _Info(b"pmix.collect", 0, _Value(_BOOL))
+    collect.value.data[0] = 1
+    _check(library.PMIx_Fence(None, ctypes.c_size_t(0), ctypes.byref(collect), ctypes.c_size_t(1)), "PMIx_Fence")
+    if rank != 0:
+        found = ctypes.POINTER(_Value)()
+        first = ctypes.byref(_Proc(process.namespace, 0))
+        _check(library.PMIx_Get(first, _KEY, None, ctypes.c_size_t(0), ctypes.byref(found)), "PMIx_Get")
+        text = (ctypes.cast(ctypes.c_void_p(found.contents.data[0]), ctypes.c_char_p).value or b"").decode()
+    if ends:
+        library.PMIx_Finalize(None, ctypes.c_size_t(0))
+    return text
+
+
+def _check(status: int, function: str) -> None:
+    if status != 0:
+        raise ValueError(f"{function} fails with {status}")
+
+
+def _in_a_child(work: Callable[[], str]) -> str:
+    """Return what *work* returns in a child process, which leaves nothing behind in this one; pass on a ValueError."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            die_with_parent()
+            os.write(writing, b"+" + work().encode())
+        except ValueError as error:
+            os.write(writing, b"-" + str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as answer:
+        said = answer.read().decode(errors="replace")
+    os.waitpid(child, 0)
+    if not said.startswith("+"):
+        raise ValueError(said[1:] or "PMIx ends the process that asks it")
+    return said[1:]
+
+
+def find_library(libmpi: Path, launcher: str) -> ctypes.CDLL | None:
+    """Return the libpmix that an Open MPI uses; None if that cannot be told, or if it has one of its own inside.
+
+    Args:
+        libmpi: The MPI library that belongs to the mpirun that started this process.
+        launcher: "Open MPI 4" or "Open MPI 5".
+    """
+    try:
+        if launcher == "Open MPI 4" and not any((libmpi.parent / "openmpi").rglob("mca_pmix_ext*.so")):
+            return None
+        ctypes.CDLL(str(libmpi))  # and with it the libpmix that it is linked to, under whichever path
+        return ctypes.CDLL(_LIBRARY)
+    except OSError:
+        return None

@@ -1,0 +1,152 @@
+"""A board for launchers without a store of their own: a file that only this user can write or read.
+
+It lies in the user's cache folder, which the hosts of a cluster usually share. Of a job on one host it may also lie in
+the user's runtime folder or in a folder of the user's among the temporary files. A folder is taken only if it belongs
+to this user and nobody else may write in it; the file is made with O_EXCL and mode 0600 and then gets its name, and a
+file that somebody else could have made or changed is not believed.
+"""
+
+import os
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+
+from typing_extensions import override
+
+from unilaunch.errors import EnvironmentMismatchError
+from unilaunch.rank.board import Board, Meeting, open_meeting
+from unilaunch.world import Found
+
+_LARGEST = 4096  # bytes of a file
+_OLD = 24 * 3600.0  # seconds after which a file is of a start that was killed
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class FileBoard(Board):
+    """One start's file.
+
+    Args:
+        found: What the launcher says: the file's name follows from the run's.
+        environ: The process's environment.
+
+    Raises:
+        EnvironmentMismatchError: There is no folder that only this user can write.
+    """
+
+    def __init__(self, found: Found, environ: Mapping[str, str]) -> None:
+        self.found = found
+        self.name = sha256(f"unilaunch {found.run_id}".encode()).hexdigest()[:32]
+        self.folder = find_folder(environ, one_host=found.local_size == found.size)
+        self.posted: int | None = None  # the inode of what this rank has posted
+
+    @override
+    def post(self) -> tuple[socket.socket, bytes]:
+        listener, meeting = open_meeting(self.found)
+        aside = f".{self.name}.{os.getpid()}.{os.urandom(4).hex()}"
+        with _opened(self.folder) as folder:
+            _remove_old(folder)
+            file = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600,
+                           dir_fd=folder)  # fmt: skip
+            with os.fdopen(file, "w", encoding="ascii") as opened:
+                opened.write(meeting.text)
+                self.posted = os.fstat(file).st_ino
+            os.replace(aside, self.name, src_dir_fd=folder, dst_dir_fd=folder)
+        return listener, meeting.secret
+
+    @override
+    def read(self) -> Meeting | None:
+        with suppress(OSError, ValueError), _opened(self.folder) as folder:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with os.fdopen(os.open(self.name, flags, dir_fd=folder), encoding="ascii") as file:
+                facts = os.fstat(file.fileno())
+                own = facts.st_uid == os.geteuid() and not facts.st_mode & 0o077
+                if own and stat.S_ISREG(facts.st_mode) and facts.st_size <= _LARGEST:
+                    return Meeting.read(file.read(_LARGEST))
+        return None
+
+    @override
+    def close(self) -> None:
+        if self.posted is None:
+            return
+        with suppress(OSError), _opened(self.folder) as folder:
+            if os.stat(self.name, dir_fd=folder, follow_symlinks=False).st_ino == self.posted:
+                os.unlink(self.name, dir_fd=folder)
+
+    @property
+    @override
+    def advice(self) -> str:
+        return (
+            f"through a file in {self.folder}: was rank 0 started, and do all hosts of the job share that folder? "
+            "XDG_CACHE_HOME names another one"
+        )
+
+
+def find_folder(environ: Mapping[str, str], *, one_host: bool) -> Path:
+    """Return the folder for such files, and make it if need be.
+
+    Args:
+        environ: The process's environment.
+        one_host: All ranks are on this host.
+
+    Raises:
+        EnvironmentMismatchError: There is none that only this user can write.
+    """
+    refused = []
+    for folder in _candidates(environ, one_host=one_host):
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+            with _opened(folder):
+                return folder
+        except OSError as error:
+            refused.append(f"{folder}: {error.strerror or error}")
+    raise EnvironmentMismatchError(
+        f"{'; '.join(refused) or 'there is no home folder'}: this launcher gives the ranks no secret that they share, "
+        "so they need a folder that only you can write: set XDG_CACHE_HOME to one that all hosts see; or, where every "
+        "user of the hosts and of their network is trusted, add --insecure-rendezvous"
+    )
+
+
+def _candidates(environ: Mapping[str, str], *, one_host: bool) -> Iterator[Path]:
+    if environ.get("XDG_CACHE_HOME"):
+        yield Path(environ["XDG_CACHE_HOME"], "unilaunch", "rendezvous")
+    else:
+        with suppress(RuntimeError):  # this user has no home
+            yield Path.home() / ".cache" / "unilaunch" / "rendezvous"
+    if one_host:
+        if environ.get("XDG_RUNTIME_DIR"):
+            yield Path(environ["XDG_RUNTIME_DIR"], "unilaunch")
+        yield Path(tempfile.gettempdir(), f"unilaunch-{os.geteuid()}")
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    """Open a folder; refuse one that is another user's, or that others may write in, or that is a link.
+
+    Raises:
+        OSError: It is refused, or cannot be opened.
+    """
+    descriptor = os.open(folder, _FOLDER_FLAGS)
+    try:
+        facts = os.fstat(descriptor)
+        if facts.st_uid != os.geteuid():
+            raise PermissionError(0, f"it belongs to another user (uid {facts.st_uid})")
+        if facts.st_mode & 0o022:
+            raise PermissionError(0, "others may write in it (chmod go-w)")
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _remove_old(folder: int) -> None:
+    """Remove what starts that were killed have left."""
+    for name in os.listdir(folder):
+        with suppress(OSError):
+            if time.time() - os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime > _OLD:
+                os.unlink(name, dir_fd=folder)
