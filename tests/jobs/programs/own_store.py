@@ -1,0 +1,40 @@
+"""A program that meets at an address of its own, through mpi4py, and then again in processes that it spawns."""
+
+import os
+import socket
+import sys
+
+import torch
+import torch.distributed as dist
+from torch.multiprocessing import spawn  # type: ignore[attr-defined]
+
+
+def meet(rank: int, size: int, port: int) -> int:
+    """Add up the ranks."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": str(size)}  # noqa: TID251
+    dist.init_process_group("gloo")
+    total = torch.tensor([rank + 1])
+    dist.all_reduce(total)
+    dist.destroy_process_group()
+    return int(total)
+
+
+def free_port() -> int:
+    """Return a port that is free at this moment."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+def child(rank: int, port: int) -> None:
+    """Be one of two spawned processes."""
+    assert meet(rank, 2, port) == 3
+
+
+if __name__ == "__main__":
+    from mpi4py import MPI  # the spawned processes import this file too, and MPI is not theirs
+
+    comm = MPI.COMM_WORLD
+    total = meet(comm.rank, comm.size, comm.bcast(free_port()))
+    if comm.rank == 0:
+        spawn(child, (free_port(),), nprocs=2)  # type: ignore[no-untyped-call]
+    sys.stdout.write(f"sum {total}, threads {MPI.Query_thread() == MPI.THREAD_MULTIPLE}\n")

@@ -1,0 +1,52 @@
+"""Programs that speak MPI themselves, or meet at an address of their own: all as under `mpirun python program.py`."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.mpirun import Finished, Launcher, finish
+
+PROGRAMS = Path(__file__).parent / "programs"
+MPI = Path(__file__).parents[2] / ".mpi"
+
+
+def _said(job: Finished, ranks: int) -> list[str]:
+    return [(job.output / f"rank.{rank}" / "stdout").read_text() for rank in range(ranks)]
+
+
+def test_mpi_is_the_programs_to_initialise_and_to_end(launcher: Launcher, tmp_path: Path) -> None:
+    """At every thread level; the job ends well, though MPI is over before the program is."""
+    job = launcher.unilaunch(3, ["run", str(PROGRAMS / "own_mpi.py")], tmp_path, deadline=60).check()
+    assert _said(job, 3) == ["sum 3\n"] * 3
+
+
+@pytest.mark.parametrize("name", ["mpich", "intel"])
+def test_the_same_under_hydra(name: str, tmp_path: Path) -> None:
+    """MPICH and Intel MPI."""
+    mpiexec = MPI / name / "bin" / "mpiexec"
+    if not mpiexec.exists():
+        pytest.skip(f"no {mpiexec}: see .ci/run")
+    program = [sys.executable, "-m", "unilaunch", "run", str(PROGRAMS / "own_mpi.py")]
+    job = finish([str(mpiexec), "-n", "3", *program], tmp_path, None, 60).check()
+    assert _said(job, 3) == ["sum 3\n"] * 3
+
+
+def test_the_same_under_launch(launcher: Launcher, tmp_path: Path) -> None:
+    """It is the same mpirun below."""
+    words = ["launch", "--mpirun", str(launcher.path), "--allow-run-as-root", "--oversubscribe", "-n", "3"]
+    line = [sys.executable, "-m", "unilaunch", *words, str(PROGRAMS / "own_mpi.py")]
+    assert _said(finish(line, tmp_path, None, 60).check(), 3) == ["sum 3\n"] * 3
+
+
+def test_a_program_meets_where_it_likes(launcher: Launcher, tmp_path: Path) -> None:
+    """Rank 0 picks a port and broadcasts it, as without a launcher; its spawned processes meet at another one."""
+    job = launcher.unilaunch(2, ["run", str(PROGRAMS / "own_store.py")], tmp_path, deadline=100).check()
+    assert _said(job, 2) == ["sum 3, threads True\n"] * 2
+
+
+def test_a_rank_may_leave_in_its_own_way(openmpi5: Launcher, tmp_path: Path) -> None:
+    """A program without MPI that leaves one rank by os._exit(0) has done nothing wrong."""
+    (tmp_path / "leave.py").write_text("import os\nif os.environ['RANK'] == '1': os._exit(0)\nprint('done')\n")
+    job = openmpi5.unilaunch(3, ["run", "leave.py"], tmp_path, deadline=60).check()
+    assert _said(job, 3) == ["done\n", "", "done\n"]

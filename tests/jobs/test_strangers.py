@@ -1,0 +1,73 @@
+"""Another, unprivileged user of this machine attacks a job of ours whose public names and numbers he knows."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from jobs.mpirun import finish
+from jobs.slurm import lacking, slurm_cluster
+
+STRANGER = Path(__file__).parent / "programs" / "stranger.py"
+NOBODY = 65534
+PORT = 29531
+RUN = ["-m", "unilaunch", "run", "--epochs", "5", "--data-dir", "data"]
+
+
+@contextmanager
+def _attacked(seconds: float, folder: Path, *runs: str) -> Iterator[dict[str, int]]:
+    """Have a stranger attack while the block runs; at its end say what he has achieved."""
+    if os.geteuid():
+        pytest.skip("no other user can be had: this machine lacks root")
+    copy = Path(shutil.copy(STRANGER, "/tmp/stranger.py"))  # noqa: S108  (he cannot read our folders)
+    copy.chmod(0o644)
+    python = shutil.which("python3", path="/usr/bin:/bin") or sys.executable
+    achieved: dict[str, int] = {}
+    with subprocess.Popen(
+        [python, str(copy), str(seconds), str(folder), *runs], user=NOBODY, group=NOBODY, extra_groups=[], cwd="/",
+        env={}, stdout=subprocess.PIPE, text=True,
+    ) as stranger:  # fmt: skip
+        assert stranger.stdout
+        assert stranger.stdout.readline() == "ready\n"
+        yield achieved
+        achieved |= json.loads(stranger.stdout.readline())
+    copy.unlink()
+
+
+def _is_unharmed(achieved: Mapping[str, int]) -> None:
+    assert achieved["called"], "the stranger found no socket of the job: this test has shown nothing"
+    assert achieved["believed"] == achieved["let in"] == achieved["read"] == 0
+
+
+def test_a_stranger_under_torchrun_with_a_static_rendezvous(tmp_path: Path) -> None:
+    """He is not rank 0, not rank 1, reads nothing, and neither he nor his silent connections stop the job."""
+    line = [str(Path(sys.executable).parent / "torchrun"), "--nnodes", "1", "--nproc-per-node", "2", "--rdzv-backend",
+            "static", "--master-port", str(PORT)]  # fmt: skip
+    cache = tmp_path / "cache"
+    with _attacked(12, cache, f"torchrun-none-{PORT}-0") as achieved:
+        job = finish([*line, *RUN], tmp_path, {"XDG_CACHE_HOME": str(cache)}, 60)
+        assert job.check().result["world_size"] == 2
+    _is_unharmed(achieved)
+    assert [path.name for path in sorted((tmp_path / "log_output").glob("rank.*"))] == ["rank.0", "rank.1"]
+
+
+def test_a_stranger_under_srun(tmp_path: Path) -> None:
+    """The numbers of jobs and steps are public too."""
+    if missing := lacking():
+        pytest.skip(f"no Slurm can be started here: this machine lacks {missing}")
+    (tmp_path / "slurm").mkdir()
+    cache = tmp_path / "cache"
+    with (
+        slurm_cluster(tmp_path / "slurm") as slurm,
+        _attacked(12, cache, *(f"slurm-{job}.0" for job in range(1, 9))) as achieved,
+    ):
+        environ = {**slurm, "XDG_CACHE_HOME": str(cache)}
+        job = finish(["srun", "-N", "2", "-n", "2", sys.executable, *RUN], tmp_path, environ, 60)
+        assert job.check().result["launcher"] == "Slurm"
+    _is_unharmed(achieved)
