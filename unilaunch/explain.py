@@ -62,8 +62,9 @@ def _used(found: Found) -> Iterator[str]:
     if not found.evidence:
         yield "  used     nothing: no launcher's variables are set"
     elif found.size != 1:
-        yield f"  ranks    agree through {'MPI' if found.mpi else 'rank 0 at ' + ' or '.join(found.heads)}; local and"
-        yield "           node ranks are counted from the hosts that they name"
+        where = "the launcher's own store" if found.mpi else "a file that only you can read, in your cache folder"
+        yield f"  ranks    find each other through {where}; local and node ranks"
+        yield "           are counted from the hosts that they name"
 
 
 def _ignored(sightings: list[Sighting]) -> Iterator[str]:

@@ -16,7 +16,10 @@ from typing_extensions import override
 from unilaunch.errors import SpecError
 from unilaunch.rank.collector import uncollected
 from unilaunch.target import Target
+from unilaunch.watch.line import LARGEST
 
+#: Bytes of a function's value as JSON: with the words around it, it is one message.
+_LARGEST_VALUE = LARGEST - 4096
 Hook = Callable[[ModuleType], None]
 
 
@@ -72,11 +75,15 @@ def _call(name: str, args: Sequence[str]) -> JsonValue:
     positional, named = read_arguments(args)
     value = function(*positional, **named)
     try:
-        json.dumps(value)
+        size = len(json.dumps(value))
     except (TypeError, ValueError) as error:
         raise SpecError(
             f"{name} returned what is no JSON ({error}): numbers, text, lists and dicts come back"
         ) from None
+    if size > _LARGEST_VALUE:
+        raise SpecError(
+            f"{name} returned {size / 1e6:.0f} MB: at most {_LARGEST_VALUE / 1e6:.0f} MB come back; write a file"
+        )
     return value  # type: ignore[no-any-return]
 
 

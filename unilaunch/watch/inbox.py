@@ -12,12 +12,10 @@ from typing import Any, Self
 
 from unilaunch import sockets
 from unilaunch.handshake import new_secret
-from unilaunch.watch.line import notice_silence
+from unilaunch.watch.line import LARGEST, notice_silence
 
 #: Why a rank fell silent, if it was not alone.
 HOST_LOST = "its host does not answer"
-#: Bytes of one message.
-LARGEST = 1 << 26
 
 
 class Inbox:

@@ -11,6 +11,8 @@ from unilaunch.sockets import Calls
 
 #: "ADDRESS,ADDRESS PORT SECRET"; set by `launch`, in each rank's environment.
 VARIABLE = "_UNILAUNCH_REPORT_TO"
+#: Bytes of one message.
+LARGEST = 1 << 26
 
 
 def notice_silence(connection: socket.socket) -> None:

@@ -8,8 +8,10 @@ from types import ModuleType
 
 import pytest
 
+from unilaunch.errors import SpecError
 from unilaunch.rank.collector import uncollected
-from unilaunch.rank.program import AroundImport
+from unilaunch.rank.program import AroundImport, run_program
+from unilaunch.target import Target
 
 
 @pytest.fixture(autouse=True)
@@ -59,3 +61,12 @@ def test_a_program_that_has_no_use_for_the_collector_keeps_it_off() -> None:
     finally:
         gc.enable()
         gc.unfreeze()
+
+
+def test_a_value_that_is_too_large_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would not come back; before, the job ended 75 s later with 137."""
+    (tmp_path / "a_large_value.py").write_text("def make(): return 'x' * 70_000_000\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    with pytest.raises(SpecError, match=r"returned 70 MB: at most 67 MB come back"):
+        run_program(Target("function", "a_large_value:make"), [])
