@@ -167,8 +167,8 @@ def test_no_byte_can_change_unnoticed(fragile: Path, data: st.DataObject) -> Non
     cut = data.draw(st.booleans())
     path.write_bytes(raw[:at] if cut else raw[:at] + bytes([raw[at] ^ data.draw(st.integers(1, 255))]) + raw[at + 1 :])
     try:
-        if cut and raw[at:].isspace():
-            return  # the manifest without its last line end says the same
+        if path.name == "manifest.json" and path.read_bytes().split() == raw.split():
+            return  # another white space between its values, or none at its end: it says the same
         with pytest.raises(InputError) as refusal:
             load_part(fragile, 0, 2, "print")
         assert "\n" not in str(refusal.value)
