@@ -1,11 +1,21 @@
 """What the user can choose about the GCN and its data."""
 
+import re
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from unilaunch.spec import Spec
+
+#: P has at most eight zeros behind the point: 1 - P must be less than 1 in float64.
+_HALO = re.compile(r"exact|stale|int8|sample:(0?\.0{0,8}[1-9]\d*|1(\.0*)?)")
+
+
+def _check_halo(halo: str) -> str:
+    if not _HALO.fullmatch(halo):
+        raise ValueError("exact, stale, int8, or sample:P with P from 1e-9 to 1 (sample:0.1)")
+    return halo
 
 
 class DataSpec(Spec):
@@ -54,9 +64,8 @@ class TrainingSpec(DataSpec):
     dropout: float = Field(default=0.5, ge=0, lt=1, description="dropout of the input and of the hidden layers")
     lr: float = Field(default=0.01, gt=0, description="Adam's step size")
     weight_decay: float = Field(default=5e-4, ge=0, description="L2 factor of the first layer's weights")
-    halo: str = Field(
+    halo: Annotated[str, AfterValidator(_check_halo)] = Field(
         default="exact",
-        pattern=r"^(exact|stale|int8|sample:(0?\.\d+|1(\.0*)?))$",
         description="exact; or, not exact: sample:P of the halo rows, stale rows of the last epoch, or rows in int8",
     )
     precision: Literal["float32", "float64", "bfloat16"] = Field(
@@ -82,6 +91,6 @@ class GcnSpec(TrainingSpec):
     checkpoint_dir: Path | None = Field(
         default=None, description="folder of checkpoints; default: checkpoints/ in the output folder"
     )
-    keep_checkpoints: int = Field(default=3, ge=1, description="number of checkpoints that are kept, the newest")
+    keep_checkpoints: int = Field(default=3, ge=1, description="number of this run's checkpoints that are kept")
     resume: bool = Field(default=False, description="go on from the newest checkpoint; from the start if there is none")
     trace: bool = Field(default=False, description="write each rank's trace.json, for Perfetto or chrome://tracing")

@@ -9,12 +9,15 @@ from numpy.typing import NDArray
 from graphs_by_hand import dense_a_hat, make_graph
 from threaded_ranks import on_every_rank
 from unilaunch.backend import Collectives
+from unilaunch.errors import SpecError
+from unilaunch.spec import validate
 from unilaunch_gcn.aggregation import Aggregation
 from unilaunch_gcn.graph import Graph
 from unilaunch_gcn.loading import make_halo
 from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.partition import Part, order_nodes, split_parts
 from unilaunch_gcn.setting import Setting
+from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.wire import BFloat16, Int8, to_bfloat16
 
 NODES, WIDTH = 60, 5
@@ -149,3 +152,18 @@ def test_wires_keep_what_they_promise() -> None:
     assert (np.abs(_travel(wire, rows) - rows) <= step[:, None] * 1.001).all()
     for constant in (np.full((3, 4), 2.5, np.float32), np.empty((0, 4), np.float32), np.empty((3, 0), np.float32)):
         np.testing.assert_array_equal(_travel(wire, constant), constant)
+
+
+@pytest.mark.parametrize("share", ["0", "0.0", ".0", "0.0000000001", "1.1", "-0.5", "", "0.1\n"])
+def test_a_sample_of_nothing_is_refused(share: str) -> None:
+    """By the spec, in one line that says which shares there are."""
+    with pytest.raises(SpecError, match=r"--halo: must be .* sample:P with P from 1e-9 to 1") as refusal:
+        validate(GcnSpec, {"halo": f"sample:{share}"}, {})
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("share", ["0.000000001", ".5", "0.10", "1", "1.0"])
+def test_a_sample_of_something_can_be_drawn(share: str) -> None:
+    """Down to the least share that the spec allows: the products are finite."""
+    assert validate(GcnSpec, {"halo": f"sample:{share}"}, {}).halo == f"sample:{share}"
+    assert np.isfinite(_products(f"sample:{share}", [0], _draw(1))).all()
