@@ -36,16 +36,23 @@ class Scales:
 def node_scales(conv: str, strengths: NDArray[np.float64], loops: NDArray[np.float32]) -> Scales:
     """Return the factors of nodes.
 
+    A node without any edge and without a loop has the factor 0, as in PyG's GDC: its row and column of A_hat are 0. A
+    diffusion with a high threshold leaves such nodes.
+
     Args:
         conv: "gcn" or "sage".
         strengths: Sum of the weights of each node's edges in the whole graph, without that to itself. (n,)
         loops: Weight of the edge to itself. (n,)
     """
     if conv == "sage":
-        left = np.divide(1.0, strengths, out=np.zeros(len(strengths)), where=strengths > 0)
+        left = _inverse(strengths)
         return Scales(left, np.ones(len(left)), np.zeros(len(left)))
-    scale = 1.0 / np.sqrt(strengths + loops)
+    scale = _inverse(np.sqrt(strengths + loops))
     return Scales(scale, scale, loops.astype(np.float64))
+
+
+def _inverse(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.divide(1.0, sums, out=np.zeros(len(sums)), where=sums > 0)
 
 
 def edge_weights(weights: NDArray[np.float32], indices: Indices, dtype: FloatType) -> Floats:

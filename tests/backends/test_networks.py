@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import mindspore as ms
 import numpy as np
@@ -19,10 +19,12 @@ from unilaunch.backend import Collectives, Exchange
 from unilaunch.rank.alone import Alone
 from unilaunch_gcn.aggregation import Aggregation
 from unilaunch_gcn.device import HaloEdges
+from unilaunch_gcn.diffusion import Diffusion, diffuse
 from unilaunch_gcn.graph import Graph
 from unilaunch_gcn.halo import HaloExchange
 from unilaunch_gcn.inputs import Inputs
 from unilaunch_gcn.layers import plan_layers
+from unilaunch_gcn.loading import host_problem
 from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.mindspore_network import MindSporeDeviceNetwork, MindSporeNetwork, aggregation_of
 from unilaunch_gcn.network import Network, Problem, by_layer
@@ -237,3 +239,33 @@ def test_mindspores_device_aggregation_divides_columns(num_parts: int) -> None:
         operator = aggregation_of(Setting([], 0.0, 0, F64, "sage"), part, switched, Meter())
         product = operator.matmat(ms.Tensor(rows[part.owned])).asnumpy()
         np.testing.assert_allclose(product, (near @ rows / degrees)[part.owned], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("divided", ["nodes", "columns"])
+@pytest.mark.parametrize("conv", ["gcn", "sage"])
+def test_a_node_that_keeps_no_edge_is_a_row_of_zeros(conv: Literal["gcn", "sage"], divided: str) -> None:
+    """As in PyG's GDC: of some nodes a diffusion keeps neither an edge nor a loop, and every network is finite."""
+    ends = np.random.default_rng(3).integers(0, 40, (60, 2))
+    graph = diffuse(make_graph(40, [(int(a), int(b)) for a, b in ends]), Diffusion(0.3, 40, 0.45))
+    assert graph.loops is not None
+    is_lost = graph.strengths + graph.loops == 0
+    assert 0 < is_lost.sum() < 40
+    if divided == "columns":
+        adjacency, slices = slice_nodes(graph, 1)
+        part = replace(next(slices), adjacency=adjacency)
+    else:
+        part = next(split_parts(graph, order_nodes(graph, np.zeros(40, np.int64), 1)))
+    spec = GcnSpec(layers=1, dropout=0, conv=conv)
+    setting = Setting(plan_layers(spec, 3, 2), 0, 2, F64, conv)
+    problem = host_problem(Alone(), 1, setting, part, Meter())
+    device = TorchDeviceNetwork(setting, part, Alone(), Meter(), "cpu")
+    others = [MindSporeNetwork(problem), MindSporeDeviceNetwork(setting, part, Alone(), Meter())]
+    matrix = graph.adjacency().toarray().astype(np.float64)
+    sums = matrix.sum(axis=1) if conv == "sage" else matrix.sum(axis=1) + graph.loops
+    inverse = np.array([1 / one if one else 0.0 for one in sums])[:, None]
+    a_hat = inverse * matrix if conv == "sage" else inverse**0.5 * (matrix + np.diag(graph.loops)) * inverse.T**0.5
+    for network in (TorchNetwork(problem), device, *others):
+        weight, *own = network.weights()
+        expected = a_hat @ graph.features @ weight + (graph.features @ own[0] if own else 0)
+        np.testing.assert_allclose(network.logits(), expected[part.owned], rtol=0, atol=1e-6)
+        assert np.isfinite(np.asarray(network.local(network.gradient(0)))).all()

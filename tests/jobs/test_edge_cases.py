@@ -89,3 +89,18 @@ def test_unlike_graphs_train_exactly(openmpi5: Launcher, backend: str, case: str
     widths = [6, 4, graph.num_classes]
     expected = train_reference(graph, widths, epochs=12, dropout=0.5, seed=0)
     np.testing.assert_allclose(job.result["loss"], expected.losses, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("options", [[], ["--parallel", "tensor"]], ids=" ".join)
+def test_a_diffusion_that_keeps_nothing_trains(
+    openmpi5: Launcher, backend: str, options: list[str], tmp_path: Path
+) -> None:
+    """No entry of a star's diffusion reaches the threshold, not even a node's own: the rows of A_hat are 0."""
+    star = np.array([np.zeros(39, int), np.arange(1, 40)])
+    arrays = {"edge_index": star, "y": np.arange(40) % 2, **_masks(40, list(range(20)))}
+    np.savez(tmp_path / "graph.npz", x=_features(40), **arrays)
+    arguments = ["run", "--dataset", "graph.npz", "--data-dir", "data", "--epochs", "5", "--backend", backend]
+    job = openmpi5.unilaunch(2, [*arguments, "--use-gdc", "--gdc-threshold", "0.5", *options], tmp_path).check()
+    assert "diffused: 0 edges" in job.console
+    assert np.isfinite(job.result["loss"]).all()
+    assert job.result["bytes_per_epoch"] == 0 or "tensor" in options
