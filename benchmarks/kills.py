@@ -33,28 +33,29 @@ def main() -> int:
     loaded, half, epoch = 0, 0, 0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _save(folder, 1)
+        _save(checkpoint.Writer(folder, LAYERS, 2), 1)
         for _ in range(options.kills):
-            writer = os.fork()
-            if writer == 0:
+            child = os.fork()
+            if child == 0:
+                writer = checkpoint.Writer(folder, LAYERS, 2)
                 for number in range(epoch + 1, 10**6):
-                    _save(folder, number)
+                    _save(writer, number)
             time.sleep(draw.uniform(0.002, 0.05))
-            os.kill(writer, signal.SIGKILL)
-            os.waitpid(writer, 0)
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
             half += bool(list(folder.glob(".epoch-*")))
             state, damaged = checkpoint.newest(folder, LAYERS)
             loaded += state is not None and not damaged and state.epoch >= epoch
             epoch = state.epoch if state else 0
-            for left in folder.glob(".epoch-*"):
+            for left in [*folder.glob(".epoch-*"), *sorted(folder.glob("epoch-*"))[:-2]]:
                 left.unlink()
     print(f"{options.kills} kills, {half} of them in the middle of a file, {epoch} checkpoints written")
     return 0 if verdict("kills that left no checkpoint", options.kills - loaded, 0) else 1
 
 
-def _save(folder: Path, epoch: int) -> None:
+def _save(writer: checkpoint.Writer, epoch: int) -> None:
     numbers = np.full((3, WEIGHTS), epoch, np.float32)
-    checkpoint.save(folder, checkpoint.State(numbers, epoch, [0.0] * 100, [], {}), LAYERS, 2)
+    writer.save(checkpoint.State(numbers, epoch, [0.0] * 100, [], {}))
 
 
 if __name__ == "__main__":

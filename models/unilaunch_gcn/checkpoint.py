@@ -4,19 +4,21 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unilaunch.errors import OutputError, SpecError
+from unilaunch.errors import InputError, OutputError, SpecError
 from unilaunch_gcn.arrays import Floats
 from unilaunch_gcn.layers import Layer, Parameter
 from unilaunch_gcn.spec import GcnSpec
 
-FORMAT = 2
+FORMAT = 3
 #: The options that decide the curve; the seed is another one.
 _DECIDING = (
     "dataset", "split_seed", "use_gdc", "gdc_alpha", "gdc_top_k", "gdc_threshold",
@@ -25,7 +27,11 @@ _DECIDING = (
 )  # fmt: skip
 #: What a parameter's name is followed by in the three rows of numbers.
 _ROWS = ("", ".first_moment", ".second_moment")
-_NAME = "epoch-{:06d}.safetensors"
+_NAME, _NAMES = "epoch-{:06d}.safetensors", "epoch-*.safetensors"
+#: The name under which the content of the data set stands among what decides the curve.
+_CONTENT = "data_sha256"
+#: The keys of the file's metadata: the history as JSON, and the SHA-256 of that text and of all tensors.
+_HISTORY, _CHECKSUM = "unilaunch", "sha256"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,56 +49,84 @@ class State:
     numbers: Floats
     epoch: int
     losses: Sequence[float]
-    evaluations: Sequence[Mapping[str, float]]
+    evaluations: Sequence[Mapping[str, float | None]]
     decided: Mapping[str, Any] = field(default_factory=dict)
 
 
-def decides(options: GcnSpec, seed: int) -> dict[str, Any]:
-    """Return what decides the curve: a checkpoint is of one training only."""
-    told = options.model_dump(mode="json")
-    return {"seed": seed, **{name: told[name] for name in _DECIDING}}
+def decides(options: GcnSpec, seed: int, data_sha256: str) -> dict[str, Any]:
+    """Return what decides the curve: a checkpoint is of one training only.
 
-
-def save(folder: Path, state: State, layers: Sequence[Layer], keep: int) -> Path:
-    """Write a checkpoint, whole or not at all, remove all but the *keep* newest, and return its file.
-
-    Raises:
-        OutputError: It cannot be written; those that are there are left as they are.
+    Args:
+        options: What the user chose.
+        seed: Seed of everything that is drawn.
+        data_sha256: Names the content of the data set.
     """
-    from safetensors.numpy import save as to_bytes
+    told = options.model_dump(mode="json")
+    return {"seed": seed, **{name: told[name] for name in _DECIDING}, _CONTENT: data_sha256}
+
+
+class Writer:
+    """Writes the checkpoints of one run. It removes only files that it has written itself.
+
+    Args:
+        folder: Where the checkpoints are written. It is made if it is not there.
+        layers: The layers of the network.
+        keep: How many of this run's checkpoints are kept: the newest.
+    """
+
+    def __init__(self, folder: Path, layers: Sequence[Layer], keep: int) -> None:
+        self.folder, self.layers, self.keep = folder, layers, keep
+        self.written: list[Path] = []
+
+    def save(self, state: State) -> Path:
+        """Write a checkpoint, whole or not at all, remove this run's oldest ones, and return the file.
+
+        Raises:
+            OutputError: It cannot be written; those that are there are left as they are.
+        """
+        path = self.folder / _NAME.format(state.epoch)
+        aside = self.folder / f".{path.name}.{os.getpid()}"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with aside.open("wb") as file:
+                file.write(_to_bytes(state, self.layers))
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(path)
+            _sync(self.folder)
+            self.written.append(path)
+            while len(self.written) > self.keep:
+                self.written.pop(0).unlink(missing_ok=True)
+        except OSError as error:
+            with suppress(OSError):
+                aside.unlink()
+            raise OutputError(f"checkpoint {path}: cannot be written: {error.strerror}") from None
+        return path
+
+
+def _to_bytes(state: State, layers: Sequence[Layer]) -> bytes:
+    from safetensors.numpy import save
 
     tensors = _split(state.numbers, layers)
     history = {"epoch": state.epoch, "losses": list(state.losses), "evaluations": list(state.evaluations)}
-    told = {"format": FORMAT, "sha256": _checksum(tensors), **history, "decided": dict(state.decided)}
-    path = folder / _NAME.format(state.epoch)
-    aside = folder / f".{path.name}.{os.getpid()}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with aside.open("wb") as file:
-            file.write(to_bytes(tensors, {"unilaunch": json.dumps(told)}))
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-        _sync(folder)
-        for old in _files(folder)[keep:]:
-            old.unlink()
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise OutputError(f"checkpoint {path}: cannot be written: {error.strerror}") from None
-    return path
+    text = json.dumps({"format": FORMAT, **history, "decided": dict(state.decided)}, allow_nan=False)
+    return save(tensors, {_HISTORY: text, _CHECKSUM: _checksum(text, tensors)})
 
 
 def newest(folder: Path, layers: Sequence[Layer]) -> tuple[State | None, list[str]]:
-    """Return the newest state that is whole, None if there is none, and a line on each newer one that is not.
+    """Return the newest state that is whole, None if there is none, and a line on each newer one that is damaged.
 
     Raises:
         SpecError: It is of a network of other widths.
+        InputError: It cannot be read now, or another version of unilaunch wrote it: nothing is known of its content.
     """
     damaged: list[str] = []
     for path in _files(folder):
         try:
             return _load(path, layers), damaged
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except OSError as error:
+            _refuse_unreadable(path, error)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             damaged.append(f"checkpoint {path} is damaged, an older one is taken: {' '.join(str(error).split())}")
     return None, damaged
 
@@ -101,24 +135,55 @@ def check(state: State, decided: Mapping[str, Any], folder: Path) -> None:
     """Refuse to go on with another training.
 
     Raises:
-        SpecError: An option that decides the curve is not what it was.
+        SpecError: An option that decides the curve is not what it was, or the data set has another content.
     """
     for name, value in decided.items():
-        if state.decided.get(name) != value:
+        before = state.decided.get(name)
+        if before == value:
+            continue
+        if name == _CONTENT:
             raise SpecError(
-                f"--resume: the checkpoints in {folder} are of a training with {name}={state.decided.get(name)!r}, "
-                f"not {value!r}: take the same options, or another --checkpoint-dir"
+                f"--resume: the data set {decided.get('dataset')} has another content than when the checkpoints in "
+                f"{folder} were written: restore the data set, or start anew with another --checkpoint-dir"
             )
+        raise SpecError(
+            f"--resume: the checkpoints in {folder} are of a training with {name}={before!r}, "
+            f"not {value!r}: take the same options, or another --checkpoint-dir"
+        )
 
 
 def exist(folder: Path) -> bool:
-    """Return whether *folder* holds checkpoints."""
+    """Return whether *folder* holds checkpoints.
+
+    Raises:
+        InputError: The folder cannot be read.
+    """
     return bool(_files(folder))
 
 
 def _files(folder: Path) -> list[Path]:
     """Return the checkpoints, newest first; what is being written has another name."""
-    return sorted(folder.glob("epoch-*.safetensors"), reverse=True)
+    try:
+        names = os.listdir(folder)  # noqa: PTH208  (Path.glob finds nothing in a folder that it cannot read)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        _refuse_unreadable(folder, error)
+    found = [folder / name for name in names if fnmatch(name, _NAMES)]
+    return sorted(found, key=lambda path: (len(path.name), path.name), reverse=True)
+
+
+def _refuse_unreadable(path: Path, error: OSError) -> NoReturn:
+    """Stop: what cannot be read now may be whole, and going on without it would train the same epochs again.
+
+    Raises:
+        InputError: Always.
+    """
+    what = "checkpoint" if fnmatch(path.name, _NAMES) else "checkpoints in"
+    raise InputError(
+        f"{what} {path} cannot be read: {error.strerror or error}: nothing was trained and nothing was removed; make "
+        "it readable (owner, mode, mount) and start again, or move it away"
+    ) from None
 
 
 def _split(numbers: Floats, layers: Sequence[Layer]) -> dict[str, NDArray[Any]]:
@@ -140,17 +205,22 @@ def _named(layers: Sequence[Layer]) -> list[tuple[str, Parameter]]:
 
 
 def _load(path: Path, layers: Sequence[Layer]) -> State:
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
 
+    content = path.read_bytes()  # not mapped: where a disk fails, reading is an OSError and a mapping is SIGBUS
     try:
-        with safe_open(path, framework="np") as file:
-            told = json.loads((file.metadata() or {})["unilaunch"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is no mapping)
+        tensors = load(content)
     except SafetensorError as error:
         raise ValueError(str(error)) from None
+    metadata = _metadata(content)
+    told = json.loads(metadata[_HISTORY])
     if told["format"] != FORMAT:
-        raise ValueError(f"its format is {told['format']}, expected {FORMAT}")
-    if _checksum(tensors) != told["sha256"]:
+        raise InputError(
+            f"--resume: the checkpoint {path} has format {told['format']!r}, of another version of unilaunch; this "
+            f"version reads format {FORMAT}: go on with that version, or start anew with another --checkpoint-dir"
+        )
+    if _checksum(metadata[_HISTORY], tensors) != metadata[_CHECKSUM]:
         raise ValueError("its content is not what was written")
     shapes = {name: array.shape for name, array in tensors.items() if not name.endswith("_moment")}
     expected = {name: parameter.shape for name, parameter in _named(layers)}
@@ -166,11 +236,20 @@ def _told(shapes: Mapping[str, tuple[int, ...]]) -> str:
     return ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in sorted(shapes.items()))
 
 
-def _checksum(tensors: Mapping[str, NDArray[Any]]) -> str:
-    digest = hashlib.sha256()
+def _metadata(content: bytes) -> dict[str, str]:
+    """Return the metadata of a safetensors file: eight bytes of the header's length, then the header as JSON."""
+    length = int.from_bytes(content[:8], "little")
+    metadata: dict[str, str] = json.loads(content[8 : 8 + length])["__metadata__"]
+    return metadata
+
+
+def _checksum(history: str, tensors: Mapping[str, NDArray[Any]]) -> str:
+    """Return the SHA-256 of all that a checkpoint says: its history, and each tensor's name, type, shape, numbers."""
+    digest = hashlib.sha256(history.encode())
     for name in sorted(tensors):
-        digest.update(name.encode())
-        digest.update(np.ascontiguousarray(tensors[name]).tobytes())
+        array = tensors[name]
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
 
 

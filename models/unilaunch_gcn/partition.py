@@ -65,6 +65,7 @@ class Part:
         labels: Classes of the owned nodes, -1 where unknown. (num_owned,) int64
         split: NONE, TRAIN, VAL or TEST of the owned nodes. (num_owned,) uint8
         adjacency: The whole graph, where ranks divide columns; then there is no halo, and no edge here.
+        data_sha256: Names the content of the data set, however it is divided; "" where nobody asks for it.
     """
 
     index: int
@@ -88,6 +89,7 @@ class Part:
     labels: NDArray[np.int64]
     split: NDArray[np.uint8]
     adjacency: Adjacency | None = None
+    data_sha256: str = ""
 
     @property
     def num_parts(self) -> int:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 from zlib import crc32
@@ -29,10 +29,12 @@ class Partition:
     Attributes:
         folder: Where it is.
         fingerprint: What it is made from.
+        data_sha256: The content of the data set alone, which is the same for any number of parts.
     """
 
     folder: Path
     fingerprint: str
+    data_sha256: str
 
 
 def prepare(options: DataSpec, num_parts: int, log: Log) -> Partition:
@@ -48,13 +50,13 @@ def prepare(options: DataSpec, num_parts: int, log: Log) -> Partition:
     folder = root / f"{Path(dataset.name).stem}-{num_parts}-{print_[:12]}"
     if part_dir(folder, num_parts - 1).exists():
         log.say(f"partition: {folder}")
-        return Partition(folder, print_)
+        return Partition(folder, print_, dataset.sha256)
     begin = time.perf_counter()
     graph = read_graph(options, log)
     divided = _divide(graph, num_parts, options, log)
     write_parts(folder, dataset.name, print_, divided.parts, divided.adjacency)
     log.say(f"partition: {num_parts} parts, {divided.said}, {time.perf_counter() - begin:.1f} s: {folder}")
-    return Partition(folder, print_)
+    return Partition(folder, print_, dataset.sha256)
 
 
 def read_graph(options: DataSpec, log: Log) -> Graph:
@@ -123,13 +125,13 @@ def prepare_part(options: DataSpec, session: Session) -> Part:
     with session.together("partition"):
         if world.rank == 0:
             partition = prepare(options, world.size, session.log)
-            place = [str(partition.folder.absolute()), partition.fingerprint]
-    folder, print_ = cast("tuple[str, str]", session.peers.share(place)[0])
+            place = [str(partition.folder.absolute()), partition.fingerprint, partition.data_sha256]
+    folder, print_, data_sha256 = cast("tuple[str, str, str]", session.peers.share(place)[0])
     folder = _seen_here(folder, print_, options, session)
     with session.together("load part"):
         part = load_part(Path(folder), world.rank, world.size, print_, checks_shared=world.local_rank == 0)
     _check_fit(part, session)
-    return part
+    return replace(part, data_sha256=data_sha256)
 
 
 def _seen_here(folder: str, print_: str, options: DataSpec, session: Session) -> str:

@@ -45,8 +45,10 @@ class Training:
         layers: The network's layers.
         setup_bytes: Halo bytes that arrived before the first epoch.
         series: Each epoch's figures, on disk.
+        checkpoints: Where this run's checkpoints are written.
         losses: Of all epochs, also of those before a checkpoint.
         evaluations: The same.
+        saved: Number of epochs in the newest checkpoint; 0 without one.
     """
 
     options: GcnSpec
@@ -59,8 +61,10 @@ class Training:
     layers: Sequence[Layer]
     setup_bytes: int
     series: Series
+    checkpoints: checkpoint.Writer
     losses: list[float] = field(default_factory=list)
     evaluations: list[dict[str, float]] = field(default_factory=list)
+    saved: int = 0
     epoch_seconds: list[float] = field(default_factory=list)
     communication: list[float] = field(default_factory=list)
     bytes_per_epoch: int = 0
@@ -89,6 +93,9 @@ class Training:
             layers,
             meter.read()[1],
             Series(session.output.rank_dir / "epochs.jsonl"),
+            checkpoint.Writer(
+                options.checkpoint_dir or session.output.root / "checkpoints", layers, options.keep_checkpoints
+            ),
         )
         if options.resume:
             training._resume()
@@ -99,6 +106,7 @@ class Training:
     def run(self) -> None:
         """Train to the last epoch, or until the validation loss has not fallen for long enough."""
         trace = self.meter.trace
+        every = self.options.checkpoint_every
         for epoch in range(len(self.losses), self.options.epochs):
             if self._out_of_patience():
                 self.session.log.say(f"the end: no lower validation loss in {self.options.patience} evaluations")
@@ -108,13 +116,14 @@ class Training:
                 self._step(epoch)
             last = epoch + 1 == self.options.epochs
             if last or (epoch + 1) % self.options.eval_every == 0:
-                with trace.span("evaluation"):
-                    self._evaluate(epoch)
+                self._evaluate()
             self._say(epoch, last=last)
-            every = self.options.checkpoint_every
-            if every and (last or (epoch + 1) % every == 0):
-                with trace.span("checkpoint"):
-                    self._save()
+            if every and (epoch + 1) % every == 0:
+                self._save()
+        if not self.evaluations or self.evaluations[-1]["epoch"] != len(self.losses):
+            self._evaluate()
+        if every and self.saved < len(self.losses):
+            self._save()
         trace.write(self.session.output.rank_dir / "trace.json")
 
     def _tell(self, epoch: int) -> None:
@@ -140,18 +149,19 @@ class Training:
         self.series.add(epoch + 1, self.losses[-1], self.epoch_seconds[-1], seconds, self.bytes_per_epoch)
 
     @property
-    def _checkpoints(self) -> Path:
-        return self.options.checkpoint_dir or self.session.output.root / "checkpoints"
+    def _decided(self) -> dict[str, Any]:
+        return checkpoint.decides(self.options, self.session.seed, self.part.data_sha256)
 
     def _save(self) -> None:
         """Write a checkpoint: rank 0 does, since all have the same weights."""
+        self.saved = len(self.losses)
         if self.session.world.rank:
             return
-        adam = self.adam
-        numbers = np.stack([self.network.host(row) for row in (self.network.flat, adam.first, adam.second)])
-        decided = checkpoint.decides(self.options, self.session.seed)
-        state = checkpoint.State(numbers, len(self.losses), self.losses, self.evaluations, decided)
-        checkpoint.save(self._checkpoints, state, self.layers, self.options.keep_checkpoints)
+        with self.meter.trace.span("checkpoint"):
+            adam = self.adam
+            numbers = np.stack([self.network.host(row) for row in (self.network.flat, adam.first, adam.second)])
+            state = checkpoint.State(numbers, len(self.losses), self.losses, self.evaluations, self._decided)
+            self.checkpoints.save(state)
 
     def _refuse_others(self, folder: Path) -> None:
         """Refuse a folder that holds another run's checkpoints; all ranks must call it."""
@@ -161,14 +171,14 @@ class Training:
 
     def _resume(self) -> None:
         """Go on from the newest checkpoint, which rank 0 alone must see; all ranks must call it."""
-        state, folder = None, self._checkpoints
+        state, folder = None, self.checkpoints.folder
         with self.session.together("resume"):
             if self.session.world.rank == 0:
                 state, damaged = checkpoint.newest(folder, self.layers)
                 for line in damaged:
                     self.session.log.logger.warning(line)
                 if state:
-                    checkpoint.check(state, checkpoint.decides(self.options, self.session.seed), folder)
+                    checkpoint.check(state, self._decided, folder)
         told = state and {"losses": list(state.losses), "evaluations": [dict(one) for one in state.evaluations]}
         history = cast("dict[str, Any] | None", self.session.peers.share(cast("JsonValue", told))[0])
         if history is None:
@@ -182,18 +192,21 @@ class Training:
         for kept, row in zip((self.network.flat, self.adam.first, self.adam.second), rows, strict=True):
             kept[:] = row
         self.losses, self.evaluations = history["losses"], history["evaluations"]
-        self.adam.steps = len(self.losses)
+        self.adam.steps = self.saved = len(self.losses)
         self.session.log.say(f"resumed after epoch {len(self.losses)}, from {folder}")
 
-    def _evaluate(self, epoch: int) -> None:
-        counts = self.network.evaluate()
-        self.collectives.all_reduce(counts)
+    def _evaluate(self) -> None:
+        """Measure the network after the epochs so far."""
+        with self.meter.trace.span("evaluation"):
+            counts = self.network.evaluate()
+            self.collectives.all_reduce(counts)
         self.meter.read()
         sizes = self.part.split_sizes
         train, val, test, loss = (float(count) for count in self.network.local(counts))
         shares = [right / max(1, size) for right, size in zip((train, val, test), sizes, strict=True)]
         names = ("train_accuracy", "val_accuracy", "test_accuracy")
-        evaluation = {"epoch": epoch + 1, **dict(zip(names, shares, strict=True)), "val_loss": loss / max(1, sizes[1])}
+        epoch = len(self.losses)
+        evaluation = {"epoch": epoch, **dict(zip(names, shares, strict=True)), "val_loss": loss / max(1, sizes[1])}
         self.evaluations.append(evaluation)
         self.session.output.record(**evaluation, loss=self.losses[-1])
 

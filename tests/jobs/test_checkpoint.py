@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from jobs.mpirun import Launcher, alone
+from jobs.mpirun import DEADLINE, Finished, Launcher, alone, finish
 
 INJECT = Path(__file__).parents[1] / "faults" / "inject"
 OPTIONS = ["--data-dir", "data", "--precision", "float64", "--checkpoint-every", "3"]
@@ -118,3 +120,118 @@ def test_a_program_is_told_that_it_was_started_again(openmpi5: Launcher, tmp_pat
     assert job.returncode == 1
     assert sorted(path.name for path in tmp_path.glob("seen.*")) == ["seen.0", "seen.1", "seen.2"]
     assert json.loads((tmp_path / "log_output" / "report.json").read_text())["exit_code"] == 1
+
+
+#: Root without the right to read what its mode forbids; others have no such right. The job is a real one.
+UNPRIVILEGED = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+
+
+def _forbid_file(folder: Path) -> Path:
+    path = folder / "epoch-000006.safetensors"
+    path.chmod(0)
+    return path
+
+
+def _forbid_folder(folder: Path) -> Path:
+    folder.chmod(0o300)  # what is in it can be written and removed, but not listed
+    return folder
+
+
+def _break_disk(folder: Path) -> Path:
+    path = folder / "epoch-000006.safetensors"
+    path.unlink()
+    path.symlink_to("/proc/self/mem")  # reading it is EIO
+    return path
+
+
+@pytest.mark.parametrize(("forbid", "words"), [
+    (_forbid_file, "Permission denied"), (_forbid_folder, "Permission denied"), (_break_disk, "Input/output error"),
+], ids=["a file", "the folder", "a disk's error"])  # fmt: skip
+def test_checkpoints_that_cannot_be_read_stop_the_job(
+    openmpi5: Launcher, forbid: Callable[[Path], Path], words: str, tmp_path: Path
+) -> None:
+    """One line with the file and the cause, no epoch is trained, and every checkpoint is there afterwards."""
+    openmpi5.unilaunch(2, ["run", *OPTIONS, "--epochs", "6"], tmp_path).check()
+    folder = tmp_path / "log_output" / "checkpoints"
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert sorted(before) == ["epoch-000003.safetensors", "epoch-000006.safetensors"]
+    named = forbid(folder)
+    arguments = ["run", *OPTIONS, "--epochs", "9", "--resume", "--keep-checkpoints", "1"]
+    job = _without_privilege(openmpi5, arguments, tmp_path)
+    assert job.returncode == 2
+    (line,) = job.refusals()
+    assert f"{named.relative_to(tmp_path)} cannot be read: {words}" in line
+    assert "Traceback" not in job.console
+    for rank in range(2):
+        assert json.loads((job.output / f"rank.{rank}" / "failure.json").read_text())["exit_code"] == 2
+    assert not list(job.output.glob("rank.*/epochs.jsonl"))
+    kept = {path.name for path in folder.iterdir()}
+    assert kept == set(before)
+    assert all((folder / name).is_symlink() or (folder / name).read_bytes() == before[name] for name in kept)
+
+
+def _without_privilege(launcher: Launcher, arguments: list[str], folder: Path) -> Finished:
+    line = [*UNPRIVILEGED, str(launcher.path), "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable]
+    return finish([*line, "-m", "unilaunch", *arguments], folder, None, DEADLINE)
+
+
+def test_a_resumed_run_removes_only_its_own(openmpi5: Launcher, tmp_path: Path) -> None:
+    """However few it is to keep: those of the run before stay."""
+    openmpi5.unilaunch(2, ["run", *OPTIONS, "--epochs", "6"], tmp_path).check()
+    arguments = ["run", *OPTIONS, "--epochs", "12", "--resume", "--keep-checkpoints", "1"]
+    openmpi5.unilaunch(2, arguments, tmp_path).check()
+    assert sorted(path.name for path in (tmp_path / "log_output" / "checkpoints").iterdir()) == [
+        f"epoch-{epoch:06}.safetensors" for epoch in (3, 6, 12)
+    ]
+
+
+def test_a_changed_graph_is_another_training(openmpi5: Launcher, tmp_path: Path) -> None:
+    """Under the same name it is refused in one line; what it was goes on, on another number of parts too."""
+    file = tmp_path / "graph.npz"
+    arrays = _graph()
+    np.savez(file, **arrays)
+    arguments = ["run", "--dataset", "graph.npz", *OPTIONS, "--resume", "--epochs"]
+    openmpi5.unilaunch(2, [*arguments, "3"], tmp_path).check()
+    arrays["x"][0, 0] += 1
+    np.savez(file, **arrays)
+    job = openmpi5.unilaunch(2, [*arguments, "6"], tmp_path)
+    assert job.returncode == 2
+    (line,) = job.refusals()
+    assert "the data set graph.npz has another content than when the checkpoints" in line
+    arrays["x"][0, 0] -= 1
+    np.savez(file, **_graph())
+    assert "resumed after epoch 3" in openmpi5.unilaunch(3, [*arguments, "6"], tmp_path).check().console
+
+
+def _graph() -> dict[str, Any]:
+    draw = np.random.default_rng(0)
+    x = draw.random((90, 6), dtype=np.float32)
+    return {"edge_index": draw.integers(0, 90, (2, 300)), "x": x, "y": np.arange(90) % 3}
+
+
+def test_an_early_end_is_kept(openmpi5: Launcher, backend: str, tmp_path: Path) -> None:
+    """A training that patience ends leaves its last weights; to go on from them is to be at the end."""
+    arguments = ["run", "--data-dir", "data", "--backend", backend, "--checkpoint-every", "50", "--epochs", "200"]
+    arguments += ["--lr", "0.5", "--eval-every", "1", "--patience", "2"]
+    result = openmpi5.unilaunch(2, arguments, tmp_path).check().result
+    trained = result["epochs"]
+    assert trained < 50
+    checkpoints = tmp_path / "log_output" / "checkpoints"
+    assert [path.name for path in checkpoints.iterdir()] == [f"epoch-{trained:06}.safetensors"]
+    again = openmpi5.unilaunch(2, [*arguments, "--resume"], tmp_path).check()
+    assert f"resumed after epoch {trained}" in again.console
+    assert {name: again.result[name] for name in ("loss", "evaluations")} == {
+        name: result[name] for name in ("loss", "evaluations")
+    }
+
+
+def test_what_was_never_evaluated_is_evaluated(openmpi5: Launcher, backend: str, tmp_path: Path) -> None:
+    """A checkpoint of all epochs, older than any evaluation: the result is that of one training."""
+    arguments = ["run", *OPTIONS, "--backend", backend, "--eval-every", "100", "--epochs"]
+    openmpi5.unilaunch(2, [*arguments, "4"], tmp_path).check()
+    (tmp_path / "log_output" / "checkpoints" / "epoch-000004.safetensors").unlink()
+    resumed = openmpi5.unilaunch(2, [*arguments, "3", "--resume"], tmp_path).check().result
+    whole = openmpi5.unilaunch(2, [*arguments, "3"], tmp_path).check().result
+    assert resumed["loss"] == whole["loss"]
+    assert [one["epoch"] for one in resumed["evaluations"]] == [3]
+    assert resumed["evaluations"] == whole["evaluations"]

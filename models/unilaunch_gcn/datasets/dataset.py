@@ -1,5 +1,7 @@
 """A data set that was found but not read: what its source is asked for, and what it answers."""
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,3 +41,8 @@ class Dataset:
     name: str
     identity: Identity
     load: Callable[[], Graph]
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of the identity, which holds the hashes of the raw files: another content has another one."""
+        return hashlib.sha256(json.dumps(dict(self.identity), sort_keys=True).encode()).hexdigest()

@@ -1,9 +1,12 @@
 """Checkpoints: whole or not there, and of one training."""
 
+import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from unilaunch.errors import OutputError, SpecError
+from unilaunch.errors import InputError, OutputError, SpecError
 from unilaunch_gcn import checkpoint
-from unilaunch_gcn.checkpoint import State
+from unilaunch_gcn.checkpoint import State, Writer
 from unilaunch_gcn.layers import Layer, plan_layers
 from unilaunch_gcn.spec import GcnSpec
 
@@ -34,7 +37,7 @@ def _state(epoch: int, value: float = 0.5) -> State:
 def test_what_was_saved_comes_back(numbers: np.ndarray, losses: list[float], tmp_path_factory) -> None:  # type: ignore[no-untyped-def, type-arg]  # noqa: ANN001
     """Bit for bit, of either precision."""
     folder = tmp_path_factory.mktemp("checkpoints")
-    checkpoint.save(folder, State(numbers, 7, losses, [], {"seed": 1}), LAYERS, 3)
+    Writer(folder, LAYERS, 3).save(State(numbers, 7, losses, [], {"seed": 1}))
     state, damaged = checkpoint.newest(folder, LAYERS)
     assert state
     assert state.numbers.tobytes() == numbers.tobytes()
@@ -42,17 +45,94 @@ def test_what_was_saved_comes_back(numbers: np.ndarray, losses: list[float], tmp
 
 
 def test_the_newest_are_kept(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, LAYERS, 3)
     for epoch in range(1, 12):
-        checkpoint.save(tmp_path, _state(epoch), LAYERS, 3)
+        writer.save(_state(epoch))
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         f"epoch-{epoch:06}.safetensors" for epoch in (9, 10, 11)
     ]
 
 
+def test_only_a_writers_own_are_removed(tmp_path: Path) -> None:
+    """Those of an earlier run stay, however few are to be kept."""
+    earlier, later = Writer(tmp_path, LAYERS, 3), Writer(tmp_path, LAYERS, 1)
+    for epoch in (1, 2, 3):
+        earlier.save(_state(epoch))
+    for epoch in (4, 5):
+        later.save(_state(epoch))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"epoch-{epoch:06}.safetensors" for epoch in (1, 2, 3, 5)
+    ]
+
+
+def test_the_newest_of_a_million_epochs_is_the_newest(tmp_path: Path) -> None:
+    """A name with a digit more is newer, although it comes first in the order of letters."""
+    for epoch in (999_999, 1_000_000):
+        Writer(tmp_path, LAYERS, 3).save(State(_state(1).numbers, epoch, [], []))
+    state, _ = checkpoint.newest(tmp_path, LAYERS)
+    assert state
+    assert state.epoch == 1_000_000
+
+
+def _rewrite(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change what a checkpoint's metadata say, and leave its tensors."""
+    content = path.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    told = json.loads(header["__metadata__"]["unilaunch"])
+    change(told)
+    header["__metadata__"]["unilaunch"] = json.dumps(told)
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + content[end:])
+
+
+@pytest.mark.parametrize("change", [
+    lambda told: told.update(epoch=1),
+    lambda told: told["losses"].pop(),
+    lambda told: told["evaluations"][0].update(val_loss=0.1),
+    lambda told: told["decided"].update(lr=0.1),
+], ids=["epoch", "losses", "evaluations", "decided"])  # fmt: skip
+def test_edited_metadata_are_damage(change: Callable[[dict[str, Any]], None], tmp_path: Path) -> None:
+    """Whatever the history says is covered by the checksum: weights of one epoch never go on as another's."""
+    Writer(tmp_path, LAYERS, 3).save(_state(1))
+    edited = Writer(tmp_path, LAYERS, 3).save(_state(2))
+    _rewrite(edited, change)
+    state, damaged = checkpoint.newest(tmp_path, LAYERS)
+    assert state
+    assert state.epoch == 1
+    assert damaged == [f"checkpoint {edited} is damaged, an older one is taken: its content is not what was written"]
+
+
+def test_another_versions_checkpoint_is_refused(tmp_path: Path) -> None:
+    """It is not damaged: in one line, and it stays."""
+    path = Writer(tmp_path, LAYERS, 3).save(_state(2))
+    _rewrite(path, lambda told: told.update(format=2))
+    with pytest.raises(InputError, match=r"has format 2, .* reads format 3: .* another --checkpoint-dir") as refusal:
+        checkpoint.newest(tmp_path, LAYERS)
+    assert "\n" not in str(refusal.value)
+    assert path.exists()
+
+
+@pytest.mark.parametrize("kind", ["a disk's error", "a folder", "no folder of checkpoints"])
+def test_what_cannot_be_read_is_not_damaged(kind: str, tmp_path: Path) -> None:
+    """Any OSError is said, with the file; an older checkpoint is not taken instead."""
+    Writer(tmp_path, LAYERS, 3).save(_state(1))
+    folder, path = tmp_path, tmp_path / "epoch-000002.safetensors"
+    match kind:
+        case "a disk's error":
+            path.symlink_to("/proc/self/mem")  # it opens, and reading it is EIO, for root too
+        case "a folder":
+            path.mkdir()
+        case _:
+            folder = path = tmp_path / "epoch-000001.safetensors"
+    with pytest.raises(InputError, match=rf"{path.name} cannot be read: (Input/output|Is a dir|Not a dir)"):
+        checkpoint.newest(folder, LAYERS)
+
+
 def test_a_damaged_one_is_passed_over(tmp_path: Path) -> None:
     """Cut short anywhere, or with any bit turned: the one before it is taken, and the damaged one is named."""
-    checkpoint.save(tmp_path, _state(1), LAYERS, 3)
-    newer = checkpoint.save(tmp_path, _state(2, 0.25), LAYERS, 3)
+    Writer(tmp_path, LAYERS, 3).save(_state(1))
+    newer = Writer(tmp_path, LAYERS, 3).save(_state(2, 0.25))
     whole = newer.read_bytes()
     broken = [whole[:length] for length in range(0, len(whole), 50)]
     broken += [
@@ -62,15 +142,12 @@ def test_a_damaged_one_is_passed_over(tmp_path: Path) -> None:
         newer.write_bytes(content)
         state, damaged = checkpoint.newest(tmp_path, LAYERS)
         assert state
-        if damaged:
-            assert state.epoch == 1
-            assert newer.name in damaged[0]
-        else:  # a letter of a name that nobody reads
-            assert state.numbers.tobytes() == _state(2, 0.25).numbers.tobytes()
+        assert state.epoch == 1
+        assert newer.name in damaged[0]
 
 
 def test_another_training_is_refused(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, _state(1), LAYERS, 3)
+    Writer(tmp_path, LAYERS, 3).save(_state(1))
     state, _ = checkpoint.newest(tmp_path, LAYERS)
     assert state
     with pytest.raises(SpecError, match=r"with lr=0\.01, not 0\.1"):
@@ -85,14 +162,14 @@ def test_none_is_none(tmp_path: Path) -> None:
 
 def test_a_full_disk_leaves_the_older_ones(tmp_path: Path) -> None:
     """And no half of the new one."""
-    checkpoint.save(tmp_path, _state(1), LAYERS, 3)
+    Writer(tmp_path, LAYERS, 3).save(_state(1))
     if os.fork() == 0:
         import resource
 
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
         try:
-            checkpoint.save(tmp_path, _state(2), LAYERS, 3)
+            Writer(tmp_path, LAYERS, 3).save(_state(2))
         except OutputError as error:
             os._exit(3 if "cannot be written" in str(error) else 4)
         os._exit(5)
@@ -107,8 +184,9 @@ def test_kills_leave_one_that_loads(tmp_path: Path) -> None:
     for _ in range(50):
         writer = os.fork()
         if writer == 0:
+            own = Writer(tmp_path, LAYERS, 2)
             for epoch in range(begin, 10**6):
-                checkpoint.save(tmp_path, _state(epoch), LAYERS, 2)
+                own.save(_state(epoch))
         time.sleep(draw.uniform(0.002, 0.02))
         os.kill(writer, signal.SIGKILL)
         os.waitpid(writer, 0)
