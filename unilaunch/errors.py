@@ -64,3 +64,10 @@ class RefusedTogetherError(UnilaunchError):
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+class DivergedError(RefusedTogetherError):
+    """A training's loss or weights are not finite numbers. All ranks have the same, so every rank raises it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, exit_code=1)

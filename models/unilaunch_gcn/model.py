@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 from typing_extensions import override
 
-from unilaunch.errors import SpecError
+from unilaunch.errors import RefusedTogetherError, SpecError
 from unilaunch.model import Framework, Model, Session
 from unilaunch_gcn.spec import GcnSpec
 
@@ -37,7 +37,14 @@ class GcnModel(Model):
     def prepare(self, options: GcnSpec, session: Session) -> "Part":
         from unilaunch_gcn.preparation import prepare_part
 
-        return prepare_part(options, session)
+        part = prepare_part(options, session)
+        if options.patience is not None and not part.split_sizes[1]:
+            raise RefusedTogetherError(  # every rank knows the same of the whole graph
+                f"--patience {options.patience}: {options.dataset} has no validation nodes, so there is no validation "
+                "loss to wait for: leave --patience out, or give the data set a validation split",
+                SpecError.exit_code,
+            )
+        return part
 
     @override
     def run(

@@ -91,7 +91,8 @@ class Network(ABC):
         """Return this rank's share of the evaluation, without dropout.
 
         Returns:
-            Right answers on training, validation and test nodes, and the validation loss summed. (4,)
+            Right answers on training, validation and test nodes, and the validation loss summed: NaN if any owned
+            node's logits are not finite. (4,)
         """
 
     @abstractmethod
@@ -133,10 +134,14 @@ def by_layer(arrays: Sequence[Any], layers: Sequence[Layer]) -> list[dict[str, A
 
 
 def count_right(logits: Floats, part: Part) -> NDArray[np.float64]:
-    """Return right answers on training, validation and test nodes, and the validation loss summed. (4,) float64."""
+    """Return right answers on training, validation and test nodes, and the validation loss summed. (4,) float64.
+
+    The loss is NaN if any owned node's logits are not finite: its argmax means nothing, in whichever split it is.
+    """
     right = logits.argmax(axis=1) == part.labels if part.num_owned else np.zeros(0, bool)
     validated = np.flatnonzero(part.split == VAL)
     rows = logits[validated].astype(np.float64)
     rows -= rows.max(axis=1, initial=-np.inf, keepdims=True) if len(rows) else 0.0
     losses = np.log(np.exp(rows).sum(axis=1)) - rows[np.arange(len(rows)), part.labels[validated]]
-    return np.array([*(float((right & (part.split == use)).sum()) for use in (TRAIN, VAL, TEST)), losses.sum()])
+    loss = losses.sum() if np.isfinite(logits).all() else np.nan
+    return np.array([*(float((right & (part.split == use)).sum()) for use in (TRAIN, VAL, TEST)), loss])

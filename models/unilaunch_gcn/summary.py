@@ -13,7 +13,7 @@ def show(result: Mapping[str, Any], session: Session, backend: str) -> None:
         ("graph", f"{result['dataset']}, {result['num_nodes']:,} nodes in {result['num_parts']} parts"),
         ("ran on", f"{backend}, {session.placement.device}, {session.world.size} ranks"),
         ("loss", f"{result['loss'][0]:.4f} -> {result['loss'][-1]:.4f} in {result['epochs']} epochs"),
-        ("accuracy", ", ".join(f"{use} {result[f'{use}_accuracy']:.1%}" for use in ("train", "val", "test"))),
+        ("accuracy", ", ".join(f"{use} {_share(result[f'{use}_accuracy'])}" for use in ("train", "val", "test"))),
         ("seconds per epoch", f"{result['seconds_per_epoch']:.4f}, of which {communication:.0%} communication"),
         ("halo traffic", f"{result['bytes_per_epoch']:,} bytes per epoch"),
         ("result", str(session.output.result)),
@@ -21,3 +21,7 @@ def show(result: Mapping[str, Any], session: Session, backend: str) -> None:
     ]
     width = max(len(name) for name, _ in rows)
     print("\n".join(f"  {name:<{width}}  {value}" for name, value in rows))  # noqa: T201  (the summary)
+
+
+def _share(accuracy: float | None) -> str:
+    return "none (no such nodes)" if accuracy is None else f"{accuracy:.1%}"

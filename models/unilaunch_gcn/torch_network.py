@@ -142,6 +142,7 @@ class TorchDeviceNetwork(Network):
         counts = [(right & (self.split == use)).sum() for use in (TRAIN, VAL, TEST)]
         validated = self.split == VAL
         loss = F.cross_entropy(logits[validated].to(self.summed), self.labels[validated], reduction="sum")
+        loss += (logits * 0.0).sum()  # NaN if any logit is not finite
         return torch.stack([*(count.to(self.summed) for count in counts), loss])
 
     @override

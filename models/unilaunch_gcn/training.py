@@ -1,5 +1,6 @@
 """The whole training on one page: part, network, epochs, result. Numbers only; no framework's tensor."""
 
+import math
 import resource
 import time
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ import numpy as np
 from pydantic import JsonValue
 
 from unilaunch.backend import Collectives
-from unilaunch.errors import SpecError
+from unilaunch.errors import DivergedError, SpecError
 from unilaunch.model import Framework, Session
 from unilaunch_gcn import checkpoint
 from unilaunch_gcn.graph import TRAIN
@@ -28,6 +29,7 @@ from unilaunch_gcn.trace import Trace
 
 #: Seconds between two lines of progress.
 _PROGRESS = 2.0
+_LOSS = "loss of all ranks"
 
 
 @dataclass(slots=True)
@@ -47,7 +49,7 @@ class Training:
         series: Each epoch's figures, on disk.
         checkpoints: Where this run's checkpoints are written.
         losses: Of all epochs, also of those before a checkpoint.
-        evaluations: The same.
+        evaluations: The same. The accuracy of a split without nodes is None.
         saved: Number of epochs in the newest checkpoint; 0 without one.
     """
 
@@ -63,7 +65,7 @@ class Training:
     series: Series
     checkpoints: checkpoint.Writer
     losses: list[float] = field(default_factory=list)
-    evaluations: list[dict[str, float]] = field(default_factory=list)
+    evaluations: list[dict[str, float | None]] = field(default_factory=list)
     saved: int = 0
     epoch_seconds: list[float] = field(default_factory=list)
     communication: list[float] = field(default_factory=list)
@@ -104,7 +106,18 @@ class Training:
         return training
 
     def run(self) -> None:
-        """Train to the last epoch, or until the validation loss has not fallen for long enough."""
+        """Train to the last epoch, or until the validation loss has not fallen for long enough.
+
+        Raises:
+            DivergedError: The loss or a weight is not a finite number; on every rank.
+        """
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):  # what comes of it ends the training, in one line
+                self._train()
+        finally:
+            self.series.write()
+
+    def _train(self) -> None:
         trace = self.meter.trace
         every = self.options.checkpoint_every
         for epoch in range(len(self.losses), self.options.epochs):
@@ -140,6 +153,7 @@ class Training:
         with self.meter.communication("all-reduce"):
             self.collectives.all_reduce(fused)
         summed = self.network.local(fused)
+        self._refuse_infinite(_LOSS, float(summed[0]), epoch + 1)
         self.losses.append(float(summed[0]))
         with self.meter.trace.span("optimizer"):
             self.adam.step(summed[1:])
@@ -148,12 +162,37 @@ class Training:
         self.communication.append(seconds)
         self.series.add(epoch + 1, self.losses[-1], self.epoch_seconds[-1], seconds, self.bytes_per_epoch)
 
+    def _refuse_infinite(self, what: str, value: float, epoch: int) -> None:
+        """End a training that has left the finite numbers: nothing after it would mean anything.
+
+        All ranks must call it. They have the same loss and the same weights, so they agree without a message.
+
+        Raises:
+            DivergedError: *value* is not a finite number.
+        """
+        if math.isfinite(value):
+            return
+        cause = f"--lr {self.options.lr:g} is too high: take a lower one"
+        if epoch == 1 and what == _LOSS:  # no step was taken yet
+            cause = "the features are too large: scale them"
+        wider = {"bfloat16": ", or --precision float32", "float32": ", or --precision float64", "float64": ""}
+        raise DivergedError(
+            f"epoch {epoch}: the {what} is {value:g}, not a finite number: the training has diverged, probably because "
+            f"{cause}{wider[self.options.precision]}"
+        )
+
+    def _refuse_infinite_weights(self) -> None:
+        """Look at Adam's second moment too: where it is infinite, the weights stay finite and never change again."""
+        for what, numbers in (("weight", self.network.flat), ("squared gradient", self.adam.second)):
+            self._refuse_infinite(f"largest {what}", float(abs(numbers).max()), len(self.losses))
+
     @property
     def _decided(self) -> dict[str, Any]:
         return checkpoint.decides(self.options, self.session.seed, self.part.data_sha256)
 
     def _save(self) -> None:
         """Write a checkpoint: rank 0 does, since all have the same weights."""
+        self._refuse_infinite_weights()
         self.saved = len(self.losses)
         if self.session.world.rank:
             return
@@ -196,36 +235,39 @@ class Training:
         self.session.log.say(f"resumed after epoch {len(self.losses)}, from {folder}")
 
     def _evaluate(self) -> None:
-        """Measure the network after the epochs so far."""
+        """Measure the network after the epochs so far; of a split without nodes there is nothing to measure: None."""
+        self._refuse_infinite_weights()
         with self.meter.trace.span("evaluation"):
             counts = self.network.evaluate()
             self.collectives.all_reduce(counts)
         self.meter.read()
-        sizes = self.part.split_sizes
-        train, val, test, loss = (float(count) for count in self.network.local(counts))
-        shares = [right / max(1, size) for right, size in zip((train, val, test), sizes, strict=True)]
-        names = ("train_accuracy", "val_accuracy", "test_accuracy")
-        epoch = len(self.losses)
-        evaluation = {"epoch": epoch, **dict(zip(names, shares, strict=True)), "val_loss": loss / max(1, sizes[1])}
+        epoch, sizes = len(self.losses), self.part.split_sizes
+        *right, loss = (float(count) for count in self.network.local(counts))
+        self._refuse_infinite("loss of the evaluation", loss, epoch)
+        train, val, test = (count / size if size else None for count, size in zip(right, sizes, strict=True))
+        evaluation = {
+            "epoch": epoch, "train_accuracy": train, "val_accuracy": val, "test_accuracy": test,
+            "val_loss": loss / sizes[1] if sizes[1] else None,
+        }  # fmt: skip
         self.evaluations.append(evaluation)
         self.session.output.record(**evaluation, loss=self.losses[-1])
 
     def _out_of_patience(self) -> bool:
         patience = self.options.patience
-        losses = [evaluation["val_loss"] for evaluation in self.evaluations]
+        losses = [loss for evaluation in self.evaluations if (loss := evaluation["val_loss"]) is not None]
         return patience is not None and len(losses) > patience and min(losses[-patience:]) >= min(losses[:-patience])
 
     def _say(self, epoch: int, *, last: bool) -> None:
         now = time.perf_counter()
         if epoch == 0 or last or now - self.said >= _PROGRESS:
             self.said = now
-            accuracy = f", val {self.evaluations[-1]['val_accuracy']:.1%}" if self.evaluations else ""
+            share = self.evaluations[-1]["val_accuracy"] if self.evaluations else None
+            accuracy = "" if share is None else f", val {share:.1%}"
             progress = f"epoch {epoch + 1}/{self.options.epochs}: loss {self.losses[-1]:.4f}"
             self.session.log.say(f"{progress}{accuracy}, {self.epoch_seconds[-1]:.4f} s")
 
     def result(self) -> dict[str, JsonValue]:
         """Return what stands in `result.json`, the same on every rank; all ranks must call it."""
-        self.series.write()
         ranks = cast("list[Mapping[str, Any]]", self.session.peers.share(self._own_figures()))
         slowest = max(ranks, key=lambda rank: rank["seconds_per_epoch"])
         final = self.evaluations[-1]

@@ -1,5 +1,6 @@
 """The whole training on one page: data, network, epochs, result. Numbers only; no framework's tensor."""
 
+import math
 import time
 from dataclasses import dataclass, field
 from typing import cast
@@ -8,6 +9,7 @@ import numpy as np
 from pydantic import JsonValue
 
 from unilaunch.backend import Collectives
+from unilaunch.errors import DivergedError
 from unilaunch.model import Framework, Session
 from unilaunch_mnist.arrays import Ids
 from unilaunch_mnist.loading import load_network
@@ -57,11 +59,17 @@ class Training:
         return cls(options, session, framework.collectives, network, data)
 
     def run(self) -> None:
-        """Train, and test after every epoch."""
+        """Train, and test after every epoch.
+
+        Raises:
+            DivergedError: The loss or a weight is not a finite number; on every rank.
+        """
         for epoch in range(self.options.epochs):
             begin = time.perf_counter()
-            self._train(epoch)
+            with np.errstate(over="ignore", invalid="ignore"):  # what comes of it ends the training, in one line
+                self._train(epoch)
             self.epoch_seconds.append(time.perf_counter() - begin)
+            self._refuse_infinite(epoch)
             self._test()
             self._say(epoch)
 
@@ -71,6 +79,15 @@ class Training:
         losses = [self._step(own[begin : begin + batch_size]) for begin in range(0, len(own), batch_size)]
         self.step_losses += losses[::_KEPT]
         self.losses.append(float(np.mean(losses)))
+
+    def _refuse_infinite(self, epoch: int) -> None:
+        """End a training that has left the finite numbers: all ranks have the same loss and weights."""
+        for what, value in (("loss of all ranks", self.losses[-1]), ("largest weight", abs(self.network.flat).max())):
+            if not math.isfinite(value):
+                raise DivergedError(
+                    f"epoch {epoch + 1}: the {what} is {value:g}, not a finite number: the training has diverged, "
+                    f"probably because --lr {self.options.lr:g} is too high: take a lower one"
+                )
 
     def _step(self, batch: Ids) -> float:
         """Take one step and return its loss: all ranks' batches are as large, so the mean of means is the mean."""

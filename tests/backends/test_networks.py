@@ -269,3 +269,15 @@ def test_a_node_that_keeps_no_edge_is_a_row_of_zeros(conv: Literal["gcn", "sage"
         expected = a_hat @ graph.features @ weight + (graph.features @ own[0] if own else 0)
         np.testing.assert_allclose(network.logits(), expected[part.owned], rtol=0, atol=1e-6)
         assert np.isfinite(np.asarray(network.local(network.gradient(0)))).all()
+
+
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_an_evaluation_of_no_numbers_is_no_number(split: str) -> None:
+    """Weights that overflow: the loss of the evaluation is NaN on every network, whichever splits have nodes."""
+    only = np.full(40, {"train": 1, "val": 2, "test": 3}[split], np.uint8)
+    part = replace(_part(sparse=False), split=only)
+    setting = Setting(plan_layers(GcnSpec(hidden=4), 11, 3), 0.5, 2, F64)
+    for network in _networks(part, setting):
+        network.flat[:] = 1e308
+        with np.errstate(over="ignore", invalid="ignore"):
+            assert np.isnan(np.asarray(network.local(network.evaluate()))[3])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jobs.mpirun import Launcher
+from jobs.mpirun import Launcher, alone
 from reference import train_reference
 from unilaunch_gcn.datasets import open_dataset
 
@@ -89,6 +89,32 @@ def test_unlike_graphs_train_exactly(openmpi5: Launcher, backend: str, case: str
     widths = [6, 4, graph.num_classes]
     expected = train_reference(graph, widths, epochs=12, dropout=0.5, seed=0)
     np.testing.assert_allclose(job.result["loss"], expected.losses, rtol=0, atol=1e-10)
+
+
+def test_an_empty_split_has_no_accuracy(openmpi5: Launcher, backend: str, tmp_path: Path) -> None:
+    """It is null and not 0 %, in the result and on the page; the summary says why."""
+    arrays = _no_halo() | {"val_mask": np.zeros(12, bool)}
+    np.savez(tmp_path / "graph.npz", x=_features(12), **arrays)
+    arguments = ["run", "--dataset", "graph.npz", "--data-dir", "data", "--epochs", "3", "--backend", backend]
+    job = openmpi5.unilaunch(2, arguments, tmp_path).check()
+    assert [job.result[f"{use}_accuracy"] for use in ("val", "test")] == [None, None]
+    assert job.result["train_accuracy"] > 0
+    assert [one["val_loss"] for one in job.result["evaluations"]] == [None]
+    assert "val none (no such nodes), test none (no such nodes)" in job.stdout
+    page = tmp_path / alone(["-m", "unilaunch", "report"], tmp_path).check().stdout.strip()
+    assert "train accuracy" in page.read_text()
+    assert "validation accuracy" not in page.read_text()
+
+
+def test_patience_needs_validation_nodes(openmpi5: Launcher, tmp_path: Path) -> None:
+    """There is nothing to wait for: refused by name, before the framework is imported."""
+    arrays = _no_halo() | {"val_mask": np.zeros(12, bool)}
+    np.savez(tmp_path / "graph.npz", x=_features(12), **arrays)
+    job = openmpi5.unilaunch(2, ["run", "--dataset", "graph.npz", "--data-dir", "data", "--patience", "3"], tmp_path)
+    assert job.returncode == 2
+    (line,) = job.refusals()
+    assert "--patience 3: graph.npz has no validation nodes" in line
+    assert "framework import" not in (job.output / "rank.0" / "events.jsonl").read_text()
 
 
 @pytest.mark.parametrize("options", [[], ["--parallel", "tensor"]], ids=" ".join)

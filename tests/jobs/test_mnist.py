@@ -82,3 +82,26 @@ def test_missing_files_are_refused_in_one_line(openmpi5: Launcher, backend: str,
     for word in ("no train-images-idx3-ubyte", "data/mnist", "data/train", "https://", "--data-dir"):
         assert word in refusal
     assert "Traceback" not in job.console
+
+
+def test_a_diverged_training_fails(openmpi5: Launcher, backend: str, mnist: Path, tmp_path: Path) -> None:
+    """One line with the epoch and the likely cause, exit code 1, and no result that holds NaN."""
+    arguments = [
+        "run",
+        "mnist",
+        "--backend",
+        backend,
+        "--data-dir",
+        str(mnist),
+        "--batch-size",
+        "5000",
+        "--lr",
+        "1e300",
+    ]
+    job = openmpi5.unilaunch(2, arguments, tmp_path)
+    assert job.returncode == 1
+    (line,) = job.refusals()
+    assert "epoch 1: the" in line
+    assert "not a finite number: the training has diverged, probably because --lr 1e+300 is too high" in line
+    assert "Warning" not in job.console
+    assert not (job.output / "result.json").exists()

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
-from unilaunch.errors import UnilaunchError
+from unilaunch.errors import DivergedError, UnilaunchError
 from unilaunch.job.hostfile import Host
 from unilaunch.job.plan import Plan, hosts_of, make_plan
 from unilaunch.job.start import start
@@ -20,7 +20,7 @@ RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 def start_again(task: Task[LaunchSpec], environ: Mapping[str, str]) -> LaunchResult:
     """Start a job, and as often again as it may be, while a rank or a host is lost; return how it ended at last.
 
-    What the user ended, and what was refused before it began, is not started again.
+    What the user ended, what was refused before it began, and a training that diverged, is not started again.
 
     Args:
         task: What the ranks are to do.
@@ -43,7 +43,9 @@ def start_again(task: Task[LaunchSpec], environ: Mapping[str, str]) -> LaunchRes
 
 def _is_worth_it(result: LaunchResult) -> bool:
     failure = result.failure
-    return failure is not None and not result.interrupted and failure["exit_code"] != UnilaunchError.exit_code
+    if failure is None or result.interrupted or failure["error"] == DivergedError.__name__:
+        return False
+    return bool(failure["exit_code"] != UnilaunchError.exit_code)
 
 
 def _plan_again(plan: Plan, lost: Sequence[str], environ: Mapping[str, str]) -> Plan:

@@ -77,7 +77,7 @@ class OutputFolder:
         """Append one event to events.jsonl, with the time (seconds since 1970), in one write."""
         if "phase" in event:
             self.on_phase(phase=event["phase"])
-        line = json.dumps({"time": time.time(), **event}) + "\n"
+        line = json.dumps({"time": time.time(), **event}, allow_nan=False) + "\n"
         descriptor = os.open(self.rank_dir / "events.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         try:
             os.write(descriptor, line.encode())
@@ -135,7 +135,7 @@ def keep_report(root: Path, rank: int, size: int, said: Mapping[str, Any]) -> No
 def write_json(path: Path, value: Any) -> None:
     """Write *value* to *path*, whole or not at all."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
-    text = json.dumps(value, indent=1) + "\n"
+    text = json.dumps(value, indent=1, allow_nan=False) + "\n"
     with aside.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()

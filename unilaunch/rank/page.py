@@ -20,8 +20,9 @@ class Page:
 
     def note(self, **facts: Any) -> None:
         """Add *facts*, which must be JSON, to what stands here; a new phase begins without the old one's facts."""
-        self.facts = facts if "phase" in facts else self.facts | facts
-        text = json.dumps(self.facts).encode()[:_SLOT]
+        known = facts if "phase" in facts else self.facts | facts
+        text = json.dumps(known, allow_nan=False).encode()[:_SLOT]
+        self.facts = known
         self.count += 1
         slot = self.count % 2
         begin = _COUNT.size + slot * _SLOT

@@ -75,7 +75,7 @@ def _call(name: str, args: Sequence[str]) -> JsonValue:
     positional, named = read_arguments(args)
     value = function(*positional, **named)
     try:
-        size = len(json.dumps(value))
+        size = len(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise SpecError(
             f"{name} returned what is no JSON ({error}): numbers, text, lists and dicts come back"

@@ -1,5 +1,6 @@
 """The page that a rank's guard can read."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,3 +22,13 @@ def test_a_note_that_is_too_long_is_left_out() -> None:
     page = Page()
     page.note(phase="x" * 10_000)
     assert page.read() == (1, {})
+
+
+def test_a_note_holds_no_nan() -> None:
+    """It is refused where it is noted, and what stood there stays: a failure's record is JSON."""
+    page = Page()
+    page.note(phase="train", loss=0.5)
+    with pytest.raises(ValueError, match="JSON"):
+        page.note(loss=float("nan"))
+    assert page.read() == (1, {"phase": "train", "loss": 0.5})
+    assert page.facts == {"phase": "train", "loss": 0.5}

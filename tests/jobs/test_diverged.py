@@ -1,0 +1,56 @@
+"""A training that leaves the finite numbers: never a success, and no JSON holds NaN or Infinity."""
+
+import json
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from jobs.mpirun import Finished, Launcher, alone
+
+
+def _refuse_constant(constant: str) -> NoReturn:
+    raise AssertionError(constant)
+
+
+def _diverged(job: Finished, *words: str) -> None:
+    """Check that *job* was ended by one line that has all *words*, and that all its JSON is JSON."""
+    assert job.returncode == 1, job.console[-3000:]
+    (line,) = job.refusals()
+    for word in (*words, "not a finite number", "--lr 1e+"):
+        assert word in line
+    assert "Traceback" not in job.console
+    assert "Warning" not in job.console
+    assert not (job.output / "result.json").exists()
+    for path in [*job.output.rglob("*.json"), *job.output.rglob("*.jsonl")]:
+        for text in path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]:
+            json.loads(text, parse_constant=_refuse_constant)
+    for rank in range(2):
+        failure = json.loads((job.output / f"rank.{rank}" / "failure.json").read_text())
+        assert (failure["error"], failure["exit_code"]) == ("DivergedError", 1)
+        assert line in (job.output / f"rank.{rank}" / "stderr").read_text()
+
+
+@pytest.mark.parametrize(("lr", "epochs", "trained", "words"), [
+    ("1e30", "200", 1, ["epoch 2: the loss of all ranks is nan"]),
+    ("1e30", "1", 0, ["epoch 1: the loss of the evaluation is"]),
+    ("1e300", "1", 0, ["epoch 1: the largest weight is"]),
+], ids=["loss", "evaluation", "weights"])  # fmt: skip
+def test_a_diverged_training_fails(
+    launcher: Launcher, backend: str, lr: str, epochs: str, trained: int, words: list[str], tmp_path: Path
+) -> None:
+    """One line with the epoch and the likely cause, exit code 1 on every rank, and no checkpoint after it."""
+    arguments = ["run", "--data-dir", "data", "--backend", backend, "--epochs", epochs, "--lr", lr]
+    job = launcher.unilaunch(2, [*arguments, "--checkpoint-every", "1", "--dropout", "0"], tmp_path)
+    _diverged(job, *words)
+    checkpoints = sorted(path.name for path in (job.output / "checkpoints").glob("*"))
+    assert checkpoints == [f"epoch-{epoch:06}.safetensors" for epoch in range(1, trained + 1)]
+    lines = (job.output / "rank.0" / "epochs.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [1]
+
+
+def test_launch_does_not_start_it_again(openmpi5: Launcher, tmp_path: Path) -> None:
+    """It would come out alike; and the report is the one line."""
+    options = ["--mpirun", str(openmpi5.path), "--allow-run-as-root", "--oversubscribe", "--max-restarts", "2"]
+    arguments = ["-m", "unilaunch", "launch", "-n", "2", *options, "--data-dir", "data", "--lr", "1e30"]
+    _diverged(alone(arguments, tmp_path), "epoch 2: the loss of all ranks is nan")
