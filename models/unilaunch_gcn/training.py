@@ -194,9 +194,9 @@ class Training:
         """Write a checkpoint: rank 0 does, since all have the same weights."""
         self._refuse_infinite_weights()
         self.saved = len(self.losses)
-        if self.session.world.rank:
-            return
         with self.meter.trace.span("checkpoint"):
+            if self.session.world.rank:
+                return
             adam = self.adam
             numbers = np.stack([self.network.host(row) for row in (self.network.flat, adam.first, adam.second)])
             state = checkpoint.State(numbers, len(self.losses), self.losses, self.evaluations, self._decided)
