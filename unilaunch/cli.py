@@ -11,6 +11,8 @@ from unilaunch.errors import UnilaunchError
 
 if TYPE_CHECKING:
     from unilaunch.rank.report import Report
+    from unilaunch.spec import RunSpec
+    from unilaunch.task import Task
 
 
 def main() -> NoReturn:
@@ -67,18 +69,25 @@ def _guard(arguments: Sequence[str], environ: Mapping[str, str], started: float)
 
 def _warm_up(arguments: Sequence[str], environ: Mapping[str, str]) -> dict[str, str] | None:
     from unilaunch.rank.warm_up import warm_up
-    from unilaunch.spec import RunSpec
-    from unilaunch.task import read_task
 
-    return warm_up(read_task(RunSpec, _fields(arguments), environ), environ)
+    return warm_up(_rank_task(arguments, environ), environ)
 
 
 def _run(arguments: Sequence[str], environ: Mapping[str, str], started: float, report: "Report") -> int:
     from unilaunch.rank.run import run
-    from unilaunch.spec import RunSpec
-    from unilaunch.task import read_task
 
-    return run(lambda: read_task(RunSpec, _fields(arguments), environ), environ, started, report)
+    return run(lambda: _rank_task(arguments, environ), environ, started, report)
+
+
+def _rank_task(arguments: Sequence[str], environ: Mapping[str, str]) -> "Task[RunSpec]":
+    """Return what a rank is to do; `launch` has read the UNILAUNCH_ variables for its ranks, or was not to."""
+    from unilaunch.spec import VARIABLE_PREFIX, RunSpec
+    from unilaunch.task import read_task
+    from unilaunch.watch.line import VARIABLE
+
+    if VARIABLE in environ:
+        environ = {name: value for name, value in environ.items() if not name.startswith(VARIABLE_PREFIX)}
+    return read_task(RunSpec, _fields(arguments), environ)
 
 
 def _fields(arguments: Sequence[str]) -> dict[str, object]:

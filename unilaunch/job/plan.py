@@ -92,7 +92,7 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], *, starting: b
         several=several,
         more_than_cores=busiest > count_cores(),
         mpi=mpi,
-        program=tuple(program_line(task, sys.executable)),
+        program=tuple(program_line(task, sys.executable, environ)),
         environ=environ,
     )
     if starting and mpirun.launcher == "Open MPI":
