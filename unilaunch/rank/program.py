@@ -44,15 +44,16 @@ def run_program(target: Target, args: Sequence[str]) -> JsonValue:
 def _run_script(path: str, args: Sequence[str]) -> None:
     """As `python PATH ARGS`: its own __main__, which stays after its end as pickling and atexit need it."""
     main = ModuleType("__main__")
-    main.__file__ = path
-    loader = SourceFileLoader("__main__", path)
+    file = str(Path(path).absolute())
+    main.__file__ = file
+    loader = SourceFileLoader("__main__", file)
     main.__loader__ = loader
     main.__dict__["__builtins__"] = sys.modules["builtins"]
     main.__dict__["__cached__"] = None
     sys.modules["__main__"] = main
     sys.argv[:] = [path, *args]
     sys.path[0] = str(Path(path).resolve().parent)
-    exec(compile(loader.get_data(path), path, "exec", dont_inherit=True), main.__dict__)  # noqa: S102  (that is the task)
+    exec(compile(loader.get_data(file), file, "exec", dont_inherit=True), main.__dict__)  # noqa: S102  (that is the task)
 
 
 def _run_module(name: str, args: Sequence[str]) -> None:
@@ -119,13 +120,13 @@ def exit_code(exit_: SystemExit) -> int:
     return 1
 
 
-def leave_out_launcher(error: BaseException, target: Target) -> None:
+def leave_out_launcher(error: BaseException) -> None:
     """Let the traceback of *error* begin with the program's first line, as plain Python's does."""
     launcher = {__file__, str(Path(__file__).with_name("run.py")), importlib.__file__}
     frame = error.__traceback__
     while frame:
         name = frame.tb_frame.f_code.co_filename
-        if name == target.name or (name not in launcher and not name.startswith("<frozen")):
+        if name not in launcher and not name.startswith("<frozen"):
             error.__traceback__ = frame
             return
         frame = frame.tb_next

@@ -174,7 +174,7 @@ def _work(rank: _Rank) -> int:
         return _ended(rank, error.exit_code)
     except BaseException as error:  # noqa: BLE001  (a rank's last net: SystemExit and Ctrl-C of a program too)
         if rank.task.model is None:
-            program.leave_out_launcher(error, rank.task.target)
+            program.leave_out_launcher(error)
         if exit_code := _explain(error, rank):
             said = isinstance(error, KeyboardInterrupt)
             rank.report.fail(describe_exception(error, exit_code) | {"together": said})
