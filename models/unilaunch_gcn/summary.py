@@ -16,8 +16,8 @@ def show(result: Mapping[str, Any], session: Session, backend: str) -> None:
         ("accuracy", ", ".join(f"{use} {_share(result[f'{use}_accuracy'])}" for use in ("train", "val", "test"))),
         ("seconds per epoch", f"{result['seconds_per_epoch']:.4f}, of which {communication:.0%} communication"),
         ("halo traffic", f"{result['bytes_per_epoch']:,} bytes per epoch"),
-        ("result", str(session.output.result)),
-        ("logs", f"{session.output.root}/rank.*/"),
+        ("result", f"{session.output.shown}/result.json"),
+        ("logs", f"{session.output.shown}/rank.*/"),
     ]
     width = max(len(name) for name, _ in rows)
     print("\n".join(f"  {name:<{width}}  {value}" for name, value in rows))  # noqa: T201  (the summary)

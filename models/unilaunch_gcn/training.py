@@ -95,10 +95,10 @@ class Training:
             layers,
             meter.read()[1],
             Series(session.output.rank_dir / "epochs.jsonl"),
-            checkpoint.Writer(
-                options.checkpoint_dir or session.output.root / "checkpoints", layers, options.keep_checkpoints
-            ),
+            checkpoint.Writer(options.checkpoint_dir or session.output.checkpoints, layers, options.keep_checkpoints),
         )
+        if options.checkpoint_every and not options.checkpoint_dir:
+            training._make_folder()
         if options.resume:
             training._resume()
         elif options.checkpoint_dir:
@@ -201,6 +201,12 @@ class Training:
             numbers = np.stack([self.network.host(row) for row in (self.network.flat, adam.first, adam.second)])
             state = checkpoint.State(numbers, len(self.losses), self.losses, self.evaluations, self._decided)
             self.checkpoints.save(state)
+
+    def _make_folder(self) -> None:
+        """Make the folder of the checkpoints, or refuse one of the user's with its name; all ranks must call it."""
+        with self.session.together("checkpoints"):
+            if self.session.world.rank == 0:
+                self.session.output.make_checkpoints()
 
     def _refuse_others(self, folder: Path) -> None:
         """Refuse a folder that holds another run's checkpoints; all ranks must call it."""

@@ -16,8 +16,8 @@ def show(result: Mapping[str, Any], session: Session, backend: str) -> None:
         ("loss", f"{result['step_loss'][0]:.4f} at first, {result['loss'][-1]:.4f} in epoch {result['epochs']}"),
         ("test accuracy", f"{result['test_accuracy']:.2%}"),
         ("seconds per epoch", f"{result['seconds_per_epoch']:.2f}"),
-        ("result", str(session.output.result)),
-        ("logs", f"{session.output.root}/rank.*/"),
+        ("result", f"{session.output.shown}/result.json"),
+        ("logs", f"{session.output.shown}/rank.*/"),
     ]
     width = max(len(name) for name, _ in rows)
     print("\n".join(f"  {name:<{width}}  {value}" for name, value in rows))  # noqa: T201  (the summary)

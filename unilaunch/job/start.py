@@ -14,8 +14,9 @@ from types import FrameType
 
 from unilaunch.job.live import Live
 from unilaunch.job.plan import Plan
+from unilaunch.output.claim import release
 from unilaunch.output.failure import signal_name
-from unilaunch.output.folder import keep_report, rank_folder, write_json
+from unilaunch.output.folder import keep_reports, rank_folder, write_report
 from unilaunch.output.result import LaunchResult, RankResult
 from unilaunch.watch.inbox import HOST_LOST, Inbox, listen
 from unilaunch.watch.line import VARIABLE
@@ -58,7 +59,7 @@ def start(plan: Plan, environ: Mapping[str, str]) -> LaunchResult:
         result = _collect(plan, inbox, _exit_code(returncode, verdict, asked.number), verdict)
         result = replace(result, interrupted=bool(asked.number))
     if verdict:
-        _report(plan, verdict)
+        _report(plan, verdict, _runs(inbox))
     return result
 
 
@@ -170,8 +171,9 @@ def _collect(plan: Plan, inbox: Inbox, returncode: int, verdict: Verdict | None)
                 value=said.get("value"),
             )
         )
-        if "run" in said:
-            keep_report(root, row.rank, size, said)
+    keep_reports(root, size, inbox.ranks)
+    for run in _runs(inbox):
+        release(root, run)
     result = inbox.ranks.get(0, {}).get("result")
     lost = dict.fromkeys(plan.rows[rank].host for rank, why in inbox.silent.items() if HOST_LOST in why)
     return LaunchResult(returncode, tuple(ranks), verdict.first if verdict else None, root, result, tuple(lost))
@@ -185,12 +187,17 @@ def _exit_code(returncode: int, verdict: Verdict | None, asked: int) -> int:
     return 128 - returncode if returncode < 0 else returncode
 
 
-def _report(plan: Plan, verdict: Verdict) -> None:
+def _runs(inbox: Inbox) -> set[str]:
+    """Return the run that the ranks say they are of, once they have an output folder."""
+    return {said["run"] for said in inbox.ranks.values() if "run" in said}
+
+
+def _report(plan: Plan, verdict: Verdict, runs: set[str]) -> None:
     """Show and keep what the job came to; what all ranks refused alike, rank 0 has said."""
     root = plan.task.spec.output_dir
-    if root.is_dir():
-        with suppress(OSError):
-            write_json(root / "report.json", verdict.as_json())
+    with suppress(OSError):
+        for run in runs:
+            write_report(root, run, verdict.as_json(), rank_folder(root, 0, len(plan.rows)))
     if not verdict.first.get("together"):
         unseen = bool(verdict.first["rank"]) and plan.task.spec.console == "rank0"
         sys.stderr.write(show(verdict, traceback=unseen))

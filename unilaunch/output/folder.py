@@ -2,30 +2,78 @@
 
 import json
 import os
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from unilaunch.errors import InputError
+from unilaunch.output.claim import (
+    Marker,
+    claim,
+    foreign_owner,
+    hold,
+    make_folder,
+    note_files,
+    open_to_others,
+    read_marker,
+)
+from unilaunch.output.files import append, write_json
+
+SPEC, RESULT, REPORT = "spec.json", "result.json", "report.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How a run uses its output folder.
+
+    Attributes:
+        shown: The folder as the user named it; None if that is its path.
+        claims: This rank claims the folder for its host.
+        foreign: Rank 0 named the folder, on another host.
+        files: Those that rank 0 will write beside the ranks' folders.
+        resumes: The run goes on from the checkpoints that an earlier one left.
+    """
+
+    shown: Path | None = None
+    claims: bool = True
+    foreign: bool = False
+    files: Sequence[str] = (SPEC, RESULT)
+    resumes: bool = False
 
 
 class OutputFolder:
     """`OUTPUT_DIR/rank.N/{stdout,stderr,events.jsonl,failure.json}`, and `OUTPUT_DIR/{spec,result}.json` of rank 0.
 
-    What an earlier run left under the same names is moved to `OUTPUT_DIR/previous/RUN_ID/`, never overwritten. Each
-    rank moves its own folder, and rank 0 the files and the folders of ranks that this run does not have; so it needs
-    no agreement, and works with and without a shared file system.
+    What an earlier run left under the same names is moved to `OUTPUT_DIR/previous/RUN_ID/`, never overwritten; what is
+    not a run's is never moved. First every rank calls `claim`, which moves nothing, and when all could, `open`. Each
+    rank moves its own folder, and rank 0 the files and the folders of ranks that this run does not have; so it works
+    with and without a shared file system.
+
+    Args:
+        root: The output folder.
+        rank: Whose this is.
+        size: Number of ranks.
+        run_id: The run.
+        use: How the run uses the folder.
     """
 
-    def __init__(self, root: Path, rank: int, size: int, run_id: str, *, resumes: bool = False) -> None:
-        self.root = root
-        self.resumes = resumes
+    def __init__(self, root: Path, rank: int, size: int, run_id: str, use: Use | None = None) -> None:
+        use = use or Use()
+        self.root = root.absolute()  # a program may change the current folder
+        self.shown = use.shown or root
         self.rank = rank
         self.run_id = run_id
         self.on_phase: Callable[..., None] = lambda **_: None
-        self.rank_dir = rank_folder(root, rank, size)
-        self._mine = {rank_folder(root, other, size).name for other in range(size)}
+        self.rank_dir = rank_folder(self.root, rank, size)
+        self.lock = -1
+        self._use = use
+        self._files = use.files if rank == 0 else ()
+        self._ranks = {rank_folder(root, other, size).name for other in range(size)}
+        self._lost = False
 
     @property
     def stdout(self) -> Path:
@@ -40,7 +88,31 @@ class OutputFolder:
     @property
     def result(self) -> Path:
         """The result of the job, written by rank 0."""
-        return self.root / "result.json"
+        return self.root / RESULT
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where a model keeps its checkpoints, if the user names no other folder."""
+        return self.root / "checkpoints"
+
+    def claim(self) -> None:
+        """Make sure that this run may have the folder: no other run is in it, and no file of the user in its way.
+
+        Raises:
+            InputError: It may not, or the folder cannot be written.
+        """
+        with self._refusing():
+            if self._use.claims:
+                self.root.mkdir(parents=True, exist_ok=True)
+            if self.root.exists():
+                self._refuse_strangers()
+            if self._use.claims:
+                self._take()
+            taken = [] if _is_free(self.rank_dir) or _is_ours(self.rank_dir) else [self.rank_dir.name]
+            ours = self._marker().files
+            taken += [name for name in self._files if name not in ours and os.path.lexists(self.root / name)]
+            for name in taken:
+                raise self._in_the_way(name)
 
     def open(self) -> None:
         """Move an earlier run's output away and make this rank's folder.
@@ -48,58 +120,143 @@ class OutputFolder:
         Raises:
             InputError: The folder cannot be written.
         """
-        try:
+        with self._refusing():
+            self.root.mkdir(parents=True, exist_ok=True)
+            self._refuse_strangers()
             if self.rank == 0:
                 self._move_leftovers()
-            if self.rank_dir.exists():
-                _move(self.rank_dir, self.root / "previous" / _run_id(self.rank_dir))
-            self.rank_dir.mkdir(parents=True)
-            self.record(run=self.run_id)
-        except OSError as error:
-            raise InputError(
-                f"--output-dir {self.root}: rank {self.rank} cannot write there: {error.strerror}: {error.filename}"
-            ) from None
+            if _is_ours(self.rank_dir):
+                self._move(self.rank_dir)
+            elif os.path.lexists(self.rank_dir):
+                self.rank_dir.rmdir()  # it is empty
+            make_folder(self.rank_dir, self.run_id)
+            append(self.rank_dir / "events.jsonl", _event(run=self.run_id))
+            if self.lock < 0:
+                self.lock = hold(self.root)
 
-    def _move_leftovers(self) -> None:
-        # Rank 0's old folder says whose the files are; the other ranks may have begun to make their new ones.
-        zeros = [path for path in self.root.glob("rank.*") if not path.name.removeprefix("rank.").strip("0")]
-        newest = max(zeros, key=lambda path: path.stat().st_mtime, default=None)
-        run_id = _run_id(newest) if newest else "unknown"
-        kept = () if self.resumes else (self.root / "checkpoints",)
-        for path in (self.result, self.root / "spec.json", self.root / "report.json", *kept):
-            if path.exists():
-                _move(path, self.root / "previous" / run_id)
-        for path in self.root.glob("rank.*"):
-            if path.name not in self._mine:
-                _move(path, self.root / "previous" / _run_id(path))
+    def let_go(self) -> None:
+        """Let other runs have the folder."""
+        if self.lock >= 0:
+            os.close(self.lock)
+            self.lock = -1
 
     def record(self, **event: Any) -> None:
         """Append one event to events.jsonl, with the time (seconds since 1970), in one write."""
         if "phase" in event:
             self.on_phase(phase=event["phase"])
-        line = json.dumps({"time": time.time(), **event}, allow_nan=False) + "\n"
-        descriptor = os.open(self.rank_dir / "events.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-        try:
-            os.write(descriptor, line.encode())
-        finally:
-            os.close(descriptor)
+        with self._losing():
+            append(self.rank_dir / "events.jsonl", _event(**event))
 
     def append_stderr(self, text: str) -> None:
         """Put *text* into this rank's standard error file, past the console."""
-        with self.stderr.open("a", encoding="utf-8") as file:
-            file.write(text)
+        with self._losing():
+            append(self.stderr, text)
 
     def write_spec(self, spec: Mapping[str, Any]) -> None:
         """Write what this run was told to do."""
-        write_json(self.root / "spec.json", spec)
+        with self._losing():
+            write_json(self.root / SPEC, spec)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write the job's result."""
-        write_json(self.result, result)
+        with self._losing():
+            write_json(self.result, result)
 
     def write_value(self, value: Any) -> None:
         """Write what this rank's function returned."""
-        write_json(self.rank_dir / "value.json", value)
+        with self._losing():
+            write_json(self.rank_dir / "value.json", value)
+
+    def keep(self, said: Mapping[str, Any]) -> None:
+        """Write what a rank has told that could not write here itself."""
+        self.record(host=said.get("host", "?"))
+        for name in {"failure", "value"} & set(said):
+            with self._losing():
+                write_json(self.rank_dir / f"{name}.json", said[name])
+        if "result" in said:
+            self.write_result(said["result"])
+
+    def make_checkpoints(self) -> Path:
+        """Return the folder of the checkpoints, which is made if it is not there.
+
+        Raises:
+            InputError: There is one that is not a run's, or it cannot be made.
+        """
+        with self._refusing():
+            if _is_free(self.checkpoints):
+                make_folder(self.checkpoints, self.run_id)
+            elif not _is_ours(self.checkpoints):
+                raise self._in_the_way(self.checkpoints.name, "give --checkpoint-dir")
+        return self.checkpoints
+
+    def _take(self) -> None:
+        """Claim the folder, or refuse it by naming the run that is in it."""
+        found = claim(self.root, self.run_id)
+        if isinstance(found, int):
+            self.lock = found
+            return
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.since))
+        raise InputError(
+            f"--output-dir {self.shown}: run {found.run} is writing there (process {found.process} on {found.host}, "
+            f"since {since}): wait for its end, or choose another --output-dir"
+        )
+
+    def _refuse_strangers(self) -> None:
+        """Refuse a folder in which another user could make a link to a file of this one."""
+        owner = foreign_owner(self.root)
+        if owner is not None:
+            raise InputError(
+                f"--output-dir {self.shown}: it belongs to another user (uid {owner}): choose another --output-dir"
+            )
+        if self._use.foreign and (above := open_to_others(self.root)):
+            raise InputError(
+                f"--output-dir {self.shown}: on this host rank 0's {self.root} is in {above}, where other users can "
+                "write: start all ranks in a folder of yours that every host has, or choose another --output-dir"
+            )
+
+    def _in_the_way(self, name: str, instead: str = "choose another --output-dir") -> InputError:
+        where = f"--output-dir {self.shown}"
+        return InputError(f"{where}: {name} is there, and unilaunch did not make it: move it away, or {instead}")
+
+    def _move_leftovers(self) -> None:
+        files = self._marker().files
+        for name in {SPEC, RESULT, REPORT} & set(files):
+            if files[name] != self.run_id:
+                _move(self.root / name, self.root / "previous" / _name(files[name]))
+        for path in self.root.glob("rank.*"):
+            if path.name not in self._ranks and _is_ours(path):
+                self._move(path)
+        if not self._use.resumes and _is_ours(self.checkpoints):
+            self._move(self.checkpoints)
+        note_files(self.root, dict.fromkeys(self._files, self.run_id))
+
+    def _move(self, path: Path) -> None:
+        """Move a folder of ours aside."""
+        _move(path, self.root / "previous" / _name((read_marker(path) or Marker()).run))
+
+    def _marker(self) -> Marker:
+        return read_marker(self.root) or Marker()
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Refuse a folder that cannot be written, with the reason."""
+        try:
+            yield
+        except OSError as error:
+            raise InputError(
+                f"--output-dir {self.shown}: rank {self.rank} cannot write there: {error.strerror}: {error.filename}"
+            ) from None
+
+    @contextmanager
+    def _losing(self) -> Iterator[None]:
+        """Do without a record that cannot be written, and say so once: it is no reason for a job to fail."""
+        try:
+            yield
+        except OSError as error:
+            if not self._lost:
+                self._lost = True
+                where = self.shown / self.rank_dir.name
+                _say(f"{where}: rank {self.rank} can no longer write its records: {error.strerror}; the job goes on")
 
 
 def rank_folder(root: Path, rank: int, size: int) -> Path:
@@ -107,49 +264,80 @@ def rank_folder(root: Path, rank: int, size: int) -> Path:
     return root / f"rank.{rank:0{len(str(size - 1))}d}"
 
 
-def keep_report(root: Path, rank: int, size: int, said: Mapping[str, Any]) -> None:
-    """Write what a rank has told, if the rank itself could not write here: its host has another file system.
+def keep_reports(root: Path, size: int, ranks: Mapping[int, Mapping[str, Any]]) -> None:
+    """Write what ranks have told that could not write here themselves: their hosts have other file systems.
 
     Args:
         root: The output folder.
-        rank: Who.
         size: Number of ranks.
-        said: "run", and of "failure", "value" and "result" what there is.
+        ranks: What each rank has told: "run", "host", and of "failure", "value" and "result" what there is.
     """
-    folder = rank_folder(root, rank, size)
-    if folder.exists() and _run_id(folder) == said["run"]:
+    for rank, said in sorted(ranks.items()):
+        if "run" not in said or _is_ours(rank_folder(root, rank, size), said["run"]):
+            continue
+        files = [RESULT] if "result" in said else []
+        output = OutputFolder(root, rank, size, said["run"], Use(files=files, resumes=True))
+        try:
+            output.claim()
+            output.open()
+            output.keep(said)
+        except InputError as error:
+            _say(f"what rank {rank} on {said.get('host', '?')} told is not kept here: {error}")
+        finally:
+            output.let_go()
+
+
+def write_report(root: Path, run_id: str, report: Mapping[str, Any], rank_0: Path) -> None:
+    """Write `report.json` of a run; in rank 0's folder, if there is one that is not a run's.
+
+    Args:
+        root: The output folder; nothing is written if another run has it.
+        run_id: The run.
+        report: How its job failed.
+        rank_0: Rank 0's folder.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    if not _is_ours(root.resolve(), run_id):
         return
-    told = {name: folder / f"{name}.json" for name in ("failure", "value")} | {"result": root / "result.json"}
-    for path in (folder, told["result"]):
-        if path.exists() and (path == folder or "result" in said):
-            _move(path, root / "previous" / _run_id(folder))
-    folder.mkdir(parents=True)
-    (folder / "events.jsonl").write_text(
-        json.dumps({"run": said["run"], "host": said["host"]}) + "\n", encoding="utf-8"
-    )
-    for name, path in told.items():
-        if name in said:
-            write_json(path, said[name])
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write *value* to *path*, whole or not at all."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    text = json.dumps(value, indent=1, allow_nan=False) + "\n"
-    with aside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
-
-
-def _run_id(rank_dir: Path) -> str:
-    """Return the run that wrote *rank_dir*, as its first event says."""
+    lock = hold(root)  # from here on no other run can come, and one that has come is seen
     try:
-        with (rank_dir / "events.jsonl").open(encoding="utf-8") as events:
-            return Path(str(json.loads(events.readline())["run"])).name
-    except (OSError, ValueError, KeyError, TypeError):
-        return "unknown"
+        marker = read_marker(root) or Marker()
+        if marker.run != run_id:
+            return
+        path = root / REPORT
+        if os.path.lexists(path) and REPORT not in marker.files:
+            _say(f"{path} is there, and unilaunch did not write it: the report of this run is {rank_0 / REPORT}")
+            path = rank_0 / REPORT
+        else:
+            note_files(root, {**marker.files, REPORT: run_id})
+        write_json(path, report)
+    finally:
+        os.close(lock)
+
+
+def _event(**event: Any) -> str:
+    return json.dumps({"time": time.time(), **event}, allow_nan=False) + "\n"
+
+
+def _is_ours(folder: Path, run_id: str | None = None) -> bool:
+    """Return whether a run made a folder, or if one is named that one."""
+    marker = None if folder.is_symlink() else read_marker(folder)
+    return marker is not None and run_id in {None, marker.run}
+
+
+def _is_free(folder: Path) -> bool:
+    """Return whether there is nothing of that name, or an empty folder: a run may have been killed as it made it."""
+    if not os.path.lexists(folder):
+        return True
+    return folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())
+
+
+def _name(run_id: str) -> str:
+    """Return a run's name as that of a folder."""
+    name = Path(run_id).name
+    return "unknown" if name in {"", ".."} else name
 
 
 def _move(path: Path, folder: Path) -> None:
@@ -159,7 +347,11 @@ def _move(path: Path, folder: Path) -> None:
     while target.exists():
         copy += 1
         target = folder / f"{path.name}~{copy}"
-    try:
+    with suppress(FileNotFoundError):
         path.rename(target)
-    except FileNotFoundError:
-        return
+
+
+def _say(text: str) -> None:
+    with suppress(OSError, ValueError, AttributeError):  # a program may have closed its standard error
+        sys.stderr.write(f"unilaunch: {text}\n")
+        sys.stderr.flush()

@@ -4,11 +4,16 @@ loguru is imported with the first line that is written. Until its framework is i
 say, and afterwards most of what loguru imports is there already: that is a fifth of a rank's start-up.
 """
 
+import os
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from unilaunch.output.files import open_file
 
 if TYPE_CHECKING:
     from loguru import Logger
@@ -49,7 +54,7 @@ class Log:
         shown = max(warning, logger.level(self.level).no)
         logger.add(sys.stderr, level=shown, format=self.line, backtrace=False, diagnose=False)
         logger.add(
-            self.file, level=self.level, format=self.line, backtrace=False, diagnose=False, mode="a", buffering=1,
+            _writer(self.file), level=self.level, format=self.line, backtrace=False, diagnose=False,
             filter=lambda record: record["level"].no < warning,
         )  # fmt: skip
         return logger
@@ -57,6 +62,17 @@ class Log:
     def say(self, message: str) -> None:
         """Log *message* at level INFO."""
         self.logger.info(message)
+
+
+def _writer(path: Path) -> Callable[[str], None]:
+    """Return what appends a line to a file, and does without one that finds no room."""
+    descriptor = open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def write(line: str) -> None:
+        with suppress(OSError):
+            os.write(descriptor, line.encode(errors="backslashreplace"))
+
+    return write
 
 
 def rank_log(level: str, host: str, rank: int, file: Path) -> Log:

@@ -21,7 +21,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from unilaunch.output.failure import complete_failure, describe_exit
-from unilaunch.output.folder import write_json
+from unilaunch.output.files import write_json
+from unilaunch.output.folder import write_report
 from unilaunch.rank.evidence import Memory, find_evidence
 from unilaunch.rank.processes import PASSED_ON, adopt_orphans, is_stopped, kill_children
 from unilaunch.rank.pump import Output, Stream
@@ -100,6 +101,7 @@ class _Guard:
         self.selector = DefaultSelector()
         self.line = Line(environ[VARIABLE], self.selector, self._obey, self._lose_line) if VARIABLE in environ else None
         self.watch: Any = None
+        self.lock = -1  # holds the output folder for the job as long as this process lives
         # What the rank has said: who it is, and how it failed.
         self.unread = b""
         self.who: dict[str, Any] = {}
@@ -193,9 +195,10 @@ class _Guard:
 
     def _understand(self, said: dict[str, Any], descriptors: list[int]) -> None:
         if "watch" in said:
-            self._be_watch(
-                socket.socket(fileno=descriptors.pop()), bytes.fromhex(said.pop("secret")), said.pop("watch")
-            )
+            listener, secret = socket.socket(fileno=descriptors.pop()), bytes.fromhex(said.pop("secret"))
+            self._be_watch(listener, secret, said.pop("watch"))
+        if said.pop("lock", False):
+            self.lock = descriptors.pop()
         if "call" in said and not self.line:
             self.line = Line(said.pop("call"), self.selector, self._obey, self._lose_line)
             self.line.send(**self.who)
@@ -357,9 +360,9 @@ class _Guard:
         """Show and keep what the whole job came to."""
         from unilaunch.watch.verdict import show
 
-        if self.output.folder:
+        if folder := self.output.folder:
             with suppress(OSError):
-                write_json(self.output.folder.parent / "report.json", verdict.as_json())
+                write_report(folder.parent, str(self.who["run"]), verdict.as_json(), folder)
         if not verdict.first.get("together"):
             _say(show(verdict, traceback=False))
 

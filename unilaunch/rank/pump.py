@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from unilaunch.output.files import open_file
+
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 _PIECE = 1 << 16
 _TAIL = 8192  # bytes of a log's end that are looked at for its last lines
 _PAUSE = 0.02  # least seconds between two entries of `times`
@@ -30,14 +33,17 @@ class Stream:
 
     def open(self, path: Path) -> None:
         """Keep the output in *path* from now on, and what has come so far."""
-        self.file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            self.file = open_file(path, _APPEND)
+        except OSError as error:
+            self.lost = error.strerror or str(error)
         held, self.held = self.held, b""
         self._keep(held)
 
     def move(self) -> bool:
         """Take a piece of output, keep it and show it; False at the end of the stream."""
         data = os.read(self.source, _PIECE)
-        if self.file < 0:
+        if self.file < 0 and not self.lost:
             self.held += data
         else:
             self._keep(data)
@@ -121,7 +127,9 @@ class _Clock:
     """`times`: when the two files had which sizes; from it `unilaunch logs` tells a line's time."""
 
     def __init__(self, path: Path, streams: Sequence[Stream]) -> None:
-        self.file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self.file = -1
+        with suppress(OSError):
+            self.file = open_file(path, _APPEND)
         self.streams = streams
         self.written = 0.0
         self.sizes = [0, 0]

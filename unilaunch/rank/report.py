@@ -1,6 +1,7 @@
 """A rank's line to its guard: who it is, what it is doing, and how it failed."""
 
 import json
+import os
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
@@ -36,8 +37,8 @@ class Report:
         with suppress(OSError):  # without a guard there is nobody to tell
             self.connection.sendall(json.dumps(record).encode() + b"\n")
 
-    def hand_over(self, listener: socket.socket, **record: Any) -> None:
-        """Tell *record*, and give the guard a socket on which the other ranks' guards will call."""
+    def hand_over(self, descriptor: int, **record: Any) -> None:
+        """Tell *record*, and give the guard a descriptor; it is closed here, so a program's children do not get it."""
         with suppress(OSError):
-            socket.send_fds(self.connection, [json.dumps(record).encode() + b"\n"], [listener.fileno()])
-        listener.close()
+            socket.send_fds(self.connection, [json.dumps(record).encode() + b"\n"], [descriptor])
+        os.close(descriptor)

@@ -19,7 +19,7 @@ from unilaunch.environments import msrun
 from unilaunch.errors import EnvironmentMismatchError, PeerLostError, RefusedTogetherError, UnilaunchError
 from unilaunch.model import Framework, Model, Session
 from unilaunch.output.failure import describe_exception
-from unilaunch.output.folder import OutputFolder
+from unilaunch.output.folder import RESULT, SPEC, OutputFolder, Use
 from unilaunch.output.log import rank_log
 from unilaunch.rank import current, mpi, program
 from unilaunch.rank.alone import Alone
@@ -142,21 +142,25 @@ def _agree_on_rank(
     own = facts[found.rank]["folder"] == facts[0]["folder"]
     root = task.spec.output_dir if own else Path(facts[0]["folder"], task.spec.output_dir)
     resumes = bool(getattr(task.options, "resume", False))
-    output = OutputFolder(root, world.rank, world.size, found.run_id, resumes=resumes)
-    _, refused = _attempt(output.open)
-    agree(peers, refused)
+    files = [SPEC, RESULT] if task.model else [SPEC]
+    use = Use(task.spec.output_dir, claims=world.local_rank == 0, foreign=not own, files=files, resumes=resumes)
+    output = OutputFolder(root, world.rank, world.size, found.run_id, use)
+    for step in (output.claim, output.open):  # nobody moves anything before all may
+        _, refused = _attempt(step)
+        agree(peers, refused)
+    report.hand_over(output.lock, lock=True)
     world = replace(world, device=str(placement))
     output.on_phase = report.note
     if listening:
         how: dict[str, object] = {"size": world.size, "several": world.num_hosts > 1}
         # Open MPI 4 hangs if its ranks end before it has noticed by itself that a host is lost.
         how |= {"lost_patience": 3.0, "stall_timeout": task.spec.stall_timeout, "abort": task.spec.abort}
-        report.hand_over(listening.listener, secret=listening.secret.hex(), watch=how)
+        report.hand_over(listening.listener.detach(), secret=listening.secret.hex(), watch=how)
     if facts[0]["watch"]:
         report.send(call=facts[0]["watch"])
     report.send(
         rank=world.rank, host=world.host, device=world.device, run=found.run_id, abort=task.spec.abort,
-        folder=str(output.rank_dir.absolute()), shown=task.spec.console == "all" or world.rank == 0,
+        folder=str(output.rank_dir), shown=task.spec.console == "all" or world.rank == 0,
     )  # fmt: skip
     return _Rank(task, world, placement, peers, output, environ, report)
 

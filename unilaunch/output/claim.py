@@ -1,0 +1,200 @@
+"""Whose a folder is: the marker in every folder that a run makes, and the lock that a running job holds on it.
+
+Each guard of a job holds a shared lock on the marker of the output folder, so the lock goes with the last of them,
+however the job ends. A job that comes must get an exclusive one first. On a file system without locks nothing is
+locked.
+"""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from errno import EACCES, EAGAIN
+from pathlib import Path
+from socket import gethostname
+from stat import S_ISVTX, S_IWGRP, S_IWOTH
+
+from unilaunch.output.files import open_file, write_text
+
+MARKER = ".unilaunch"
+_PATIENCE = 3.0  # seconds for the last guards of a job that has ended
+_TICK = 0.1
+_LARGEST = 1 << 16  # bytes of a marker
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """What stands in a marker.
+
+    Attributes:
+        run: The run that made the folder; of the output folder the one that used it last.
+        host: Where the process was that wrote the marker.
+        process: Its number.
+        since: When it did, in seconds since 1970.
+        files: The run that wrote each file beside the marker, by name; of the output folder only.
+    """
+
+    run: str = "unknown"
+    host: str = "?"
+    process: int = 0
+    since: float = 0.0
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, run: str) -> "Marker":
+        """Return this process's."""
+        return cls(run, gethostname(), os.getpid(), time.time())
+
+    @property
+    def text(self) -> str:
+        """What is written: one line, so that the rest of a longer one is not read."""
+        return json.dumps(asdict(self)) + "\n"
+
+
+def read_marker(folder: Path) -> Marker | None:
+    """Return a folder's marker; None if it has none that this user or root wrote."""
+    try:
+        descriptor = open_file(folder / MARKER, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        return _read(descriptor) if _is_trusted(os.fstat(descriptor)) else None
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(path: Path, run: str) -> None:
+    """Make a folder, with its marker.
+
+    Raises:
+        OSError: It cannot be made, or is there.
+    """
+    path.mkdir(parents=True)
+    descriptor = open_file(path / MARKER, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        os.write(descriptor, Marker.of(run).text.encode())
+    finally:
+        os.close(descriptor)
+
+
+def claim(root: Path, run: str) -> int | Marker:
+    """Return a descriptor that holds *root* for a run, or the marker of the other run that holds it.
+
+    Every host's first rank calls this; on a shared file system they find each other's claim.
+
+    Raises:
+        OSError: The marker cannot be written.
+    """
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        descriptor = open_file(root / MARKER, os.O_RDWR | os.O_CREAT)
+        if _lock(descriptor, fcntl.LOCK_EX) and _is_in_place(descriptor, root / MARKER):
+            marker = _read(descriptor)
+            if marker.run != run:
+                _write(descriptor, replace(Marker.of(run), files=marker.files))
+            _lock(descriptor, fcntl.LOCK_SH)
+            return descriptor
+        holder = _read(descriptor)
+        os.close(descriptor)
+        if holder.run == run:
+            return hold(root)
+        if time.monotonic() > deadline:
+            return holder
+        time.sleep(_TICK)
+
+
+def hold(root: Path) -> int:
+    """Return one more descriptor that holds *root*, which this run has claimed.
+
+    Raises:
+        OSError: The marker cannot be opened.
+    """
+    descriptor = open_file(root / MARKER, os.O_RDWR | os.O_CREAT)
+    _lock(descriptor, fcntl.LOCK_SH)
+    return descriptor
+
+
+def release(root: Path, run: str) -> None:
+    """Free a folder whose job has ended: for a host that is lost, a file server may hold the lock for minutes."""
+    with suppress(OSError):
+        descriptor = open_file(root / MARKER, os.O_RDWR)
+        try:
+            marker = _read(descriptor)
+            if marker.run == run and not _lock(descriptor, fcntl.LOCK_EX):
+                write_text(root / MARKER, marker.text)  # another file, which nobody holds
+        finally:
+            os.close(descriptor)
+
+
+def note_files(root: Path, files: Mapping[str, str]) -> None:
+    """Write down which files in *root* are ours, in place: the marker is locked.
+
+    Args:
+        root: The output folder.
+        files: The run that wrote each, by name.
+
+    Raises:
+        OSError: The marker cannot be written.
+    """
+    descriptor = open_file(root / MARKER, os.O_RDWR | os.O_CREAT)
+    try:
+        _write(descriptor, replace(_read(descriptor), files=dict(files)))
+    finally:
+        os.close(descriptor)
+
+
+def foreign_owner(folder: Path) -> int | None:
+    """Return whose *folder* is, or the link of its name, if that is neither this user nor root."""
+    for status in (folder.lstat(), folder.stat()):
+        if not _is_trusted(status):
+            return status.st_uid
+    return None
+
+
+def open_to_others(folder: Path) -> Path | None:
+    """Return the folder above *folder* in which another user could put something else in its place; None if none is."""
+    for above in (*folder.parents, *folder.resolve().parents):
+        status = above.stat()
+        writable = status.st_mode & (S_IWGRP | S_IWOTH) and not status.st_mode & S_ISVTX
+        if writable or foreign_owner(above) is not None:
+            return above
+    return None
+
+
+def _is_trusted(status: os.stat_result) -> bool:
+    return status.st_uid in {0, os.geteuid()}
+
+
+def _lock(descriptor: int, kind: int) -> bool:
+    """Return False if another process has a lock that excludes this one; True also where there are no locks."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in {EACCES, EAGAIN}
+    return True
+
+
+def _is_in_place(descriptor: int, path: Path) -> bool:
+    """Return whether the file was not replaced since it was opened."""
+    with suppress(OSError):
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    return False
+
+
+def _read(descriptor: int) -> Marker:
+    """Return what a marker says; one that is not whole says nothing."""
+    try:
+        said = json.loads(os.pread(descriptor, _LARGEST, 0).partition(b"\n")[0])
+        files = {str(name): str(run) for name, run in said["files"].items()}
+        return Marker(str(said["run"]), str(said["host"]), int(said["process"]), float(said["since"]), files)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return Marker()
+
+
+def _write(descriptor: int, marker: Marker) -> None:
+    text = marker.text.encode()
+    os.pwrite(descriptor, text, 0)
+    os.ftruncate(descriptor, len(text))

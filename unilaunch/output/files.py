@@ -1,0 +1,46 @@
+"""Files in a run's folders: a link is never followed, and JSON is written whole or not at all."""
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+
+def open_file(path: str | Path, flags: int) -> int:
+    """Open a file, or make it, and return its descriptor.
+
+    Raises:
+        OSError: It cannot be opened, or it is a link: somebody else may have put it there.
+    """
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+
+
+def append(path: Path, text: str) -> None:
+    """Append *text* to a file, in one write."""
+    descriptor = open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write *value* to *path*, whole or not at all."""
+    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write *text* to *path*, whole or not at all."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        aside.unlink(missing_ok=True)  # left by a process that was killed and had the same number
+        with open(open_file(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except OSError:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
+        raise
