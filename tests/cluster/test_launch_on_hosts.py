@@ -1,8 +1,10 @@
 """`unilaunch launch` over several hosts: what comes back to the launching host, shared file system or not."""
 
 import json
+import re
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +128,29 @@ def test_oversubscribed_ranks_are_on_every_host(cluster: Cluster, mpirun: Path, 
     went = [rank[1] for rank in said["ranks"]]
     assert set(went) == {"node0", "node1", "node2"}
     assert planned in (went, ["?"] * nprocs)
+
+
+def test_a_second_job_is_refused_on_another_host_of_a_shared_file_system(
+    cluster: Cluster, mpirun: Path, tmp_path: Path
+) -> None:  # fmt: skip
+    """Which names the first one and its host; the first one's output is all its own, from both of its hosts."""
+    (tmp_path / "first.py").write_text(
+        "import os, time\nfrom pathlib import Path\nPath('began.' + os.environ['RANK']).touch()\n"
+        "while not Path('end').exists(): time.sleep(0.1)\nprint('done', os.environ['RANK'])\n"
+    )
+    (tmp_path / "second.py").write_text("print('second')\n")
+    line = [*LAUNCH, "--mpirun", str(mpirun)]
+    first = cluster.start(0, [*line, "-H", "node0:1,node1:1", "first.py"], tmp_path)
+    deadline = time.monotonic() + DEADLINE
+    while len(list(tmp_path.glob("began.*"))) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    second = cluster.run(2, [*line, "-H", "node2:1,node1:1", "second.py"], tmp_path, deadline=DEADLINE)
+    (tmp_path / "end").touch()
+    first.finish(DEADLINE).check()
+    assert second.returncode == 2
+    (refusal,) = second.refusals()
+    assert re.search(r"--output-dir log_output: run \S+ is writing there \(process \d+ on node[01], since ", refusal)
+    said = [(tmp_path / "log_output" / f"rank.{rank}" / "stdout").read_text() for rank in range(2)]
+    assert said == ["done 0\n", "done 1\n"]
+    cluster.run(2, [*line, "-H", "node2:1,node1:1", "second.py"], tmp_path, deadline=DEADLINE).check()

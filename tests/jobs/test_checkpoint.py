@@ -49,7 +49,7 @@ def test_a_run_resumed_is_bit_identical(openmpi5: Launcher, tmp_path: Path) -> N
     first = openmpi5.unilaunch(2, [*arguments, "9"], tmp_path).check().result["loss"]
     openmpi5.unilaunch(2, [*arguments, "5"], tmp_path).check()
     assert sorted(path.name for path in (tmp_path / "log_output" / "checkpoints").iterdir()) == [
-        "epoch-000003.safetensors", "epoch-000005.safetensors"
+        ".unilaunch", "epoch-000003.safetensors", "epoch-000005.safetensors"
     ]  # fmt: skip
     assert openmpi5.unilaunch(2, [*arguments, "9", "--resume"], tmp_path).check().result["loss"] == first
     assert openmpi5.unilaunch(2, [*arguments, "9", "--resume"], tmp_path).check().result["loss"] == first
@@ -93,7 +93,7 @@ def test_another_training_is_refused(openmpi5: Launcher, arguments: list[str], w
     assert job.returncode == 2
     (line,) = job.refusals()
     assert words in line
-    assert [path.name for path in folder.iterdir()] == ["epoch-000003.safetensors"]
+    assert sorted(path.name for path in folder.iterdir()) == [".unilaunch", "epoch-000003.safetensors"]
 
 
 def test_launch_starts_a_job_again(launcher: Launcher, whole: list[float], tmp_path: Path) -> None:

@@ -1,0 +1,253 @@
+"""The output folder under a real mpirun: the user's files, two jobs in one folder, and what a script does to itself."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+import unilaunch
+from jobs.mpirun import Finished, Launcher, alone, finish
+from unilaunch.launch_spec import MpiSpec
+
+INJECT = Path(__file__).parents[1] / "faults" / "inject"
+NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+def _launch(launcher: Launcher, arguments: list[str], folder: Path, **variables: str) -> Finished:
+    options = ["--mpirun", str(launcher.path), "--allow-run-as-root", "--oversubscribe", "-n", "2"]
+    return alone(["-m", "unilaunch", "launch", *options, *arguments], folder, variables)
+
+
+def _ranks(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("rank.*"))
+
+
+def test_the_users_files_stay_where_they_are(launcher: Launcher, tmp_path: Path) -> None:
+    """With --output-dir . too: rank.py is no rank's folder, and a script's result.json is the script's."""
+    (tmp_path / "rank.py").write_text("import os\nprint('I am', os.environ['RANK'])\n")
+    mine = {"rank.txt": "a list", "result.json": "a result", "report.json": "a report", "checkpoints/newest": "weights"}
+    for name, text in mine.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    for _ in range(2):
+        launcher.unilaunch(2, ["run", "--output-dir", ".", "rank.py"], tmp_path).check()
+    assert _ranks(tmp_path) == ["rank.0", "rank.1", "rank.py", "rank.txt"]
+    assert {name: (tmp_path / name).read_text() for name in mine} == mine
+    assert (tmp_path / "rank.1" / "stdout").read_text() == "I am 1\n"
+    refused = launcher.unilaunch(2, ["run", "--output-dir", ".", "--data-dir", "data"], tmp_path)
+    assert refused.returncode == 2
+    (line,) = refused.refusals()
+    assert "--output-dir .: result.json is there, and unilaunch did not make it: move it away" in line
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_report_is_put_elsewhere_if_the_user_has_one(openmpi5: Launcher, tmp_path: Path) -> None:
+    """By launch, and by rank 0's guard; one line says where."""
+    (tmp_path / "fail.py").write_text("raise SystemExit(3)\n")
+    (tmp_path / "log_output").mkdir()
+    (tmp_path / "log_output" / "report.json").write_text("mine")
+    for job in (_launch(openmpi5, ["fail.py"], tmp_path), openmpi5.unilaunch(2, ["run", "fail.py"], tmp_path)):
+        assert job.returncode == 3
+        assert sum("log_output/rank.0/report.json" in line for line in job.refusals()) == 1
+        assert (tmp_path / "log_output" / "report.json").read_text() == "mine"
+        report = json.loads((tmp_path / "log_output" / "rank.0" / "report.json").read_text())
+        assert report["exit_code"] == 3
+
+
+def test_a_restart_finds_the_scripts_own_checkpoints(launcher: Launcher, tmp_path: Path) -> None:
+    """Where the script put them, at every start; an immediate restart does not trip over its predecessor."""
+    (tmp_path / "train.py").write_text(
+        "import os, signal\nfrom pathlib import Path\n"
+        "kept = Path('log_output/checkpoints', os.environ['RANK'])\nkept.parent.mkdir(exist_ok=True)\n"
+        "steps = kept.read_text() if kept.exists() else ''\nkept.write_text(steps + 'x')\n"
+        "if len(steps) < 2: os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    job = _launch(launcher, ["--max-restarts", "2", "train.py"], tmp_path).check()
+    assert "restart 2 of 2" in job.console
+    assert (tmp_path / "log_output" / "checkpoints" / "0").read_text() == "xxx"
+
+
+def _await(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 40
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@contextmanager
+def _running(launcher: Launcher | None, script: str, folder: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Start a job of two ranks, or one rank alone, wait until all have begun, and leave nothing of it."""
+    (folder / "first.py").write_text(
+        f"import os, time\nfrom pathlib import Path\nrank = os.environ['RANK']\n{script}"
+        "Path('began.' + rank).touch()\n"
+        "while not Path('end').exists(): time.sleep(0.05)\nprint('done', rank)\n"
+    )
+    mpirun = [str(launcher.path), "--allow-run-as-root", "--oversubscribe", "-n", "2"] if launcher else []
+    with subprocess.Popen(
+        [*mpirun, sys.executable, "-m", "unilaunch", "run", "first.py"], cwd=folder, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ) as job:  # fmt: skip
+        try:
+            _await(lambda: len(list(folder.glob("began.*"))) == (2 if launcher else 1))
+            yield job
+        finally:
+            _kill_all(folder)
+
+
+def _kill_all(folder: Path) -> None:
+    for path in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            if int(path.name) != os.getpid() and (path / "cwd").readlink() == folder:
+                os.kill(int(path.name), signal.SIGKILL)
+
+
+def test_a_second_job_in_the_folder_of_a_running_one_is_refused(launcher: Launcher, tmp_path: Path) -> None:
+    """On all ranks, in one line that names it; nothing of the first one moves, and its output is all its own."""
+    (tmp_path / "second.py").write_text("from pathlib import Path\nPath('second began').touch()\n")
+    with _running(launcher, "", tmp_path) as first:
+        before = sorted((tmp_path / "log_output").rglob("*"))
+        spec = (tmp_path / "log_output" / "spec.json").read_text()
+        for second in (
+            launcher.unilaunch(3, ["run", "second.py"], tmp_path),
+            _launch(launcher, ["second.py", "--max-restarts", "3"], tmp_path),
+        ):
+            assert second.returncode == 2
+            (line,) = second.refusals()
+            run = json.loads((tmp_path / "log_output" / "rank.0" / "events.jsonl").read_text().splitlines()[0])["run"]
+            assert f"--output-dir log_output: run {run} is writing there (process " in line
+            assert f" on {os.uname().nodename}, since {time.strftime('%Y-')}" in line
+        assert sorted((tmp_path / "log_output").rglob("*")) == before
+        (tmp_path / "end").touch()
+        assert first.wait(30) == 0
+    assert (tmp_path / "log_output" / "spec.json").read_text() == spec
+    for rank in range(2):
+        folder = tmp_path / "log_output" / f"rank.{rank}"
+        assert (folder / "stdout").read_text() == f"done {rank}\n"
+        assert json.loads((folder / "events.jsonl").read_text().splitlines()[-1])["phase"] == "end"
+    assert not (tmp_path / "second began").exists()
+    launcher.unilaunch(2, ["run", "second.py"], tmp_path).check()
+    assert (tmp_path / "second began").exists()
+
+
+def test_a_job_that_is_killed_leaves_its_folder_free(launcher: Launcher, tmp_path: Path) -> None:
+    """All of it with SIGKILL."""
+    (tmp_path / "second.py").write_text("print('second')\n")
+    with _running(launcher, "", tmp_path) as first:
+        _kill_all(tmp_path)
+        first.wait(20)
+        launcher.unilaunch(2, ["run", "second.py"], tmp_path).check()
+
+
+def test_a_scripts_own_processes_neither_free_nor_keep_the_folder(tmp_path: Path) -> None:
+    """It closes every descriptor it has, and forks a child that outlives the job."""
+    run = ["-m", "unilaunch", "run", "second.py"]
+    (tmp_path / "second.py").write_text("print('second')\n")
+    script = "if not os.fork():\n    os.setsid(); time.sleep(60); os._exit(0)\nos.closerange(3, 1000)\n"
+    with _running(None, script, tmp_path) as first:
+        assert alone(run, tmp_path).returncode == 2
+        (tmp_path / "end").touch()
+        assert first.wait(40) == 0
+        alone(run, tmp_path).check()
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        "os.makedirs('there/log_output/rank.0'); os.chdir('there')",
+        pytest.param("os.setgid(65534); os.setuid(65534)", marks=NEEDS_ROOT),
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))",
+    ],
+    ids=["chdir", "setuid", "RLIMIT_FSIZE"],
+)
+def test_what_a_script_does_to_its_process_fails_no_job(openmpi5: Launcher, act: str, tmp_path: Path) -> None:
+    """It has finished: exit code 0 and no restart; what cannot be written any more is said in one line."""
+    rank = "if os.environ['RANK'] == '0':"
+    (tmp_path / "act.py").write_text(f"import os\n{rank}\n    {act}\nprint('finished', __file__)\n")
+    job = _launch(openmpi5, ["--max-restarts", "1", "act.py"], tmp_path).check()
+    assert f"finished {tmp_path / 'act.py'}" in job.stdout
+    assert "restart" not in job.console
+    lost = [line for line in job.refusals() if "log_output/rank.0: rank 0 can no longer write its records" in line]
+    assert len(lost) == (0 if "chdir" in act else 1)
+    assert job.refusals() == lost
+    events = (tmp_path / "log_output" / "rank.0" / "events.jsonl").read_text()
+    assert ('"phase": "end"' in events) == ("chdir" in act)
+    assert not list(tmp_path.glob("there/log_output/rank.0/*"))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """An output folder that is a disk of 1 MB."""
+    output = tmp_path / "log_output"
+    output.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", output], check=True, timeout=20)
+    yield output
+    subprocess.run(["umount", output], check=True, timeout=20)
+
+
+@NEEDS_ROOT
+@pytest.mark.parametrize("what", ["function", "gcn"])
+def test_a_disk_that_fills_up_fails_no_job(openmpi5: Launcher, what: str, small_disk: Path, tmp_path: Path) -> None:
+    """Neither a function that has returned, nor a training at an evaluation; the rank says it in one line."""
+    if what == "function":
+        (tmp_path / "fill.py").write_text(
+            "import os\n"
+            "def fill():\n"
+            "    if os.environ['RANK'] == '1': return\n"
+            "    with open('log_output/filler', 'wb', buffering=0) as file:\n"
+            "        try:\n"
+            "            while True: file.write(bytes(1 << 16))\n"
+            "        except OSError: pass\n"
+        )
+        job = _launch(openmpi5, ["--max-restarts", "1", "fill:fill"], tmp_path).check()
+    else:
+        options = ["--data-dir", "data", "--epochs", "200", "--eval-every", "1", "--max-restarts", "1"]
+        fault = f"disk_full epoch 0 {tmp_path}"
+        job = _launch(openmpi5, options, tmp_path, FAULT=fault, PYTHONPATH=str(INJECT)).check()
+        assert "loss               1.9456 ->" in job.stdout
+    assert (small_disk / "filler").exists()
+    assert "restart" not in job.console
+    assert "Traceback" not in job.console
+    (line,) = job.refusals()
+    assert line == (
+        "unilaunch: log_output/rank.0: rank 0 can no longer write its records: No space left on device; the job goes on"
+    )
+
+
+def test_what_launch_was_told_wins_over_the_environment_in_its_ranks(openmpi5: Launcher, tmp_path: Path) -> None:
+    """Though it is the default; a program still finds its own environment."""
+    (tmp_path / "say.py").write_text("import os\nprint(os.environ['UNILAUNCH_SEED'])\n")
+    variables = {"UNILAUNCH_SEED": "7", "UNILAUNCH_OUTPUT_DIR": "elsewhere", "UNILAUNCH_LOG_LEVEL": "ERROR"}
+    told = ["--seed", "0", "--output-dir", "log_output", "say.py"]
+    job = _launch(openmpi5, told, tmp_path, **variables).check()
+    spec = json.loads((job.output / "spec.json").read_text())
+    assert (spec["seed"], spec["output_dir"], spec["log_level"]) == (0, "log_output", "ERROR")
+    assert job.stdout == "7\n"
+    line = _launch(openmpi5, [*told, "--dry-run"], tmp_path, **variables).check().stdout.splitlines()[0]
+    finish(["sh", "-c", line], tmp_path, variables, 60).check()
+    assert json.loads((job.output / "spec.json").read_text()) == spec
+    assert not (tmp_path / "elsewhere").exists()
+    plain = _launch(openmpi5, [*told, "--dry-run"], tmp_path).check().stdout.splitlines()[0]
+    assert "--seed" not in plain
+    assert "--output-dir" not in plain
+
+
+def test_launch_from_python_hears_no_variable_in_its_ranks(
+    openmpi5: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The spec is all there is; None is a value too."""
+    (tmp_path / "say.py").write_text("import os\nprint(os.environ['OMP_NUM_THREADS'])\n")
+    for name, value in {"SEED": "7", "THREADS": "3", "OUTPUT_DIR": str(tmp_path / "elsewhere")}.items():
+        monkeypatch.setenv(f"UNILAUNCH_{name}", value)
+    mpi = MpiSpec(mpirun=openmpi5.path, allow_run_as_root=True, oversubscribe=True)
+    spec = unilaunch.LaunchSpec(nprocs=2, target=str(tmp_path / "say.py"), mpi=mpi, output_dir=tmp_path / "log_output")
+    assert unilaunch.launch(spec).returncode == 0
+    written = json.loads((tmp_path / "log_output" / "spec.json").read_text())
+    assert (written["seed"], written["threads"]) == (0, None)
+    assert not (tmp_path / "elsewhere").exists()
