@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from socket import gethostname
@@ -195,9 +195,8 @@ def _runs(inbox: Inbox) -> set[str]:
 def _report(plan: Plan, verdict: Verdict, runs: set[str]) -> None:
     """Show and keep what the job came to; what all ranks refused alike, rank 0 has said."""
     root = plan.task.spec.output_dir
-    with suppress(OSError):
-        for run in runs:
-            write_report(root, run, verdict.as_json(), rank_folder(root, 0, len(plan.rows)))
+    for run in runs:
+        write_report(root, run, verdict.as_json(), rank_folder(root, 0, len(plan.rows)))
     if not verdict.first.get("together"):
         unseen = bool(verdict.first["rank"]) and plan.task.spec.console == "rank0"
         sys.stderr.write(show(verdict, traceback=unseen))

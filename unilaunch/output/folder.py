@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,8 +111,9 @@ class OutputFolder:
             taken = [] if _is_free(self.rank_dir) or _is_ours(self.rank_dir) else [self.rank_dir.name]
             ours = self._marker().files
             taken += [name for name in self._files if name not in ours and os.path.lexists(self.root / name)]
-            for name in taken:
-                raise self._in_the_way(name)
+            if taken:
+                self.let_go()
+                raise self._in_the_way(taken[0])
 
     def open(self) -> None:
         """Move an earlier run's output away and make this rank's folder.
@@ -243,9 +244,8 @@ class OutputFolder:
         try:
             yield
         except OSError as error:
-            raise InputError(
-                f"--output-dir {self.shown}: rank {self.rank} cannot write there: {error.strerror}: {error.filename}"
-            ) from None
+            why = f"{error.strerror}: {error.filename or self.rank_dir}"
+            raise InputError(f"--output-dir {self.shown}: rank {self.rank} cannot write there: {why}") from None
 
     @contextmanager
     def _losing(self) -> Iterator[None]:
@@ -272,47 +272,57 @@ def keep_reports(root: Path, size: int, ranks: Mapping[int, Mapping[str, Any]]) 
         size: Number of ranks.
         ranks: What each rank has told: "run", "host", and of "failure", "value" and "result" what there is.
     """
-    for rank, said in sorted(ranks.items()):
-        if "run" not in said or _is_ours(rank_folder(root, rank, size), said["run"]):
-            continue
-        files = [RESULT] if "result" in said else []
-        output = OutputFolder(root, rank, size, said["run"], Use(files=files, resumes=True))
-        try:
-            output.claim()
-            output.open()
-            output.keep(said)
-        except InputError as error:
-            _say(f"what rank {rank} on {said.get('host', '?')} told is not kept here: {error}")
-        finally:
-            output.let_go()
+    with ExitStack() as kept:
+        claims = True
+        for rank, said in sorted(ranks.items()):
+            if "run" not in said or _is_ours(rank_folder(root, rank, size), said["run"]):
+                continue
+            files = [RESULT] if "result" in said else []
+            output = OutputFolder(root, rank, size, said["run"], Use(claims=claims, files=files, resumes=True))
+            kept.callback(output.let_go)
+            try:
+                output.claim()
+                output.open()
+                output.keep(said)
+            except InputError as error:
+                _say(f"what rank {rank} on {said.get('host', '?')} told is not kept here: {error}")
+                if claims and output.lock < 0:  # no rank's can be
+                    return
+            claims = False
 
 
 def write_report(root: Path, run_id: str, report: Mapping[str, Any], rank_0: Path) -> None:
-    """Write `report.json` of a run; in rank 0's folder, if there is one that is not a run's.
+    """Write `report.json` of a run; into rank 0's folder, if the user has a file of that name.
 
     Args:
         root: The output folder; nothing is written if another run has it.
         run_id: The run.
         report: How its job failed.
         rank_0: Rank 0's folder.
-
-    Raises:
-        OSError: It cannot be written.
     """
     if not _is_ours(root.resolve(), run_id):
         return
-    lock = hold(root)  # from here on no other run can come, and one that has come is seen
+    path = root / REPORT
     try:
-        marker = read_marker(root) or Marker()
-        if marker.run != run_id:
-            return
-        path = root / REPORT
-        if os.path.lexists(path) and REPORT not in marker.files:
-            _say(f"{path} is there, and unilaunch did not write it: the report of this run is {rank_0 / REPORT}")
-            path = rank_0 / REPORT
-        else:
-            note_files(root, {**marker.files, REPORT: run_id})
-        write_json(path, report)
+        with _held(root):  # from here on no other run can come, and one that has come is seen
+            marker = read_marker(root) or Marker()
+            if marker.run != run_id:
+                return
+            if os.path.lexists(path) and REPORT not in marker.files:
+                _say(f"{path} is there, and unilaunch did not write it: the report of this run is {rank_0 / REPORT}")
+                path = rank_0 / REPORT
+            else:
+                note_files(root, {**marker.files, REPORT: run_id})
+            write_json(path, report)
+    except OSError as error:
+        _say(f"{path}: cannot be written: {error.strerror}")
+
+
+@contextmanager
+def _held(root: Path) -> Iterator[None]:
+    lock = hold(root)
+    try:
+        yield
     finally:
         os.close(lock)
 

@@ -361,8 +361,7 @@ class _Guard:
         from unilaunch.watch.verdict import show
 
         if folder := self.output.folder:
-            with suppress(OSError):
-                write_report(folder.parent, str(self.who["run"]), verdict.as_json(), folder)
+            write_report(folder.parent, str(self.who["run"]), verdict.as_json(), folder)
         if not verdict.first.get("together"):
             _say(show(verdict, traceback=False))
 

@@ -90,10 +90,12 @@ def test_what_is_the_users_is_refused_and_stays(name: str, tmp_path: Path) -> No
     before = _names(tmp_path)
     refused = []
     for rank in range(2):
+        output = OutputFolder(tmp_path, rank, 2, "second")
         try:
-            OutputFolder(tmp_path, rank, 2, "second").claim()
+            output.claim()
         except InputError as error:
             refused.append(str(error))
+        output.let_go()
     words = f"{name} is there, and unilaunch did not make it: move it away, or choose another --output-dir"
     assert refused == [f"--output-dir {tmp_path}: {words}"]
     assert _names(tmp_path) == before
@@ -393,5 +395,6 @@ def test_ranks_that_come_at_once_lose_nothing(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(OutputFolder.claim, folders))
         list(pool.map(OutputFolder.open, folders))
+    _end(folders)
     assert sorted(path.name for path in tmp_path.glob("rank.*")) == [f"rank.{rank}" for rank in range(4)]
     assert len(list((tmp_path / "previous" / "first").glob("rank.*"))) == 12
