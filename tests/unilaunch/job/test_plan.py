@@ -103,6 +103,18 @@ def test_what_each_rank_is(mpi: str, words: str, expected: list[str]) -> None:
         assert line == expected
 
 
+def test_a_default_is_written_out_where_a_variable_would_change_it(mpi: str) -> None:
+    """The line and a job file are run where the variable may stand: what launch was told must win there too."""
+    words = "-n 2 --seed 0 --log-level INFO --epochs 200 --data-dir data"
+    variables = {"UNILAUNCH_SEED": "7", "UNILAUNCH_THREADS": "2", "UNILAUNCH_EPOCHS": "3", "UNILAUNCH_DATA": "d"}
+    program = [word for word in _line(words, variables)[3:] if word not in RUN]
+    told = dict(zip(program[1::2], program[2::2], strict=False))
+    assert {name: told[f"--{name}"] for name in ("seed", "threads", "epochs", "data-dir")} == {
+        "seed": "0", "threads": "2", "epochs": "200", "data-dir": "data",
+    }  # fmt: skip
+    assert "--log-level" not in told
+
+
 @pytest.mark.parametrize(("words", "error", "message"), [
     ("-n 5", SpecError, "5 ranks and 4 slots"),
     ("-n 9 -H a:4,b:4", SpecError, "9 ranks and 8 slots (a: 4, b: 4); start at most 8"),
