@@ -92,9 +92,7 @@ def claim(root: Path, run: str) -> int | Marker:
     while True:
         descriptor = open_file(root / MARKER, os.O_RDWR | os.O_CREAT)
         if _lock(descriptor, fcntl.LOCK_EX) and _is_in_place(descriptor, root / MARKER):
-            marker = _read(descriptor)
-            if marker.run != run:
-                _write(descriptor, replace(Marker.of(run), files=marker.files))
+            _write(descriptor, replace(Marker.of(run), files=_read(descriptor).files))
             _lock(descriptor, fcntl.LOCK_SH)
             return descriptor
         holder = _read(descriptor)

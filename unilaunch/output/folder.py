@@ -222,8 +222,7 @@ class OutputFolder:
     def _move_leftovers(self) -> None:
         files = self._marker().files
         for name in {SPEC, RESULT, REPORT} & set(files):
-            if files[name] != self.run_id:
-                _move(self.root / name, self.root / "previous" / _name(files[name]))
+            _move(self.root / name, self.root / "previous" / _name(files[name]))
         for path in self.root.glob("rank.*"):
             if path.name not in self._ranks and _is_ours(path):
                 self._move(path)

@@ -71,10 +71,12 @@ def test_earlier_runs_are_moved_aside_whole(tmp_path: Path) -> None:
 
 
 def test_the_same_run_twice_keeps_both(tmp_path: Path) -> None:
-    """Open MPI 4 can give two runs one name."""
-    for _ in range(3):
-        _open(tmp_path, 1, "same")
-    assert sorted(path.name for path in (tmp_path / "previous" / "same").iterdir()) == ["rank.0", "rank.0~2"]
+    """Open MPI 4 can give two runs one name, and Slurm does when it puts a job into the queue again."""
+    for number in range(3):
+        _open(tmp_path, 1, "same")[0].write_result({"number": number})
+    kept = tmp_path / "previous" / "same"
+    assert _names(kept) == ["rank.0", "rank.0~2", "result.json", "result.json~2"]
+    assert json.loads((kept / "result.json~2").read_text()) == {"number": 1}
 
 
 @pytest.mark.parametrize("name", ["rank.0", "rank.1", "spec.json", "result.json"])
