@@ -55,6 +55,9 @@ class RunSpec(Spec):
         default=None, gt=0, description="seconds without progress of any rank after which the job is ended and every "
         "rank's stacks are shown; default: never"
     )  # fmt: skip
+    host_timeout: float = Field(
+        default=15.0, ge=3, description="seconds for which a host may not answer before it counts as lost"
+    )
     share_import: bool = Field(
         default=True, description="import the framework once for all ranks of a host and fork them; on cpu"
     )

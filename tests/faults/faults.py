@@ -15,11 +15,13 @@ from typing import Any
 
 from cluster.hosts import Cluster
 from jobs.mpirun import Finished
-from unilaunch.job.mpirun.openmpi import KEEPALIVE
+from unilaunch.job.mpirun.openmpi import keepalive
 
 INJECT = Path(__file__).parent / "inject"
 #: Seconds from the moment at which a fault can be known to the end of the job.
 ONE_HOST, SEVERAL_HOSTS = 2.0, 8.0
+#: What a job on several hosts is told of silence; it ends 4 seconds later at the latest, when SEVERAL_HOSTS are over.
+HOST_TIMEOUT = 4
 STALL = 4.0
 DEADLINE = 60.0
 
@@ -167,6 +169,8 @@ def _line(cell: Cell, folder: Path, data: Path) -> tuple[list[str], dict[str, st
     fault = f"{cell.fault.replace(' ', '_')} {cell.moment.replace(' ', '_')} {cell.rank} {folder}"
     run = ["--backend", cell.framework, "--data-dir", str(data), "--epochs", "1000000", "--threads", "1"]
     run += ["--log-level", "DEBUG"]
+    if cell.fault in {"link cut", "power off"}:
+        run += ["--host-timeout", str(HOST_TIMEOUT)]
     if cell.moment == "checkpoint":
         run += ["--checkpoint-every", "1"]
     if FAULTS[cell.fault].stalls:
@@ -181,8 +185,8 @@ def _line(cell: Cell, folder: Path, data: Path) -> tuple[list[str], dict[str, st
     if "launch" in cell.place:
         words = ["launch", "--mpirun", mpirun, "-n", "3", *spread, *variables[:2], *where, *run]
         return [python, "-m", "unilaunch", *words], environ
-    keepalive = [word for name, value in KEEPALIVE.items() for word in ("--mca", name, value)]
-    words = [mpirun, "-n", "3", *spread, *variables, *where, *(keepalive if where else [])]
+    kept = [word for name, value in keepalive(HOST_TIMEOUT).items() for word in ("--mca", name, value)]
+    words = [mpirun, "-n", "3", *spread, *variables, *where, *(kept if where else [])]
     return [*words, python, "-m", "unilaunch", "run", *run], environ
 
 

@@ -47,6 +47,7 @@ def doctor(spec: LaunchSpec, environ: Mapping[str, str]) -> int:
         hosts=tuple(replace(host, slots=1, max_slots=None) for host in reached) if spec.hosts or spec.hostfile else (),
         hostfile=None,
         several=any(host.name not in here for host in reached),
+        host_timeout=spec.host_timeout,
         more_than_cores=False,
         mpi=spec.mpi,
         program=(),
@@ -93,8 +94,11 @@ def _visit(request: Request, hosts: Sequence[Host]) -> tuple[list[Visit], list[F
     """Start the probes, and return what each host tells, what keeps them apart, and where they met."""
     token = Path.cwd() / f".unilaunch-doctor-{token_hex(8)}"
     others = [host.name for host in hosts] if request.several else []
-    listening = listen(others, several=bool(others))
-    with Inbox(listening.listener, listening.secret) as inbox, tempfile.TemporaryFile("w+") as console:
+    listening = listen(others, several=bool(others), host_timeout=request.host_timeout)
+    with (
+        Inbox(listening.listener, listening.secret, request.host_timeout) as inbox,
+        tempfile.TemporaryFile("w+") as console,
+    ):
         program = (sys.executable, "-m", "unilaunch.doctor.probe", str(token))
         line = write(replace(request, program=program))
         if request.several and request.mpirun.launcher == "Open MPI":

@@ -90,6 +90,7 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], *, starting: b
         hosts=hosts,
         hostfile=_own_hostfile(spec, mpirun) if hosts == named else None,
         several=several,
+        host_timeout=spec.host_timeout,
         more_than_cores=busiest > count_cores(),
         mpi=mpi,
         program=tuple(program_line(task, sys.executable, environ)),

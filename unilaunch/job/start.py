@@ -20,7 +20,7 @@ from unilaunch.output.folder import keep_reports, rank_folder, write_report
 from unilaunch.output.result import LaunchResult, RankResult
 from unilaunch.watch.inbox import HOST_LOST, Inbox, listen
 from unilaunch.watch.line import VARIABLE
-from unilaunch.watch.verdict import Verdict, is_consequence, show
+from unilaunch.watch.verdict import Verdict, is_consequence, ranks, show
 from unilaunch.watch.watch import DOUBT, DOUBT_ON_SEVERAL, Watch
 
 #: Seconds that mpirun has to end the ranks once it is told to, or once they have all gone.
@@ -33,7 +33,8 @@ _TICK = 0.2
 def start(plan: Plan, environ: Mapping[str, str]) -> LaunchResult:
     """Start the job, pass its output on, wait, and return how it ended.
 
-    Ctrl-C, SIGTERM and SIGHUP end the job, once: mpirun is told to end the ranks, and must not hear it twice.
+    Ctrl-C, SIGTERM and SIGHUP stop the job: the ranks get the signal, and time to save. A second one ends it at once.
+    SIGUSR1 and SIGUSR2 are passed on to the ranks. mpirun gets none of them: it would kill the ranks within 2 seconds.
 
     Args:
         plan: What to start.
@@ -41,8 +42,8 @@ def start(plan: Plan, environ: Mapping[str, str]) -> LaunchResult:
     """
     hosts = list(dict.fromkeys(row.host for row in plan.rows if row.host != "?")) if plan.several else []
     spec = plan.task.spec
-    listening = listen(hosts, several=plan.several)
-    with Inbox(listening.listener, listening.secret) as inbox, _signals() as asked:
+    listening = listen(hosts, several=plan.several, host_timeout=spec.host_timeout)
+    with Inbox(listening.listener, listening.secret, spec.host_timeout) as inbox, _signals() as asked:
         watch = Watch(inbox, len(plan.rows), plan.several, spec.stall_timeout, spec.abort)
         live = Live(shown=sys.stderr.isatty())
         pipe = subprocess.PIPE if live.shown else None
@@ -53,13 +54,15 @@ def start(plan: Plan, environ: Mapping[str, str]) -> LaunchResult:
             ) as process,
             live.passing(process.stdout, process.stderr),
         ):
-            returncode = _wait(process, watch, asked, live)
+            returncode = _wait(process, watch, _Stop(watch, asked, spec.grace), live)
         _hear_out(watch)
         verdict = None if asked.number else _judge(plan, watch, returncode)
         result = _collect(plan, inbox, _exit_code(returncode, verdict, asked.number), verdict)
         result = replace(result, interrupted=bool(asked.number))
     if verdict:
         _report(plan, verdict, _runs(inbox))
+    if overdue := [rank for rank, said in inbox.ranks.items() if said.get("overdue")]:
+        _say(f"{ranks(overdue)} did not end within the {spec.grace:g} s of --grace: killed")
     return result
 
 
@@ -71,12 +74,19 @@ def _with_inbox(plan: Plan) -> list[str]:
     return line
 
 
-@dataclass
+@dataclass(slots=True)
 class _Asked:
-    """Whether the user asked for the end, by which signal."""
+    """What the user has asked for by signals.
+
+    Attributes:
+        number: The signal that stops the job; 0 if none has come.
+        again: A second one has come: the job is to end at once.
+        others: Signals that the ranks are to get, and have not had yet.
+    """
 
     number: int = 0
-    told: bool = field(default=False)
+    again: bool = False
+    others: list[int] = field(default_factory=list)
 
 
 @contextmanager
@@ -84,9 +94,14 @@ def _signals() -> Iterator[_Asked]:
     asked = _Asked()
 
     def note(number: int, _: FrameType | None) -> None:
-        asked.number = asked.number or number
+        if number in {signal.SIGUSR1, signal.SIGUSR2}:
+            asked.others.append(number)
+        else:
+            asked.again = bool(asked.number)
+            asked.number = asked.number or number
 
-    caught = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+    caught = [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]  # under nohup: SIGHUP
     try:
         before = {number: signal.signal(number, note) for number in caught}
     except ValueError:  # not the main thread: whoever runs it there handles its signals
@@ -98,20 +113,57 @@ def _signals() -> Iterator[_Asked]:
             signal.signal(number, handler)
 
 
-def _wait(process: "subprocess.Popen[bytes]", watch: Watch, asked: _Asked, live: Live) -> int:
+class _Stop:
+    """How the user's signals reach the ranks, and when a job that is stopped must end."""
+
+    def __init__(self, watch: Watch, asked: _Asked, grace: float) -> None:
+        self.watch, self.asked, self.grace = watch, asked, grace
+        self.told: set[int] = set()
+        self.released = False
+        self.until = float("inf")
+
+    def pass_on(self) -> None:
+        """Pass on what has come in; a rank that has connected since the stop gets it too."""
+        inbox, now = self.watch.inbox, time.monotonic()
+        while self.asked.others:
+            inbox.tell_all(signal=self.asked.others.pop(0))
+        if not self.asked.number or self.watch.ending:
+            return
+        if new := inbox.connected - self.told:
+            if not self.told:
+                self.until = now + self.grace
+                name = signal_name(self.asked.number)
+                _say(f"{name}: the ranks have {self.grace:g} s to end; a second signal ends them at once")
+            inbox.tell(new, stop=self.asked.number, grace=max(0.0, self.until - now))
+            self.told |= new
+        if self.told and self.watch.all_done and not self.released:
+            self.released = True
+            inbox.tell_all(leave=128 + self.asked.number)
+
+    @property
+    def is_over(self) -> bool:
+        """The time has come to end the job by force: a second signal, no rank to stop, or no time left."""
+        if not self.asked.number:
+            return False
+        late = time.monotonic() > self.until + PROMPT
+        return self.asked.again or self.watch.ending or not self.told or late
+
+
+def _wait(process: "subprocess.Popen[bytes]", watch: Watch, stop: _Stop, live: Live) -> int:
     """Return mpirun's exit code, once it has ended by itself or has been made to."""
     deadline = terminate_at = float("inf")
-    had_ranks = False
+    had_ranks = ended = False
     while process.poll() is None:
         watch.inbox.take(_TICK)
         live.follow(watch.inbox.ranks)
-        if not asked.number:
+        stop.pass_on()
+        if not stop.asked.number:
             watch.look()
         if watch.ending:
             deadline = min(deadline, time.monotonic() + (PROMPT if watch.inbox.silent else GRACE))
-        if asked.number and not asked.told:
-            asked.told = True
-            watch.inbox.tell_all(end=128 + asked.number)
+        if stop.is_over and not ended:
+            ended = True
+            watch.inbox.tell_all(end=128 + stop.asked.number)
             deadline = time.monotonic() + GRACE
             terminate_at = time.monotonic() + (PROMPT if watch.inbox.connected else 0.0)
         if time.monotonic() > terminate_at:
@@ -158,10 +210,10 @@ def _collect(plan: Plan, inbox: Inbox, returncode: int, verdict: Verdict | None)
     """Return how the job ended; what a rank without a shared file system has told is written beside the others'."""
     root = plan.task.spec.output_dir
     size = len(plan.rows)
-    ranks = []
+    results = []
     for row in plan.rows:
         said = inbox.ranks.get(row.rank, {})
-        ranks.append(
+        results.append(
             RankResult(
                 rank=row.rank,
                 host=said.get("host", row.host),
@@ -176,7 +228,7 @@ def _collect(plan: Plan, inbox: Inbox, returncode: int, verdict: Verdict | None)
         release(root, run)
     result = inbox.ranks.get(0, {}).get("result")
     lost = dict.fromkeys(plan.rows[rank].host for rank, why in inbox.silent.items() if HOST_LOST in why)
-    return LaunchResult(returncode, tuple(ranks), verdict.first if verdict else None, root, result, tuple(lost))
+    return LaunchResult(returncode, tuple(results), verdict.first if verdict else None, root, result, tuple(lost))
 
 
 def _exit_code(returncode: int, verdict: Verdict | None, asked: int) -> int:
@@ -200,3 +252,7 @@ def _report(plan: Plan, verdict: Verdict, runs: set[str]) -> None:
     if not verdict.first.get("together"):
         unseen = bool(verdict.first["rank"]) and plan.task.spec.console == "rank0"
         sys.stderr.write(show(verdict, traceback=unseen))
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"unilaunch: {line}\n")

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -36,6 +37,7 @@ def circumstances(environ: Mapping[str, str]) -> dict[str, Any] | None:
         "mask": _mask(),
         "command": [sys.executable, *sys.orig_argv],
         "variables": {name: value for name, value in environ.items() if not name.startswith(_LAUNCHERS)},
+        "ignored": [number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN],
         "users": [*os.getresuid(), *os.getresgid(), *os.getgroups()],
         "cgroup": _read("/proc/self/cgroup"),
         "namespaces": [_link(f"/proc/self/ns/{name}") for name in _NAMESPACES],

@@ -24,7 +24,7 @@ from zlib import crc32
 from unilaunch.environments import detect
 from unilaunch.errors import UnilaunchError
 from unilaunch.rank.circumstances import circumstances
-from unilaunch.rank.processes import PASSED_ON, is_single
+from unilaunch.rank.processes import is_single, pass_signals_on
 
 _CREDENTIALS = struct.Struct("3i")
 _IMPORT = 60.0  # seconds that an asker waits for the server's import
@@ -157,8 +157,7 @@ def _stand_in(line: socket.socket, launcher: int) -> int:
         with suppress(OSError):
             line.send(bytes([number]))
 
-    for number in PASSED_ON:
-        signal.signal(number, pass_on)
+    pass_signals_on(pass_on)
     while os.getppid() == launcher:
         if select.select([line], [], [], _TICK)[0]:
             code = b""

@@ -24,7 +24,7 @@ from unilaunch.output.failure import complete_failure, describe_exit
 from unilaunch.output.files import write_json
 from unilaunch.output.folder import write_report
 from unilaunch.rank.evidence import Memory, find_evidence
-from unilaunch.rank.processes import PASSED_ON, adopt_orphans, is_stopped, kill_children
+from unilaunch.rank.processes import adopt_orphans, is_stopped, kill_children, pass_signals_on
 from unilaunch.rank.pump import Output, Stream
 from unilaunch.rank.report import Report
 from unilaunch.rank.ties import STACKS, Ties
@@ -39,7 +39,7 @@ _TICK = 0.2
 _TELL = 0.5  # seconds between two words on progress
 _LAST_OUTPUT = 1.0  # seconds for output that a child of the rank may still hold open
 _FAREWELL = 1.0  # seconds from SIGTERM to SIGKILL, and from a failure to the rank's own end
-_ORDER = 15.0  # seconds after a failure in which whoever watches the job has ended it, if he can
+_ORDER = 15.0  # seconds in which whoever watches the job has ended it, if he can, once he knows that no host is lost
 _WRITTEN = 0.3  # seconds in which a rank has written its stacks
 _LINES = 20
 _NEVER = float("inf")
@@ -71,9 +71,9 @@ def guarded(work: Callable[[Report], int], environ: Mapping[str, str], stand_in:
 
 
 def _live(work: Callable[[Report], int], report: Report) -> int:
-    """Do the rank's work; one that failed alone leaves at once, for MPI_Finalize would wait for the others."""
+    """Do the rank's work; one that ends without the others leaves at once, for MPI_Finalize would wait for them."""
     code = work(report)
-    if report.failed:
+    if report.failed or report.released:
         atexit._run_exitfuncs()  # noqa: SLF001  (the program's own; there is no public name)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -114,9 +114,11 @@ class _Guard:
         self.ended = ""  # why its guard ended it
         self.outside = False  # a signal came from outside
         self.order: int | None = None  # the job's exit code, once the job is to end
+        self.stopping = False  # the user stops the job, patiently
+        self.overdue = False  # it did not end in the time that the user gave it
         self.concluded = False
         # When what is due, in seconds of time.monotonic.
-        self.kill_at = self.give_up_at = self.drained_at = self.stack_at = _NEVER
+        self.kill_at = self.leave_at = self.give_up_at = self.drained_at = self.stack_at = _NEVER
         self.told_at = 0.0
         self.told: object = None
 
@@ -144,6 +146,8 @@ class _Guard:
         self._look_at_rank(now)
         self.output.tick()
         self._tell_progress(now)
+        if self.line:
+            self.line.look()
         if now > self.stack_at:
             self._tell_stack()
         if self.watch:
@@ -160,11 +164,13 @@ class _Guard:
         if process:
             self.returncode = os.waitstatus_to_exitcode(status)
             self.peak = usage.ru_maxrss * 1024
-            self.drained_at, self.give_up_at = now + _LAST_OUTPUT, now + _ORDER
+            self.drained_at = now + _LAST_OUTPUT
+            self.give_up_at = now + _ORDER + (self.line.host_timeout if self.line else 0.0)
         elif not self.stand_in and os.getppid() != self.launcher:  # a stand-in looks to it itself
             self.launcher = os.getppid()
             self._end(_ORPHANED)
         elif now > self.kill_at:
+            self.overdue |= self.stopping and self.order is None and not self.who.get("done")
             self._signal(signal.SIGKILL)
 
     def _may_leave(self) -> bool:
@@ -177,6 +183,8 @@ class _Guard:
             return bool(self.watch.ending or (self.watch.finished and not self.watch.failures()))
         if self.order is not None or self.ended:
             return True
+        if self.stopping:
+            return now > self.leave_at or not (self.line and self.line.open)
         waits = self.failure and self.line and self.line.open
         return not waits or (bool(self.who.get("abort", True)) and now > self.give_up_at)
 
@@ -208,7 +216,8 @@ class _Guard:
         if "failure" in said:
             self.known = said.pop("failure")
             doing = self.known.pop("doing")
-            self.kill_at = min(self.kill_at, time.monotonic() + _FAREWELL)
+            if not self.stopping:
+                self.kill_at = min(self.kill_at, time.monotonic() + _FAREWELL)
             self._record(self.known, doing)
         self.who |= {name: value for name, value in said.items() if name not in {"value", "result"}}
         if self.line and said:
@@ -223,18 +232,24 @@ class _Guard:
 
     # The line to whoever watches the job
 
-    def _be_watch(self, listener: socket.socket, secret: bytes, how: Mapping[str, Any]) -> None:
+    def _be_watch(self, listener: socket.socket, secret: bytes, how: dict[str, Any]) -> None:
         """Watch the job: this is rank 0, and there is no `launch`."""
         from unilaunch.watch.inbox import Inbox
         from unilaunch.watch.watch import Watch
 
-        inbox = Inbox(listener, secret)
+        inbox = Inbox(listener, secret, how.pop("host_timeout"))
         self.watch = Watch(inbox, **how, announce=self._give_verdict)
         self.selector.register(inbox.selector.fileno(), EVENT_READ, lambda: inbox.take(0))
 
     def _obey(self, order: Mapping[str, Any]) -> None:
         if order.get("stacks") and self.returncode is None:
             self._ask_stack()
+        if "signal" in order:
+            self._signal(int(order["signal"]))
+        if "stop" in order:
+            self._stop(int(order["stop"]), float(order["grace"]))
+        if "leave" in order:
+            self._release(int(order["leave"]))
         if "end" in order:
             self.order = int(order["end"])
             self._end("")
@@ -293,6 +308,26 @@ class _Guard:
         self._signal(signal.SIGCONT)
         self.kill_at = min(self.kill_at, time.monotonic() + _FAREWELL)
 
+    def _stop(self, number: int, grace: float) -> None:
+        """Give the rank the user's signal, and time to end; a rank whose program has ended needs neither.
+
+        The guard's own end waits for the other ranks': mpirun ends them all when one of its processes has ended.
+        """
+        now = time.monotonic()
+        self.stopping = True
+        self.kill_at, self.leave_at = min(self.kill_at, now + grace), now + grace + _FAREWELL
+        self.ties.tell_stop()
+        if not self.who.get("done"):
+            self._signal(number)
+            self._signal(signal.SIGCONT)
+
+    def _release(self, code: int) -> None:
+        """Let the rank and its guard go: every rank of the job has ended, or has nothing left to do."""
+        self.order = code
+        self.ties.release()
+        if self.who.get("done"):
+            self.kill_at = min(self.kill_at, time.monotonic() + _FAREWELL)
+
     def _pass_on(self, number: int, _: FrameType | None = None) -> None:
         self.outside = True
         if self.ties.own_group or number not in _OF_A_TERMINAL:
@@ -309,10 +344,11 @@ class _Guard:
             return
         self.concluded = True
         own = self._own_exit_code()
-        if self.order is None and own and not self.known and "refused" not in self.who:
+        if self.order is None and not self.stopping and own and not self.known and "refused" not in self.who:
             self._record(self._seen(), self.ties.page.read()[1])
         if self.line:
-            self.line.send(exit_code=None if self.order is not None and not self.failure else own)
+            ordered = self.order is not None and not self.failure
+            self.line.send(exit_code=None if ordered else own, overdue=self.overdue)
 
     def _own_exit_code(self) -> int:
         if self.known:
@@ -344,7 +380,7 @@ class _Guard:
     def _leave(self) -> int:
         """End what the rank has left behind, say the last word, and return the exit code."""
         code = self._own_exit_code() if self.order is None else self.order
-        if code:
+        if code or self.stopping:
             kill_children()
         self.output.tick(last=True)
         until = time.monotonic() + _FAREWELL
@@ -375,8 +411,7 @@ class _Guard:
         """Pass signals on to the rank, and wake up when it ends."""
         reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
-        for number in PASSED_ON:
-            signal.signal(number, self._pass_on)
+        pass_signals_on(self._pass_on)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         self.selector.register(reading, EVENT_READ, lambda: os.read(reading, 512))

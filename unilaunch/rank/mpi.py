@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import signal
 import time
 from array import array
 from collections.abc import Mapping, Sequence
@@ -114,6 +115,7 @@ def join(found: Found, thread_level: str = "serialized", board: Board | None = N
             f"{found.launcher} started {found.size} ranks, and MPI cannot be loaded: {' '.join(str(error).split())}; "
             "pip install mpi4py, and an MPI: pip install 'unilaunch[mpi]' or the system's"
         ) from None
+    signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGHUP))  # Open MPI 5 has taken it for itself
     comm = MPI.COMM_WORLD
     if (comm.rank, comm.size) != (found.rank, found.size or comm.size):
         raise EnvironmentMismatchError(

@@ -4,11 +4,13 @@ import ctypes
 import os
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 
 #: What is passed on to a process below when it comes from outside.
-PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -20,6 +22,13 @@ def die_with_parent() -> None:
 def adopt_orphans() -> None:
     """Let what this process's children leave behind become its own, so that it can be ended."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def pass_signals_on(handler: Callable[[int, FrameType | None], None]) -> None:
+    """Have *handler* called at signals from outside; one that was ignored at our start (nohup) stays ignored."""
+    for number in _PASSED_ON:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def is_stopped(process: int) -> bool:

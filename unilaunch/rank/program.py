@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -31,6 +32,8 @@ def run_program(target: Target, args: Sequence[str]) -> JsonValue:
     Raises:
         SpecError: A function does not exist, an argument is no JSON, or what it returned cannot be written as JSON.
     """
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # KeyboardInterrupt, as plain Python has it
     match target.kind:
         case "script":
             _run_script(target.name, args)

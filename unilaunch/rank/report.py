@@ -9,6 +9,9 @@ from typing import Any
 
 from unilaunch.rank.page import Page
 
+#: What the guard says to its rank when the user stops the job.
+STOP = b"s"
+
 
 class Report:
     """What a rank tells.
@@ -22,6 +25,7 @@ class Report:
         self.connection = connection
         self.page = page
         self.failed = False
+        self.released = False
 
     def note(self, **facts: Any) -> None:
         """Note what this rank is doing; costs microseconds."""
@@ -31,6 +35,20 @@ class Report:
         """Tell how this rank fails, and at what."""
         self.failed = True
         self.send(failure={**known, "doing": self.page.facts})
+
+    @property
+    def stopped(self) -> bool:
+        """The user stops the job: another rank may have gone, and is not to be waited for in a collective."""
+        with suppress(OSError):
+            return self.connection.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK) == STOP
+        return False
+
+    def wait_for_release(self) -> None:
+        """Wait until all ranks of a job that is stopped have ended, or have come as far as this one."""
+        self.released = True
+        with suppress(OSError):
+            while self.connection.recv(1):
+                pass
 
     def send(self, **record: Any) -> None:
         """Tell *record*, which must be JSON."""

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 import time
 import traceback
@@ -71,6 +72,8 @@ def run(read_task: Callable[[], Task[RunSpec]], environ: Mapping[str, str], star
         report: The line to this rank's guard.
     """
     os.environ.pop(VARIABLE, None)  # noqa: TID251  (it is the guard's, and not a job's that a program may start)
+    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends a rank at once, also inside MPI; a program gets it back
     peers: Peers = Alone()
     number = 0
     try:
@@ -127,7 +130,7 @@ def _agree_on_rank(
     task: Task[RunSpec], found: Found, peers: Peers, environ: Mapping[str, str], report: Report
 ) -> _Rank:
     """Return who this rank is, and open its output folder."""
-    listening = _listen(found) if found.rank == 0 and VARIABLE not in environ else None
+    listening = _listen(found, task.spec.host_timeout) if found.rank == 0 and VARIABLE not in environ else None
     facts = tell_facts(task, peers, environ, listening.where if listening else "")
     world = count_world(found, [fact["host"] for fact in facts], facts[found.rank]["name"])
     if found.local_size not in {None, world.local_size}:
@@ -152,9 +155,10 @@ def _agree_on_rank(
     world = replace(world, device=str(placement))
     output.on_phase = report.note
     if listening:
-        how: dict[str, object] = {"size": world.size, "several": world.num_hosts > 1}
+        spec = task.spec
+        how: dict[str, object] = {"size": world.size, "several": world.num_hosts > 1, "host_timeout": spec.host_timeout}
         # Open MPI 4 hangs if its ranks end before it has noticed by itself that a host is lost.
-        how |= {"lost_patience": 3.0, "stall_timeout": task.spec.stall_timeout, "abort": task.spec.abort}
+        how |= {"lost_patience": 3.0, "stall_timeout": spec.stall_timeout, "abort": spec.abort}
         report.hand_over(listening.listener.detach(), secret=listening.secret.hex(), watch=how)
     if facts[0]["watch"]:
         report.send(call=facts[0]["watch"])
@@ -198,9 +202,6 @@ def _explain(error: BaseException, rank: _Rank) -> int:
         case MemoryError() if rank.task.model:
             where = f"rank {rank.world.rank} on {rank.world.host}"
             _say(f"{where}: out of memory: {error}: take more ranks on more hosts, or a smaller model")
-        case KeyboardInterrupt() if rank.task.model:
-            _say("interrupted")
-            return INTERRUPTED
         case _:
             traceback.print_exception(error)
     return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
@@ -297,6 +298,9 @@ def _wait_for_all(rank: _Rank) -> None:
             backend.stop()
     rank.report.note(phase="waiting for the other ranks' end")
     rank.report.send(done=True)
+    if rank.report.stopped:
+        rank.report.wait_for_release()
+        return
     if isinstance(rank.peers, mpi.MpiPeers) and mpi.is_finalized():
         return  # the program has ended MPI itself, and with it waited for the others
     with suppress(PeerLostError):  # a rank may end in its own way, os._exit too; how it ended its guard tells
@@ -332,11 +336,11 @@ def _heading(rank: _Rank, model: Model, backend: Backend) -> "dict[str, JsonValu
     }
 
 
-def _listen(found: Found) -> "Listening":
+def _listen(found: Found, host_timeout: float) -> "Listening":
     """Return where the ranks' guards are to call: without a `launch` rank 0's guard watches the job."""
     from unilaunch.watch.inbox import listen
 
-    return listen(found.heads, several=found.local_size != found.size)
+    return listen(found.heads, several=found.local_size != found.size, host_timeout=host_timeout)
 
 
 def _attempt(step: Callable[[], T]) -> tuple[T | None, UnilaunchError | None]:

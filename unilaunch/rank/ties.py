@@ -5,10 +5,11 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 
 from unilaunch.rank.page import Page
 from unilaunch.rank.processes import die_with_parent
-from unilaunch.rank.report import Report
+from unilaunch.rank.report import STOP, Report
 
 #: At this signal a rank writes its Python stacks; high, since programs use SIGUSR1 and SIGUSR2 themselves.
 STACKS = signal.SIGRTMAX - 1
@@ -49,3 +50,13 @@ class Ties:
         for descriptor in self.ranks_ends:
             os.close(descriptor)
         return self
+
+    def tell_stop(self) -> None:
+        """Tell the rank that the user stops the job."""
+        with suppress(OSError):  # it has gone
+            self.control.send(STOP)
+
+    def release(self) -> None:
+        """Tell a rank that waits for the other ranks' end in a job that is stopped that they have ended."""
+        with suppress(OSError):
+            self.control.shutdown(socket.SHUT_WR)

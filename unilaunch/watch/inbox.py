@@ -4,7 +4,7 @@ import json
 import selectors
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from unilaunch import sockets
 from unilaunch.handshake import new_secret
-from unilaunch.watch.line import LARGEST, notice_silence
+from unilaunch.watch.line import LARGEST, is_unanswered, notice_silence
 
 #: Why a rank fell silent, if it was not alone.
 HOST_LOST = "its host does not answer"
@@ -26,13 +26,15 @@ class Inbox:
         secret: What a caller must know before anything else is read.
 
     Attributes:
+        host_timeout: Seconds for which a host may be silent.
         ranks: Everything that a rank has told, by rank; a later word takes the place of an earlier one.
         moved: When a rank last told of progress, in seconds of `time.monotonic`.
         failed: The ranks that told of a failure, in the order in which they did.
         silent: Why a rank fell silent without having told how it ended, by rank.
     """
 
-    def __init__(self, listener: socket.socket, secret: bytes) -> None:
+    def __init__(self, listener: socket.socket, secret: bytes, host_timeout: float) -> None:
+        self.host_timeout = host_timeout
         self.selector = selectors.DefaultSelector()
         self.door = sockets.Door(listener, secret, self.selector)
         self.unread: dict[socket.socket, bytearray] = {}
@@ -53,8 +55,12 @@ class Inbox:
 
     def tell_all(self, **order: Any) -> None:
         """Send *order* to every guard that can still be reached."""
+        self.tell(self.connected, **order)
+
+    def tell(self, ranks: Collection[int], **order: Any) -> None:
+        """Send *order* to the guards of *ranks* that can still be reached."""
         for connection, rank in list(self.rank_of.items()):
-            if rank >= 0:
+            if rank in ranks:
                 with suppress(OSError):  # a few bytes: they fit, or nobody is there to read them
                     connection.send(json.dumps(order).encode() + b"\n")
 
@@ -62,6 +68,11 @@ class Inbox:
     def connected(self) -> set[int]:
         """The ranks whose line stands."""
         return {rank for rank in self.rank_of.values() if rank >= 0}
+
+    @property
+    def unanswered(self) -> bool:
+        """A rank's host has not answered for some seconds: its line will break, or it answers again."""
+        return any(rank >= 0 and is_unanswered(connection) for connection, rank in self.rank_of.items())
 
     def close(self) -> None:
         """Hang up."""
@@ -79,7 +90,10 @@ class Inbox:
         self.close()
 
     def _welcome(self, connection: socket.socket) -> None:
-        notice_silence(connection)
+        notice_silence(connection, self.host_timeout)
+        # An order too must not wait for ever; with this the number of probes no longer counts.
+        wait = max(1.0, self.host_timeout - 1.5)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * wait))
         self.unread[connection] = bytearray()
         self.rank_of[connection] = -1
         self.selector.register(connection, selectors.EVENT_READ)
@@ -135,7 +149,7 @@ class Listening:
     Attributes:
         listener: The socket.
         secret: What a caller must know.
-        where: "ADDRESS,ADDRESS PORT SECRET", for the callers.
+        where: "ADDRESS,ADDRESS PORT SECRET SECONDS", for the callers.
     """
 
     listener: socket.socket
@@ -143,14 +157,15 @@ class Listening:
     where: str
 
 
-def listen(hosts: Sequence[str], *, several: bool) -> Listening:
+def listen(hosts: Sequence[str], *, several: bool, host_timeout: float) -> Listening:
     """Listen for guards.
 
     Args:
         hosts: Hosts of the job: the address on the way to them is the first that a guard is to try.
         several: There are other hosts than this one; or else nobody from outside can call.
+        host_timeout: Seconds for which a host may be silent.
     """
     listener = sockets.listen(0, several=several)
     secret = new_secret()
-    addresses = sockets.own_addresses(hosts, several=several)
-    return Listening(listener, secret, f"{','.join(addresses)} {listener.getsockname()[1]} {secret.hex()}")
+    addresses, port = sockets.own_addresses(hosts, several=several), listener.getsockname()[1]
+    return Listening(listener, secret, f"{','.join(addresses)} {port} {secret.hex()} {host_timeout:g}")

@@ -1,7 +1,11 @@
 """A guard's line to whoever watches the job: the launching process, or the guard of rank 0."""
 
+import errno
 import json
+import math
 import socket
+import struct
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
@@ -9,25 +13,55 @@ from typing import Any
 
 from unilaunch.sockets import Calls
 
-#: "ADDRESS,ADDRESS PORT SECRET"; set by `launch`, in each rank's environment.
+#: "ADDRESS,ADDRESS PORT SECRET SECONDS"; set by `launch`, in each rank's environment.
 VARIABLE = "_UNILAUNCH_REPORT_TO"
 #: Bytes of one message.
 LARGEST = 1 << 26
 
 
-def notice_silence(connection: socket.socket) -> None:
-    """Have a connection break within 4 seconds when the other end is cut off or has lost its power."""
+#: Bytes of the kernel's tcp_info, and where in it stand the number of unacknowledged segments and the milliseconds
+#: since the last acknowledgement.
+_INFO, _UNACKED, _LAST_ACK = 60, 24, 56
+#: Seconds without an acknowledgement after which a host may have gone: one probe goes out each second.
+_WORRY = 3.0
+_PROBE = 1.0  # seconds for the answer to a call
+#: What a call comes back with when the other host has answered.
+_ANSWERS = {0, errno.EISCONN, errno.ECONNREFUSED}
+
+
+def notice_silence(connection: socket.socket, host_timeout: float) -> None:
+    """Break an idle connection when the other host has not answered for *host_timeout* seconds, or a second less.
+
+    The kernel sends a probe each second, and one answer is enough. A second less: Open MPI, which is told the same
+    number of seconds, is to notice a lost host after us.
+    """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 4000)):
+    probes = max(1, math.ceil(host_timeout) - 2)
+    for option, value in (("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", probes)):
         connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+def is_unanswered(connection: socket.socket) -> bool:
+    """Return whether the other host has acknowledged nothing for some seconds: it may have gone."""
+    return _read_info(connection, _LAST_ACK) > 1000 * _WORRY
+
+
+def _is_unacknowledged(connection: socket.socket) -> bool:
+    """Return whether something that was sent has waited for some seconds for its acknowledgement."""
+    return _read_info(connection, _UNACKED) > 0 and is_unanswered(connection)
+
+
+def _read_info(connection: socket.socket, offset: int) -> int:
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO)
+    return int(struct.unpack_from("=I", info, offset)[0])
 
 
 class Line:
     """A connection that never blocks: what cannot be sent yet waits here.
 
     Args:
-        where: "ADDRESS,ADDRESS PORT SECRET": all addresses are tried at once, the first that proves that it knows the
-            secret is taken.
+        where: "ADDRESS,ADDRESS PORT SECRET SECONDS": all addresses are tried at once, the first that proves that it
+            knows the secret is taken; the line breaks when the other host has not answered for so many seconds.
         selector: What the guard waits on.
         order: Called with each message that comes.
         broken: Called with the reason when a line that stood has broken.
@@ -40,7 +74,11 @@ class Line:
         order: Callable[[dict[str, Any]], None],
         broken: Callable[[str], None],
     ) -> None:
-        addresses, port, secret = where.split()
+        addresses, port, secret, seconds = where.split()
+        self.host_timeout = float(seconds)
+        self.answered_at = time.monotonic()
+        self.probe: socket.socket | None = None
+        self.probed_at = 0.0
         self.selector, self.order, self.broken = selector, order, broken
         self.outgoing = bytearray()
         self.incoming = bytearray()
@@ -59,11 +97,41 @@ class Line:
             self.outgoing += json.dumps(record).encode() + b"\n"
             self._flush()
 
+    def look(self) -> None:
+        """Break the line when what was sent has not been answered for the host's whole time.
+
+        Until it is acknowledged the kernel sends it again, at intervals that double: after 10 seconds of silence the
+        next attempt may be 5 seconds away. So the host is called once a second besides.
+        """
+        if not self.connection:
+            return
+        try:
+            now, peer = time.monotonic(), self.connection.getpeername()
+        except OSError:  # it has just broken: the next turn reads that
+            return
+        if not _is_unacknowledged(self.connection) or (self.probe and self.probe.connect_ex(peer) in _ANSWERS):
+            self.answered_at = now
+            self._close_probe()
+        elif now - self.probed_at > _PROBE:
+            late = self.probe and now - self.answered_at > self.host_timeout - 1 - _WORRY
+            self._close_probe()
+            if late:
+                self._end("no answer")
+                return
+            self.probe, self.probed_at = socket.socket(self.connection.family, socket.SOCK_STREAM), now
+            self.probe.setblocking(False)
+            self.probe.connect_ex(peer)
+
+    def _close_probe(self) -> None:
+        if self.probe:
+            self.probe.close()
+            self.probe = None
+
     def ready(self, fileobj: Any, events: int) -> None:
         """Do what the selector says can be done now."""
         if fileobj in self.calls:
             if connection := self.calls.ready(fileobj):
-                notice_silence(connection)
+                notice_silence(connection, self.host_timeout)
                 self.connection = connection
         elif events & EVENT_READ:
             self._read()

@@ -121,6 +121,8 @@ def show(verdict: Verdict, *, traceback: bool) -> str:
         traceback: Also the first rank's traceback: its output has not been shown.
     """
     first = verdict.first
+    if first.get("outside") and first["signal"] == "SIGINT":
+        return "unilaunch: interrupted\n"
     lines = ["".join(first.get("traceback") or []).rstrip()] if traceback and first.get("traceback") else []
     lines.append(f"unilaunch: {verdict.line}")
     lines += [f"unilaunch:   {evidence}" for evidence in first.get("evidence") or []]

@@ -14,7 +14,7 @@ STALLED = 124
 #: Seconds after a failure in which the other ranks' words are still heard, before all are ended.
 SETTLE = 0.3
 #: The same while nobody has told of anything but another rank's end: the cause may still be on its way. On several
-#: hosts it may be one that has gone, which is known after `line.notice_silence`'s 4 seconds.
+#: hosts it may be a host that has gone: within these seconds it shows that it does not answer, and that is waited for.
 DOUBT, DOUBT_ON_SEVERAL = 1.0, 5.0
 #: Seconds for a rank to call.
 UNHEARD = 10.0
@@ -60,8 +60,9 @@ class Watch:
         all_heard = len(ranks) >= self.size or time.monotonic() - self._began > UNHEARD
         return all_heard and all("exit_code" in said or rank in silent for rank, said in ranks.items())
 
-    def _all_done(self) -> bool:
-        """Return whether no rank has anything left to do, though some may wait for one that has failed."""
+    @property
+    def all_done(self) -> bool:
+        """No rank has anything left to do, though some may wait for one that has ended."""
         ranks, silent = self.inbox.ranks, self.inbox.silent
         return all("exit_code" in said or "done" in said or rank in silent for rank, said in ranks.items())
 
@@ -103,12 +104,14 @@ class Watch:
         if self.finished:
             return True
         if not self.abort:
-            return self._all_done()
+            return self.all_done
         waits = not self.hurried and now - (self._first or now) < self.lost_patience
         if waits and HOST_LOST in judge(failures).first["message"]:
             return False
-        doubtful = all(is_consequence(failure) or failure.get("together") for failure in failures)
-        patience = (DOUBT_ON_SEVERAL if self.several else DOUBT) if doubtful and not self.hurried else SETTLE
+        doubtful = all(is_consequence(failure) or failure.get("together") for failure in failures) and not self.hurried
+        if doubtful and self.inbox.unanswered:
+            return False
+        patience = (DOUBT_ON_SEVERAL if self.several else DOUBT) if doubtful else SETTLE
         return now - (self._first or now) > patience
 
     def _lost(self, rank: int, why: str) -> dict[str, Any]:

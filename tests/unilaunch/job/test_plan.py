@@ -24,7 +24,7 @@ from unilaunch.task import read_task
 RUN = [sys.executable, "-m", "unilaunch", "run"]
 GCN = [*RUN, "gcn", "--backend", "torch", "--console", "rank0"]
 KEEPALIVE = (
-    "--mca oob_tcp_keepalive_time 2 --mca oob_tcp_keepalive_intvl 1 --mca oob_tcp_keepalive_probes 2"
+    "--mca oob_tcp_keepalive_time 1 --mca oob_tcp_keepalive_intvl 1 --mca oob_tcp_keepalive_probes 14"
 )  # fmt: skip
 
 
@@ -72,7 +72,7 @@ LINES = [
     ("Open MPI 5", "-n 6 -H a:5,b:1 --bind-to core", f"-n 6 -H a:5,b:1 --bind-to core {KEEPALIVE} -x PATH"),
     ("Open MPI 4", "-H n[1-2]:1 -x PATH=/p", f"-n 2 -H n1:1,n2:1 {KEEPALIVE} -x PATH=/p"),
     ("Open MPI 4", "-n 2 -H a:1,b:1 --mca oob_tcp_keepalive_time 60",
-     f"-n 2 -H a:1,b:1 --mca oob_tcp_keepalive_time 60 {KEEPALIVE.partition('2 ')[2]} -x PATH"),
+     f"-n 2 -H a:1,b:1 --mca oob_tcp_keepalive_time 60 {KEEPALIVE.partition('time 1 ')[2]} -x PATH"),
     ("Open MPI 4", "-n 2 --mpi-arg=--report-bindings", "-n 2 --report-bindings"),
     ("MPICH 5", "-n 6 -H a:4,b:2 -x A=1 -x PATH", "-hosts a:4,b:2 -n 6 -genv A 1 -genv PATH /bin"),
     ("MPICH 5", "-n 8 --tag-output", "-n 8 -l"),

@@ -67,10 +67,10 @@ def _until(done: Callable[[], object], inbox: Inbox, *guards: _Guard, watch: Wat
 
 def test_words_and_orders_pass(call: Call) -> None:
     """A megabyte too, though neither end ever waits for the other; a dead address among several does no harm."""
-    listening = listen([], several=False)
-    _, port, secret = listening.where.split()
-    with Inbox(listening.listener, listening.secret) as inbox:
-        guard = call(f"127.0.0.1,127.0.0.2 {port} {secret}")
+    listening = listen([], several=False, host_timeout=15)
+    _, port, secret, _ = listening.where.split()
+    with Inbox(listening.listener, listening.secret, 15) as inbox:
+        guard = call(f"127.0.0.1,127.0.0.2 {port} {secret} 15")
         guard.line.send(rank=4, host="a", value="x" * 10**6)
         _until(lambda: "value" in inbox.ranks.get(4, {}), inbox, guard)
         assert len(inbox.ranks[4]["value"]) == 10**6
@@ -85,10 +85,10 @@ def test_words_and_orders_pass(call: Call) -> None:
 
 def test_a_stranger_is_not_heard(call: Call) -> None:
     """Neither without the secret nor with words that are none."""
-    listening = listen([], several=False)
-    _, port, _ = listening.where.split()
-    with Inbox(listening.listener, listening.secret) as inbox:
-        stranger = call(f"127.0.0.1 {port} {'0' * 64}")
+    listening = listen([], several=False, host_timeout=15)
+    _, port, _, _ = listening.where.split()
+    with Inbox(listening.listener, listening.secret, 15) as inbox:
+        stranger = call(f"127.0.0.1 {port} {'0' * 64} 15")
         stranger.line.send(rank=0, host="evil")
         _until(lambda: not stranger.line.open, inbox, stranger)
         assert stranger.broken == []
@@ -102,8 +102,8 @@ def test_a_stranger_is_not_heard(call: Call) -> None:
 
 def test_brackets_from_a_guard_are_no_words(call: Call) -> None:
     """Nesting that no parser can hold ends that line, and not the process that watches the job."""
-    listening = listen([], several=False)
-    with Inbox(listening.listener, listening.secret) as inbox:
+    listening = listen([], several=False, host_timeout=15)
+    with Inbox(listening.listener, listening.secret, 15) as inbox:
         guard, other = call(listening.where), call(listening.where)
         other.line.send(rank=1, host="a")
         guard.line.outgoing += b"[" * 100_000 + b"\n"
@@ -113,10 +113,13 @@ def test_brackets_from_a_guard_are_no_words(call: Call) -> None:
 
 def test_a_false_watch_is_not_believed(call: Call) -> None:
     """Who answers first, but does not know the secret, gives no orders; the true one is found beside it."""
-    listening = listen([], several=False)
-    _, port, secret = listening.where.split()
-    with socket.create_server(("127.0.0.2", int(port))) as false, Inbox(listening.listener, listening.secret) as inbox:
-        guard = call(f"127.0.0.2,127.0.0.1 {port} {secret}")
+    listening = listen([], several=False, host_timeout=15)
+    _, port, secret, _ = listening.where.split()
+    with (
+        socket.create_server(("127.0.0.2", int(port))) as false,
+        Inbox(listening.listener, listening.secret, 15) as inbox,
+    ):
+        guard = call(f"127.0.0.2,127.0.0.1 {port} {secret} 15")
         guard.line.send(rank=1, host="a")
         connection, _ = false.accept()
         with connection:
@@ -129,9 +132,9 @@ def test_a_false_watch_is_not_believed(call: Call) -> None:
 
 def test_silent_strangers_delay_nobody(call: Call) -> None:
     """Two hundred of them, and one more when no file descriptor is left."""
-    listening = listen([], several=False)
+    listening = listen([], several=False, host_timeout=15)
     address = listening.listener.getsockname()
-    with Inbox(listening.listener, listening.secret) as inbox, ExitStack() as kept:
+    with Inbox(listening.listener, listening.secret, 15) as inbox, ExitStack() as kept:
         for _ in range(200):
             kept.enter_context(socket.create_connection(address))
         begin = time.monotonic()
@@ -143,8 +146,8 @@ def test_silent_strangers_delay_nobody(call: Call) -> None:
 
 def test_without_file_descriptors_it_does_not_spin(call: Call) -> None:
     """A caller that cannot be let in yet is let in later, and meanwhile no processor is used."""
-    listening = listen([], several=False)
-    with Inbox(listening.listener, listening.secret) as inbox:
+    listening = listen([], several=False, host_timeout=15)
+    with Inbox(listening.listener, listening.secret, 15) as inbox:
         guard = call(listening.where)
         guard.line.send(rank=1, host="a")
         before = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -163,8 +166,8 @@ def test_without_file_descriptors_it_does_not_spin(call: Call) -> None:
 
 def test_a_long_value_takes_time_in_proportion(call: Call) -> None:
     """30 MB in a second: what has been searched for a line's end is not searched again."""
-    listening = listen([], several=False)
-    with Inbox(listening.listener, listening.secret) as inbox:
+    listening = listen([], several=False, host_timeout=15)
+    with Inbox(listening.listener, listening.secret, 15) as inbox:
         guard = call(listening.where)
         used = time.process_time()
         guard.line.send(rank=1, value="x" * 30_000_000)
@@ -173,8 +176,8 @@ def test_a_long_value_takes_time_in_proportion(call: Call) -> None:
 
 
 def test_a_failure_ends_the_job_and_a_silent_rank_is_one(call: Call) -> None:
-    listening = listen([], several=False)
-    with Inbox(listening.listener, listening.secret) as inbox:
+    listening = listen([], several=False, host_timeout=15)
+    with Inbox(listening.listener, listening.secret, 15) as inbox:
         watch = Watch(inbox, 3, several=False, stall_timeout=None, abort=True)
         guards = [call(listening.where) for _ in range(3)]
         for rank, guard in enumerate(guards):
@@ -196,8 +199,8 @@ def test_a_failure_ends_the_job_and_a_silent_rank_is_one(call: Call) -> None:
 
 def test_ranks_that_stand_still_are_asked_where(call: Call) -> None:
     """And then the job ends, with an exit code of its own."""
-    listening = listen([], several=False)
-    with Inbox(listening.listener, listening.secret) as inbox:
+    listening = listen([], several=False, host_timeout=15)
+    with Inbox(listening.listener, listening.secret, 15) as inbox:
         watch = Watch(inbox, 2, several=False, stall_timeout=0.3, abort=True)
         guards = [call(listening.where) for _ in range(2)]
         for rank, guard in enumerate(guards):
@@ -215,8 +218,8 @@ def test_ranks_that_stand_still_are_asked_where(call: Call) -> None:
 
 def test_ranks_that_are_never_heard_of_stand_still_too() -> None:
     """An import that hangs before there is a guard, say: the job ends when it is told to, not never."""
-    listening = listen([], several=False)
-    with Inbox(listening.listener, listening.secret) as inbox:
+    listening = listen([], several=False, host_timeout=15)
+    with Inbox(listening.listener, listening.secret, 15) as inbox:
         watch = Watch(inbox, 2, several=False, stall_timeout=UNHEARD + 5, abort=True)
         watch._began -= UNHEARD + 1
         watch.look()

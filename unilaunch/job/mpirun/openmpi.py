@@ -1,11 +1,11 @@
 """The command line of Open MPI 4 and 5."""
 
+import math
+
 from unilaunch.errors import LauncherError
 from unilaunch.job.hostfile import RANKFILE, Host
 from unilaunch.job.mpirun.request import Request
 
-#: A host that has gone is noticed within seconds; Open MPI's own values make it hours.
-KEEPALIVE = {"oob_tcp_keepalive_time": "2", "oob_tcp_keepalive_intvl": "1", "oob_tcp_keepalive_probes": "2"}
 #: From here on the runtime is PRRTE, not ORTE.
 FIVE = 5
 _MCA_PREFIXES = ("OMPI_MCA_", "PRTE_MCA_")
@@ -34,6 +34,19 @@ def write(request: Request) -> list[str]:
         *mpi.args,
         *request.program,
     ]
+
+
+def keepalive(host_timeout: float) -> dict[str, str]:
+    """Return the parameters with which Open MPI's daemons count a host as lost after *host_timeout* seconds.
+
+    Its own values make it hours. A probe goes out each second, and one answer is enough. The guards' lines break a
+    second earlier (`watch.line.notice_silence`), so that unilaunch names the lost host before Open MPI ends the job.
+    """
+    return {
+        "oob_tcp_keepalive_time": "1",
+        "oob_tcp_keepalive_intvl": "1",
+        "oob_tcp_keepalive_probes": str(math.ceil(host_timeout) - 1),
+    }
 
 
 def check_root(request: Request, user: int) -> None:
@@ -86,7 +99,8 @@ def _parameters(request: Request, version: int) -> list[str]:
     named = {name for name, _ in request.mpi.mca}
     named |= {name[len(prefix) :] for name in request.environ for prefix in _MCA_PREFIXES if name.startswith(prefix)}
     if request.several:
-        words += [word for name, value in KEEPALIVE.items() if name not in named for word in ("--mca", name, value)]
+        kept = keepalive(request.host_timeout).items()
+        words += [word for name, value in kept if name not in named for word in ("--mca", name, value)]
     return words
 
 

@@ -26,6 +26,7 @@ class Request:
         hosts: Where; empty for this host, or what a resource manager has allocated.
         hostfile: The user's own file, if mpirun can read it as it is.
         several: More than one host.
+        host_timeout: Seconds for which a host may not answer before it counts as lost.
         more_than_cores: Some host gets more ranks than this host has cores.
         mpi: The user's options for mpirun.
         program: What each rank is.
@@ -37,6 +38,7 @@ class Request:
     hosts: tuple[Host, ...]
     hostfile: str | None
     several: bool
+    host_timeout: float
     more_than_cores: bool
     mpi: MpiSpec
     program: tuple[str, ...]
