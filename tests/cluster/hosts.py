@@ -26,12 +26,16 @@ NETWORK = "10.78.0"
 DEAD_NETWORK = "10.78.1"
 #: The address that every host has alike, as each has one for its own containers.
 TWIN = "172.17.0.1"
-TOOLS = ("ip", "sshd", "ssh", "ssh-keygen", "unshare", "nsenter", "mount")
+TOOLS = ("ip", "sshd", "ssh", "ssh-keygen", "unshare", "nsenter", "mount", "nft")
 #: What a person who is logged in has; a rank on another host gets what sshd gives.
 LOGIN = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "HOME": "/root"}
 _NAMESPACES = ("--net", "--uts", "--ipc", "--pid", "--mount")
 _START_DEADLINE = 20.0
 _SCRATCH = "/run/scratch"
+_LOSSY = (
+    "add chain bridge lossy forward {{ type filter hook forward priority 0; }}; "
+    "add rule bridge lossy forward numgen random mod 100 < {} drop"
+)
 
 _SSH = """\
 Host *
@@ -102,7 +106,11 @@ class Space:
 
     def link(self, *line: str) -> None:
         """Run `ip link` on the network of this space; process ids are this machine's."""
-        inside = ["nsenter", f"--target={self.pid}", "--net", "--", "ip", "link", *line]
+        self.on_network("ip", "link", *line)
+
+    def on_network(self, *line: str) -> None:
+        """Run a command of this machine on the network of this space."""
+        inside = ["nsenter", f"--target={self.pid}", "--net", "--", *line]
         subprocess.run(inside, check=True, timeout=20, env=LOGIN, stdin=subprocess.DEVNULL)
 
     def processes(self) -> dict[int, str]:
@@ -252,6 +260,11 @@ class Cluster:
     def heal(self, host: int) -> None:
         """Put a host's cable back."""
         self._switch.link("set", f"port{host}", "up")
+
+    def lose(self, percent: int) -> None:
+        """Lose so many of a hundred packets between any two hosts, at random, from now on; 0 ends it."""
+        rules = f"add table bridge lossy; delete table bridge lossy; add table bridge lossy; {_LOSSY.format(percent)}"
+        self._switch.on_network("nft", rules)
 
     def power_off(self, host: int) -> None:
         """End a host for good, without a word to the others."""

@@ -32,6 +32,12 @@ class Live:
                     sys.stderr.write(_CLEAR + self.text)
                     sys.stderr.flush()
 
+    def say(self, line: str) -> None:
+        """Write a line of the launcher's own, above the line."""
+        with self.lock:
+            sys.stderr.write((_CLEAR if self.text and not self.open_line else "") + f"unilaunch: {line}\n")
+            sys.stderr.flush()
+
     @contextmanager
     def passing(self, *outputs: IO[bytes] | None) -> Iterator[None]:
         """Pass on what mpirun writes while the block runs, above the line."""

@@ -54,7 +54,7 @@ def start(plan: Plan, environ: Mapping[str, str]) -> LaunchResult:
             ) as process,
             live.passing(process.stdout, process.stderr),
         ):
-            returncode = _wait(process, watch, _Stop(watch, asked, spec.grace), live)
+            returncode = _wait(process, watch, _Stop(watch, asked, spec.grace, live), live)
         _hear_out(watch)
         verdict = None if asked.number else _judge(plan, watch, returncode)
         result = _collect(plan, inbox, _exit_code(returncode, verdict, asked.number), verdict)
@@ -62,7 +62,7 @@ def start(plan: Plan, environ: Mapping[str, str]) -> LaunchResult:
     if verdict:
         _report(plan, verdict, _runs(inbox))
     if overdue := [rank for rank, said in inbox.ranks.items() if said.get("overdue")]:
-        _say(f"{ranks(overdue)} did not end within the {spec.grace:g} s of --grace: killed")
+        live.say(f"{ranks(overdue)} did not end within the {spec.grace:g} s of --grace: killed")
     return result
 
 
@@ -116,8 +116,8 @@ def _signals() -> Iterator[_Asked]:
 class _Stop:
     """How the user's signals reach the ranks, and when a job that is stopped must end."""
 
-    def __init__(self, watch: Watch, asked: _Asked, grace: float) -> None:
-        self.watch, self.asked, self.grace = watch, asked, grace
+    def __init__(self, watch: Watch, asked: _Asked, grace: float, live: Live) -> None:
+        self.watch, self.asked, self.grace, self.live = watch, asked, grace, live
         self.told: set[int] = set()
         self.released = False
         self.until = float("inf")
@@ -133,7 +133,7 @@ class _Stop:
             if not self.told:
                 self.until = now + self.grace
                 name = signal_name(self.asked.number)
-                _say(f"{name}: the ranks have {self.grace:g} s to end; a second signal ends them at once")
+                self.live.say(f"{name}: the ranks have {self.grace:g} s to end; a second signal ends them at once")
             inbox.tell(new, stop=self.asked.number, grace=max(0.0, self.until - now))
             self.told |= new
         if self.told and self.watch.all_done and not self.released:
@@ -252,7 +252,3 @@ def _report(plan: Plan, verdict: Verdict, runs: set[str]) -> None:
     if not verdict.first.get("together"):
         unseen = bool(verdict.first["rank"]) and plan.task.spec.console == "rank0"
         sys.stderr.write(show(verdict, traceback=unseen))
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"unilaunch: {line}\n")

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 #: A terminal sends these to the rank as well.
 _OF_A_TERMINAL = {signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
+#: How a script ends that the user has stopped: no failure.
+_ENDS_OF_A_STOP = {"KeyboardInterrupt", "SystemExit"}
 _TICK = 0.2
 _TELL = 0.5  # seconds between two words on progress
 _LAST_OUTPUT = 1.0  # seconds for output that a child of the rank may still hold open
@@ -218,7 +220,8 @@ class _Guard:
             doing = self.known.pop("doing")
             if not self.stopping:
                 self.kill_at = min(self.kill_at, time.monotonic() + _FAREWELL)
-            self._record(self.known, doing)
+            if not (self.stopping and self.known["error"] in _ENDS_OF_A_STOP):
+                self._record(self.known, doing)
         self.who |= {name: value for name, value in said.items() if name not in {"value", "result"}}
         if self.line and said:
             self.line.send(**said)

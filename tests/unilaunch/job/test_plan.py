@@ -86,6 +86,13 @@ def test_each_mpis_line(mpi: str, words: str, expected: str) -> None:
     assert _line(words, {"PATH": "/bin", "HOME": "/root"}) == ["/mpi/bin/mpirun", *expected.split(), *GCN]
 
 
+def test_how_long_a_host_may_be_silent(mpi: str) -> None:
+    """Open MPI's daemons and the ranks are told the same; Open MPI counts probes, one a second after the first."""
+    line = _line("-n 2 -H a:1,b:1 --host-timeout 4")
+    assert line[line.index("oob_tcp_keepalive_probes") + 1] == "3"
+    assert line[line.index("--host-timeout") + 1] == "4.0"
+
+
 @pytest.mark.parametrize(("words", "expected"), [
     ("--epochs 3 --no-normalize-features", [*GCN, "--normalize-features"]),
     ("--backend mindspore --seed 5", [*RUN, "gcn", "--backend", "mindspore", "--seed", "5", "--console", "rank0"]),

@@ -155,3 +155,20 @@ def test_signals_reach_the_rank(tmp_path: Path) -> None:
         guard.send_signal(signal.SIGUSR1)
         said, _ = guard.communicate(timeout=20)
     assert (guard.returncode, said) == (0, "got it\n")
+
+
+def test_a_signal_that_was_ignored_stays_ignored(tmp_path: Path) -> None:
+    """Under nohup the guard does not pass SIGHUP on, though the rank has a handler for it."""
+    body = (
+        "    signal.signal(signal.SIGHUP, lambda *_: print('got it', flush=True))\n"
+        "    Path('pids').write_text(f'{os.getpid()} {os.getppid()}')\n    time.sleep(1)\n    return 0\n"
+    )
+    (tmp_path / "rank.py").write_text(f"{PROLOGUE}{body}sys.exit(guarded(work, {{}}))\n")
+    line = ["nohup", sys.executable, "rank.py"]
+    with subprocess.Popen(
+        line, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as guard:
+        _pids(tmp_path / "pids")
+        guard.send_signal(signal.SIGHUP)
+        said, _ = guard.communicate(timeout=20)
+    assert (guard.returncode, said) == (0, "")

@@ -1,0 +1,88 @@
+"""A network that stumbles ends no job; and a stop reaches the ranks of every host."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from cluster.hosts import Cluster, Running
+from jobs.test_stop import SAVE
+
+OPTIONS = ["--bind-to", "none", "--allow-run-as-root", "-x", "OMPI_MCA_mpi_yield_when_idle=1"]
+#: Ranks 0 and 1 speak all the time, over MPI and to whoever watches; rank 2 is silent.
+STEPS = """
+import sys, time
+from pathlib import Path
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+pair = comm.Split(comm.rank == 2)
+Path(f"up.{comm.rank}").touch()
+while not pair.bcast(Path("end").exists()):
+    time.sleep(0.1)
+    if comm.rank < 2:
+        print("step", flush=True)
+comm.Barrier()
+Path(f"ended.{comm.rank}").touch()
+"""
+
+
+def _start(cluster: Cluster, words: list[str | Path], folder: Path) -> Running:
+    folder.mkdir()
+    (folder / "steps.py").write_text(STEPS)
+    return cluster.start(0, words, folder)
+
+
+def _until(folder: Path, pattern: str, number: int) -> None:
+    deadline = time.monotonic() + 40
+    while len(list(folder.glob(pattern))) < number:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_ten_seconds_of_silence_end_no_job(cluster: Cluster, mpirun: Path, tmp_path: Path) -> None:
+    """With 5 % of the packets lost before and after it, busy ranks and an idle one, under launch and a bare mpirun."""
+    where: list[str | Path] = [*OPTIONS, "--hostfile", cluster.hostfile([1, 1, 1], tmp_path)]
+    run = [sys.executable, "-m", "unilaunch"]
+    lines: dict[str, list[str | Path]] = {
+        "launch": [*run, "launch", "--mpirun", mpirun, *where, "steps.py"],
+        "mpirun": [mpirun, *where, *run, "run", "steps.py"],
+    }
+    jobs = {how: _start(cluster, line, tmp_path / how) for how, line in lines.items()}
+    try:
+        for how in jobs:
+            _until(tmp_path / how, "up.*", 3)
+        cluster.lose(5)
+        time.sleep(3)
+        for host in (1, 2):
+            cluster.cut(host)
+        time.sleep(10)
+        for host in (1, 2):
+            cluster.heal(host)
+        time.sleep(5)
+    finally:
+        cluster.lose(0)
+        for host in (1, 2):
+            cluster.heal(host)
+        for how in jobs:
+            (tmp_path / how / "end").touch()
+    for how, job in jobs.items():
+        ended = job.finish(60).check()
+        assert len(list((tmp_path / how).glob("ended.*"))) == 3
+        assert ended.refusals() == []
+
+
+def test_a_stop_reaches_the_ranks_of_every_host(cluster: Cluster, mpirun: Path, tmp_path: Path) -> None:
+    """They save for longer than mpirun would wait; a host whose rank has ended already does not end the others."""
+    (tmp_path / "save.py").write_text(SAVE)
+    options: list[str | Path] = [*OPTIONS, "--mpirun", mpirun, "--hostfile", cluster.hostfile([1, 1, 1], tmp_path)]
+    line: list[str | Path] = [sys.executable, "-m", "unilaunch", "launch", *options, "save.py", "--", "2.5"]
+    job = cluster.start(0, line, tmp_path)
+    _until(tmp_path, "up.*", 3)
+    launch = min(pid for pid, words in cluster.processes(0).items() if "unilaunch launch" in words)
+    begin = time.monotonic()
+    os.kill(launch, signal.SIGTERM)
+    assert job.finish(30).returncode == 143
+    assert time.monotonic() - begin < 10
+    assert sorted(path.name for path in tmp_path.glob("saved.*")) == ["saved.0", "saved.1"]
+    assert not [words for host in range(3) for words in cluster.processes(host).values() if "unilaunch" in words]

@@ -1,0 +1,136 @@
+"""Stopping a job: the user's signals reach the ranks, which have time to save; what is ignored stays ignored."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobs.mpirun import Finished, Launcher
+
+#: Ranks 0 and 1 save for longer than mpirun would wait, rank 2 does not save; all count SIGUSR1.
+SAVE = """
+import os, signal, sys, time
+from pathlib import Path
+rank = os.environ["RANK"]
+def mark(name):
+    Path(f"{name}.{rank}").touch()
+def save(*_):
+    time.sleep(float(sys.argv[1]))
+    mark("saved")
+    sys.exit(0)
+signal.signal(signal.SIGUSR1, lambda *_: mark("usr1"))
+if rank != "2":
+    signal.signal(signal.SIGTERM, save)
+    signal.signal(signal.SIGHUP, save)
+mark("up")
+try:
+    while not Path("end").exists():
+        time.sleep(0.05)
+except KeyboardInterrupt:
+    if rank != "2":
+        save()
+    sys.exit(130)
+"""
+Started = tuple["subprocess.Popen[str]", float]
+
+
+def _start(words: list[str], folder: Path) -> "subprocess.Popen[str]":
+    (folder / "save.py").write_text(SAVE)
+    job = subprocess.Popen(
+        words, cwd=folder, text=True, start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    _until(lambda: len(_marks(folder, "up")) == 3)
+    return job
+
+
+def _launch(launcher: Launcher, options: list[str], folder: Path, *, before: tuple[str, ...] = ()) -> list[str]:
+    own = ["--mpirun", str(launcher.path), "--allow-run-as-root", "--oversubscribe", "-n", "3"]
+    return [*before, sys.executable, "-m", "unilaunch", "launch", *own, *options]
+
+
+def _end(job: "subprocess.Popen[str]", begin: float, folder: Path) -> Finished:
+    said, _ = job.communicate(timeout=60)
+    return Finished(job.returncode, said, "", time.monotonic() - begin, folder)
+
+
+def _until(done: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _marks(folder: Path, name: str) -> list[str]:
+    return sorted(path.suffix[1:] for path in folder.glob(f"{name}.*") if path.suffix != ".py")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_ranks_have_time_to_save(launcher: Launcher, number: signal.Signals, tmp_path: Path) -> None:
+    """All ranks get the signal itself; one that ends at once does not end the others; SIGUSR1 ends nothing."""
+    job = _start(_launch(launcher, ["save.py", "--", "2.5"], tmp_path), tmp_path)
+    job.send_signal(signal.SIGUSR1)
+    _until(lambda: _marks(tmp_path, "usr1") == ["0", "1", "2"])
+    begin = time.monotonic()
+    job.send_signal(number)
+    ended = _end(job, begin, tmp_path)
+    assert ended.returncode == 128 + number
+    assert _marks(tmp_path, "saved") == ["0", "1"]
+    assert 2.5 < ended.seconds < 8
+    assert ended.refusals() == [
+        f"unilaunch: {number.name}: the ranks have 30 s to end; a second signal ends them at once"
+    ]
+    assert not list(tmp_path.glob("log_output/rank.*/failure.json"))
+
+
+def test_the_time_to_save_is_bounded(openmpi5: Launcher, tmp_path: Path) -> None:
+    """By --grace; who did not end in it is named."""
+    job = _start(_launch(openmpi5, ["--grace", "1", "save.py", "--", "50"], tmp_path), tmp_path)
+    begin = time.monotonic()
+    job.terminate()
+    ended = _end(job, begin, tmp_path)
+    assert ended.returncode == 143
+    assert ended.seconds < 5
+    assert "unilaunch: ranks 0-1 did not end within the 1 s of --grace: killed" in ended.refusals()
+
+
+def test_a_second_signal_ends_at_once(launcher: Launcher, tmp_path: Path) -> None:
+    """Also while ranks save."""
+    job = _start(_launch(launcher, ["save.py", "--", "50"], tmp_path), tmp_path)
+    job.send_signal(signal.SIGINT)
+    time.sleep(1)
+    assert job.poll() is None
+    begin = time.monotonic()
+    job.send_signal(signal.SIGTERM)
+    ended = _end(job, begin, tmp_path)
+    assert ended.returncode == 130
+    assert ended.seconds < 6
+
+
+def test_nohup_outlives_the_terminal(launcher: Launcher, tmp_path: Path) -> None:
+    """A SIGHUP that was ignored at the start stays ignored, by launch as by the guards."""
+    job = _start(_launch(launcher, ["save.py", "--", "0"], tmp_path, before=("nohup",)), tmp_path)
+    job.send_signal(signal.SIGHUP)
+    time.sleep(1)
+    assert job.poll() is None
+    (tmp_path / "end").touch()
+    assert _end(job, time.monotonic(), tmp_path).returncode == 0
+    assert not _marks(tmp_path, "saved")
+
+
+def test_a_model_is_interrupted_at_once(launcher: Launcher, tmp_path: Path) -> None:
+    """It has nothing to save: Ctrl-C is one line, without a traceback."""
+    line = _launch(launcher, ["--epochs", "1000000", "--data-dir", "data"], tmp_path)
+    with (tmp_path / "out").open("w") as out, subprocess.Popen(line, cwd=tmp_path, stdout=out, stderr=out) as job:
+        _until(lambda: "epoch 1/" in (tmp_path / "out").read_text())
+        begin = time.monotonic()
+        job.send_signal(signal.SIGINT)
+        assert job.wait(20) == 130
+    assert time.monotonic() - begin < 4
+    said = (tmp_path / "out").read_text()
+    assert "Traceback" not in said
+    assert sum(line.startswith("unilaunch: ") for line in said.splitlines()) == 1
