@@ -28,6 +28,8 @@ GRACE = 10.0
 #: Seconds in which the guards end their ranks when they are told to; mpirun takes longer.
 PROMPT = 2.0
 _TICK = 0.2
+#: Seconds in which a signal that was meant once may come twice: timeout(1) signals its child, and its group.
+_ECHO = 0.1
 
 
 def start(plan: Plan, environ: Mapping[str, str]) -> LaunchResult:
@@ -80,11 +82,13 @@ class _Asked:
 
     Attributes:
         number: The signal that stops the job; 0 if none has come.
+        at: When it, or the last one like it, came.
         again: A second one has come: the job is to end at once.
         others: Signals that the ranks are to get, and have not had yet.
     """
 
     number: int = 0
+    at: float = 0.0
     again: bool = False
     others: list[int] = field(default_factory=list)
 
@@ -97,8 +101,8 @@ def _signals() -> Iterator[_Asked]:
         if number in {signal.SIGUSR1, signal.SIGUSR2}:
             asked.others.append(number)
         else:
-            asked.again = bool(asked.number)
-            asked.number = asked.number or number
+            asked.again |= bool(asked.number) and time.monotonic() - asked.at > _ECHO
+            asked.number, asked.at = asked.number or number, time.monotonic()
 
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
     caught = [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]  # under nohup: SIGHUP
