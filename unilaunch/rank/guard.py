@@ -216,15 +216,18 @@ class _Guard:
             self.output.open(Path(said["folder"]))
             self.output.show(shown=said["shown"])
         if "failure" in said:
-            self.known = said.pop("failure")
-            doing = self.known.pop("doing")
-            if not self.stopping:
-                self.kill_at = min(self.kill_at, time.monotonic() + _FAREWELL)
-            if not (self.stopping and self.known["error"] in _ENDS_OF_A_STOP):
-                self._record(self.known, doing)
+            self._take_failure(said.pop("failure"))
         self.who |= {name: value for name, value in said.items() if name not in {"value", "result"}}
         if self.line and said:
             self.line.send(**said)
+
+    def _take_failure(self, known: dict[str, Any]) -> None:
+        self.known = known
+        doing = known.pop("doing")
+        if not self.stopping:
+            self.kill_at = min(self.kill_at, time.monotonic() + _FAREWELL)
+        if not (self.stopping and known["error"] in _ENDS_OF_A_STOP):
+            self._record(known, doing)
 
     def _mover(self, stream: Stream) -> Callable[[], None]:
         def move() -> None:
