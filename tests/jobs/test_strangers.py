@@ -57,6 +57,16 @@ def test_a_stranger_under_torchrun_with_a_static_rendezvous(tmp_path: Path) -> N
     assert [path.name for path in sorted((tmp_path / "log_output").glob("rank.*"))] == ["rank.0", "rank.1"]
 
 
+def test_a_stranger_under_launch(tmp_path: Path) -> None:
+    """Whoever watches the job listens too; what a stranger says there ends nothing."""
+    words = ["launch", "--allow-run-as-root", "--oversubscribe", "-n", "2"]
+    with _attacked(10, tmp_path / "log_output") as achieved:
+        job = finish([sys.executable, *RUN[:2], *words, "--epochs", "2000", *RUN[5:]], tmp_path, None, 60)
+        assert job.check().result["world_size"] == 2
+    assert achieved["called"]
+    assert achieved["believed"] == achieved["let in"] == 0
+
+
 def test_a_stranger_under_srun(tmp_path: Path) -> None:
     """The numbers of jobs and steps are public too."""
     if missing := lacking():

@@ -2,9 +2,9 @@
 
     stranger.py SECONDS FOLDER RUN_ID...
 
-He listens wherever rank 0 might be looked for, and pretends to be rank 0; he calls every new listening socket of the
-job's user, and pretends to be rank 1, or says nothing; and he tries to read what the ranks leave for each other in
-FOLDER. At the end he writes down what he has achieved, as JSON. He has the standard library only.
+He listens wherever rank 0 might be looked for, and pretends to be rank 0. He calls every new listening socket of the
+job's user, and pretends to be rank 1, or is rude, or says nothing. He tries to read what the ranks leave for each other
+in FOLDER. At the end he writes down what he has achieved, as JSON. He has the standard library only.
 """
 
 import json
@@ -19,6 +19,8 @@ from hashlib import sha256
 from pathlib import Path
 
 SILENT = 25  # connections to each socket that say nothing
+#: Nesting that no parser can hold, and a size of 3 GB.
+RUDE = (b"[" * 100_000 + b"\n", struct.pack("!Q", 3 << 30) + b"x" * 1000)
 
 
 def main() -> None:
@@ -43,9 +45,10 @@ def main() -> None:
             known.add(place)
             achieved["called"] += 1
             achieved["let in"] += any(_pretend_rank_1(place, token) for token in tokens)
-            for _ in range(SILENT):
+            for words in (*RUDE, *[b""] * SILENT):
                 with suppress(OSError):
                     held.append(socket.create_connection(place, 0.5))
+                    held[-1].sendall(words)
         with suppress(OSError):
             achieved["read"] += len([(file, file.read_bytes()) for file in Path(folder).rglob("*") if file.is_file()])
     sys.stdout.write(json.dumps(achieved) + "\n")
