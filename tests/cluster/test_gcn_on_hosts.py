@@ -104,8 +104,8 @@ def test_folders_that_are_not_shared(
     hosts.run(0, line, tmp_path, deadline=DEADLINE).check()
     own = [hosts.private(host, tmp_path) / "log_output" for host in range(2)]
     assert [sorted(path.name for path in folder.iterdir()) for folder in own] == [
-        ["rank.0", "result.json", "spec.json"],
-        ["rank.1"],
+        [".unilaunch", "rank.0", "result.json", "spec.json"],
+        [".unilaunch", "rank.1"],
     ]
     assert all((hosts.private(host, tmp_path) / "data" / "partitions").is_dir() for host in range(2))
     result = Finished(0, "", "", 0.0, own[0].parent).result
