@@ -3,12 +3,14 @@
     caller -> listener: MAGIC, identity, challenge                             44 bytes
     listener -> caller: challenge, HMAC(secret, "listener" + what both know)   64 bytes
     caller -> listener: HMAC(secret, "caller" + what both know)                32 bytes
+    listener -> caller: WELCOME                                                 1 byte
 
-What both know is the listener's port, the caller's identity and both challenges. The secret itself never travels. The
-listener proves itself first, so a false listener learns nothing; the port is part of each proof, so a false listener at
-another port cannot pass the proofs on between the two. HMAC is that of RFC 2104 with SHA-256.
+What both know is the listener's address and port as the caller dialled them, the caller's identity and both challenges.
+The secret itself never travels. The listener proves itself first, so a false listener learns nothing. The place is part
+of each proof, so a false listener at another address or port cannot pass the proofs on between the two. The last byte
+tells the caller that it has been let in. HMAC is that of RFC 2104 with SHA-256.
 
-The functions here work on bytes only: `rank.tcp` and `watch` send and receive them, each in its own loop.
+The functions here work on bytes only; `unilaunch.sockets` sends and receives them.
 """
 
 import hmac
@@ -19,6 +21,7 @@ from dataclasses import dataclass, field
 _HELLO = struct.Struct("!8sI32s")
 _MAGIC = b"unilnch1"
 _PROOF_SIZE = 32
+WELCOME = b"+"
 #: Bytes of a listener's answer.
 ANSWER_SIZE = 2 * _PROOF_SIZE
 
@@ -38,12 +41,12 @@ class Caller:
 
     Args:
         secret: The secret of this start.
-        port: The listener's port, as this end dialled it.
+        place: The listener's address and port, as this end dialled them.
         identity: Who this end is, for instance its rank.
     """
 
     secret: bytes
-    port: int
+    place: str
     identity: int = 0
     challenge: bytes = field(default_factory=new_secret)
 
@@ -62,7 +65,7 @@ class Caller:
             NotProvenError: The listener does not know the secret.
         """
         challenge, proof = answer[:_PROOF_SIZE], answer[_PROOF_SIZE:]
-        known = struct.pack("!HI", self.port, self.identity) + self.challenge + challenge
+        known = _known(self.place, self.identity, self.challenge, challenge)
         if not hmac.compare_digest(proof, _proof(self.secret, b"listener", known)):
             raise NotProvenError
         return _proof(self.secret, b"caller", known)
@@ -77,8 +80,9 @@ class Listener:
     """
 
     secret: bytes
-    port: int
+    place: str
     identity: int | None = None
+    _claimed: int = 0
     _unread: bytes = b""
     _known: bytes = b""
 
@@ -103,14 +107,18 @@ class Listener:
             return self._answer(message)
         if not hmac.compare_digest(message, _proof(self.secret, b"caller", self._known)):
             raise NotProvenError
-        self.identity = struct.unpack_from("!HI", self._known)[1]
-        return b""
+        self.identity = self._claimed
+        return WELCOME
 
     def _answer(self, hello: bytes) -> bytes:
-        _, identity, theirs = _HELLO.unpack(hello)
+        _, self._claimed, theirs = _HELLO.unpack(hello)
         challenge = new_secret()
-        self._known = struct.pack("!HI", self.port, identity) + theirs + challenge
+        self._known = _known(self.place, self._claimed, theirs, challenge)
         return challenge + _proof(self.secret, b"listener", self._known)
+
+
+def _known(place: str, identity: int, of_caller: bytes, of_listener: bytes) -> bytes:
+    return struct.pack("!I", identity) + of_caller + of_listener + place.encode()
 
 
 def _proof(secret: bytes, role: bytes, known: bytes) -> bytes:

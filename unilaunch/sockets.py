@@ -10,12 +10,12 @@ from functools import cache
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector, DefaultSelector
 from typing import Any, cast
 
-from unilaunch.handshake import ANSWER_SIZE, Caller, Listener, NotProvenError
+from unilaunch.handshake import ANSWER_SIZE, WELCOME, Caller, Listener, NotProvenError
 
 #: Seconds in which a caller must prove itself; others are served meanwhile.
 _PATIENCE = 10.0
-#: Callers that have not proven themselves; one more sends the oldest away.
-_STRANGERS = 256
+#: Callers that have not proven themselves; one more sends the oldest away. More than a job's own ranks at once.
+_STRANGERS = 4096
 #: Seconds without a look at new callers when this process has no file descriptor left.
 _PAUSE = 0.2
 _LOOPBACK = "127.0.0.1"
@@ -75,17 +75,23 @@ def _towards(hosts: Sequence[str]) -> list[str]:
     return []
 
 
+def _plain(address: str) -> str:
+    """Return an address as both ends of a connection know it: not as IPv6 what is IPv4."""
+    return address.removeprefix("::ffff:")
+
+
 @dataclass(slots=True)
 class _Call:
-    """A connection whose other end has not proven itself yet."""
+    """A connection whose other end has not let this one in yet."""
 
     caller: Caller
     connected: bool = False
+    proven: bool = False
     answer: bytes = b""
 
 
 class Calls:
-    """Calls to several places at once, of which the first that proves that it knows the secret is taken.
+    """Calls to several places at once, of which the first that proves itself and lets this end in is taken.
 
     Args:
         places: Addresses and ports.
@@ -108,7 +114,7 @@ class Calls:
             connection.setblocking(False)
             connection.connect_ex((address, port))
             selector.register(connection, EVENT_WRITE, data)
-            self.calls[connection] = _Call(Caller(secret, port, identity))
+            self.calls[connection] = _Call(Caller(secret, f"{_plain(address)} {port}", identity))
 
     def __contains__(self, fileobj: object) -> bool:
         """Whether *fileobj* is a call under way."""
@@ -123,18 +129,9 @@ class Calls:
 
         The connection does not block, and stands in the selector for reading.
         """
-        call = self.calls[connection]
         try:
-            if not call.connected:
-                connection.send(call.caller.hello)
-                call.connected = True
-                self.selector.modify(connection, EVENT_READ, self.data)
+            if not self._go_on(connection, self.calls[connection]):
                 return None
-            data = connection.recv(ANSWER_SIZE - len(call.answer))
-            call.answer += data
-            if data and len(call.answer) < ANSWER_SIZE:
-                return None
-            connection.send(call.caller.prove(call.answer))
         except BlockingIOError:
             return None
         except (OSError, NotProvenError):
@@ -144,6 +141,24 @@ class Calls:
         self.close()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
+
+    def _go_on(self, connection: socket.socket, call: _Call) -> bool:
+        """Take the next step of the handshake; True after the last one."""
+        if not call.connected:
+            connection.send(call.caller.hello)
+            call.connected = True
+            self.selector.modify(connection, EVENT_READ, self.data)
+            return False
+        if call.proven:
+            if connection.recv(len(WELCOME)) != WELCOME:
+                raise NotProvenError
+            return True
+        data = connection.recv(ANSWER_SIZE - len(call.answer))
+        call.answer += data
+        if not data or len(call.answer) == ANSWER_SIZE:
+            connection.send(call.caller.prove(call.answer))
+            call.proven = True
+        return False
 
     def close(self) -> None:
         """Give up every call."""
@@ -229,7 +244,8 @@ class Door:
                 self._make_room()
             return False
         connection.setblocking(False)
-        self.strangers[connection] = Listener(self.secret, self.port), time.monotonic() + _PATIENCE
+        place = f"{_plain(connection.getsockname()[0])} {self.port}"
+        self.strangers[connection] = Listener(self.secret, place), time.monotonic() + _PATIENCE
         self.selector.register(connection, EVENT_READ, self)
         return len(self.strangers) < _STRANGERS
 
@@ -242,6 +258,8 @@ class Door:
             self.closed_until = time.monotonic() + _PAUSE
 
     def _hear(self, stranger: socket.socket) -> tuple[socket.socket, int] | None:
+        if stranger not in self.strangers:  # sent away in this very turn
+            return None
         greeting, _ = self.strangers[stranger]
         try:
             data = stranger.recv(greeting.wanted)

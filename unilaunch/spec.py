@@ -49,7 +49,7 @@ class RunSpec(Spec):
     master_addr: str | None = Field(default=None, description="rank 0's address; default: agreed on by the ranks")
     master_port: Port | None = Field(default=None, description="rank 0's port; default: a free one that rank 0 keeps")
     insecure_rendezvous: bool = Field(
-        default=False, description="let ranks meet without a secret where the launcher and the home folder give none"
+        default=False, description="under launchers that give ranks no secret to share, meet without one"
     )
     stall_timeout: float | None = Field(
         default=None, gt=0, description="seconds without progress of any rank after which the job is ended and every "

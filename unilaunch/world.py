@@ -1,6 +1,10 @@
 """Who a rank is: what the launcher says (`Found`) and what the ranks agree on (`World`)."""
 
 from dataclasses import dataclass
+from pathlib import Path
+
+#: Tells this host from every other; two hosts can have one name.
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)

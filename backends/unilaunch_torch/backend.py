@@ -62,8 +62,8 @@ class TorchBackend(Backend):
     def hooks(self, rendezvous: Rendezvous, world: World, peers: Peers) -> dict[str, Callable[[ModuleType], None]]:
         """As under torchrun a store is served for the program, here in rank 0, on the socket bound at the rendezvous.
 
-        So no rank ever finds a closed port and waits for its next try. A program that meets elsewhere, at an address
-        and a port of its own, does so as without a launcher.
+        So no rank ever finds a closed port and waits for its next try. A program that meets elsewhere, at a port of
+        its own, does so as without a launcher.
         """
         served: list[object] = []  # lives as long as the hook, which is as long as the program
 

@@ -214,14 +214,16 @@ def _load(path: Path, layers: Sequence[Layer]) -> State:
     except SafetensorError as error:
         raise ValueError(str(error)) from None
     metadata = _metadata(content)
+    if _CHECKSUM in metadata and _checksum(metadata[_HISTORY], tensors) != metadata[_CHECKSUM]:
+        raise ValueError("its content is not what was written")
     told = json.loads(metadata[_HISTORY])
     if told["format"] != FORMAT:
         raise InputError(
             f"--resume: the checkpoint {path} has format {told['format']!r}, of another version of unilaunch; this "
             f"version reads format {FORMAT}: go on with that version, or start anew with another --checkpoint-dir"
         )
-    if _checksum(metadata[_HISTORY], tensors) != metadata[_CHECKSUM]:
-        raise ValueError("its content is not what was written")
+    if _CHECKSUM not in metadata:
+        raise ValueError("it has no checksum")
     shapes = {name: array.shape for name, array in tensors.items() if not name.endswith("_moment")}
     expected = {name: parameter.shape for name, parameter in _named(layers)}
     if shapes != expected:

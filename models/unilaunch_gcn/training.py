@@ -97,12 +97,12 @@ class Training:
             Series(session.output.rank_dir / "epochs.jsonl"),
             checkpoint.Writer(options.checkpoint_dir or session.output.checkpoints, layers, options.keep_checkpoints),
         )
-        if options.checkpoint_every and not options.checkpoint_dir:
-            training._make_folder()
         if options.resume:
             training._resume()
         elif options.checkpoint_dir:
             training._refuse_others(options.checkpoint_dir)
+        if options.checkpoint_every and not options.checkpoint_dir:
+            training._make_folder()
         return training
 
     def run(self) -> None:

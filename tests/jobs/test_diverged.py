@@ -43,7 +43,7 @@ def test_a_diverged_training_fails(
     arguments = ["run", "--data-dir", "data", "--backend", backend, "--epochs", epochs, "--lr", lr]
     job = launcher.unilaunch(2, [*arguments, "--checkpoint-every", "1", "--dropout", "0"], tmp_path)
     _diverged(job, *words)
-    checkpoints = sorted(path.name for path in (job.output / "checkpoints").glob("*"))
+    checkpoints = sorted(path.name for path in (job.output / "checkpoints").glob("epoch-*"))
     assert checkpoints == [f"epoch-{epoch:06}.safetensors" for epoch in range(1, trained + 1)]
     lines = (job.output / "rank.0" / "epochs.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1]

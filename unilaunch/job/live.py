@@ -2,11 +2,10 @@
 
 import os
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 _PAUSE = 0.5  # seconds between two states of the line
@@ -29,14 +28,12 @@ class Live:
             with self.lock:
                 self.drawn, self.text = time.monotonic(), text[: shutil.get_terminal_size().columns - 1]
                 if not self.open_line:  # what a rank has begun to write stays whole
-                    sys.stderr.write(_CLEAR + self.text)
-                    sys.stderr.flush()
+                    _write(2, _CLEAR + self.text)
 
     def say(self, line: str) -> None:
         """Write a line of the launcher's own, above the line."""
         with self.lock:
-            sys.stderr.write((_CLEAR if self.text and not self.open_line else "") + f"unilaunch: {line}\n")
-            sys.stderr.flush()
+            _write(2, (_CLEAR if self.text and not self.open_line else "") + f"unilaunch: {line}\n")
 
     @contextmanager
     def passing(self, *outputs: IO[bytes] | None) -> Iterator[None]:
@@ -55,18 +52,25 @@ class Live:
             for thread in threads:
                 thread.join(_PAUSE)  # a process that outlives mpirun may still hold its output
             if self.shown and self.text:
-                sys.stderr.write(_CLEAR)
-                sys.stderr.flush()
+                _write(2, _CLEAR)
 
     def _pass_on(self, output: IO[bytes], target: int) -> None:
         while data := os.read(output.fileno(), 1 << 16):
             with self.lock:
                 if self.text and not self.open_line:
-                    os.write(2, _CLEAR.encode())
-                os.write(target, data)
+                    _write(2, _CLEAR)
+                _write(target, data)
                 self.open_line = not data.endswith(b"\n")
                 if self.text and not self.open_line:
-                    os.write(2, self.text.encode())
+                    _write(2, self.text)
+
+
+def _write(target: int, data: str | bytes) -> None:
+    """Write to the console. Where nobody reads it any more (a closed terminal) the job goes on."""
+    left = data.encode() if isinstance(data, str) else data
+    with suppress(OSError):
+        while left:
+            left = left[os.write(target, left) :]
 
 
 def describe(ranks: Mapping[int, Mapping[str, Any]]) -> str:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 
@@ -70,4 +71,5 @@ def _entry(host: Host) -> str:
 
 
 def _say(line: str) -> None:
-    sys.stderr.write(f"unilaunch: {line}\n")
+    with suppress(OSError, ValueError):  # nobody may read it any more
+        sys.stderr.write(f"unilaunch: {line}\n")

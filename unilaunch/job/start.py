@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from socket import gethostname
@@ -20,7 +20,7 @@ from unilaunch.output.folder import keep_reports, rank_folder, write_report
 from unilaunch.output.result import LaunchResult, RankResult
 from unilaunch.watch.inbox import HOST_LOST, Inbox, listen
 from unilaunch.watch.line import VARIABLE
-from unilaunch.watch.verdict import Verdict, is_consequence, ranks, show
+from unilaunch.watch.verdict import Verdict, describe, is_consequence, name, ranks, show
 from unilaunch.watch.watch import DOUBT, DOUBT_ON_SEVERAL, Watch
 
 #: Seconds that mpirun has to end the ranks once it is told to, or once they have all gone.
@@ -58,13 +58,16 @@ def start(plan: Plan, environ: Mapping[str, str]) -> LaunchResult:
         ):
             returncode = _wait(process, watch, _Stop(watch, asked, spec.grace, live), live)
         _hear_out(watch)
-        verdict = None if asked.number else _judge(plan, watch, returncode)
-        result = _collect(plan, inbox, _exit_code(returncode, verdict, asked.number), verdict)
+        stopped = 0 if watch.ending else asked.number  # what had failed before the stop is still a failure
+        verdict = None if stopped else _judge(plan, watch, returncode)
+        result = _collect(plan, inbox, _exit_code(returncode, verdict, stopped), verdict)
         result = replace(result, interrupted=bool(asked.number))
     if verdict:
         _report(plan, verdict, _runs(inbox))
     if overdue := [rank for rank, said in inbox.ranks.items() if said.get("overdue")]:
         live.say(f"{ranks(overdue)} did not end within the {spec.grace:g} s of --grace: killed")
+    for failure in [inbox.ranks[rank]["failure"] for rank in inbox.failed] if stopped else []:
+        live.say(f"{name(failure)} failed while it ended: {describe(failure)}; its log is {failure.get('log', '?')}")
     return result
 
 
@@ -134,12 +137,12 @@ class _Stop:
         if not self.asked.number or self.watch.ending:
             return
         if new := inbox.connected - self.told:
-            if not self.told:
-                self.until = now + self.grace
+            first, self.told = not self.told, self.told | new
+            self.until = now + self.grace if first else self.until
+            inbox.tell(new, stop=self.asked.number, grace=max(0.0, self.until - now))
+            if first:
                 name = signal_name(self.asked.number)
                 self.live.say(f"{name}: the ranks have {self.grace:g} s to end; a second signal ends them at once")
-            inbox.tell(new, stop=self.asked.number, grace=max(0.0, self.until - now))
-            self.told |= new
         if self.told and self.watch.all_done and not self.released:
             self.released = True
             inbox.tell_all(leave=128 + self.asked.number)
@@ -151,6 +154,11 @@ class _Stop:
             return False
         late = time.monotonic() > self.until + PROMPT
         return self.asked.again or self.watch.ending or not self.told or late
+
+    def order_end(self) -> None:
+        """Have every guard end its rank now, unless a failure has done that already."""
+        if not self.watch.ending:
+            self.watch.inbox.tell_all(end=128 + self.asked.number)
 
 
 def _wait(process: "subprocess.Popen[bytes]", watch: Watch, stop: _Stop, live: Live) -> int:
@@ -167,7 +175,7 @@ def _wait(process: "subprocess.Popen[bytes]", watch: Watch, stop: _Stop, live: L
             deadline = min(deadline, time.monotonic() + (PROMPT if watch.inbox.silent else GRACE))
         if stop.is_over and not ended:
             ended = True
-            watch.inbox.tell_all(end=128 + stop.asked.number)
+            stop.order_end()
             deadline = time.monotonic() + GRACE
             terminate_at = time.monotonic() + (PROMPT if watch.inbox.connected else 0.0)
         if time.monotonic() > terminate_at:
@@ -255,4 +263,5 @@ def _report(plan: Plan, verdict: Verdict, runs: set[str]) -> None:
         write_report(root, run, verdict.as_json(), rank_folder(root, 0, len(plan.rows)))
     if not verdict.first.get("together"):
         unseen = bool(verdict.first["rank"]) and plan.task.spec.console == "rank0"
-        sys.stderr.write(show(verdict, traceback=unseen))
+        with suppress(OSError, ValueError):  # nobody may read it any more
+            sys.stderr.write(show(verdict, traceback=unseen))

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from errno import EACCES, EAGAIN
+from errno import EACCES, EAGAIN, EPERM
 from pathlib import Path
 from socket import gethostname
 from stat import S_ISVTX, S_IWGRP, S_IWOTH
@@ -35,6 +35,7 @@ class Marker:
         process: Its number.
         since: When it did, in seconds since 1970.
         files: The run that wrote each file beside the marker, by name; of the output folder only.
+        made: The run made the folder, and did not find it: only then may another run move it.
     """
 
     run: str = "unknown"
@@ -42,6 +43,7 @@ class Marker:
     process: int = 0
     since: float = 0.0
     files: Mapping[str, str] = field(default_factory=dict)
+    made: bool = False
 
     @classmethod
     def of(cls, run: str) -> "Marker":
@@ -75,7 +77,7 @@ def make_folder(path: Path, run: str) -> None:
     path.mkdir(parents=True)
     descriptor = open_file(path / MARKER, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
-        os.write(descriptor, Marker.of(run).text.encode())
+        os.write(descriptor, replace(Marker.of(run), made=True).text.encode())
     finally:
         os.close(descriptor)
 
@@ -91,10 +93,15 @@ def claim(root: Path, run: str) -> int | Marker:
     deadline = time.monotonic() + _PATIENCE
     while True:
         descriptor = open_file(root / MARKER, os.O_RDWR | os.O_CREAT)
+        if not _is_trusted(status := os.fstat(descriptor)):
+            os.close(descriptor)
+            raise PermissionError(EPERM, f"its marker belongs to another user (uid {status.st_uid})", root / MARKER)
         if _lock(descriptor, fcntl.LOCK_EX) and _is_in_place(descriptor, root / MARKER):
-            _write(descriptor, replace(Marker.of(run), files=_read(descriptor).files))
-            _lock(descriptor, fcntl.LOCK_SH)
-            return descriptor
+            before = _read(descriptor)
+            _write(descriptor, replace(Marker.of(run), files=before.files, made=before.made))
+            # The lock may go for a moment while its kind changes, and `release` may have put another marker here.
+            if _lock(descriptor, fcntl.LOCK_SH) and _is_in_place(descriptor, root / MARKER):
+                return descriptor
         holder = _read(descriptor)
         os.close(descriptor)
         if holder.run == run:
@@ -121,7 +128,8 @@ def release(root: Path, run: str) -> None:
         descriptor = open_file(root / MARKER, os.O_RDWR)
         try:
             marker = _read(descriptor)
-            if marker.run == run and not _lock(descriptor, fcntl.LOCK_EX):
+            held = marker.run == run and not _lock(descriptor, fcntl.LOCK_EX)
+            if held and _read(descriptor) == marker:
                 write_text(root / MARKER, marker.text)  # another file, which nobody holds
         finally:
             os.close(descriptor)
@@ -187,8 +195,12 @@ def _read(descriptor: int) -> Marker:
     try:
         said = json.loads(os.pread(descriptor, _LARGEST, 0).partition(b"\n")[0])
         files = {str(name): str(run) for name, run in said["files"].items()}
-        return Marker(str(said["run"]), str(said["host"]), int(said["process"]), float(said["since"]), files)
-    except (ValueError, KeyError, TypeError, AttributeError):
+        since = float(said["since"])
+        time.localtime(since)  # a refusal shows it
+        return Marker(
+            str(said["run"]), str(said["host"]), int(said["process"]), since, files, made=said.get("made") is True
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, OSError, RecursionError):
         return Marker()
 
 

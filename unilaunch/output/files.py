@@ -3,6 +3,7 @@
 import json
 import os
 from contextlib import suppress
+from errno import EINVAL
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,16 @@ def append(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write *value* to *path*, whole or not at all."""
-    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+    """Write *value* to *path*, whole or not at all.
+
+    Raises:
+        OSError: It cannot be written, or it holds a number that is not finite, which no JSON can say.
+    """
+    try:
+        text = json.dumps(value, indent=1, allow_nan=False) + "\n"
+    except ValueError as error:
+        raise OSError(EINVAL, str(error), str(path)) from None
+    write_text(path, text)
 
 
 def write_text(path: Path, text: str) -> None:

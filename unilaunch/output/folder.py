@@ -12,6 +12,7 @@ from typing import Any
 
 from unilaunch.errors import InputError
 from unilaunch.output.claim import (
+    MARKER,
     Marker,
     claim,
     foreign_owner,
@@ -251,11 +252,11 @@ class OutputFolder:
         """Do without a record that cannot be written, and say so once: it is no reason for a job to fail."""
         try:
             yield
-        except OSError as error:
+        except (OSError, ValueError) as error:
             if not self._lost:
                 self._lost = True
-                where = self.shown / self.rank_dir.name
-                _say(f"{where}: rank {self.rank} can no longer write its records: {error.strerror}; the job goes on")
+                where, why = self.shown / self.rank_dir.name, getattr(error, "strerror", None) or error
+                _say(f"{where}: rank {self.rank} can no longer write its records: {why}; the job goes on")
 
 
 def rank_folder(root: Path, rank: int, size: int) -> Path:
@@ -333,7 +334,11 @@ def _event(**event: Any) -> str:
 def _is_ours(folder: Path, run_id: str | None = None) -> bool:
     """Return whether a run made a folder, or if one is named that one."""
     marker = None if folder.is_symlink() else read_marker(folder)
-    return marker is not None and run_id in {None, marker.run}
+    if marker is None:
+        return False
+    if run_id is not None:
+        return marker.run == run_id
+    return marker.made or [path.name for path in folder.iterdir()] == [MARKER]  # a run may have been killed there
 
 
 def _is_free(folder: Path) -> bool:

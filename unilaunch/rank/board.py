@@ -39,7 +39,7 @@ class Meeting:
 
     @property
     def text(self) -> str:
-        """One word, as a launcher's store takes it: "10.0.0.1;port,fd00::1;port;secret"."""
+        """One word, as a launcher's store takes it: "10.0.0.1;PORT,fd00::1;PORT/SECRET"."""
         return ",".join(f"{address};{port}" for address, port in self.places) + f"/{self.secret.hex()}"
 
     @classmethod

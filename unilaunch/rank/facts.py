@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
+from secrets import token_hex
 from typing import cast
 
 from pydantic import JsonValue
@@ -14,8 +15,7 @@ from unilaunch.errors import RefusedTogetherError
 from unilaunch.rank.placement import Facts
 from unilaunch.spec import RunSpec
 from unilaunch.task import Task
-
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+from unilaunch.world import BOOT_ID
 
 
 def tell_facts(task: Task[RunSpec], peers: Peers, environ: Mapping[str, str], watch: str) -> list[Facts]:
@@ -41,7 +41,7 @@ def tell_facts(task: Task[RunSpec], peers: Peers, environ: Mapping[str, str], wa
 def _own_facts(environ: Mapping[str, str], watch: str) -> Facts:
     name = socket.gethostname()
     # Two hosts can have one name, and two containers of one machine have two.
-    host = f"{name} {_BOOT_ID.read_text(encoding='ascii').strip()}"
+    host = f"{name} {BOOT_ID.read_text(encoding='ascii').strip()}"
     return Facts(
         name=name,
         host=host,
@@ -49,6 +49,7 @@ def _own_facts(environ: Mapping[str, str], watch: str) -> Facts:
         cores=sorted(os.sched_getaffinity(0)),
         devices=visible_devices(environ),
         watch=watch,
+        start=token_hex(4),
     )
 
 

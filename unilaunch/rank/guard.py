@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -75,6 +76,8 @@ def guarded(work: Callable[[Report], int], environ: Mapping[str, str], stand_in:
 def _live(work: Callable[[Report], int], report: Report) -> int:
     """Do the rank's work; one that ends without the others leaves at once, for MPI_Finalize would wait for them."""
     code = work(report)
+    if report.released:
+        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  (threads that save come to their end)
     if report.failed or report.released:
         atexit._run_exitfuncs()  # noqa: SLF001  (the program's own; there is no public name)
         sys.stdout.flush()
@@ -117,10 +120,11 @@ class _Guard:
         self.outside = False  # a signal came from outside
         self.order: int | None = None  # the job's exit code, once the job is to end
         self.stopping = False  # the user stops the job, patiently
+        self.stop_signal = 0  # with this signal
         self.overdue = False  # it did not end in the time that the user gave it
         self.concluded = False
         # When what is due, in seconds of time.monotonic.
-        self.kill_at = self.leave_at = self.give_up_at = self.drained_at = self.stack_at = _NEVER
+        self.grace_until = self.kill_at = self.leave_at = self.give_up_at = self.drained_at = self.stack_at = _NEVER
         self.told_at = 0.0
         self.told: object = None
 
@@ -153,6 +157,7 @@ class _Guard:
         if now > self.stack_at:
             self._tell_stack()
         if self.watch:
+            self.watch.inbox.take(0)
             self.watch.hurried = self.outside or bool(self.ended)
             self.watch.look()
             if self.watch.ending and self.order is None:
@@ -172,7 +177,7 @@ class _Guard:
             self.launcher = os.getppid()
             self._end(_ORPHANED)
         elif now > self.kill_at:
-            self.overdue |= self.stopping and self.order is None and not self.who.get("done")
+            self.overdue |= now > self.grace_until and not self._waits_for_others
             self._signal(signal.SIGKILL)
 
     def _may_leave(self) -> bool:
@@ -320,18 +325,23 @@ class _Guard:
         The guard's own end waits for the other ranks': mpirun ends them all when one of its processes has ended.
         """
         now = time.monotonic()
-        self.stopping = True
+        self.stopping, self.stop_signal, self.grace_until = True, number, now + grace
         self.kill_at, self.leave_at = min(self.kill_at, now + grace), now + grace + _FAREWELL
         self.ties.tell_stop()
         if not self.who.get("done"):
             self._signal(number)
             self._signal(signal.SIGCONT)
 
+    @property
+    def _waits_for_others(self) -> bool:
+        """The rank's program has ended, and it waits for ranks that may have gone; there is nothing left to save."""
+        return bool(self.who.get("done") and not self.who.get("leaving"))
+
     def _release(self, code: int) -> None:
         """Let the rank and its guard go: every rank of the job has ended, or has nothing left to do."""
         self.order = code
         self.ties.release()
-        if self.who.get("done"):
+        if self._waits_for_others:
             self.kill_at = min(self.kill_at, time.monotonic() + _FAREWELL)
 
     def _pass_on(self, number: int, _: FrameType | None = None) -> None:
@@ -350,7 +360,8 @@ class _Guard:
             return
         self.concluded = True
         own = self._own_exit_code()
-        if self.order is None and not self.stopping and own and not self.known and "refused" not in self.who:
+        by_order = self.order is not None or self.overdue or self.returncode == -self.stop_signal
+        if own and not by_order and not self.known and "refused" not in self.who:
             self._record(self._seen(), self.ties.page.read()[1])
         if self.line:
             ordered = self.order is not None and not self.failure

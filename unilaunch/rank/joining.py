@@ -12,13 +12,13 @@ _HYDRA = {"MPICH", "Intel MPI"}
 
 
 def join(found: Found, environ: Mapping[str, str], patience: float, *, insecure: bool) -> Peers:
-    """Meet the other ranks, over sockets; through MPI only under a launcher whose store is not known here.
+    """Meet the other ranks, over sockets; through MPI only where the launcher's store cannot be used.
 
     Args:
         found: What the launcher says.
         environ: The process's environment.
-        patience: Seconds to wait for the others, where they meet without MPI.
-        insecure: Where there is no secret to share, do without.
+        patience: Seconds to wait for the others once rank 0 listens. (A launcher's own store waits without a limit.)
+        insecure: Under a launcher without a store, meet without a secret.
 
     Raises:
         UnilaunchError: They do not meet.
@@ -45,6 +45,8 @@ def _find_board(found: Found, environ: Mapping[str, str], *, insecure: bool) -> 
         from unilaunch.rank.secret_file import FileBoard
 
         return FileBoard(found, environ)
+    if found.launcher == "Open MPI 5" and found.local_size != found.size:
+        return None  # MPI_Init then waits for ever, in one start of two (5.0.11): its store does not bear two clients
     if found.launcher.startswith("Open MPI") and (libmpi := mpi.find_libmpi(environ)):
         from unilaunch.rank.pmix import PmixBoard, find_library
 

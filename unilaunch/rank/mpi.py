@@ -88,10 +88,29 @@ def is_finalized() -> bool:
 
 def _ask_mpi(function: str) -> bool:
     flag = ctypes.c_int(0)
-    for name in _LIBRARIES.values():
+    for name in (*_LIBRARIES.values(), "libmpich.so.12"):  # the last one is Debian's MPICH
         with suppress(OSError):  # not loaded
             getattr(ctypes.CDLL(name, mode=os.RTLD_NOLOAD), function)(ctypes.byref(flag))
     return bool(flag.value)
+
+
+def check(found: Found) -> None:
+    """Refuse to go on without mpi4py, before MPI is loaded.
+
+    Raises:
+        EnvironmentMismatchError: It is missing.
+    """
+    try:
+        import mpi4py  # noqa: F401  (its package loads nothing)
+    except ImportError as error:
+        raise _cannot_be_loaded(found, error) from None
+
+
+def _cannot_be_loaded(found: Found, error: Exception) -> EnvironmentMismatchError:
+    return EnvironmentMismatchError(
+        f"{found.launcher} started {found.size} ranks, and MPI cannot be loaded: {' '.join(str(error).split())}; "
+        "pip install mpi4py, and an MPI: pip install 'unilaunch[mpi]' or the system's"
+    )
 
 
 def join(found: Found, thread_level: str = "serialized", board: Board | None = None) -> "MpiPeers":
@@ -105,16 +124,14 @@ def join(found: Found, thread_level: str = "serialized", board: Board | None = N
     Raises:
         EnvironmentMismatchError: mpi4py or libmpi is missing, or MPI counts other ranks than the launcher's variables.
     """
+    check(found)
     try:
         import mpi4py
 
         mpi4py.rc.thread_level = thread_level
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
-        raise EnvironmentMismatchError(
-            f"{found.launcher} started {found.size} ranks, and MPI cannot be loaded: {' '.join(str(error).split())}; "
-            "pip install mpi4py, and an MPI: pip install 'unilaunch[mpi]' or the system's"
-        ) from None
+        raise _cannot_be_loaded(found, error) from None
     signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGHUP))  # Open MPI 5 has taken it for itself
     comm = MPI.COMM_WORLD
     if (comm.rank, comm.size) != (found.rank, found.size or comm.size):

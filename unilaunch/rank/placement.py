@@ -19,6 +19,7 @@ class Facts(TypedDict):
         cores: The processors that this rank may run on.
         devices: The visible devices of each kind, as the mask names them.
         watch: Where the guards are to call, from rank 0 if it is to watch the job.
+        start: A random word; rank 0's tells this start from others of the same name.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Facts(TypedDict):
     cores: list[int]
     devices: dict[str, list[str]]
     watch: str
+    start: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ Protocol: "PMI v1 Wire Protocol", MPICH documentation.
 import os
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 
 from typing_extensions import override
 
@@ -31,7 +32,13 @@ class PmiBoard(Board):
 
     def __init__(self, found: Found, environ: Mapping[str, str]) -> None:
         self.found = found
-        self.line = socket.socket(fileno=os.dup(int(environ[DESCRIPTOR])))
+        try:
+            self.line = socket.socket(fileno=os.dup(int(environ[DESCRIPTOR])))
+        except (OSError, ValueError) as error:
+            raise EnvironmentMismatchError(
+                f"{DESCRIPTOR}={environ[DESCRIPTOR]}: mpiexec does not answer there ({error}): was the variable "
+                "left over from another process? unset PMI_*"
+            ) from None
         self.meeting: Meeting | None = None
         self._ask("init pmi_version=1 pmi_subversion=1")
         self.space = self._ask("get_my_kvsname")["kvsname"]
@@ -57,7 +64,8 @@ class PmiBoard(Board):
     @override
     def finish(self) -> None:
         if not is_initialized():  # MPI's own finalisation says it
-            self._ask("finalize")
+            with suppress(EnvironmentMismatchError):  # the job has ended well, whatever mpiexec makes of it
+                self._ask("finalize")
 
     @property
     @override

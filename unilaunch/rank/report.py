@@ -46,6 +46,7 @@ class Report:
     def wait_for_release(self) -> None:
         """Wait until all ranks of a job that is stopped have ended, or have come as far as this one."""
         self.released = True
+        self.send(leaving=True)
         with suppress(OSError):
             while self.connection.recv(1):
                 pass

@@ -86,11 +86,10 @@ def run(read_task: Callable[[], Task[RunSpec]], environ: Mapping[str, str], star
         task, refused = _attempt(read_task)
         chosen = mpi.variables(found, environ) if found.mpi and found.size != 1 else {}
         os.environ.update(chosen)  # noqa: TID251  (written once, before MPI reads it)
-        insecure = bool(task and task.spec.insecure_rendezvous)
-        peers = join(found, environ, task.spec.timeout if task else PATIENCE, insecure=insecure)
+        peers = _meet_others(found, environ, task, refused)
         found = _complete(found, peers)
         if task:
-            _, refused = _attempt(lambda: task.check(found.size))
+            _, refused = _attempt(lambda: _check(task, found))
         agree(peers, refused)
         rank = _agree_on_rank(cast("Task[RunSpec]", task), found, peers, environ, report)
         if rank.task.model:
@@ -109,6 +108,23 @@ def run(read_task: Callable[[], Task[RunSpec]], environ: Mapping[str, str], star
         return _leave_late(error.exit_code, started)
     finally:
         peers.leave()
+
+
+def _meet_others(
+    found: Found, environ: Mapping[str, str], task: Task[RunSpec] | None, refused: UnilaunchError | None
+) -> Peers:
+    """Join the other ranks, if only to tell them why this one cannot go on; where that fails, raise why."""
+    try:
+        insecure = bool(task and task.spec.insecure_rendezvous)
+        return join(found, environ, task.spec.timeout if task else PATIENCE, insecure=insecure)
+    except UnilaunchError as error:
+        raise refused or error from None
+
+
+def _check(task: Task[RunSpec], found: Found) -> None:
+    task.check(found.size)
+    if task.model and found.mpi and found.size != 1:
+        mpi.check(found)
 
 
 def _schedule(task: Task[RunSpec]) -> int:
@@ -132,6 +148,8 @@ def _agree_on_rank(
     """Return who this rank is, and open its output folder."""
     listening = _listen(found, task.spec.host_timeout) if found.rank == 0 and VARIABLE not in environ else None
     facts = tell_facts(task, peers, environ, listening.where if listening else "")
+    # torchrun's, msrun's and other starts of the same address have the same name, one after the other or on two hosts.
+    found = replace(found, run_id=f"{found.run_id}-{facts[0]['start']}")
     world = count_world(found, [fact["host"] for fact in facts], facts[found.rank]["name"])
     if found.local_size not in {None, world.local_size}:
         raise EnvironmentMismatchError(
@@ -305,6 +323,7 @@ def _wait_for_all(rank: _Rank) -> None:
         return  # the program has ended MPI itself, and with it waited for the others
     with suppress(PeerLostError):  # a rank may end in its own way, os._exit too; how it ended its guard tells
         rank.peers.share(None)
+    rank.report.send(leaving=True)
 
 
 def _meet(rank: _Rank) -> Rendezvous | None:

@@ -18,10 +18,11 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from unilaunch.errors import EnvironmentMismatchError
+from unilaunch.errors import EnvironmentMismatchError, RendezvousError
 from unilaunch.rank.board import Board, Meeting, open_meeting
-from unilaunch.world import Found
+from unilaunch.world import BOOT_ID, Found
 
+_LOOPBACK = {"localhost", "::1"}
 _LARGEST = 4096  # bytes of a file
 _OLD = 24 * 3600.0  # seconds after which a file is of a start that was killed
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -40,23 +41,42 @@ class FileBoard(Board):
 
     def __init__(self, found: Found, environ: Mapping[str, str]) -> None:
         self.found = found
-        self.name = sha256(f"unilaunch {found.run_id}".encode()).hexdigest()[:32]
-        self.folder = find_folder(environ, one_host=found.local_size == found.size)
+        # Jobs of one host can have one name on every host (torchrun-none-29500-0), and hosts can share a home.
+        one_host = found.local_size == found.size
+        local = one_host or all(host in _LOOPBACK or host.startswith("127.") for host in found.heads)
+        start = f"{found.run_id} {BOOT_ID.read_text(encoding='ascii') if local else ''}"
+        self.name = sha256(f"unilaunch {start}".encode()).hexdigest()[:32]
+        self.folder = find_folder(environ, one_host=one_host)
         self.posted: int | None = None  # the inode of what this rank has posted
 
     @override
     def post(self) -> tuple[socket.socket, bytes]:
         listener, meeting = open_meeting(self.found)
+        try:
+            self._write(meeting.text)
+        except OSError as error:
+            listener.close()
+            raise RendezvousError(
+                f"{self.folder}: rank 0 cannot write there what the other ranks need to find it: {error.strerror}: "
+                "make room, or set XDG_CACHE_HOME to a folder that all hosts see"
+            ) from None
+        return listener, meeting.secret
+
+    def _write(self, text: str) -> None:
+        """Write the file aside, and then give it its name."""
         aside = f".{self.name}.{os.getpid()}.{os.urandom(4).hex()}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with _opened(self.folder) as folder:
             _remove_old(folder)
-            file = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600,
-                           dir_fd=folder)  # fmt: skip
-            with os.fdopen(file, "w", encoding="ascii") as opened:
-                opened.write(meeting.text)
-                self.posted = os.fstat(file).st_ino
-            os.replace(aside, self.name, src_dir_fd=folder, dst_dir_fd=folder)
-        return listener, meeting.secret
+            try:
+                with os.fdopen(os.open(aside, flags, 0o600, dir_fd=folder), "w", encoding="ascii") as file:
+                    file.write(text)
+                    self.posted = os.fstat(file.fileno()).st_ino
+                os.replace(aside, self.name, src_dir_fd=folder, dst_dir_fd=folder)
+            except OSError:
+                with suppress(OSError):
+                    os.unlink(aside, dir_fd=folder)
+                raise
 
     @override
     def read(self) -> Meeting | None:

@@ -39,14 +39,17 @@ def join(found: Found, patience: float, board: Board) -> "TcpPeers":
     Raises:
         RendezvousError: The others were not there in time.
     """
-    deadline = time.monotonic() + patience
     try:
-        if found.rank == 0:
-            listener, secret = board.post()
-            with listener:
-                connections = accept_ranks(listener, set(range(1, found.size)), secret, deadline)
-            return TcpPeers(found, connections, board)
-        return TcpPeers(found, {0: _reach(found, board, deadline)}, board)
+        if found.rank:
+            return TcpPeers(found, {0: _reach(found, board, time.monotonic() + patience)}, board)
+        listener, secret = board.post()
+        with listener:
+            deadline = time.monotonic() + patience
+            connections = accept_ranks(listener, set(range(1, found.size)), secret, deadline)
+        return TcpPeers(found, connections, board)
+    except BaseException:
+        board.finish()
+        raise
     finally:
         board.close()
 
@@ -91,10 +94,12 @@ def _seat(connections: dict[int, socket.socket], connection: socket.socket, rank
 
 def _reach(found: Found, board: Board, deadline: float) -> socket.socket:
     pause = 0.01
-    while (left := deadline - time.monotonic()) > 0:
-        meeting = board.read()
-        if meeting and (connection := sockets.call(meeting.places, meeting.secret, found.rank, min(_TRY, left))):
+    while True:
+        meeting = board.read()  # a launcher's own store waits here for rank 0
+        if meeting and (connection := sockets.call(meeting.places, meeting.secret, found.rank, _TRY)):
             return connection
+        if time.monotonic() > deadline:
+            break
         time.sleep(pause)
         pause = min(2 * pause, 0.2)
     raise RendezvousError(

@@ -25,6 +25,7 @@ _INFO, _UNACKED, _LAST_ACK = 60, 24, 56
 #: Seconds without an acknowledgement after which a host may have gone: one probe goes out each second.
 _WORRY = 3.0
 _PROBE = 1.0  # seconds for the answer to a call
+_TRIES, _PAUSE = 5, 0.5  # calls before the line counts as broken, and seconds between two
 #: What a call comes back with when the other host has answered.
 _ANSWERS = {0, errno.EISCONN, errno.ECONNREFUSED}
 
@@ -83,13 +84,19 @@ class Line:
         self.outgoing = bytearray()
         self.incoming = bytearray()
         self.connection: socket.socket | None = None
-        places = [(address, int(port)) for address in addresses.split(",")]
-        self.calls = Calls(places, bytes.fromhex(secret), 0, selector, self)
+        self.places = [(address, int(port)) for address in addresses.split(",")]
+        self.secret = bytes.fromhex(secret)
+        self.tries, self.called_at = 0, 0.0
+        self._call()
 
     @property
     def open(self) -> bool:
         """It stands, or may yet."""
-        return bool(self.connection or self.calls)
+        return bool(self.connection or self.calls or 0 < self.tries < _TRIES)
+
+    def _call(self) -> None:
+        self.tries, self.called_at = self.tries + 1, time.monotonic()
+        self.calls = Calls(self.places, self.secret, 0, self.selector, self)
 
     def send(self, **record: Any) -> None:
         """Send *record*, which must be JSON, as soon as it can be."""
@@ -104,6 +111,8 @@ class Line:
         next attempt may be 5 seconds away. So the host is called once a second besides.
         """
         if not self.connection:
+            if self.open and not self.calls and time.monotonic() - self.called_at > _PAUSE:
+                self._call()
             return
         try:
             now, peer = time.monotonic(), self.connection.getpeername()
@@ -132,7 +141,7 @@ class Line:
         if fileobj in self.calls:
             if connection := self.calls.ready(fileobj):
                 notice_silence(connection, self.host_timeout)
-                self.connection = connection
+                self.connection, self.tries = connection, 0
         elif events & EVENT_READ:
             self._read()
         if self.connection:

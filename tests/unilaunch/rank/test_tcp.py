@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar, cast
 from uuid import uuid4
 
@@ -18,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from unilaunch import sockets
 from unilaunch.errors import EnvironmentMismatchError, PeerLostError, RendezvousError
 from unilaunch.handshake import Caller, Listener, NotProvenError, new_secret
 from unilaunch.rank.board import Board, Meeting, PublicBoard
@@ -102,7 +105,7 @@ def test_strangers_delay_nobody_and_are_not_let_in() -> None:
         meeting = _await(lambda: _board(found[1]).read())
         for _ in range(200):
             kept.enter_context(socket.create_connection(meeting.places[0]))
-        for rude in (b"[" * 100_000, b"\xff" * 8 + b"x" * 1000, Caller(bytes(32), meeting.places[0][1], 1).hello):
+        for rude in (b"[" * 100_000, b"\xff" * 8 + b"x" * 1000, Caller(bytes(32), "", 1).hello):
             kept.enter_context(socket.create_connection(meeting.places[0])).sendall(rude)
         assert call(meeting.places, new_secret(), 1, 2.0) is None
         begin = time.monotonic()
@@ -129,7 +132,7 @@ def test_a_rank_that_greets_and_goes_can_come_again_and_comes_once() -> None:
     with ThreadPoolExecutor(1) as pool:
         accepted = pool.submit(accept_ranks, listener, {1, 2}, secret, time.monotonic() + 10)
         with socket.create_connection(place) as gone:
-            gone.sendall(Caller(secret, place[1], 1).hello)
+            gone.sendall(Caller(secret, "", 1).hello)
         true, twice, other = (call([place], secret, rank, 5.0) for rank in (1, 1, 2))
         assert true
         assert twice
@@ -167,6 +170,38 @@ def test_without_a_secret_a_taken_port_is_passed_over() -> None:
     port = PublicBoard(_found(0, 2, run_id)).ports[0]
     with socket.create_server(("", port)):
         assert _on_ranks(2, lambda peers: peers.share(1), run_id, PublicBoard) == [[1, 1]] * 2
+
+
+def test_more_strangers_than_can_stand_at_the_door() -> None:
+    """One that is sent away while its own words come in ends nothing; the rank behind them comes in."""
+    secret = new_secret()
+    listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
+    place = listener.getsockname()
+    with ThreadPoolExecutor(1) as pool, ExitStack() as kept:
+        for _ in range(300):
+            kept.enter_context(socket.create_connection(place)).sendall(b"u")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sockets, "_STRANGERS", 100)
+            accepted = pool.submit(accept_ranks, listener, {1}, secret, time.monotonic() + 10)
+            true = _await(lambda: call([place], secret, 1, 5.0))
+            (connection,) = accepted.result().values()
+    connection.close()
+    true.close()
+
+
+def test_jobs_of_one_name_on_two_hosts_that_share_a_home() -> None:
+    """Plain torchrun has one name everywhere; the file of a job on one host is that host's."""
+    one_host, several = _found(0, 2, "torchrun-none-29500-0"), Found("test", 0, 2, 0, 1, "torchrun-none-29500-0", {})
+    names = []
+    for boot in ("a", "b"):
+        with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
+            file = Path(folder, "boot_id")
+            file.write_text(boot)
+            patch.setattr("unilaunch.rank.secret_file.BOOT_ID", file)
+            far = replace(several, heads=("node0",))
+            names += [FileBoard(found, os.environ).name for found in (one_host, far)]  # noqa: TID251
+    assert names[0] != names[2]
+    assert names[1] == names[3]
 
 
 def test_a_missing_rank_is_named() -> None:
@@ -220,7 +255,7 @@ def test_brackets_from_a_rank_end_in_one_line() -> None:
 @given(pieces=st.lists(st.binary(max_size=120), max_size=6))
 def test_whatever_a_stranger_sends_it_is_not_let_in(pieces: list[bytes]) -> None:
     """It reads 76 bytes of it at most."""
-    greeting, read = Listener(new_secret(), 1), 0
+    greeting, read = Listener(new_secret(), "here 1"), 0
     with suppress(NotProvenError):
         for piece in pieces:
             data = piece[: greeting.wanted]
@@ -230,18 +265,19 @@ def test_whatever_a_stranger_sends_it_is_not_let_in(pieces: list[bytes]) -> None
     assert read <= 76
 
 
-@pytest.mark.parametrize("change", ["port", "identity", "secret"])
-def test_a_proof_is_for_one_port_one_rank_and_one_start(change: str) -> None:
+@pytest.mark.parametrize("change", ["port", "address", "identity", "secret"])
+def test_a_proof_is_for_one_place_one_rank_and_one_start(change: str) -> None:
     """So a false rank 0 cannot pass a caller's proof on."""
     secret = new_secret()
-    listener, caller = Listener(secret, 1000), Caller(secret, 1000, 3)
+    listener, caller = Listener(secret, "here 1"), Caller(secret, "here 1", 3)
     proof = caller.prove(listener.feed(caller.hello))
     listener.feed(proof)
     assert listener.identity == 3
     other = {
-        "port": Caller(secret, 1001, 3), "identity": Caller(secret, 1000, 4), "secret": Caller(new_secret(), 1000, 3)
+        "port": Caller(secret, "here 2", 3), "address": Caller(secret, "there 1", 3),
+        "identity": Caller(secret, "here 1", 4), "secret": Caller(new_secret(), "here 1", 3),
     }[change]  # fmt: skip
-    listener = Listener(secret, 1000)
+    listener = Listener(secret, "here 1")
     answer = listener.feed(caller.hello)
     other.challenge = caller.challenge
     with pytest.raises(NotProvenError):

@@ -30,6 +30,7 @@ class _Guard:
     def turn(self) -> None:
         for key, events in self.selector.select(0.01):
             key.data.ready(key.fileobj, events)
+        self.line.look()
 
     def close(self) -> None:
         self.line.calls.close()
