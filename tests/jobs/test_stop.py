@@ -1,5 +1,6 @@
 """Stopping a job: the user's signals reach the ranks, which have time to save; what is ignored stays ignored."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -109,6 +110,42 @@ def test_a_second_signal_ends_at_once(launcher: Launcher, tmp_path: Path) -> Non
     ended = _end(job, begin, tmp_path)
     assert ended.returncode == 130
     assert ended.seconds < 6
+
+
+#: What saves is a thread, and an exit function, which begin when the script's last line has run; rank 2 fails to.
+THREAD = """
+import atexit, os, signal, sys, threading, time
+from pathlib import Path
+rank, stopped = os.environ["RANK"], []
+def save(name):
+    time.sleep(1.5)
+    Path(f"{name}.{rank}").touch()
+signal.signal(signal.SIGINT, lambda *_: stopped.append(1))
+atexit.register(save, "left")
+Path(f"up.{rank}").touch()
+while not stopped:
+    time.sleep(0.05)
+if rank == "2":
+    os.kill(os.getpid(), signal.SIGSEGV)
+threading.Thread(target=save, args=("saved",)).start()
+"""
+
+
+def test_threads_and_exit_functions_save_though_nobody_reads_the_console(launcher: Launcher, tmp_path: Path) -> None:
+    """Ctrl-C ends `| tee` too: what launch says finds no reader, and the ranks get the signal all the same."""
+    (tmp_path / "thread.py").write_text(THREAD)
+    job = subprocess.Popen(
+        _launch(launcher, ["thread.py"], tmp_path), cwd=tmp_path, start_new_session=True, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    _until(lambda: len(_marks(tmp_path, "up")) == 3)
+    assert job.stdout
+    job.stdout.close()
+    job.send_signal(signal.SIGINT)
+    assert job.wait(30) == 130
+    assert _marks(tmp_path, "saved") == _marks(tmp_path, "left") == ["0", "1"]
+    failure = json.loads((tmp_path / "log_output" / "rank.2" / "failure.json").read_text())
+    assert failure["signal"] == "SIGSEGV"
 
 
 def test_nohup_outlives_the_terminal(launcher: Launcher, tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ class _Stop:
     def __init__(self, watch: Watch, asked: _Asked, grace: float, live: Live) -> None:
         self.watch, self.asked, self.grace, self.live = watch, asked, grace, live
         self.told: set[int] = set()
-        self.released = False
+        self.released = self.left = False
         self.until = float("inf")
 
     def pass_on(self) -> None:
@@ -145,6 +145,9 @@ class _Stop:
                 self.live.say(f"{name}: the ranks have {self.grace:g} s to end; a second signal ends them at once")
         if self.told and self.watch.all_done and not self.released:
             self.released = True
+            inbox.tell_all(release=True)
+        if self.told and self.watch.finished and not self.left:  # not before: mpirun ends all at the first one's end
+            self.left = True
             inbox.tell_all(leave=128 + self.asked.number)
 
     @property

@@ -259,8 +259,10 @@ class _Guard:
             self._signal(int(order["signal"]))
         if "stop" in order:
             self._stop(int(order["stop"]), float(order["grace"]))
+        if "release" in order:
+            self._release()
         if "leave" in order:
-            self._release(int(order["leave"]))
+            self.order = int(order["leave"])
         if "end" in order:
             self.order = int(order["end"])
             self._end("")
@@ -337,9 +339,8 @@ class _Guard:
         """The rank's program has ended, and it waits for ranks that may have gone; there is nothing left to save."""
         return bool(self.who.get("done") and not self.who.get("leaving"))
 
-    def _release(self, code: int) -> None:
-        """Let the rank and its guard go: every rank of the job has ended, or has nothing left to do."""
-        self.order = code
+    def _release(self) -> None:
+        """Let the rank go: every rank of the job has ended, or its program has."""
         self.ties.release()
         if self._waits_for_others:
             self.kill_at = min(self.kill_at, time.monotonic() + _FAREWELL)

@@ -11,6 +11,7 @@ API: the PMIx Standard 3.1, chapters 4 and 5.
 
 import ctypes
 import os
+import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -67,7 +68,7 @@ class PmixBoard(Board):
 
     @override
     def close(self) -> None:
-        """Nothing: the namespace goes with the job."""
+        signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGHUP))  # Open MPI's libraries have taken it
 
     @override
     def finish(self) -> None:

@@ -400,3 +400,29 @@ def test_ranks_that_come_at_once_lose_nothing(tmp_path: Path) -> None:
     _end(folders)
     assert sorted(path.name for path in tmp_path.glob("rank.*")) == [f"rank.{rank}" for rank in range(4)]
     assert len(list((tmp_path / "previous" / "first").glob("rank.*"))) == 12
+
+
+def test_a_folder_that_a_run_found_is_not_moved(tmp_path: Path) -> None:
+    """It was somebody's output folder once; that makes what is in it nobody's but the user's."""
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    (checkpoints / "best.pt").write_text("weights")
+    _open(checkpoints, 1, "evaluation")
+    _open(tmp_path, 1, "training")
+    assert (checkpoints / "best.pt").read_text() == "weights"
+
+
+@pytest.mark.parametrize("text", ["[" * 60_000, '{"run": "r", "host": "h", "process": 1e999, "since": 0, "files": {}}',
+                                  '{"run": "r", "host": "h", "process": 1, "since": 1e300, "files": {}}'])  # fmt: skip
+def test_a_broken_marker_says_nothing(text: str, tmp_path: Path) -> None:
+    """And is in nobody's way."""
+    (tmp_path / MARKER).write_text(text)
+    _open(tmp_path, 1, "run")
+
+
+def test_what_no_json_can_say_is_no_reason_to_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Once it is said."""
+    folder = _open(tmp_path, 1, "run")[0]
+    folder.record(loss=float("nan"))
+    folder.write_result({"loss": float("inf")})
+    assert capsys.readouterr().err.count("can no longer write its records") == 1
