@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +26,9 @@ def _attacked(seconds: float, folder: Path, *runs: str) -> Iterator[dict[str, in
     """Have a stranger attack while the block runs; at its end say what he has achieved."""
     if os.geteuid():
         pytest.skip("no other user can be had: this machine lacks root")
-    copy = Path(shutil.copy(STRANGER, "/tmp/stranger.py"))  # noqa: S108  (he cannot read our folders)
+    folder_of_his = Path(tempfile.mkdtemp())  # he cannot read pytest's
+    folder_of_his.chmod(0o755)
+    copy = Path(shutil.copy(STRANGER, folder_of_his))
     copy.chmod(0o644)
     python = shutil.which("python3", path="/usr/bin:/bin") or sys.executable
     achieved: dict[str, int] = {}
@@ -37,7 +40,7 @@ def _attacked(seconds: float, folder: Path, *runs: str) -> Iterator[dict[str, in
         assert stranger.stdout.readline() == "ready\n"
         yield achieved
         achieved |= json.loads(stranger.stdout.readline())
-    copy.unlink()
+    shutil.rmtree(folder_of_his)
 
 
 def _is_unharmed(achieved: Mapping[str, int]) -> None:

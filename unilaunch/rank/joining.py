@@ -11,7 +11,7 @@ from unilaunch.world import Found
 _HYDRA = {"MPICH", "Intel MPI"}
 
 
-def join(found: Found, environ: Mapping[str, str], patience: float, *, insecure: bool) -> Peers:
+def join(found: Found, environ: Mapping[str, str], patience: float, *, insecure: bool, thread_level: str) -> Peers:
     """Meet the other ranks, over sockets; through MPI only where the launcher's store cannot be used.
 
     Args:
@@ -19,6 +19,7 @@ def join(found: Found, environ: Mapping[str, str], patience: float, *, insecure:
         environ: The process's environment.
         patience: Seconds to wait for the others once rank 0 listens. (A launcher's own store waits without a limit.)
         insecure: Under a launcher without a store, meet without a secret.
+        thread_level: MPI's, where the ranks meet through MPI; as `mpi4py.rc.thread_level`.
 
     Raises:
         UnilaunchError: They do not meet.
@@ -26,8 +27,7 @@ def join(found: Found, environ: Mapping[str, str], patience: float, *, insecure:
     if found.size == 1:
         return Alone()
     board = _find_board(found, environ, insecure=insecure)
-    # A program that uses MPI itself finds it initialised then, but with every thread level.
-    return tcp.join(found, patience, board) if board else mpi.join(found, "multiple")
+    return tcp.join(found, patience, board) if board else mpi.join(found, thread_level)
 
 
 def join_mpi(found: Found, peers: Peers) -> Peers:

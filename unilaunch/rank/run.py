@@ -116,7 +116,10 @@ def _meet_others(
     """Join the other ranks, if only to tell them why this one cannot go on; where that fails, raise why."""
     try:
         insecure = bool(task and task.spec.insecure_rendezvous)
-        return join(found, environ, task.spec.timeout if task else PATIENCE, insecure=insecure)
+        # A program that uses MPI itself may find it initialised, but then with every thread level.
+        level = "serialized" if task and task.model else "multiple"
+        patience = task.spec.timeout if task else PATIENCE
+        return join(found, environ, patience, insecure=insecure, thread_level=level)
     except UnilaunchError as error:
         raise refused or error from None
 
