@@ -1,7 +1,7 @@
 """Where the ranks of one start meet before they can speak: rank 0 posts its address and a secret, the others read them.
 
-A board is what the launcher offers for that: its own key-value store (`pmix`, `pmi`), or where it has none a file that
-only this user can read (`secret_file`). From there on `tcp` connects the ranks.
+A board is what the launcher offers for that: its own key-value store (`pmix`, `pmi`), or where none can be used a
+file that only this user can read (`secret_file`). From there on `tcp` connects the ranks.
 """
 
 import socket

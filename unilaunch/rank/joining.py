@@ -39,21 +39,28 @@ def join_mpi(found: Found, peers: Peers) -> Peers:
 
 
 def _find_board(found: Found, environ: Mapping[str, str], *, insecure: bool) -> Board | None:
-    if not found.mpi and insecure:
-        return PublicBoard(found)
-    if not found.mpi:
-        from unilaunch.rank.secret_file import FileBoard
-
-        return FileBoard(found, environ)
-    if found.launcher == "Open MPI 5" and found.local_size != found.size:
-        return None  # MPI_Init then waits for ever, in one start of two (5.0.11): its store does not bear two clients
-    if found.launcher.startswith("Open MPI") and (libmpi := mpi.find_libmpi(environ)):
+    if found.launcher == "Open MPI 4" and (libmpi := mpi.find_libmpi(environ)):
         from unilaunch.rank.pmix import PmixBoard, find_library
 
-        library = find_library(libmpi, found.launcher)
-        return PmixBoard(found, library, lasts=found.launcher == "Open MPI 4") if library else None
+        library = find_library(libmpi)
+        return PmixBoard(found, library) if library else None
     if found.launcher in _HYDRA and "PMI_FD" in environ:
         from unilaunch.rank.pmi import PmiBoard
 
         return PmiBoard(found, environ)
-    return None
+    if found.mpi and not _is_openmpi5_on_one_host(found, environ):
+        return None
+    if insecure:
+        return PublicBoard(found)
+    from unilaunch.rank.secret_file import FileBoard
+
+    return FileBoard(found, environ)
+
+
+def _is_openmpi5_on_one_host(found: Found, environ: Mapping[str, str]) -> bool:
+    """Return whether a file serves instead of Open MPI 5's own store (PMIx).
+
+    That one bears no second client in a rank (5.0.11): in one start of a hundred MPI_Init then finds no way to the
+    other ranks, or waits for ever. On several hosts, which may share no folder, the ranks meet through MPI.
+    """
+    return found.launcher == "Open MPI 5" and found.local_size == found.size and mpi.find_libmpi(environ) is not None

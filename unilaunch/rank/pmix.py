@@ -1,26 +1,22 @@
-"""Open MPI's store as a board: PMIx, called through ctypes, without MPI_Init.
+"""Open MPI 4's store as a board: PMIx, called through ctypes, without MPI_Init.
 
 So a program finds MPI as `mpirun python program.py` leaves it: not initialised, with every thread level to be had.
 
-A rank can be a PMIx client first and initialise MPI afterwards, but in one way only (measured). Open MPI 4.1.4 needs
-the client in the same process, where it stays; or else MPI_Init fails. Open MPI 5.0.11 needs it in another process,
-which ends first; or else MPI_Finalize aborts.
+A rank that is a PMIx client first and initialises MPI afterwards stays that client until its end, or else MPI_Init
+fails (4.1.4). Under Open MPI 5 there is no way to be one: MPI_Finalize aborts after a client in the same process, and
+after one in another process MPI_Init fails now and then (5.0.11).
 
 API: the PMIx Standard 3.1, chapters 4 and 5.
 """
 
 import ctypes
-import os
-import signal
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 from typing_extensions import override
 
 from unilaunch.errors import EnvironmentMismatchError
 from unilaunch.rank.board import Board, Meeting, open_meeting
-from unilaunch.rank.processes import die_with_parent
 from unilaunch.world import Found
 
 _LIBRARY = "libpmix.so.2"
@@ -47,11 +43,10 @@ class PmixBoard(Board):
     Args:
         found: What the launcher says.
         library: The libpmix that Open MPI itself uses.
-        lasts: This process is the client, until `finish`; or else a child is, for the moment that it takes.
     """
 
-    def __init__(self, found: Found, library: ctypes.CDLL, *, lasts: bool) -> None:
-        self.found, self.library, self.lasts = found, library, lasts
+    def __init__(self, found: Found, library: ctypes.CDLL) -> None:
+        self.found, self.library = found, library
         self.meeting: Meeting | None = None
 
     @override
@@ -68,12 +63,11 @@ class PmixBoard(Board):
 
     @override
     def close(self) -> None:
-        signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGHUP))  # Open MPI's libraries have taken it
+        """Nothing: the store goes with the job."""
 
     @override
     def finish(self) -> None:
-        if self.lasts:  # or else mpirun takes the process's end for a crash
-            self.library.PMIx_Finalize(None, ctypes.c_size_t(0))
+        self.library.PMIx_Finalize(None, ctypes.c_size_t(0))  # or else mpirun takes the process's end for a crash
 
     @property
     @override
@@ -87,9 +81,7 @@ class PmixBoard(Board):
             EnvironmentMismatchError: There is no PMIx server, or it counts other ranks than the launcher's variables.
         """
         try:
-            if self.lasts:
-                return _exchange(self.library, self.found.rank, text)
-            return _in_a_child(lambda: _exchange(self.library, self.found.rank, text, ends=True))
+            return _exchange(self.library, self.found.rank, text)
         except ValueError as error:
             raise EnvironmentMismatchError(
                 f"{self.found.launcher} says rank {self.found.rank} of {self.found.size}, and {error}: are the "
@@ -98,7 +90,7 @@ class PmixBoard(Board):
             ) from None
 
 
-def _exchange(library: ctypes.CDLL, rank: int, text: str, *, ends: bool = False) -> str:
+def _exchange(library: ctypes.CDLL, rank: int, text: str) -> str:
     """Be a client; raise ValueError with what went wrong."""
     process = _Proc()
     _check(library.PMIx_Init(ctypes.byref(process), None, ctypes.c_size_t(0)), "PMIx_Init")
@@ -118,8 +110,6 @@ def _exchange(library: ctypes.CDLL, rank: int, text: str, *, ends: bool = False)
         first = ctypes.byref(_Proc(process.namespace, 0))
         _check(library.PMIx_Get(first, _KEY, None, ctypes.c_size_t(0), ctypes.byref(found)), "PMIx_Get")
         text = (ctypes.cast(ctypes.c_void_p(found.contents.data[0]), ctypes.c_char_p).value or b"").decode()
-    if ends:
-        library.PMIx_Finalize(None, ctypes.c_size_t(0))
     return text
 
 
@@ -128,37 +118,15 @@ def _check(status: int, function: str) -> None:
         raise ValueError(f"{function} fails with {status}")
 
 
-def _in_a_child(work: Callable[[], str]) -> str:
-    """Return what *work* returns in a child process, which leaves nothing behind in this one; pass on a ValueError."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            die_with_parent()
-            os.write(writing, b"+" + work().encode())
-        except ValueError as error:
-            os.write(writing, b"-" + str(error).encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as answer:
-        said = answer.read().decode(errors="replace")
-    os.waitpid(child, 0)
-    if not said.startswith("+"):
-        raise ValueError(said[1:] or "PMIx ends the process that asks it")
-    return said[1:]
-
-
-def find_library(libmpi: Path, launcher: str) -> ctypes.CDLL | None:
-    """Return the libpmix that an Open MPI uses; None if that cannot be told, or if it has one of its own inside.
+def find_library(libmpi: Path) -> ctypes.CDLL | None:
+    """Return the libpmix that an Open MPI 4 uses; None if that cannot be told, or if it has one of its own inside.
 
     Args:
         libmpi: The MPI library that belongs to the mpirun that started this process.
-        launcher: "Open MPI 4" or "Open MPI 5".
     """
+    if not any((libmpi.parent / "openmpi").rglob("mca_pmix_ext*.so")):
+        return None
     try:
-        if launcher == "Open MPI 4" and not any((libmpi.parent / "openmpi").rglob("mca_pmix_ext*.so")):
-            return None
         ctypes.CDLL(str(libmpi))  # and with it the libpmix that it is linked to, under whichever path
         return ctypes.CDLL(_LIBRARY)
     except OSError:
