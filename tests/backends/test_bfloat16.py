@@ -49,9 +49,9 @@ def _train(
 
 
 def test_cora_is_as_accurate(cora_part: Part) -> None:
-    """Within 0.3 points in the mean of six seeds."""
+    """Within 0.3 points in the mean of two seeds; `benchmarks/accuracy.py` has ten."""
     means = [
-        np.mean([_train(cora_part, TorchNetwork, 200, seed, precision=precision)[1] for seed in range(6)])
+        np.mean([_train(cora_part, TorchNetwork, 200, seed, precision=precision)[1] for seed in range(2)])
         for precision in ("float32", "bfloat16")
     ]
     assert abs(means[1] - means[0]) <= 0.003
