@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jobs.mpirun import Launcher
+from jobs.trained import train_cases
 from threaded_ranks import on_every_rank
 from unilaunch.backend import Collectives
 from unilaunch.output.log import Log
@@ -20,7 +21,8 @@ from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.torch_network import TorchNetwork
 
-PROGRAM = str(Path(__file__).parent / "programs" / "train_each.py")
+pytestmark = pytest.mark.xdist_group("approximate halos")
+
 RANKS, SEED, EPOCHS, SHARE = 3, 0, 8, 0.25
 HALOS = ["exact", "stale", "int8", f"sample:{SHARE}"]
 #: Columns that travel in each epoch: the outputs of both layers, forward and backward.
@@ -78,12 +80,11 @@ def test_approximate_halos_train_under_mpirun_as_on_threads(
     tmp_path: Path,
 ) -> None:  # fmt: skip
     """Losses to 1e-10 and the same bytes, on both frameworks; each kind of halo has losses of its own."""
-    arguments = ["--backend", backend, "--data-dir", str(data), "--precision", "float64", "--epochs", str(EPOCHS)]
-    line = [PROGRAM, ",".join(HALOS), "run", "--seed", str(SEED), *arguments]
-    results = openmpi5.run(RANKS, line, tmp_path).check().result["halos"]
+    common = ["--data-dir", str(data), "--precision", "float64", "--epochs", str(EPOCHS), "--seed", str(SEED)]
+    trained = train_cases(openmpi5, backend, RANKS, {halo: [*common, "--halo", halo] for halo in HALOS}, tmp_path)
     for halo, (losses, received) in on_threads.items():
-        np.testing.assert_allclose(results[halo]["loss"], losses, rtol=0, atol=1e-10, err_msg=halo)
-        assert results[halo]["bytes_per_epoch"] == received, halo
+        np.testing.assert_allclose(trained[halo].result["loss"], losses, rtol=0, atol=1e-10, err_msg=halo)
+        assert trained[halo].result["bytes_per_epoch"] == received, halo
     assert min(np.diff(sorted(losses[-1] for losses, _ in on_threads.values()))) > 1e-6
 
 
