@@ -36,7 +36,7 @@ def openmpi5() -> Launcher:
 def _find(version: str) -> Launcher:
     for path in LAUNCHERS[version]:
         if path.exists() and f"(Open MPI) {version}" in _version(path):
-            return Launcher(path)
+            return Launcher(path, version)
     pytest.skip(f"no Open MPI {version} at {', '.join(map(str, LAUNCHERS[version]))}")
 
 

@@ -53,9 +53,15 @@ class Finished:
 
 @dataclass(frozen=True)
 class Launcher:
-    """One mpirun."""
+    """One mpirun.
+
+    Attributes:
+        path: Where it is.
+        version: "4.1" or "5.0".
+    """
 
     path: Path
+    version: str
 
     def run(
         self, ranks: int, program: list[str], folder: Path, *, options: tuple[str, ...] = (),
