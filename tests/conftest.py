@@ -1,6 +1,85 @@
-"""For all tests: hypothesis without a deadline, since the machine is shared and a first call imports what it needs."""
+"""For all tests: which may run beside others, and hypothesis without a deadline.
 
+pytest-xdist runs the tests in several processes, more than there are processors: a job under mpirun mostly waits. Tests
+that share what is costly to make (hosts, a Slurm cluster) run in one of these processes. A test that bounds a time is
+marked `alone`: no other test runs beside it.
+"""
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
 from hypothesis import settings
 
-settings.register_profile("shared machine", deadline=None)
+from jobs.mpirun import SHARED
+
+settings.register_profile("shared machine", deadline=None)  # and a first call imports what it needs
 settings.load_profile("shared machine")
+
+#: Tests that run in one process, by the place of their files.
+_GROUPS = {"cluster": "hosts", "faults": "faults", "jobs/test_slurm.py": "Slurm", "jobs/test_sbatch.py": "Slurm"}
+_ROOM = pytest.StashKey["Room"]()
+
+
+class Room:
+    """The machine, as the processes of one test run share it: many tests are in it, or one that is alone.
+
+    Who waits at the door to be alone lets nobody enter past it.
+
+    Args:
+        run: The name of the test run.
+    """
+
+    def __init__(self, run: str) -> None:
+        self._door, self._inside = (_open(f"unilaunch-tests-{run}.{place}") for place in ("door", "inside"))
+
+    def enter(self, *, alone: bool) -> None:
+        """Wait until there is room."""
+        fcntl.flock(self._door, fcntl.LOCK_EX)
+        fcntl.flock(self._inside, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(self._door, fcntl.LOCK_UN)
+
+    def leave(self) -> None:
+        """Make room."""
+        fcntl.flock(self._inside, fcntl.LOCK_UN)
+
+
+def _open(name: str) -> IO[str]:
+    return Path(tempfile.gettempdir(), name).open("w")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let all jobs share the processors; open the room, in a process of pytest-xdist's."""
+    os.environ.update(SHARED)  # noqa: TID251  (for every process that a test starts)
+    if hasattr(config, "workerinput"):
+        config.stash[_ROOM] = Room(config.workerinput["testrunuid"])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests of a group into one process."""
+    top = Path(__file__).parent
+    for item in items:
+        place = item.path.relative_to(top).as_posix()
+        for prefix, name in _GROUPS.items():
+            if place.startswith(prefix):
+                item.add_marker(pytest.mark.xdist_group(name))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Run each test when there is room for it; several that are alone run one after the other."""
+    room = item.config.stash.get(_ROOM, None)
+    alone, next_alone = (bool(one and one.get_closest_marker("alone")) for one in (item, nextitem))
+    if room and not (alone and item.stash.get(_ROOM, None)):
+        room.enter(alone=alone)
+    try:
+        return (yield)
+    finally:
+        if room and alone and next_alone and nextitem:
+            nextitem.stash[_ROOM] = room  # it is in the room already
+        elif room:
+            room.leave()

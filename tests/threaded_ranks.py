@@ -1,9 +1,14 @@
-"""Ranks that are threads of this process, for what needs several ranks and no MPI."""
+"""Ranks that are threads of this process, for tests that need several ranks and no MPI.
 
+MPI allows a program less than plain memory does, and the threads hold it to that: a message is read from the sender's
+buffer as late as MPI may read it, and a receive buffer holds no usable number before `wait` has returned.
+"""
+
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
-from threading import Barrier
+from itertools import accumulate
+from threading import Barrier, Event
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,15 +23,28 @@ T = TypeVar("T")
 PATIENCE = 20.0
 
 
+class Message:
+    """Rows from one rank to another: the sender's own memory until it is delivered, a copy from then on."""
+
+    def __init__(self, key: tuple[int, ...]) -> None:
+        self.key = key
+        self.rows: NDArray[Any] = np.empty(0)
+        self.delivered = Event()
+
+    def deliver(self) -> None:
+        """Read the sender's buffer; only the sender's thread calls it."""
+        if not self.delivered.is_set():
+            self.rows = self.rows.copy()
+            self.delivered.set()
+
+
 class Table:
-    """Where the ranks put what is for the others."""
+    """Memory that the ranks share. A message is found by its source, its target and its number between the two."""
 
     def __init__(self, size: int) -> None:
-        self.size = size
         self.barrier = Barrier(size, timeout=PATIENCE)
         self.board: list[NDArray[Any]] = [np.empty(0)] * size
-        pairs = [(source, target) for source in range(size) for target in range(size)]
-        self.rows: dict[tuple[int, int], SimpleQueue[NDArray[Any]]] = {pair: SimpleQueue() for pair in pairs}
+        self.messages: dict[tuple[int, ...], Message] = {}
 
 
 class ThreadCollectives(Collectives):
@@ -34,12 +52,20 @@ class ThreadCollectives(Collectives):
 
     def __init__(self, rank: int, table: Table) -> None:
         self.rank, self.table = rank, table
+        self.num_sent: Counter[int] = Counter()
+        self.num_received: Counter[int] = Counter()
+        self.under_way: set[ThreadExchange] = set()
+
+    def deliver_all(self) -> None:
+        """Deliver all messages of this rank, as MPI may while the rank is blocked in any call."""
+        for exchange in self.under_way:
+            exchange.deliver()
 
     def _gather(self, buffer: Any) -> list[NDArray[Any]]:
         self.table.board[self.rank] = np.array(buffer)
-        self.table.barrier.wait()
+        self.barrier()
         gathered = list(self.table.board)
-        self.table.barrier.wait()
+        self.barrier()
         return gathered
 
     @override
@@ -48,12 +74,24 @@ class ThreadCollectives(Collectives):
 
     @override
     def exchange(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]) -> Exchange:
-        begins = np.concatenate(([0], np.cumsum(send_counts)))
-        assert begins[-1] == len(send)
-        for target, count in enumerate(send_counts):
-            if count:
-                self.table.rows[self.rank, target].put(np.array(send[begins[target] : begins[target + 1]]))
-        return _Arriving(self, np.asarray(receive), receive_counts)
+        sent, received = np.asarray(send), np.asarray(receive)
+        assert sent.flags.c_contiguous, "MPI sends from contiguous memory only"
+        assert received.flags.c_contiguous, "MPI receives into contiguous memory only"
+        received.reshape(-1).view(np.uint8)[...] = 0xFF  # NaN in all float types, and in what bfloat16 and int8 unpack
+        outgoing, incoming = [], []
+        for peer, rows in _groups(sent, send_counts):
+            outgoing.append(self._message(self.rank, peer, self.num_sent[peer]))
+            outgoing[-1].rows = rows
+            self.num_sent[peer] += 1
+        for peer, rows in _groups(received, receive_counts):
+            incoming.append((self._message(peer, self.rank, self.num_received[peer]), rows))
+            self.num_received[peer] += 1
+        exchange = ThreadExchange(self, outgoing, incoming)
+        self.under_way.add(exchange)
+        return exchange
+
+    def _message(self, *key: int) -> Message:
+        return self.table.messages.setdefault(key, Message(key))  # made by whoever comes first
 
     @override
     def broadcast(self, buffer: Any, root: int) -> None:
@@ -61,34 +99,60 @@ class ThreadCollectives(Collectives):
 
     @override
     def barrier(self) -> None:
+        self.deliver_all()
         self.table.barrier.wait()
 
 
-class _Arriving(Exchange):
-    def __init__(self, collectives: ThreadCollectives, receive: NDArray[Any], counts: Sequence[int]) -> None:
-        self.collectives, self.receive, self.counts = collectives, receive, counts
-        assert sum(counts) == len(receive)
+def _groups(rows: NDArray[Any], counts: Sequence[int]) -> list[tuple[int, NDArray[Any]]]:
+    """Return the rows of each rank that has any, on the same memory."""
+    assert sum(counts) == len(rows)
+    ends = accumulate(counts)
+    return [
+        (rank, rows[end - count : end]) for rank, (end, count) in enumerate(zip(ends, counts, strict=True)) if count
+    ]
+
+
+class ThreadExchange(Exchange):
+    """An exchange under way: the messages that this rank sends, and those that it receives, each with its place."""
+
+    def __init__(
+        self, collectives: ThreadCollectives, outgoing: list[Message], incoming: list[tuple[Message, NDArray[Any]]]
+    ) -> None:
+        self.collectives, self.outgoing, self.incoming = collectives, outgoing, incoming
+
+    def deliver(self) -> None:
+        """Read the send buffer."""
+        for message in self.outgoing:
+            message.deliver()
 
     @override
     def progress(self) -> None:
-        """Do nothing: the rows wait in their queues."""
+        """Do nothing: MPI promises no rows before `wait` has returned."""
 
     @override
     def wait(self) -> None:
-        begin = 0
-        for source, count in enumerate(self.counts):
-            if count:
-                rows = self.collectives.table.rows[source, self.collectives.rank].get(timeout=PATIENCE)
-                assert len(rows) == count
-                self.receive[begin : begin + count] = rows
-                begin += count
+        """Read the send buffer, which the caller may change from then on, and fill the receive buffer.
+
+        Ranks may wait for their exchanges in any order: a rank that is blocked here delivers its other messages too.
+        """
+        self.deliver()
+        for message, rows in self.incoming:
+            if not message.delivered.is_set():
+                self.collectives.deliver_all()
+            assert message.delivered.wait(PATIENCE), "no rank sends what this one waits for"
+            assert (message.rows.shape, message.rows.dtype) == (rows.shape, rows.dtype)
+            rows[...] = message.rows
+            del self.collectives.table.messages[message.key]
+        self.incoming.clear()
+        self.collectives.under_way.discard(self)
 
 
 def on_every_rank(size: int, work: Callable[[int, Collectives], T]) -> list[T]:
-    """Return what *work* returns on each of *size* ranks, by rank; no row may be left that nobody waited for."""
+    """Return what *work* returns on each of *size* ranks, by rank; every exchange must have been waited for."""
     table = Table(size)
+    ranks = [ThreadCollectives(rank, table) for rank in range(size)]
     with ThreadPoolExecutor(size) as pool:
-        ranks = [pool.submit(work, rank, ThreadCollectives(rank, table)) for rank in range(size)]
-    results = [rank.result() for rank in ranks]
-    assert all(queue.empty() for queue in table.rows.values())
+        results = [future.result() for future in [pool.submit(work, rank.rank, rank) for rank in ranks]]
+    assert not any(rank.under_way for rank in ranks), "an exchange was begun and not waited for"
+    assert not table.messages, "rows were sent that nobody received"
     return results

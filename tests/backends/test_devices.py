@@ -1,111 +1,204 @@
-"""What would be initialised on devices that this machine has not: recorded calls of public functions."""
+"""Calls to devices that this machine does not have: each must fit the signature of the framework's real function."""
 
+import inspect
+import re
 import socket
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
+from unittest.mock import create_autospec
 
+import mindspore as ms
+import mindspore.communication
+import mindspore.mint.distributed
 import pytest
+import torch
+import torch.distributed
 
-from backends.recording import Recorded
 from unilaunch.backend import Placement, Rendezvous
 from unilaunch.errors import PlacementError
 from unilaunch.world import World
 from unilaunch_mindspore.backend import MindSporeBackend
+from unilaunch_mindspore.collectives import MindSporeCollectives
 from unilaunch_torch.backend import TorchBackend
+from unilaunch_torch.collectives import TorchCollectives
 
 WORLD = World(rank=1, size=4, local_rank=1, local_size=2, node_rank=0, num_hosts=2, host="a", launcher="Open MPI 5")
 MEETING = Rendezvous("10.0.0.1", 4321, "eth1")
+MINUTE = timedelta(seconds=60)
+
+Call = tuple[str, dict[str, Any]]
+
+
+# Signatures written by hand. The first two functions are C++ and have no signature that Python can read; their
+# docstrings say what they take. The third is not installed: torch_npu/npu/utils.py of github.com/Ascend/pytorch has it.
+
+
+def tcp_store(
+    host_name: str, port: int, world_size: int | None = None, is_master: bool = False,  # noqa: FBT001, FBT002
+    timeout: timedelta = MINUTE, wait_for_workers: bool = True, multi_tenant: bool = False,  # noqa: FBT001, FBT002
+    master_listen_fd: int | None = None, use_libuv: bool = True,  # noqa: FBT001, FBT002
+) -> Any:  # fmt: skip
+    """Take what torch.distributed.TCPStore takes."""
+
+
+def set_num_threads(number: int, /) -> None:
+    """Take what torch.set_num_threads takes."""
+
+
+def set_npu_device(device: Any) -> None:
+    """Take what torch_npu.npu.set_device takes."""
+
+
+class Calls:
+    """Replaces functions by autospecs of them, and keeps what they were called with, in the order of the calls."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.monkeypatch = monkeypatch
+        self.made: list[Call] = []
+
+    def replace(self, owner: Any, name: str, answer: Any = None, real: Callable[..., Any] | None = None) -> None:
+        """Replace *owner*.*name*; *real* stands in for a function without a signature."""
+        real = real or getattr(owner, name)
+        signature, dotted = inspect.signature(real), f"{owner.__name__}.{name}"
+
+        def note(*args: Any, **kwargs: Any) -> Any:
+            self.made.append((dotted, dict(signature.bind(*args, **kwargs).arguments)))
+            return answer
+
+        self.monkeypatch.setattr(owner, name, create_autospec(real, side_effect=note), raising=False)
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Recorded:
-    """Both frameworks as recorders, with a GPU that torch sees."""
-    recorder = Recorded(torch_cuda_is_available=True)
-    names = [
-        "torch", "torch.distributed", "torch_npu", "mindspore", "mindspore.communication", "mindspore.mint",
-        "mindspore.mint.distributed",
-    ]  # fmt: skip
-    for name in names:
-        module = recorder
-        for step in name.split("."):
-            module = getattr(module, step)
-        monkeypatch.setitem(sys.modules, name, cast("ModuleType", module))
-    for package in ("unilaunch_torch", "unilaunch_mindspore"):
-        monkeypatch.setitem(sys.modules, f"{package}.collectives", cast("ModuleType", getattr(recorder, package)))
-    return recorder
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """Record what would reach a device or another rank; torch sees a GPU, and torch_npu is there."""
+    calls = Calls(monkeypatch)
+    calls.replace(torch.cuda, "is_available", answer=True)
+    calls.replace(torch.cuda, "set_device")
+    calls.replace(torch, "set_num_threads", real=set_num_threads)
+    calls.replace(torch.distributed, "TCPStore", answer="the store", real=tcp_store)
+    calls.replace(torch.distributed, "init_process_group")
+    torch_npu, npu = ModuleType("torch_npu"), ModuleType("torch_npu.npu")
+    monkeypatch.setattr(torch_npu, "npu", npu, raising=False)
+    monkeypatch.setitem(sys.modules, "torch_npu", torch_npu)
+    calls.replace(npu, "set_device", real=set_npu_device)
+    calls.replace(ms, "set_device")
+    calls.replace(ms.device_context.cpu.op_tuning, "threads_num")
+    calls.replace(ms.runtime, "launch_blocking")
+    calls.replace(mindspore.communication, "init")
+    calls.replace(mindspore.mint.distributed, "init_process_group")
+    return calls
 
 
-def _names(recorder: Recorded) -> list[Any]:
-    return [call for call in recorder.calls if "Collectives" not in call[0]]
-
-
-def test_cuda_takes_its_device_then_nccl_on_the_agreed_port(fake: Recorded) -> None:
-    """No port is bound: the other ranks of the store are clients."""
-    backend, placement = TorchBackend(), Placement("cuda", 1, 2)
+def _connect(backend: TorchBackend | MindSporeBackend, device: str) -> None:
+    placement = Placement(device, 1, 2)
     backend.start(WORLD, placement)
-    backend.connect(WORLD, placement, MEETING, 60)
-    wait = ("timeout", timedelta(seconds=60))
-    assert _names(fake) == [
-        ("torch.set_num_threads", 2),
-        ("torch.cuda.is_available",),
-        ("torch.cuda.set_device", 1),
-        ("torch.distributed.TCPStore", "10.0.0.1", 4321, 4, ("is_master", False), ("master_listen_fd", None), wait),
-        ("torch.distributed.init_process_group", "nccl", ("rank", 1), ("store", None), wait, ("world_size", 4)),
+    backend.connect(WORLD, placement, MEETING, MINUTE.total_seconds())
+
+
+def test_the_signature_of_tcp_store_is_torchs() -> None:
+    """The parameters in pybind11's docstring, by name and order."""
+    store: Any = torch.distributed.TCPStore  # type: ignore[attr-defined]  # public, and not in its __all__
+    names = re.findall(r", (\w+): ", store.__init__.__doc__)
+    assert names == list(inspect.signature(tcp_store).parameters)
+
+
+def test_cuda_takes_its_device_then_nccl_on_the_agreed_port(calls: Calls) -> None:
+    """No port is bound: the other ranks of the store are clients."""
+    _connect(TorchBackend(), "cuda")
+    store = {
+        "host_name": "10.0.0.1", "port": 4321, "world_size": 4, "is_master": False, "timeout": MINUTE,
+        "master_listen_fd": None,
+    }  # fmt: skip
+    group = {"backend": "nccl", "store": "the store", "rank": 1, "world_size": 4, "timeout": MINUTE}
+    assert calls.made == [
+        ("torch.set_num_threads", {"number": 2}),
+        ("torch.cuda.is_available", {}),
+        ("torch.cuda.set_device", {"device": 1}),
+        ("torch.distributed.TCPStore", store),
+        ("torch.distributed.init_process_group", group),
     ]
 
 
-def test_rank_0_hands_its_listening_socket_over(fake: Recorded) -> None:
+def test_rank_0_hands_its_listening_socket_over(calls: Calls) -> None:
     """The port that was agreed on is never free in between."""
     first = World(rank=0, size=4, local_rank=0, local_size=2, node_rank=0, num_hosts=2, host="a", launcher="")
     with socket.create_server(("", 0)) as listener:
         TorchBackend().connect(first, Placement("cuda", 0, 1), Rendezvous("a", 1, "lo", listener), 60)
-        (store,) = [dict(call[4:]) for call in fake.calls if call[0].endswith("TCPStore")]
+        (store,) = [arguments for name, arguments in calls.made if name == "torch.distributed.TCPStore"]
         assert store["is_master"]
         with socket.socket(fileno=store["master_listen_fd"]) as handed:
             assert handed.getsockname() == listener.getsockname()
 
 
-def test_npu_goes_through_torch_npu_and_hccl(fake: Recorded) -> None:
+def test_npu_goes_through_torch_npu_and_hccl(calls: Calls) -> None:
     """torch_npu.npu.set_device, then the group hccl."""
-    backend, placement = TorchBackend(), Placement("npu", 1, 2)
-    backend.start(WORLD, placement)
-    backend.connect(WORLD, placement, MEETING, 60)
-    called = [call[:2] for call in _names(fake)]
-    assert ("torch_npu.npu.set_device", 1) in called
-    assert called[-1] == ("torch.distributed.init_process_group", "hccl")
+    _connect(TorchBackend(), "npu")
+    assert ("torch_npu.npu.set_device", {"device": 1}) in calls.made
+    name, group = calls.made[-1]
+    assert (name, group["backend"]) == ("torch.distributed.init_process_group", "hccl")
 
 
-def test_ascend_is_set_by_index_before_hccl_starts(fake: Recorded) -> None:
+def test_ascend_is_set_by_index_before_hccl_starts(calls: Calls) -> None:
     """Without the index MindSpore would take device 0 on every rank."""
-    backend, placement = MindSporeBackend(), Placement("npu", 1, 2)
-    backend.start(WORLD, placement)
-    backend.connect(WORLD, placement, MEETING, 60)
-    group = "mindspore.mint.distributed.init_process_group"
-    wait = ("timeout", timedelta(seconds=60))
-    assert _names(fake) == [
-        ("mindspore.set_device", "Ascend", 1),
-        (group, "hccl", ("init_method", "tcp://10.0.0.1:4321"), ("rank", 1), wait, ("world_size", 4)),
+    _connect(MindSporeBackend(), "npu")
+    group = {
+        "backend": "hccl", "init_method": "tcp://10.0.0.1:4321", "rank": 1, "world_size": 4, "timeout": MINUTE,
+    }  # fmt: skip
+    assert calls.made == [
+        ("mindspore.set_device", {"device_target": "Ascend", "device_id": 1}),
+        ("mindspore.mint.distributed.init_process_group", group),
     ]
 
 
-def test_mindspore_on_a_gpu_starts_nccl(fake: Recorded) -> None:
+def test_mindspore_on_a_gpu_starts_nccl(calls: Calls) -> None:
     """MindSpore's own init, which finds its ranks through Open MPI."""
-    backend, placement = MindSporeBackend(), Placement("cuda", 1, 2)
-    backend.start(WORLD, placement)
-    backend.connect(WORLD, placement, MEETING, 60)
-    assert _names(fake) == [("mindspore.set_device", "GPU", 1), ("mindspore.communication.init", "nccl")]
+    _connect(MindSporeBackend(), "cuda")
+    assert calls.made == [
+        ("mindspore.set_device", {"device_target": "GPU", "device_id": 1}),
+        ("mindspore.communication.init", {"backend_name": "nccl"}),
+    ]
 
 
-def test_mindspore_on_cpu_launches_in_place(fake: Recorded) -> None:
+def test_mindspore_on_cpu_launches_in_place(calls: Calls) -> None:
     """Each small operation handed to another thread would cost ten times as much; kernels take our threads."""
     MindSporeBackend().start(WORLD, Placement("cpu", 0, 2))
-    assert _names(fake) == [
-        ("mindspore.set_device", "CPU"),
-        ("mindspore.device_context.cpu.op_tuning.threads_num", 2),
-        ("mindspore.runtime.launch_blocking",),
+    assert calls.made == [
+        ("mindspore.set_device", {"device_target": "CPU"}),
+        ("mindspore.device_context.cpu.op_tuning.threads_num", {"num": 2}),
+        ("mindspore.runtime.launch_blocking", {}),
     ]
+
+
+@pytest.mark.parametrize(
+    ("module", "collectives"),
+    [(torch.distributed, TorchCollectives), (mindspore.mint.distributed, MindSporeCollectives)],
+    ids=["torch", "mindspore"],
+)
+def test_collectives_on_devices_fit_the_framework(
+    calls: Calls, module: ModuleType, collectives: type[TorchCollectives | MindSporeCollectives]
+) -> None:
+    """MindSpore's run on no CPU: nothing else in these tests calls them."""
+    handle = create_autospec(torch.distributed.Work, instance=True)
+    calls.replace(module, "all_to_all_single", answer=handle)
+    for name in ("all_reduce", "broadcast", "barrier"):
+        calls.replace(module, name)
+    ours: Any = collectives()
+    ours.all_reduce("rows")
+    ours.broadcast("rows", 2)
+    ours.barrier()
+    ours.exchange("sent", (1, 2), "received", (3, 4)).wait()
+    names = [name.rpartition(".")[2] for name, _ in calls.made]
+    assert names == ["all_reduce", "broadcast", "barrier", "all_to_all_single"]
+    reduced, sent, barrier, exchanged = (arguments for _, arguments in calls.made)
+    assert (reduced, sent, barrier) == ({"tensor": "rows"}, {"tensor": "rows", "src": 2}, {})
+    assert exchanged == {
+        "output": "received", "input": "sent", "output_split_sizes": [3, 4], "input_split_sizes": [1, 2],
+        "async_op": True,
+    }  # fmt: skip
+    handle.wait.assert_called_once_with()
 
 
 @pytest.mark.parametrize(("device", "words"), [("cuda", "sees no GPU"), ("npu", "install torch_npu")])

@@ -11,6 +11,8 @@ from typing import Any
 
 #: Seconds after which a job counts as hung.
 DEADLINE = 120.0
+#: Several jobs share the processors: who waits leaves them to the others, in MPI and in OpenMP.
+SHARED = {"OMPI_MCA_mpi_yield_when_idle": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def finish(line: list[str], folder: Path, variables: dict[str, str] | None, dead
     begin = time.monotonic()
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("UNILAUNCH_", "OMPI_"))}  # noqa: TID251
     with subprocess.Popen(
-        line, cwd=folder, env=environ | (variables or {}), text=True, start_new_session=True,
+        line, cwd=folder, env=environ | SHARED | (variables or {}), text=True, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
     ) as process:  # fmt: skip
         try:

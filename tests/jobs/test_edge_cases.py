@@ -1,6 +1,7 @@
 """Graphs that are unlike the tutorials': each trains, and as one process would in dense matrices."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,14 @@ import numpy as np
 import pytest
 
 from jobs.mpirun import Launcher, alone
+from jobs.trained import Trained, train_cases
 from reference import train_reference
 from unilaunch_gcn.datasets import open_dataset
 
+pytestmark = pytest.mark.xdist_group("edge cases")
+
 Arrays = dict[str, Any]
+Train = Callable[[str, int], Mapping[str, Trained]]
 
 
 def _features(num_nodes: int) -> Any:
@@ -77,18 +82,38 @@ CASES: dict[str, tuple[Callable[[], Arrays], int]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def train(openmpi5: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Train:
+    """Train the cases of one number of ranks in one start."""
+    common = ["--precision", "float64", "--epochs", "12", "--hidden", "4"]
+
+    @cache
+    def train(backend: str, ranks: int) -> Mapping[str, Trained]:
+        folder = tmp_path_factory.mktemp("unlike")
+        cases = {}
+        for case, (make, of) in CASES.items():
+            if of == ranks:
+                _write(folder / f"{case}.npz", make())
+                cases[case] = [*common, "--dataset", f"{case}.npz"]
+        return train_cases(openmpi5, backend, ranks, cases, folder)
+
+    return train
+
+
+def _write(path: Path, arrays: Arrays) -> None:
+    np.savez(path, x=_features(len(arrays["y"])), **arrays)
+
+
 @pytest.mark.parametrize("case", CASES)
-def test_unlike_graphs_train_exactly(openmpi5: Launcher, backend: str, case: str, tmp_path: Path) -> None:
-    """Losses equal the dense reference's to 1e-10."""
+def test_unlike_graphs_train_exactly(backend: str, case: str, train: Train, tmp_path: Path) -> None:
+    """Losses and logits equal the dense reference's to 1e-10."""
     make, ranks = CASES[case]
-    arrays = make()
-    np.savez(tmp_path / "graph.npz", x=_features(len(arrays["y"])), **arrays)
-    arguments = ["run", "--dataset", "graph.npz", "--data-dir", "data", "--precision", "float64", "--epochs", "12"]
-    job = openmpi5.unilaunch(ranks, [*arguments, "--backend", backend, "--hidden", "4"], tmp_path).check()
+    _write(tmp_path / "graph.npz", make())
     graph = open_dataset(str(tmp_path / "graph.npz"), None, None, 0, normalize_features=True).load()
-    widths = [6, 4, graph.num_classes]
-    expected = train_reference(graph, widths, epochs=12, dropout=0.5, seed=0)
-    np.testing.assert_allclose(job.result["loss"], expected.losses, rtol=0, atol=1e-10)
+    expected = train_reference(graph, [6, 4, graph.num_classes], epochs=12, dropout=0.5, seed=0)
+    trained = train(backend, ranks)[case]
+    np.testing.assert_allclose(trained.result["loss"], expected.losses, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(trained.logits, expected.logits, rtol=0, atol=1e-10)
 
 
 def test_an_empty_split_has_no_accuracy(openmpi5: Launcher, backend: str, tmp_path: Path) -> None:

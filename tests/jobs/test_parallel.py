@@ -3,24 +3,24 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from jobs.mpirun import Launcher, alone
+from jobs.trained import train_cases
 
-OPTIONS = ["--epochs", "12", "--precision", "float64", "--data-dir", "data", "--hidden", "7", "--layers", "3"]
+COMMON = ["--epochs", "12", "--precision", "float64", "--hidden", "7", "--layers", "3"]
+CASES = {"diffused": ["--use-gdc"], "other layers": ["--conv", "sage", "--bias", "--layer-norm", "--dropout", "0"]}
 
 
-@pytest.mark.parametrize("options", [
-    ["--use-gdc"], ["--conv", "sage", "--bias", "--layer-norm", "--dropout", "0"],
-])  # fmt: skip
-def test_columns_give_the_curve_of_nodes(openmpi5: Launcher, backend: str, options: list[str], tmp_path: Path) -> None:
-    """Three ranks, seven hidden columns and seven classes: nothing divides evenly, and the loss is the same."""
-    one = alone(["-m", "unilaunch", "run", *OPTIONS, *options, "--backend", backend], tmp_path).check()
-    arguments = ["run", *OPTIONS, *options, "--backend", backend, "--parallel", "tensor"]
-    three = openmpi5.unilaunch(3, arguments, tmp_path).check()
-    np.testing.assert_allclose(three.result["loss"], one.result["loss"], rtol=0, atol=1e-10)
-    assert three.result["test_accuracy"] == one.result["test_accuracy"]
-    assert three.result["bytes_per_epoch"] > 0
+def test_columns_give_the_curve_of_nodes(openmpi5: Launcher, backend: str, tmp_path: Path) -> None:
+    """Three ranks, seven hidden columns and seven classes: nothing divides evenly, and the training is the same."""
+    nodes = {name: [*COMMON, *options] for name, options in CASES.items()}
+    one = train_cases(openmpi5, backend, 1, nodes, tmp_path)
+    columns = {name: [*options, "--parallel", "tensor"] for name, options in nodes.items()}
+    three = train_cases(openmpi5, backend, 3, columns, tmp_path)
+    for name in CASES:
+        np.testing.assert_allclose(three[name].result["loss"], one[name].result["loss"], rtol=0, atol=1e-10)
+        assert three[name].result["test_accuracy"] == one[name].result["test_accuracy"]
+        assert three[name].result["bytes_per_epoch"] > 0
     folder = next((tmp_path / "data" / "partitions").glob("sbm-3-*"))
     assert (folder / "adjacency" / "indices.npy").stat().st_size > 0
 

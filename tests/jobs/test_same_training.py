@@ -1,85 +1,83 @@
 """The same training everywhere: on any number of parts, on both frameworks, and in dense matrices on one process."""
 
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from jobs.mpirun import Finished, Launcher
+from jobs.mpirun import Launcher
+from jobs.trained import Trained, train_cases
 from reference import Reference, train_reference
 from unilaunch_gcn.datasets import open_dataset
 
-PROGRAM = str(Path(__file__).parent / "programs" / "dump_training.py")
+pytestmark = pytest.mark.xdist_group("same training")
+
 SEED = 3
+SHAPES = {
+    "three layers, aggregated once": ["--layers", "3", "--hidden", "8", "--dropout", "0"],
+    "three layers, wide last but one": ["--layers", "3", "--hidden", "32", "--dropout", "0.3"],
+    "one layer": ["--layers", "1"],
+}
+Train = Callable[[str, int], Mapping[str, Trained]]
 
 
 @cache
-def _reference(data: Path) -> Reference:
+def _reference(data: Path, epochs: int = 200, layers: int = 2, hidden: int = 16, dropout: float = 0.5) -> Reference:
     graph = open_dataset("cora", data, None, 0, normalize_features=True).load()
-    return train_reference(graph, [1433, 16, 7], epochs=200, dropout=0.5, seed=SEED)
-
-
-def _train(
-    launcher: Launcher, ranks: int, folder: Path, arguments: list[str]
-) -> tuple[Finished, NDArray[np.float64], list[NDArray[np.float64]]]:
-    """Return the job, its logits in the order of global ids, and rank 0's weights."""
-    job = launcher.run(ranks, [PROGRAM, "dump", "run", "--seed", str(SEED), *arguments], folder).check()
-    dumps = [dict(np.load(folder / "dump" / f"rank.{rank}.npz")) for rank in range(ranks)]
-    owned = np.concatenate([dump["owned"] for dump in dumps])
-    logits = np.concatenate([dump["logits"] for dump in dumps])[np.argsort(owned)]
-    for dump in dumps[1:]:
-        np.testing.assert_array_equal(dump["weight_0"], dumps[0]["weight_0"])
-    return job, logits, [dumps[0][name] for name in sorted(dumps[0]) if name.startswith("weight_")]
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_float64_equals_the_dense_reference(
-    openmpi5: Launcher, backend: str, ranks: int, cora: Path, tmp_path: Path
-) -> None:
-    """Cora, 200 epochs with dropout and L2: losses, logits and weights to 1e-10."""
-    arguments = ["--dataset", "cora", "--data-dir", str(cora), "--backend", backend, "--precision", "float64"]
-    job, logits, weights = _train(openmpi5, ranks, tmp_path, arguments)
-    expected = _reference(cora)
-    np.testing.assert_allclose(job.result["loss"], expected.losses, rtol=0, atol=1e-10)
-    np.testing.assert_allclose(logits, expected.logits, rtol=0, atol=1e-10)
-    for weight, expected_weight in zip(weights, expected.weights, strict=True):
-        np.testing.assert_allclose(weight, expected_weight, rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_float32_has_the_reference_curve(
-    openmpi5: Launcher, backend: str, ranks: int, cora: Path, tmp_path: Path
-) -> None:
-    """Cora, 200 epochs with dropout and L2: the loss curve to 1e-5, whatever the parts and the framework."""
-    arguments = ["run", "--dataset", "cora", "--data-dir", str(cora), "--backend", backend, "--seed", str(SEED)]
-    job = openmpi5.unilaunch(ranks, arguments, tmp_path).check()
-    np.testing.assert_allclose(job.result["loss"], _reference(cora).losses, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--layers", "3", "--hidden", "8", "--dropout", "0"],
-        ["--layers", "3", "--hidden", "32", "--dropout", "0.3"],
-        ["--layers", "1"],
-    ],
-    ids=["three layers, aggregated once", "three layers, wide last but one", "one layer"],
-)
-def test_other_shapes_equal_the_dense_reference(
-    openmpi5: Launcher, backend: str, options: list[str], cora: Path, tmp_path: Path
-) -> None:
-    """Every order of a layer's products is exact, forward and backward."""
-    chosen = dict(zip(options[::2], options[1::2], strict=True))
-    layers, hidden = int(chosen["--layers"]), int(chosen.get("--hidden", "16"))
-    graph = open_dataset("cora", cora, None, 0, normalize_features=True).load()
     widths = [1433, *[hidden] * (layers - 1), 7]
-    expected = train_reference(graph, widths, epochs=15, dropout=float(chosen.get("--dropout", "0.5")), seed=SEED)
-    arguments = ["--dataset", "cora", "--data-dir", str(cora), "--backend", backend, "--precision", "float64"]
-    job, logits, _ = _train(openmpi5, 3, tmp_path, [*arguments, "--epochs", "15", *options])
-    np.testing.assert_allclose(job.result["loss"], expected.losses, rtol=0, atol=1e-10)
-    np.testing.assert_allclose(logits, expected.logits, rtol=0, atol=1e-10)
+    return train_reference(graph, widths, epochs=epochs, dropout=dropout, seed=SEED)
+
+
+@pytest.fixture(scope="module")
+def train(openmpi5: Launcher, cora: Path, tmp_path_factory: pytest.TempPathFactory) -> Train:
+    """Train Cora in float32, in float64 and, on three ranks, in other shapes: one start for a framework and ranks."""
+    common = ["--dataset", "cora", "--data-dir", str(cora), "--seed", str(SEED)]
+    exact = [*common, "--precision", "float64"]
+
+    @cache
+    def train(backend: str, ranks: int) -> Mapping[str, Trained]:
+        shapes = SHAPES if ranks == 3 else {}
+        cases = {"float32": common, "float64": exact}
+        cases |= {name: [*exact, "--epochs", "15", *options] for name, options in shapes.items()}
+        return train_cases(openmpi5, backend, ranks, cases, tmp_path_factory.mktemp("same"))
+
+    return train
+
+
+def _check_exact(trained: Trained, expected: Reference) -> None:
+    """Losses, logits and weights to 1e-10; every rank's weights are the same."""
+    np.testing.assert_allclose(trained.result["loss"], expected.losses, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(trained.logits, expected.logits, rtol=0, atol=1e-10)
+    for of_rank in trained.weights:
+        for weight, first, expected_weight in zip(of_rank, trained.weights[0], expected.weights, strict=True):
+            np.testing.assert_array_equal(weight, first)
+            np.testing.assert_allclose(weight, expected_weight, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_float64_equals_the_dense_reference(backend: str, ranks: int, train: Train, cora: Path) -> None:
+    """Cora, 200 epochs with dropout and L2: losses, logits and weights to 1e-10."""
+    _check_exact(train(backend, ranks)["float64"], _reference(cora))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_float32_has_the_reference_curve(backend: str, ranks: int, train: Train, cora: Path) -> None:
+    """Cora, 200 epochs with dropout and L2: the loss curve to 1e-5, whatever the parts and the framework."""
+    np.testing.assert_allclose(
+        train(backend, ranks)["float32"].result["loss"], _reference(cora).losses, rtol=0, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_other_shapes_equal_the_dense_reference(backend: str, shape: str, train: Train, cora: Path) -> None:
+    """Every order of a layer's products is exact, forward and backward."""
+    chosen = dict(zip(SHAPES[shape][::2], SHAPES[shape][1::2], strict=True))
+    expected = _reference(
+        cora, 15, int(chosen["--layers"]), int(chosen.get("--hidden", "16")), float(chosen.get("--dropout", "0.5"))
+    )
+    _check_exact(train(backend, 3)[shape], expected)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

@@ -1,6 +1,8 @@
 """What a rank moves, opens and holds: exactly its halo, only its own part, nothing of the others."""
 
 import json
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +10,19 @@ import pytest
 from numpy.typing import NDArray
 
 from jobs.mpirun import Launcher, alone
+from jobs.trained import Trained, train_cases
 from unilaunch_gcn.datasets import open_dataset
 from unilaunch_gcn.graph import Graph
+
+pytestmark = pytest.mark.xdist_group("traffic")
+
+#: Options, and how many columns travel in an epoch.
+WIDTHS = {
+    "two layers": ([], 2 * 16 + 2 * 7),
+    "the first aggregated once": (["--dropout", "0"], 2 * 7),
+    "a narrow hidden layer": (["--layers", "3", "--hidden", "5"], 2 * 5 + 2 * 5 + 2 * 7 - 2 * 2),
+}
+Train = Callable[[str, int], tuple[Mapping[str, Trained], Path]]
 
 
 def _halo_rows(graph: Graph, folder: Path) -> int:
@@ -26,28 +39,32 @@ def _halo_rows(graph: Graph, folder: Path) -> int:
     return sum(map(len, remote))
 
 
-@pytest.mark.parametrize(
-    ("options", "columns"),
-    [
-        ([], 2 * 16 + 2 * 7),
-        (["--dropout", "0"], 2 * 7),
-        (["--layers", "3", "--hidden", "5"], 2 * 5 + 2 * 5 + 2 * 7 - 2 * 2),
-    ],
-    ids=["two layers", "the first aggregated once", "a narrow hidden layer"],
-)
+@pytest.fixture(scope="module")
+def train(openmpi5: Launcher, cora: Path, tmp_path_factory: pytest.TempPathFactory) -> Train:
+    """Train Cora in all widths in one start; return also the folder with the partition."""
+
+    @cache
+    def train(backend: str, ranks: int) -> tuple[Mapping[str, Trained], Path]:
+        folder = tmp_path_factory.mktemp("traffic")
+        common = ["--dataset", "cora", "--data-dir", str(cora), "--epochs", "2", "--partition-dir", "partitions"]
+        cases = {name: [*common, *options] for name, (options, _) in WIDTHS.items()}
+        trained = train_cases(openmpi5, backend, ranks, cases, folder)
+        (partition,) = (folder / "partitions").iterdir()
+        return trained, partition
+
+    return train
+
+
+@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_bytes_are_halo_rows_times_width(
-    openmpi5: Launcher, backend: str, ranks: int, options: list[str], columns: int, cora: Path, tmp_path: Path
-) -> None:
+def test_bytes_are_halo_rows_times_width(backend: str, ranks: int, width: str, train: Train, cora: Path) -> None:
     """Bytes of an epoch = sum over layers and directions of halo rows x width x 4.
 
     A layer that widens (5 to 7) is aggregated before its product: 5 columns travel in each direction.
     """
-    arguments = ["run", "--dataset", "cora", "--data-dir", str(cora), "--backend", backend, "--epochs", "2"]
-    job = openmpi5.unilaunch(ranks, [*arguments, *options, "--partition-dir", "partitions"], tmp_path).check()
+    trained, partition = train(backend, ranks)
     graph = open_dataset("cora", cora, None, 0, normalize_features=True).load()
-    (partition,) = (tmp_path / "partitions").iterdir()
-    assert job.result["bytes_per_epoch"] == _halo_rows(graph, partition) * columns * 4
+    assert trained[width].result["bytes_per_epoch"] == _halo_rows(graph, partition) * WIDTHS[width][1] * 4
 
 
 def test_rank_opens_only_its_own_part(openmpi5: Launcher, backend: str, tmp_path: Path) -> None:

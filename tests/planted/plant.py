@@ -89,7 +89,7 @@ def run_tests(tests: Sequence[str], folder: Path, python: Path) -> tuple[str, st
     """Run *tests* in a copy, and return "passed", "failed" or what else happened, and the first test that failed."""
     path = os.pathsep.join(str(folder / source) for source in SOURCES)
     environ = {**os.environ, "PYTHONPATH": path}  # noqa: TID251  (the tests' environment is this process's)
-    line = [str(python), "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", *tests]
+    line = [str(python), "-m", "pytest", "-n0", "-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", *tests]
     with subprocess.Popen(
         line, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True,

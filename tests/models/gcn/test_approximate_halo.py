@@ -22,7 +22,7 @@ from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.partition import Part, order_nodes, split_parts
 from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.spec import GcnSpec
-from unilaunch_gcn.wire import BFloat16, Int8, to_bfloat16
+from unilaunch_gcn.wire import BFloat16, Exact, Int8, Wire, to_bfloat16
 
 NODES, WIDTH = 60, 5
 F64 = np.dtype(np.float64)
@@ -190,6 +190,20 @@ def test_bfloat16_rounds_ties_to_even() -> None:
             numbers = ((words << 16) + half + sign).astype(np.uint32).view(np.float32)
             expected = torch.from_numpy(numbers).bfloat16().view(torch.int16).numpy().view(np.uint16)
             np.testing.assert_array_equal(to_bfloat16(numbers), expected)
+
+
+@pytest.mark.parametrize("number", [np.nan, -np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    "wire", [Exact(), BFloat16(), Int8(np.random.default_rng(1))], ids=lambda wire: type(wire).__name__
+)
+def test_no_wire_makes_a_diverged_row_finite(wire: Wire, number: float) -> None:
+    """So that a training which has left the finite numbers is found; the other rows stay as they were."""
+    rows = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    rows[1, 2] = number
+    with np.errstate(invalid="ignore"):  # as in a training
+        arrived = _travel(wire, rows)
+    assert not np.isfinite(arrived[1, 2])
+    assert np.isfinite(arrived[[0, 2]]).all()
 
 
 @pytest.mark.parametrize("share", ["0", "0.0", ".0", "0.0000000001", "1.1", "-0.5", "", "0.1\n"])

@@ -1,6 +1,6 @@
-"""Be one rank of `unilaunch run`, and keep the logits and weights of the training as well.
+"""Be one rank of `unilaunch run` that trains once with each of several halos, one after the other.
 
-Usage: dump_training.py FOLDER run [options]
+Usage: train_each.py HALO,HALO run [options]
 """
 
 import os
@@ -8,9 +8,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
 from pydantic import JsonValue
 from typing_extensions import override
 
@@ -26,29 +24,24 @@ from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.training import Training
 
 
-class Dumping(GcnModel):
-    """The GCN, whose ranks each write owned ids and logits, and rank 0 the weights."""
+class TrainEach(GcnModel):
+    """The GCN; its result is that of the last halo, and holds those of all under "halos"."""
 
     @override
     def run(self, options: GcnSpec, prepared: Part, session: Session, framework: Framework) -> Mapping[str, JsonValue]:
-        training = Training.start(options, prepared, session, framework)
-        training.run()
-        folder = Path(sys.argv[1])
-        folder.mkdir(exist_ok=True)
-        weights = {f"weight_{depth}": weight for depth, weight in enumerate(training.network.weights())}
-        np.savez(
-            folder / f"rank.{session.world.rank}.npz",
-            owned=np.array(prepared.owned),
-            logits=training.network.logits(),
-            **weights,
-        )
-        return training.result()
+        results: dict[str, JsonValue] = {}
+        last: dict[str, JsonValue] = {}
+        for halo in sys.argv[1].split(","):
+            training = Training.start(options.model_copy(update={"halo": halo}), prepared, session, framework)
+            training.run()
+            results[halo] = last = training.result()
+        return {**last, "halos": results}
 
 
 def _read() -> Task[RunSpec]:
     given = parse(sys.argv[2:])
     del given["command"]
-    return replace(read_task(RunSpec, given, dict(os.environ)), model=Dumping())  # noqa: TID251
+    return replace(read_task(RunSpec, given, dict(os.environ)), model=TrainEach())  # noqa: TID251
 
 
 if __name__ == "__main__":

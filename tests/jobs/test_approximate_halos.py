@@ -1,0 +1,99 @@
+"""Approximate halos under a real mpirun: the same training as on ranks that are threads, and the bytes they promise."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jobs.mpirun import Launcher
+from threaded_ranks import on_every_rank
+from unilaunch.backend import Collectives
+from unilaunch.output.log import Log
+from unilaunch_gcn.layers import count_decayed, plan_layers
+from unilaunch_gcn.loading import host_problem
+from unilaunch_gcn.meter import Meter
+from unilaunch_gcn.optimizer import Adam
+from unilaunch_gcn.part_store import load_part
+from unilaunch_gcn.partition import Part
+from unilaunch_gcn.preparation import prepare
+from unilaunch_gcn.setting import Setting
+from unilaunch_gcn.spec import GcnSpec
+from unilaunch_gcn.torch_network import TorchNetwork
+
+PROGRAM = str(Path(__file__).parent / "programs" / "train_each.py")
+RANKS, SEED, EPOCHS, SHARE = 3, 0, 8, 0.25
+HALOS = ["exact", "stale", "int8", f"sample:{SHARE}"]
+#: Columns that travel in each epoch: the outputs of both layers, forward and backward.
+WIDTHS = [16, 7, 7, 16]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder, where the jobs find the partition that `parts` makes."""
+    return tmp_path_factory.mktemp("data")
+
+
+def _options(data: Path, halo: str) -> GcnSpec:
+    return GcnSpec(data_dir=data, precision="float64", epochs=EPOCHS, halo=halo)
+
+
+@pytest.fixture(scope="module")
+def parts(data: Path) -> list[Part]:
+    """The three parts of the generated graph."""
+    partition = prepare(_options(data, "exact"), RANKS, Log())
+    return [load_part(partition.folder, index, RANKS, partition.fingerprint) for index in range(RANKS)]
+
+
+@pytest.fixture(scope="module")
+def on_threads(data: Path, parts: list[Part]) -> dict[str, tuple[list[float], int]]:
+    """Losses and bytes of the last epoch for each halo, on ranks that are threads."""
+    return {halo: _train_on_threads(_options(data, halo), parts) for halo in HALOS}
+
+
+def _train_on_threads(options: GcnSpec, parts: list[Part]) -> tuple[list[float], int]:
+    layers = plan_layers(options, parts[0].num_features, parts[0].num_classes)
+    setting = Setting.of(options, layers, SEED)
+
+    def work(rank: int, collectives: Collectives) -> tuple[list[float], int]:
+        meter = Meter()
+        network = TorchNetwork(host_problem(collectives, 1, setting, parts[rank], meter))
+        adam = Adam(network.flat, network.flat * 0.0, options.lr, options.weight_decay, count_decayed(layers))
+        losses, received = [], 0
+        for epoch in range(options.epochs):
+            meter.read()
+            fused = network.gradient(epoch)
+            received = meter.read()[1]
+            collectives.all_reduce(fused)
+            losses.append(float(fused[0]))
+            adam.step(fused[1:])
+        network.evaluate()
+        return losses, received
+
+    ranks = on_every_rank(RANKS, work)
+    return ranks[0][0], sum(received for _, received in ranks)
+
+
+def test_approximate_halos_train_under_mpirun_as_on_threads(
+    openmpi5: Launcher, backend: str, data: Path, parts: list[Part], on_threads: dict[str, tuple[list[float], int]],
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """Losses to 1e-10 and the same bytes, on both frameworks; each kind of halo has losses of its own."""
+    arguments = ["--backend", backend, "--data-dir", str(data), "--precision", "float64", "--epochs", str(EPOCHS)]
+    line = [PROGRAM, ",".join(HALOS), "run", "--seed", str(SEED), *arguments]
+    results = openmpi5.run(RANKS, line, tmp_path).check().result["halos"]
+    for halo, (losses, received) in on_threads.items():
+        np.testing.assert_allclose(results[halo]["loss"], losses, rtol=0, atol=1e-10, err_msg=halo)
+        assert results[halo]["bytes_per_epoch"] == received, halo
+    assert min(np.diff(sorted(losses[-1] for losses, _ in on_threads.values()))) > 1e-6
+
+
+def test_approximate_halos_send_the_bytes_that_they_promise(
+    parts: list[Part], on_threads: dict[str, tuple[list[float], int]]
+) -> None:
+    """Stale rows are whole, int8 is a byte for each number and eight for each row, a sample is about its share."""
+    rows, (exact, stale, int8, sample) = sum(part.num_halo for part in parts), (n for _, n in on_threads.values())
+    assert exact == stale == rows * 8 * sum(WIDTHS)
+    assert int8 == rows * sum(width + 8 for width in WIDTHS)
+    drawn = sample / (8 * sum(WIDTHS))
+    assert drawn == int(drawn)
+    assert abs(drawn - SHARE * rows) <= 5 * np.sqrt(rows * SHARE * (1 - SHARE))
