@@ -139,6 +139,8 @@ class Watch:
             self._asked = None
         elif self._asked is None:
             self._asked = now
+            for said in self.inbox.ranks.values():
+                said.pop("stack", None)  # the answer to an earlier question: that stall ended by itself
             self.inbox.tell_all(stacks=True)
         else:
             told = {rank: said for rank, said in self.inbox.ranks.items() if "stack" in said}

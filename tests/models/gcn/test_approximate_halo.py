@@ -1,17 +1,21 @@
 """Exchanges that are not exact: right in the mean, or late, and as many bytes as they say."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from graphs_by_hand import dense_a_hat, make_graph
 from threaded_ranks import on_every_rank
-from unilaunch.backend import Collectives
+from unilaunch.backend import Collectives, Exchange
 from unilaunch.errors import SpecError
+from unilaunch.rank.alone import Alone
 from unilaunch.spec import validate
 from unilaunch_gcn.aggregation import Aggregation
+from unilaunch_gcn.approximate_halo import StaleHalo
 from unilaunch_gcn.graph import Graph
 from unilaunch_gcn.loading import make_halo
 from unilaunch_gcn.meter import Meter
@@ -111,6 +115,28 @@ def test_stale_rows_are_last_epochs() -> None:
         np.testing.assert_allclose(products[epoch], expected, rtol=0, atol=1e-12)
 
 
+class _AtOnce(Alone):
+    """Collectives whose rows arrive as soon as the exchange begins; all of them are the exchange's number."""
+
+    number = 0
+
+    @override
+    def exchange(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]) -> Exchange:
+        self.number += 1
+        receive[...] = self.number
+        return self
+
+
+def test_stale_rows_stay_while_newer_ones_arrive() -> None:
+    """They are in a buffer of their own: the network may be faster than this rank."""
+    part = _parts()[0]
+    halo = StaleHalo(part, _AtOnce(), Meter())
+    for epoch, expected in enumerate((1, 1, 2, 3, 4)):
+        halo.start_epoch(epoch)
+        rows = halo.begin(np.zeros((part.num_owned, 2))).wait()
+        np.testing.assert_array_equal(rows, np.full((part.num_halo, 2), expected))
+
+
 @pytest.mark.parametrize(
     ("halo", "share"), [("exact", 1.0), ("stale", 1.0), ("int8", (16 + 8) / 64), ("sample:0.25", 0.25)]
 )
@@ -152,6 +178,18 @@ def test_wires_keep_what_they_promise() -> None:
     assert (np.abs(_travel(wire, rows) - rows) <= step[:, None] * 1.001).all()
     for constant in (np.full((3, 4), 2.5, np.float32), np.empty((0, 4), np.float32), np.empty((3, 0), np.float32)):
         np.testing.assert_array_equal(_travel(wire, constant), constant)
+
+
+def test_bfloat16_rounds_ties_to_even() -> None:
+    """As torch does: half a step away is rounded to the word whose last bit is 0, up or down, of either sign."""
+    import torch
+
+    words = np.array([0x3F80, 0x3F81, 0x4049, 0x404A, 0x0001, 0x7F7E, 0], np.uint32)
+    for half in (0x7FFF, 0x8000, 0x8001):
+        for sign in (0, 0x8000_0000):
+            numbers = ((words << 16) + half + sign).astype(np.uint32).view(np.float32)
+            expected = torch.from_numpy(numbers).bfloat16().view(torch.int16).numpy().view(np.uint16)
+            np.testing.assert_array_equal(to_bfloat16(numbers), expected)
 
 
 @pytest.mark.parametrize("number", [np.nan, -np.nan, np.inf, -np.inf])

@@ -1,6 +1,6 @@
 """The small pieces of the training: layers' order, weights, loss, optimiser, counts."""
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ import torch
 
 from graphs_by_hand import make_graph
 from unilaunch_gcn.graph import TEST, TRAIN, VAL
-from unilaunch_gcn.layers import plan_layers
+from unilaunch_gcn.layers import count_decayed, plan_layers
 from unilaunch_gcn.loss import CrossEntropy
 from unilaunch_gcn.network import count_right, initial_weights, views
 from unilaunch_gcn.normalization import node_scales
@@ -100,6 +100,17 @@ def test_counts_and_validation_loss() -> None:
         if part.split[i] == VAL
     )
     np.testing.assert_allclose(count_right(logits, part), [*right, loss], rtol=1e-12)
+
+
+@pytest.mark.parametrize("options", [{}, {"bias": True, "layer_norm": True}], ids=["plain", "bias and norm"])
+@pytest.mark.parametrize(("conv", "matrices"), [("gcn", 1), ("sage", 2)])
+def test_l2_is_for_the_matrices_of_the_first_layer(
+    conv: Literal["gcn", "sage"], matrices: int, options: dict[str, Any]
+) -> None:
+    """They stand in front of its bias and its norm, which L2 is not for."""
+    layers = plan_layers(GcnSpec(layers=3, conv=conv, **options), 100, 7)
+    assert count_decayed(layers) == matrices * 100 * 16
+    assert all(parameter.name.endswith("weight") for parameter in layers[0].parameters[:matrices])
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])

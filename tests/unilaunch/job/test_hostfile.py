@@ -33,6 +33,7 @@ GOOD: dict[str, tuple[Host, ...]] = {
     "node0:4\nnode1:2": (Host("node0", 4), Host("node1", 2)),
     "node0 slots=1\nnode1 slots=1\nnode0 slots=2": (Host("node0", 3), Host("node1", 1)),
     "node[08-10] slots=8": (Host("node08", 8), Host("node09", 8), Host("node10", 8)),
+    "node[8-10]": (Host("node8"), Host("node9"), Host("node10")),
     "r[1-2]n[3,5]-ib": (Host("r1n3-ib"), Host("r1n5-ib"), Host("r2n3-ib"), Host("r2n5-ib")),
     "me@n[1-2]:2": (Host("n1", 2, user="me"), Host("n2", 2, user="me")),
     "\ufeffnode0 slots=4\r\nnode1 slots=4\r\n": (Host("node0", 4), Host("node1", 4)),

@@ -29,7 +29,8 @@ def _run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     body = "".join(f"    {line}\n" for line in program.strip().splitlines())
     text = f"{PROLOGUE}{body}    return 0\nsys.exit(guarded(work, {{}}))\n"
     line = [sys.executable, "-c", text]
-    return subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}  # noqa: TID251
+    return subprocess.run(line, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=60)
 
 
 def _failure(folder: Path) -> dict[str, Any]:
@@ -90,6 +91,32 @@ def test_the_ranks_own_words_are_kept(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (3, "at exit\n")
     failure = _failure(tmp_path)
     assert (failure["error"], failure["message"], failure["exit_code"]) == ("ValueError", "broken", 3)
+
+
+def test_an_unfinished_line_of_a_failed_rank_is_kept(tmp_path: Path) -> None:
+    """Output is flushed although the process ends by os._exit."""
+    done = _run(
+        "from unilaunch.output.failure import describe_exception\n"
+        "print('half a line', end='')\nprint('half an error', end='', file=sys.stderr)\n"
+        "report.fail(describe_exception(ValueError('broken'), 3))\nreturn 3\n",
+        tmp_path,
+    )
+    assert (done.returncode, done.stdout) == (3, "half a line")
+    assert done.stderr.startswith("half an error")
+
+
+@pytest.mark.parametrize(("end", "code"), [("os.kill(os.getpid(), 9)", 137), ("os._exit(200)", 200), ("pass", 0)])
+def test_a_stand_in_gets_the_whole_exit_code(end: str, code: int, tmp_path: Path) -> None:
+    """One byte of it, as a process ends with; a signal's is above 127."""
+    line = (
+        f"{PROLOGUE}    {end}\n    return 0\nimport socket\nours, theirs = socket.socketpair()\n"
+        "if os.fork() == 0:\n    ours.close()\n    sys.exit(guarded(work, {}, theirs))\n"
+        "theirs.close()\nprint('code', *ours.recv(1))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", line], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == f"code {code}\n"
 
 
 def test_a_child_that_lives_on_does_not_hold_the_rank(tmp_path: Path) -> None:

@@ -115,6 +115,12 @@ def test_threads_are_a_share_of_the_affinity_mask(
     assert [p.threads for p in place(Wish("cpu", KINDS, asked), facts)] == threads
 
 
+def test_ranks_on_other_hosts_take_no_threads() -> None:
+    """Though their processors have the same numbers."""
+    facts = [_facts(host, [], [0, 1, 2, 3]) for host in "abbc"]
+    assert [p.threads for p in place(Wish("cpu", KINDS, None), facts)] == [4, 2, 2, 4]
+
+
 @pytest.mark.parametrize(
     ("masks", "taken"),
     [

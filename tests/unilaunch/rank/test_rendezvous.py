@@ -5,7 +5,9 @@ import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
+from types import SimpleNamespace
 
+import psutil
 import pytest
 from pydantic import JsonValue
 from typing_extensions import override
@@ -100,6 +102,18 @@ def test_the_interface_that_was_asked_for_is_taken() -> None:
     for meeting in _meet(RunSpec(interface="lo"), num_hosts=2):
         assert isinstance(meeting, Rendezvous)
         assert (meeting.address, meeting.interface) == ("127.0.0.1", "lo")
+        if meeting.listener:
+            meeting.listener.close()
+
+
+def test_the_interface_is_each_ranks_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has this rank's address on the way to rank 0; the one with rank 0's address is another host's."""
+    addresses = {"eth0": "127.0.0.2", "eth1": "127.0.0.1"}
+    entries = {name: [SimpleNamespace(family=socket.AF_INET, address=address)] for name, address in addresses.items()}
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: entries)
+    for meeting in _meet(RunSpec(master_addr="127.0.0.2"), num_hosts=2):
+        assert isinstance(meeting, Rendezvous)
+        assert (meeting.address, meeting.interface) == ("127.0.0.2", "eth1")
         if meeting.listener:
             meeting.listener.close()
 

@@ -294,7 +294,10 @@ def test_a_folder_that_others_can_write_is_not_taken(fault: str, tmp_path: Path)
         find_folder(environ, one_host=False)
 
 
-@pytest.mark.parametrize("fault", ["another user's", "readable", "a link", "huge", "nonsense"])
+@pytest.mark.parametrize(
+    "fault",
+    ["another user's", "readable", "readable by the group", "writable by the group", "a link", "huge", "nonsense"],
+)
 def test_a_file_that_others_could_have_made_is_not_believed(fault: str, cache: Path) -> None:
     """It is as if there were none."""
     found = _found(1, 2, uuid4().hex)
@@ -302,7 +305,7 @@ def test_a_file_that_others_could_have_made_is_not_believed(fault: str, cache: P
     file = cache / board.name
     text = Meeting([("127.0.0.1", 1)], new_secret()).text
     file.write_text({"huge": text + "," * 5000, "nonsense": "x"}.get(fault, text))
-    file.chmod(0o644 if fault == "readable" else 0o600)
+    file.chmod({"readable": 0o644, "readable by the group": 0o640, "writable by the group": 0o620}.get(fault, 0o600))
     if fault == "another user's":
         os.chown(file, 65534, 65534)
     elif fault == "a link":
@@ -383,12 +386,18 @@ def test_rows_arrive_where_they_belong(counts: list[list[int]], width: int) -> N
 def test_a_sum_has_the_same_bits_on_every_rank_and_in_every_run() -> None:
     values = np.random.default_rng(0).standard_normal((4, 100_000)).astype(np.float32)
 
-    def work(peers: TcpPeers) -> bytes:
-        buffer = values[peers.rank].copy()
-        peers.collectives().all_reduce(buffer)
-        return bytes(buffer.tobytes())
+    def sum_up(order: int) -> Callable[[TcpPeers], bytes]:
+        def work(peers: TcpPeers) -> bytes:
+            buffer = values[peers.rank].copy()
+            collectives = cast("TcpCollectives", peers.collectives())
+            # The ranks connect in any order: here in that of their numbers, or the other way round.
+            collectives.connections = dict(sorted(collectives.connections.items())[::order])
+            collectives.all_reduce(buffer)
+            return bytes(buffer.tobytes())
 
-    assert len({*_on_ranks(4, work), *_on_ranks(4, work)}) == 1
+        return work
+
+    assert len({*_on_ranks(4, sum_up(1)), *_on_ranks(4, sum_up(-1))}) == 1
 
 
 def test_a_rank_lost_in_a_collective_is_noticed() -> None:

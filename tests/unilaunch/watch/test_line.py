@@ -131,6 +131,20 @@ def test_a_false_watch_is_not_believed(call: Call) -> None:
         assert guard.line.connection
 
 
+@pytest.mark.parametrize(("host_timeout", "milliseconds"), [(15, 13_500), (3, 1500), (2, 1000)])
+def test_an_order_waits_for_a_silent_host_as_long_as_a_probe(
+    call: Call, host_timeout: float, milliseconds: int
+) -> None:
+    """TCP_USER_TIMEOUT is in milliseconds."""
+    listening = listen([], several=False, host_timeout=host_timeout)
+    with Inbox(listening.listener, listening.secret, host_timeout) as inbox:
+        guard = call(listening.where)
+        guard.line.send(rank=1, host="a")
+        _until(lambda: inbox.ranks, inbox, guard)
+        (connection,) = inbox.rank_of
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == milliseconds
+
+
 def test_silent_strangers_delay_nobody(call: Call) -> None:
     """Two hundred of them, and one more when no file descriptor is left."""
     listening = listen([], several=False, host_timeout=15)
@@ -215,6 +229,27 @@ def test_ranks_that_stand_still_are_asked_where(call: Call) -> None:
         assert watch.verdict
         assert watch.verdict.exit_code == 124
         assert watch.verdict.stacks[0]["ranks"] == [0, 1]
+
+
+def test_ranks_that_went_on_are_asked_anew(call: Call) -> None:
+    """A stall that ended by itself is forgotten: the next one shows where the ranks stand then."""
+    listening = listen([], several=False, host_timeout=15)
+    with Inbox(listening.listener, listening.secret, 15) as inbox:
+        watch = Watch(inbox, 1, several=False, stall_timeout=0.3, abort=True)
+        guard = call(listening.where)
+        guard.line.send(rank=0, host="b")
+        _until(lambda: guard.orders, inbox, guard, watch=watch)
+        guard.line.send(stack='  File "train.py", line 1 in first\n', progress={})
+        guard.line.send(progress={"epoch": 2})
+        _until(lambda: inbox.ranks[0].get("progress"), inbox, guard)
+        watch.look()
+        _until(lambda: len(guard.orders) == 2, inbox, guard, watch=watch)
+        assert not watch.ending
+        guard.line.send(stack='  File "train.py", line 2 in second\n', progress={})
+        _until(lambda: watch.ending, inbox, guard, watch=watch)
+        assert guard.orders[:2] == [{"stacks": True}] * 2
+        assert watch.verdict
+        assert "second" in watch.verdict.stacks[0]["where"]
 
 
 def test_ranks_that_are_never_heard_of_stand_still_too() -> None:
