@@ -21,7 +21,7 @@ settings.register_profile("shared machine", deadline=None)  # and a first call i
 settings.load_profile("shared machine")
 
 #: Tests that run in one process, by the place of their files.
-_GROUPS = {"cluster": "hosts", "faults": "faults", "jobs/test_slurm.py": "Slurm", "jobs/test_sbatch.py": "Slurm"}
+_GROUPS = {"cluster": "hosts", "jobs/test_slurm.py": "Slurm", "jobs/test_sbatch.py": "Slurm"}
 _ROOM = pytest.StashKey["Room"]()
 
 
@@ -59,14 +59,19 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_ROOM] = Room(config.workerinput["testrunuid"])
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of a group into one process."""
+    """Put the tests of a group into one process; so too those that are alone, which then run one after the other."""
     top = Path(__file__).parent
     for item in items:
         place = item.path.relative_to(top).as_posix()
-        for prefix, name in _GROUPS.items():
-            if place.startswith(prefix):
-                item.add_marker(pytest.mark.xdist_group(name))
+        names = (
+            ["alone"]
+            if item.get_closest_marker("alone")
+            else [name for start, name in _GROUPS.items() if place.startswith(start)]
+        )
+        for name in names:
+            item.add_marker(pytest.mark.xdist_group(name))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -159,6 +159,7 @@ def test_refused_partition(
     assert {path: path.read_bytes() for path in partition.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.alone
 def test_many_ranks_refuse_without_a_hang(launcher: Launcher, tmp_path: Path) -> None:
     """32 ranks that all reject their input at start end by themselves; mpirun alone would hang now and then."""
     for _ in range(3):

@@ -12,6 +12,8 @@ import pytest
 
 from jobs.mpirun import Finished, Launcher
 
+pytestmark = pytest.mark.alone
+
 #: Ranks 0 and 1 save for longer than mpirun would wait, rank 2 does not save; all count SIGUSR1.
 SAVE = """
 import os, signal, sys, time

@@ -96,6 +96,7 @@ def test_everyone_hears_everyone(size: int) -> None:
     assert _on_ranks(size, work) == [[expected, [None] * size]] * size
 
 
+@pytest.mark.alone
 def test_strangers_delay_nobody_and_are_not_let_in() -> None:
     """200 silent ones, one with 100,000 brackets, one that claims 3 GB, one with another secret, one that stops."""
     run_id = uuid4().hex
@@ -322,6 +323,7 @@ def _hang_up(peers: TcpPeers) -> None:
             connection.shutdown(socket.SHUT_RDWR)
 
 
+@pytest.mark.alone
 def test_a_rank_that_goes_is_noticed_at_once() -> None:
     def work(peers: TcpPeers) -> str:
         if peers.rank == 1:
