@@ -1,4 +1,4 @@
-"""From a part to this backend's network: the one place that knows which network belongs to which backend."""
+"""From a part to this backend's network: ours for torch and mindspore, or the one that another backend brings."""
 
 import numpy as np
 
@@ -39,9 +39,14 @@ def load_network(framework: Framework, placement: Placement, setting: Setting, p
         if placement.device == "npu":
             return mindspore_network.MindSporeDeviceNetwork(setting, part, collectives, meter)
         return mindspore_network.MindSporeNetwork(host_problem(collectives, placement.threads, setting, part, meter))
+    make_network = framework.backend.network("gcn")
+    if make_network and placement.device == "cpu":
+        network: Network = make_network(host_problem(collectives, placement.threads, setting, part, meter))
+        return network
     raise SpecError(
-        f"--backend {backend} --device {placement.device}: the model gcn runs on torch (cpu, cuda, npu) and on "
-        "mindspore (cpu, npu; on cuda MindSpore has no variable all-to-all)"
+        f"--backend {backend} --device {placement.device}: the model gcn runs on torch (cpu, cuda, npu), on "
+        "mindspore (cpu, npu; on cuda MindSpore has no variable all-to-all), and on cpu on any other backend with a "
+        "network for it"
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal
 
 import mindspore as ms
@@ -92,6 +93,24 @@ def test_four_networks_are_one(shape: str, sparse: bool) -> None:  # noqa: FBT00
         np.testing.assert_allclose(counts, first.evaluate(), rtol=1e-6)
         for mine, theirs in zip(first.weights(), other.weights(), strict=True):
             np.testing.assert_array_equal(theirs, mine)
+
+
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_network_from_outside_is_the_same(shape: str, sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001
+    """That of tests/numpy_backend, which is not installed: loss, gradient, logits and counts as torch's."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "numpy_backend")
+    from unilaunch_numpy.network import NumpyNetwork
+
+    part, spec = _part(sparse=sparse), GcnSpec(**SHAPES[shape])
+    setting = Setting(plan_layers(spec, 11, 3), spec.dropout, 2, F64, spec.conv)
+    expected = _networks(part, setting)[0]
+    aggregate = Aggregation(part, HaloExchange(part, Alone(), Meter(), Exact()), 1, setting)
+    network = NumpyNetwork(Problem(setting, part, aggregate, Inputs(setting, part, aggregate)))
+    for epoch in (0, 7):
+        np.testing.assert_allclose(network.gradient(epoch), expected.gradient(epoch), rtol=0, atol=1e-11)
+    np.testing.assert_allclose(network.logits(), expected.logits(), rtol=0, atol=1e-11)
+    np.testing.assert_allclose(network.evaluate(), expected.evaluate(), rtol=1e-6)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

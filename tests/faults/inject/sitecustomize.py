@@ -19,7 +19,7 @@ from typing_extensions import override
 
 KIND, MOMENT, RANK, FOLDER = (os.environ.get("FAULT", "") + "   ").split(" ")[:4]  # noqa: TID251
 EPOCH = 4
-_GROUP = 400 << 20  # bytes of the memory cgroup
+_LEFT = 96 << 20  # bytes that the memory cgroup still allows when the fault begins
 _ADDRESSES = 24 << 30  # bytes of addresses
 
 
@@ -45,9 +45,12 @@ def _raise() -> None:
 
 
 def _allocate() -> None:
+    group = _memory_group()
+    used = int((group / "memory.usage_in_bytes").read_text())
+    (group / "memory.limit_in_bytes").write_text(str(used + _LEFT))
     kept = []
     while True:
-        kept.append(b"x" * (64 << 20))
+        kept.append(b"x" * (16 << 20))
 
 
 def _use_up_addresses() -> None:
@@ -164,6 +167,13 @@ class _Finder(MetaPathFinder):
         return spec
 
 
+def _memory_group() -> Path:
+    """Return the folder of this process's memory cgroup."""
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    group = next(line.split(":")[2] for line in lines if ":memory:" in line)
+    return Path(f"/sys/fs/cgroup/memory{group}")
+
+
 def _limit() -> None:
     """Limit the guard and the rank before they part."""
     if KIND == "ulimit_-v":
@@ -171,11 +181,8 @@ def _limit() -> None:
 
         resource.setrlimit(resource.RLIMIT_AS, (_ADDRESSES, resource.RLIM_INFINITY))
     if KIND == "OOM_killer":
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-        own = next(line.split(":")[2] for line in lines if ":memory:" in line)
-        group = Path(f"/sys/fs/cgroup/memory{own}/unilaunch-{os.getpid()}")
+        group = _memory_group() / f"unilaunch-{os.getpid()}"
         group.mkdir()
-        (group / "memory.limit_in_bytes").write_text(str(_GROUP))
         (group / "cgroup.procs").write_text(str(os.getpid()))
 
 
