@@ -15,12 +15,6 @@ LAUNCHERS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a program leaves in the current folder is not left in the sources."""
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.fixture(params=LAUNCHERS, ids=lambda version: f"openmpi-{version}", scope="session")
 def launcher(request: pytest.FixtureRequest) -> Launcher:
     """Each Open MPI version that unilaunch is for."""

@@ -18,6 +18,12 @@ PROGRAMS = Path(__file__).parent / "programs"
 OPTIONS = ["--allow-run-as-root", "--oversubscribe"]
 
 
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`unilaunch.launch` starts programs in the current one, where they leave files."""
+    monkeypatch.chdir(tmp_path)
+
+
 def _launch(launcher: Launcher, arguments: list[str], folder: Path) -> Finished:
     return alone(["-m", "unilaunch", "launch", "--mpirun", str(launcher.path), *OPTIONS, *arguments], folder)
 
