@@ -125,8 +125,9 @@ class _Guard:
         self.concluded = False
         # When what is due, in seconds of time.monotonic.
         self.grace_until = self.kill_at = self.leave_at = self.give_up_at = self.drained_at = self.stack_at = _NEVER
-        self.told_at = 0.0
-        self.told: object = None
+        self.told_at = self.seen_at = 0.0
+        self.told: object = None  # the newest state of the rank that was sent
+        self.seen: object = None  # the newest state of the rank
 
     def run(self) -> int:
         """Guard the rank to its end, and return what this process exits with."""
@@ -143,7 +144,7 @@ class _Guard:
             return self._leave()
 
     def _turn(self) -> None:
-        for key, events in self.selector.select(_TICK):
+        for key, events in self.selector.select(min(_TICK, max(0.0, self.stack_at - time.monotonic()))):
             if isinstance(key.data, Line):
                 key.data.ready(key.fileobj, events)
             else:
@@ -272,13 +273,15 @@ class _Guard:
             self._end(f"the line to who watches the job broke: {reason}")
 
     def _tell_progress(self, now: float) -> None:
-        if not self.line or "rank" not in self.who or now - self.told_at < _TELL:
+        """Send what the rank is doing, if it has changed, and how long ago that was noticed."""
+        if not self.line or "rank" not in self.who:
             return
-        count, facts = self.ties.page.read()
-        state = (count, *self.output.sizes())
-        if state != self.told:
+        state = (self.ties.page.read()[0], *self.output.sizes())
+        if state != self.seen:
+            self.seen_at, self.seen = now, state
+        if self.seen != self.told and now - self.told_at >= _TELL:
             self.told_at, self.told = now, state
-            self.line.send(progress=facts)
+            self.line.send(progress=self.ties.page.read()[1], age=round(now - self.seen_at, 3))
 
     def _ask_stack(self) -> None:
         self.stack = b"stopped (SIGSTOP)" if is_stopped(self.process) else b""

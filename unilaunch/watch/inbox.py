@@ -28,7 +28,7 @@ class Inbox:
     Attributes:
         host_timeout: Seconds for which a host may be silent.
         ranks: Everything that a rank has told, by rank; a later word takes the place of an earlier one.
-        moved: When a rank last told of progress, in seconds of `time.monotonic`.
+        moved: When each rank last made progress, in seconds of `time.monotonic`.
         failed: The ranks that told of a failure, in the order in which they did.
         silent: Why a rank fell silent without having told how it ended, by rank.
     """
@@ -124,11 +124,12 @@ class Inbox:
             if self.rank_of[connection] < 0:
                 self.rank_of[connection] = int(said["rank"])
             rank = self.rank_of[connection]
+            age = float(said.pop("age", 0.0))
             self.ranks.setdefault(rank, {}).update(said)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return False
         if "stack" not in said:
-            self.moved[rank] = time.monotonic()
+            self.moved[rank] = max(self.moved.get(rank, 0.0), time.monotonic() - age)
         if "failure" in said and rank not in self.failed:
             self.failed.append(rank)
         return True

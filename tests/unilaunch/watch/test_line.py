@@ -256,6 +256,20 @@ def test_ranks_that_went_on_are_asked_anew(call: Call) -> None:
         assert "second" in watch.verdict.stacks[0]["where"]
 
 
+def test_progress_that_is_sent_late_counts_from_when_it_was_made(call: Call) -> None:
+    """A guard sends at most two messages a second; a stall begins with the last progress, not with its message."""
+    listening = listen([], several=False, host_timeout=15)
+    with Inbox(listening.listener, listening.secret, 15) as inbox:
+        guard = call(listening.where)
+        guard.line.send(rank=0, progress={"epoch": 1}, age=3.0)
+        _until(lambda: inbox.ranks, inbox, guard)
+        assert 3.0 <= time.monotonic() - inbox.moved[0] < 13.0
+        guard.line.send(progress={"epoch": 2})
+        guard.line.send(progress={"epoch": 3}, age=20.0)
+        _until(lambda: inbox.ranks[0]["progress"]["epoch"] == 3, inbox, guard)
+        assert time.monotonic() - inbox.moved[0] < 13.0
+
+
 def test_ranks_that_are_never_heard_of_stand_still_too() -> None:
     """An import that hangs before there is a guard, say: the job ends when it is told to, not never."""
     listening = listen([], several=False, host_timeout=15)
