@@ -248,7 +248,8 @@ def _strike(cell: Cell, folder: Path, process: "subprocess.Popen[bytes]", starte
         started = started or _child(process.pid)
     for number in signals:
         below = cell.fault == "mpirun killed" and "launch" in cell.place
-        os.kill(_child(started) if below else started, number)
+        with suppress(ProcessLookupError):  # it has ended already: how, _judge says
+            os.kill(_child(started) if below else started, number)
         time.sleep(0.2 * (len(signals) - 1))
 
 

@@ -44,9 +44,9 @@ class Report:
         return False
 
     def wait_for_release(self) -> None:
-        """Wait until all ranks of a job that is stopped have ended, or have come as far as this one."""
+        """Tell that the program has ended; the job is stopped: wait until every rank has come as far or has ended."""
         self.released = True
-        self.send(leaving=True)
+        self.send(done=True, leaving=True)  # at once: a release may follow the first word
         with suppress(OSError):
             while self.connection.recv(1):
                 pass

@@ -318,10 +318,10 @@ def _wait_for_all(rank: _Rank) -> None:
         if backend.name in sys.modules and rank.placement.device == "cpu":
             backend.stop()
     rank.report.note(phase="waiting for the other ranks' end")
-    rank.report.send(done=True)
     if rank.report.stopped:
         rank.report.wait_for_release()
         return
+    rank.report.send(done=True)
     if isinstance(rank.peers, mpi.MpiPeers) and mpi.is_finalized():
         return  # the program has ended MPI itself, and with it waited for the others
     with suppress(PeerLostError):  # a rank may end in its own way, os._exit too; how it ended its guard tells

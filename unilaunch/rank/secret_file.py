@@ -41,10 +41,12 @@ class FileBoard(Board):
 
     def __init__(self, found: Found, environ: Mapping[str, str]) -> None:
         self.found = found
-        # Jobs of one host can have one name on every host (torchrun-none-29500-0), and hosts can share a home.
+        # Jobs of one host can have one name on every host (torchrun-none-29500-0) or, as process numbers begin anew there,
+        # in every container (prterun-box-7@1); and hosts and containers can share a home.
         one_host = found.local_size == found.size
         local = one_host or all(host in _LOOPBACK or host.startswith("127.") for host in found.heads)
-        start = f"{found.run_id} {BOOT_ID.read_text(encoding='ascii') if local else ''}"
+        servers = sorted(value for name, value in environ.items() if name.startswith("PMIX_SERVER_URI"))
+        start = " ".join([found.run_id, *([BOOT_ID.read_text(encoding="ascii"), *servers] if local else [])])
         self.name = sha256(f"unilaunch {start}".encode()).hexdigest()[:32]
         self.folder = find_folder(environ, one_host=one_host)
         self.posted: int | None = None  # the inode of what this rank has posted

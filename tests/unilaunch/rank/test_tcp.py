@@ -205,6 +205,15 @@ def test_jobs_of_one_name_on_two_hosts_that_share_a_home() -> None:
     assert names[1] == names[3]
 
 
+def test_jobs_of_one_name_in_two_containers_that_share_a_home() -> None:
+    """Where process numbers begin anew, mpirun gives one name to the first job of each; its server tells them apart."""
+    found = _found(0, 2, "openmpi-prterun-box-7@1")
+    servers = [f"prterun-box-7@0.0;tcp4://127.0.0.1:{port}" for port in (4001, 4002, 4001)]
+    names = [FileBoard(found, {**os.environ, "PMIX_SERVER_URI41": server}).name for server in servers]  # noqa: TID251
+    assert names[0] != names[1]
+    assert names[0] == names[2]
+
+
 def test_a_missing_rank_is_named() -> None:
     first, second = _found(0, 3, uuid4().hex), _found(1, 2, uuid4().hex)
     with pytest.raises(RendezvousError, match=r"2 of 2 ranks did not come in time \(rank 1, 2\)"):
