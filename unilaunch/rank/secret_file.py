@@ -41,8 +41,8 @@ class FileBoard(Board):
 
     def __init__(self, found: Found, environ: Mapping[str, str]) -> None:
         self.found = found
-        # Jobs of one host can have one name on every host (torchrun-none-29500-0) or, as process numbers begin anew there,
-        # in every container (prterun-box-7@1); and hosts and containers can share a home.
+        # Jobs of one host can have one name on every host (torchrun-none-29500-0), or in every container, where process
+        # numbers begin anew (prterun-box-7@1); and hosts and containers can share a home.
         one_host = found.local_size == found.size
         local = one_host or all(host in _LOOPBACK or host.startswith("127.") for host in found.heads)
         servers = sorted(value for name, value in environ.items() if name.startswith("PMIX_SERVER_URI"))
