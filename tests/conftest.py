@@ -59,19 +59,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_ROOM] = Room(config.workerinput["testrunuid"])
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     """Put the tests of a group into one process; so too those that are alone, which then run one after the other."""
-    top = Path(__file__).parent
-    for item in items:
-        place = item.path.relative_to(top).as_posix()
-        names = (
-            ["alone"]
-            if item.get_closest_marker("alone")
-            else [name for start, name in _GROUPS.items() if place.startswith(start)]
-        )
-        for name in names:
-            item.add_marker(pytest.mark.xdist_group(name))
+    place = item.path.relative_to(Path(__file__).parent).as_posix()
+    alone = item.get_closest_marker("alone")
+    for name in ["alone"] if alone else [name for start, name in _GROUPS.items() if place.startswith(start)]:
+        item.add_marker(pytest.mark.xdist_group(name))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
