@@ -60,7 +60,7 @@ def _find_board(found: Found, environ: Mapping[str, str], *, insecure: bool) -> 
 def _is_openmpi5_on_one_host(found: Found, environ: Mapping[str, str]) -> bool:
     """Return whether a file serves instead of Open MPI 5's own store (PMIx).
 
-    That one bears no second client in a rank (5.0.11): in one start of a hundred MPI_Init then finds no way to the
+    That one bears no second client in a rank (5.0.11): now and then MPI_Init finds no way to the
     other ranks, or waits for ever. On several hosts, which may share no folder, the ranks meet through MPI.
     """
     return found.launcher == "Open MPI 5" and found.local_size == found.size and mpi.find_libmpi(environ) is not None
