@@ -10,6 +10,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import rmtree
 from typing import IO
 
 import pytest
@@ -54,9 +55,24 @@ def _open(name: str) -> IO[str]:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let all jobs share the processors; open the room, in a process of pytest-xdist's."""
+    tempfile.gettempdir()  # which is kept: pytest's own folders do not move with TMPDIR
     os.environ.update(SHARED)  # noqa: TID251  (for every process that a test starts)
     if hasattr(config, "workerinput"):
         config.stash[_ROOM] = Room(config.workerinput["testrunuid"])
+
+
+@pytest.fixture(autouse=True)
+def own_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Give what a test starts a folder of its own for temporary files.
+
+    An mpirun that a test kills leaves its session folder, named by its process number. In /tmp it would stay, and the
+    mpirun of Open MPI 5 that gets this number later fails ("The PMIx server's listener thread failed to start").
+    """
+    folder = tempfile.mkdtemp(prefix="t")  # the name is short: a Unix socket in it must have one of at most 107 bytes
+    Path(folder).chmod(0o1777)
+    monkeypatch.setenv("TMPDIR", folder)
+    yield
+    rmtree(folder, ignore_errors=True)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -5,8 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+from socket import gethostname
 
 import pytest
 
@@ -74,6 +76,23 @@ def test_only_rank_0_is_shown(openmpi5: Launcher, tmp_path: Path) -> None:
     assert "I am 1" not in shown
     assert (tmp_path / "log_output" / "rank.1" / "stdout").read_text() == "I am 1\n"
     assert "I am 1" in _launch(openmpi5, ["-n", "2", "--console", "all", "say.py"], tmp_path).check().stdout
+
+
+def test_what_a_killed_mpirun_has_left_stops_no_job(openmpi5: Launcher, tmp_path: Path) -> None:
+    """Its session folder has its process number: a plain mpirun that gets this number later does not start."""
+    (tmp_path / "say.py").touch()
+    temporary = Path(tempfile.mkdtemp(dir=os.environ["TMPDIR"]))  # noqa: TID251
+    variables = {"TMPDIR": str(temporary)}
+    with subprocess.Popen(["true"]) as process:
+        next_numbers = range(process.pid + 1, process.pid + 3000)
+    for number in next_numbers:
+        (temporary / f"ompi.{number}").mkdir()
+        (temporary / f"ompi.{number}" / f"pmix.{gethostname().partition('.')[0]}.tool").touch()
+    assert "listener thread failed to start" in openmpi5.run(1, ["say.py"], tmp_path, variables=variables).stderr
+    launch = ["-m", "unilaunch", "launch", "-n", "1", "--mpirun", str(openmpi5.path), *OPTIONS]
+    alone([*launch, "say.py"], tmp_path, variables).check()
+    left = {path.name for path in temporary.iterdir() if not path.name.startswith("ompi.")}
+    assert not left
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -10,9 +10,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from socket import gethostname
+from tempfile import TemporaryDirectory
 from types import FrameType
 
 from unilaunch.job.live import Live
+from unilaunch.job.mpirun import openmpi
 from unilaunch.job.plan import Plan
 from unilaunch.output.claim import release
 from unilaunch.output.failure import signal_name
@@ -45,11 +47,15 @@ def start(plan: Plan, environ: Mapping[str, str]) -> LaunchResult:
     hosts = list(dict.fromkeys(row.host for row in plan.rows if row.host != "?")) if plan.several else []
     spec = plan.task.spec
     listening = listen(hosts, several=plan.several, host_timeout=spec.host_timeout)
-    with Inbox(listening.listener, listening.secret, spec.host_timeout) as inbox, _signals() as asked:
+    with (
+        Inbox(listening.listener, listening.secret, spec.host_timeout) as inbox,
+        _signals() as asked,
+        TemporaryDirectory(prefix="unilaunch-", ignore_cleanup_errors=True) as session,
+    ):
         watch = Watch(inbox, len(plan.rows), plan.several, spec.stall_timeout, spec.abort)
         live = Live(shown=sys.stderr.isatty())
         pipe = subprocess.PIPE if live.shown else None
-        environ = {**environ, VARIABLE: listening.where}
+        environ = {**environ, VARIABLE: listening.where, **_session(plan, environ, session)}
         with (
             subprocess.Popen(
                 _with_inbox(plan), env=environ, start_new_session=True, stdout=pipe, stderr=pipe
@@ -77,6 +83,13 @@ def _with_inbox(plan: Plan) -> list[str]:
     if plan.several and plan.mpirun.launcher == "Open MPI":
         line[1:1] = ["-x", VARIABLE]
     return line
+
+
+def _session(plan: Plan, environ: Mapping[str, str], folder: str) -> dict[str, str]:
+    mpirun = plan.mpirun
+    if mpirun.launcher != "Open MPI":
+        return {}
+    return openmpi.session(mpirun.version[0], plan.task.spec.mpi, environ, folder)
 
 
 @dataclass(slots=True)

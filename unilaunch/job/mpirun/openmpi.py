@@ -1,10 +1,12 @@
 """The command line of Open MPI 4 and 5."""
 
 import math
+from collections.abc import Mapping
 
 from unilaunch.errors import LauncherError
 from unilaunch.job.hostfile import RANKFILE, Host
 from unilaunch.job.mpirun.request import Request
+from unilaunch.launch_spec import MpiSpec
 
 #: From here on the runtime is PRRTE, not ORTE.
 FIVE = 5
@@ -47,6 +49,16 @@ def keepalive(host_timeout: float) -> dict[str, str]:
         "oob_tcp_keepalive_intvl": "1",
         "oob_tcp_keepalive_probes": str(math.ceil(host_timeout) - 1),
     }
+
+
+def session(version: int, mpi: MpiSpec, environ: Mapping[str, str], folder: str) -> dict[str, str]:
+    """Return the variables with which mpirun keeps its files on this host in *folder*.
+
+    By itself it takes a name with its process number in the common temporary folder. Where an mpirun of that number was
+    killed once and left its files, Open MPI 5 does not start: "The PMIx server's listener thread failed to start".
+    """
+    own = _named(mpi, environ) & {"prte_tmpdir_base", "prte_local_tmpdir_base"}
+    return {"PRTE_MCA_prte_local_tmpdir_base": folder} if version >= FIVE and not own else {}
 
 
 def check_root(request: Request, user: int) -> None:
@@ -96,12 +108,17 @@ def _parameters(request: Request, version: int) -> list[str]:
             words += ["--runtime-options", f"error-nonzero-status={value}"]
         else:
             words += ["--mca", name, value]
-    named = {name for name, _ in request.mpi.mca}
-    named |= {name[len(prefix) :] for name in request.environ for prefix in _MCA_PREFIXES if name.startswith(prefix)}
+    named = _named(request.mpi, request.environ)
     if request.several:
         kept = keepalive(request.host_timeout).items()
         words += [word for name, value in kept if name not in named for word in ("--mca", name, value)]
     return words
+
+
+def _named(mpi: MpiSpec, environ: Mapping[str, str]) -> set[str]:
+    """Return the MCA parameters that the user has set."""
+    of_variables = {name[len(prefix) :] for name in environ for prefix in _MCA_PREFIXES if name.startswith(prefix)}
+    return of_variables | {name for name, _ in mpi.mca}
 
 
 def _output(request: Request, version: int) -> list[str]:
