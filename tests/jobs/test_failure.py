@@ -2,12 +2,16 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from jobs.mpirun import Finished, Launcher, alone
+from unilaunch.rank.processes import children, state
 
 
 def _job(launcher: Launcher, how: str, options: list[str], folder: Path, script: str, ranks: int = 3) -> Finished:
@@ -27,6 +31,25 @@ def test_the_others_can_go_on(launcher: Launcher, how: str, end: str, tmp_path: 
     assert job.returncode == (7 if "exit(7)" in end else 137)
     assert sorted(path.name for path in tmp_path.glob("done.*")) == ["done.0", "done.2"]
     assert any(line.startswith("unilaunch: rank 1 on ") for line in job.refusals())
+
+
+@pytest.mark.parametrize("options", [[], ["--no-share-import"]], ids=["forked", "own"])
+def test_mpirun_does_not_sleep_when_all_have_ended(launcher: Launcher, options: list[str], tmp_path: Path) -> None:
+    """Open MPI 4.1 does for two seconds, if it sees the end of all at once: here it is stopped meanwhile."""
+    script = "open(f'end.{rank}', 'w').close()\ntime.sleep(1)\nsys.exit(7)\n"
+    (tmp_path / "script.py").write_text("import torch\nimport os, sys, time\nrank = os.environ['RANK']\n" + script)
+    line = [str(launcher.path), "--allow-run-as-root", "--oversubscribe", "-n", "3", sys.executable, "-m", "unilaunch"]
+    with subprocess.Popen([*line, "run", *options, "script.py"], cwd=tmp_path, stderr=subprocess.PIPE) as process:
+        while len(list(tmp_path.glob("end.*"))) < 3:
+            time.sleep(0.05)
+            assert process.poll() is None
+        process.send_signal(signal.SIGSTOP)
+        while any(state(child) != "Z" for child in children(process.pid)):
+            time.sleep(0.05)
+        begin = time.monotonic()
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(20) == 7
+        assert time.monotonic() - begin < 1
 
 
 @pytest.mark.alone

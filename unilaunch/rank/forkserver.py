@@ -25,6 +25,7 @@ from unilaunch.environments import detect
 from unilaunch.errors import UnilaunchError
 from unilaunch.rank.circumstances import circumstances
 from unilaunch.rank.processes import is_single, pass_signals_on
+from unilaunch.rank.wake import wake_launcher
 
 _CREDENTIALS = struct.Struct("3i")
 _IMPORT = 60.0  # seconds that an asker waits for the server's import
@@ -79,7 +80,11 @@ def take_place(environ: Mapping[str, str], started: float, warm_up: WarmUp) -> P
     if server:
         server.close()
     line = _ask(address, request)
-    return _stand_in(line, launcher) if line else Place(started)
+    if not line:
+        return Place(started)
+    code = _stand_in(line, launcher)
+    wake_launcher(code, environ)
+    return code
 
 
 def _address(parent: int, own: object) -> str:

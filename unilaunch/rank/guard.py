@@ -25,10 +25,11 @@ from unilaunch.output.failure import complete_failure, describe_exit
 from unilaunch.output.files import write_json
 from unilaunch.output.folder import write_report
 from unilaunch.rank.evidence import Memory, find_evidence
-from unilaunch.rank.processes import adopt_orphans, is_stopped, kill_children, pass_signals_on
+from unilaunch.rank.processes import adopt_orphans, kill_children, pass_signals_on, state
 from unilaunch.rank.pump import Output, Stream
 from unilaunch.rank.report import Report
 from unilaunch.rank.ties import STACKS, Ties
+from unilaunch.rank.wake import wake_launcher
 from unilaunch.watch.line import VARIABLE, Line
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def guarded(work: Callable[[Report], int], environ: Mapping[str, str], stand_in:
         with suppress(OSError):  # it may have gone
             stand_in.send(bytes([code & 0xFF]))
         os._exit(code & 0xFF)  # what the fork server has imported is not to be taken down
+    wake_launcher(code, environ)
     return code
 
 
@@ -284,7 +286,7 @@ class _Guard:
             self.line.send(progress=self.ties.page.read()[1], age=round(now - self.seen_at, 3))
 
     def _ask_stack(self) -> None:
-        self.stack = b"stopped (SIGSTOP)" if is_stopped(self.process) else b""
+        self.stack = b"stopped (SIGSTOP)" if state(self.process) in {"T", "t"} else b""
         self._signal(STACKS)
         self.stack_at = time.monotonic() + _WRITTEN
 

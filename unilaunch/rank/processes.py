@@ -31,13 +31,13 @@ def pass_signals_on(handler: Callable[[int, FrameType | None], None]) -> None:
             signal.signal(number, handler)
 
 
-def is_stopped(process: int) -> bool:
-    """Return whether a process stands still because of SIGSTOP."""
+def state(process: int) -> str:
+    """Return a process's state as proc(5) has it: "T" is stopped, "Z" has ended; "" if there is none."""
     try:
         stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] in {"T", "t"}
+        return ""
+    return stat.rpartition(")")[2].split()[0]
 
 
 def is_single() -> bool:
@@ -45,13 +45,13 @@ def is_single() -> bool:
     return len(list(Path("/proc/self/task").iterdir())) == 1 and not children()
 
 
-def children() -> list[int]:
-    """Return this process's children; none where the kernel does not tell."""
-    try:
-        text = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii")
-    except OSError:
-        return []
-    return [int(child) for child in text.split()]
+def children(process: int | None = None) -> list[int]:
+    """Return a process's children (None: this one's); none where the kernel does not tell."""
+    found = []
+    with suppress(OSError):
+        for thread in Path(f"/proc/{process or os.getpid()}/task").iterdir():
+            found += [int(child) for child in (thread / "children").read_text(encoding="ascii").split()]
+    return found
 
 
 def kill_children() -> None:

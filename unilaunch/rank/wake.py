@@ -1,0 +1,44 @@
+"""Open MPI 4's mpirun ends a job that failed without its two naps.
+
+When a process has ended with an exit code, mpirun (and on another host its daemon, orted) sends the host's others
+SIGCONT, sleeps a second, sends SIGTERM, sleeps another second, and sends SIGKILL: Open MPI 4.1, function
+orte_odls_base_default_kill_local_procs. SIGCHLD cuts a sleep short; but where the others have ended before it begins,
+none comes any more.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+from unilaunch.environments import openmpi
+from unilaunch.rank.processes import children, state
+
+_TICK = 0.02
+_LONGEST = 5.0
+
+
+def wake_launcher(code: int, environ: Mapping[str, str]) -> None:
+    """Leave a process behind that sends SIGCHLD to the launcher once all of the launcher's processes here have ended.
+
+    Of each host's processes the first does it.
+
+    Args:
+        code: With what this process, the launcher's child, ends; nothing is to be done for 0.
+        environ: Its environment.
+    """
+    ours = environ.get(openmpi.LOCAL_RANK) == "0" and openmpi.VERSION not in environ
+    launcher = os.getppid()
+    if not code or not ours or os.fork():
+        return
+    os.setsid()
+    os.closerange(0, os.sysconf("SC_OPEN_MAX"))  # the launcher waits for the end of our output
+    until = time.monotonic() + _LONGEST
+    with suppress(ProcessLookupError, PermissionError):
+        while time.monotonic() < until:
+            if all(state(child) in {"Z", ""} for child in children(launcher)):
+                os.kill(launcher, signal.SIGCHLD)
+            time.sleep(_TICK)
+            os.kill(launcher, 0)
+    os._exit(0)
