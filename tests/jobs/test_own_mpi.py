@@ -45,8 +45,19 @@ def test_a_program_meets_where_it_likes(launcher: Launcher, tmp_path: Path) -> N
     assert _said(job, 2) == ["sum 3, threads True\n"] * 2
 
 
+def _leave(folder: Path) -> str:
+    (folder / "leave.py").write_text("import os\nif os.environ['RANK'] == '1': os._exit(0)\nprint('done')\n")
+    return "leave.py"
+
+
 def test_a_rank_may_leave_in_its_own_way(openmpi5: Launcher, tmp_path: Path) -> None:
     """A program without MPI that leaves one rank by os._exit(0) has done nothing wrong."""
-    (tmp_path / "leave.py").write_text("import os\nif os.environ['RANK'] == '1': os._exit(0)\nprint('done')\n")
-    job = openmpi5.unilaunch(3, ["run", "leave.py"], tmp_path, deadline=60).check()
+    job = openmpi5.unilaunch(3, ["run", _leave(tmp_path)], tmp_path, deadline=60).check()
+    assert _said(job, 3) == ["done\n", "", "done\n"]
+
+
+def test_it_may_so_under_launch(launcher: Launcher, tmp_path: Path) -> None:
+    """Under Open MPI 4 too, which would end a job of ranks that had met through its store."""
+    words = ["launch", "--mpirun", str(launcher.path), "--allow-run-as-root", "--oversubscribe", "-n", "3"]
+    job = finish([sys.executable, "-m", "unilaunch", *words, _leave(tmp_path)], tmp_path, None, 60).check()
     assert _said(job, 3) == ["done\n", "", "done\n"]

@@ -6,6 +6,7 @@ from unilaunch.backend import Peers
 from unilaunch.rank import mpi, tcp
 from unilaunch.rank.alone import Alone
 from unilaunch.rank.board import Board, PublicBoard
+from unilaunch.watch.line import VARIABLE
 from unilaunch.world import Found
 
 _HYDRA = {"MPICH", "Intel MPI"}
@@ -39,6 +40,10 @@ def join_mpi(found: Found, peers: Peers) -> Peers:
 
 
 def _find_board(found: Found, environ: Mapping[str, str], *, insecure: bool) -> Board | None:
+    if VARIABLE in environ:
+        from unilaunch.rank.launch_board import LaunchBoard
+
+        return LaunchBoard(found, environ[VARIABLE])
     if found.launcher == "Open MPI 4" and (libmpi := mpi.find_libmpi(environ)):
         from unilaunch.rank.pmix import PmixBoard, find_library
 

@@ -43,6 +43,8 @@ class Inbox:
         self.moved: dict[int, float] = {}
         self.failed: list[int] = []
         self.silent: dict[int, str] = {}
+        self.meeting = ""  # where rank 0 listens for the others
+        self.asking: set[socket.socket] = set()  # those who wait for that word
 
     def take(self, patience: float) -> None:
         """Take what comes in, for at most *patience* seconds or until something has."""
@@ -121,6 +123,9 @@ class Inbox:
         """Keep a rank's message; the first one must name the rank."""
         try:
             said: dict[str, Any] = json.loads(message)
+            if "meeting" in said:
+                self._meet(connection, said["meeting"])
+                return True
             if self.rank_of[connection] < 0:
                 self.rank_of[connection] = int(said["rank"])
             rank = self.rank_of[connection]
@@ -134,8 +139,19 @@ class Inbox:
             self.failed.append(rank)
         return True
 
+    def _meet(self, connection: socket.socket, text: str | None) -> None:
+        """Keep where rank 0 listens; tell it whoever asks (None), once it is known."""
+        if text is None:
+            self.asking.add(connection)
+        else:
+            self.meeting = text
+        while self.meeting and self.asking:
+            with suppress(OSError):
+                self.asking.pop().send(json.dumps({"meeting": self.meeting}).encode() + b"\n")
+
     def _hang_up(self, connection: socket.socket, reason: str) -> None:
         self.selector.unregister(connection)
+        self.asking.discard(connection)
         del self.unread[connection]
         rank = self.rank_of.pop(connection, -1)
         if rank >= 0 and "exit_code" not in self.ranks[rank]:

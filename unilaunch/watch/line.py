@@ -57,6 +57,12 @@ def _read_info(connection: socket.socket, offset: int) -> int:
     return int(struct.unpack_from("=I", info, offset)[0])
 
 
+def read_where(where: str) -> tuple[list[tuple[str, int]], bytes, float]:
+    """Return the places, the secret and the seconds of silence that stand in VARIABLE."""
+    addresses, port, secret, seconds = where.split()
+    return [(address, int(port)) for address in addresses.split(",")], bytes.fromhex(secret), float(seconds)
+
+
 class Line:
     """A connection that never blocks: what cannot be sent yet waits here.
 
@@ -75,8 +81,7 @@ class Line:
         order: Callable[[dict[str, Any]], None],
         broken: Callable[[str], None],
     ) -> None:
-        addresses, port, secret, seconds = where.split()
-        self.host_timeout = float(seconds)
+        self.places, self.secret, self.host_timeout = read_where(where)
         self.answered_at = time.monotonic()
         self.probe: socket.socket | None = None
         self.probed_at = 0.0
@@ -84,8 +89,6 @@ class Line:
         self.outgoing = bytearray()
         self.incoming = bytearray()
         self.connection: socket.socket | None = None
-        self.places = [(address, int(port)) for address in addresses.split(",")]
-        self.secret = bytes.fromhex(secret)
         self.tries, self.called_at = 0, 0.0
         self._call()
 

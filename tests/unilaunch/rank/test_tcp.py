@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,10 +24,12 @@ from unilaunch import sockets
 from unilaunch.errors import EnvironmentMismatchError, PeerLostError, RendezvousError
 from unilaunch.handshake import Caller, Listener, NotProvenError, new_secret
 from unilaunch.rank.board import Board, Meeting, PublicBoard
+from unilaunch.rank.launch_board import LaunchBoard
 from unilaunch.rank.secret_file import FileBoard, find_folder
 from unilaunch.rank.tcp import TcpPeers, accept_ranks, join
 from unilaunch.rank.tcp_collectives import TcpCollectives
 from unilaunch.sockets import call
+from unilaunch.watch.inbox import Inbox, listen
 from unilaunch.world import Found
 
 T = TypeVar("T")
@@ -94,6 +96,36 @@ def test_everyone_hears_everyone(size: int) -> None:
 
     expected = [{"rank": rank, "text": "x" * 100_000} for rank in range(size)]
     assert _on_ranks(size, work) == [[expected, [None] * size]] * size
+
+
+def test_ranks_of_a_launch_meet_through_it() -> None:
+    """Whichever comes first; who does not know the start's secret is told nothing."""
+    heard = listen((), several=False, host_timeout=15.0)
+    ended = threading.Event()
+
+    def watch() -> None:
+        with Inbox(heard.listener, heard.secret, 15.0) as inbox:
+            while not ended.is_set():
+                inbox.take(0.05)
+            assert not inbox.connected
+
+    def late(found: Found) -> LaunchBoard:
+        time.sleep(0 if found.rank else 0.5)
+        return LaunchBoard(found, heard.where)
+
+    with ThreadPoolExecutor(1) as pool:
+        watching = pool.submit(watch)
+        try:
+            assert _on_ranks(3, lambda peers: peers.share(peers.rank), board=late) == [[0, 1, 2]] * 3
+            stranger = heard.where.replace(heard.secret.hex(), new_secret().hex())
+            for where, told in ((heard.where, True), (stranger, False)):
+                with closing(LaunchBoard(_found(1, 3, ""), where)) as board:
+                    assert bool(board.read()) == told
+        finally:
+            ended.set()
+        watching.result()
+    with pytest.raises(RendezvousError, match=r"does not reach the launching process at 127\.0\.0\.1 port"):
+        LaunchBoard(_found(0, 3, ""), heard.where).post()
 
 
 @pytest.mark.alone

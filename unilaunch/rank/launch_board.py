@@ -1,0 +1,75 @@
+"""A board for ranks that `unilaunch launch` has started: the launching process, with which their guards speak too."""
+
+import json
+import socket
+from contextlib import suppress
+
+from typing_extensions import override
+
+from unilaunch import sockets
+from unilaunch.errors import RendezvousError
+from unilaunch.rank.board import Board, Meeting, open_meeting
+from unilaunch.watch.line import read_where
+from unilaunch.world import Found
+
+_TRY = 5.0  # seconds for one try to reach the launching process
+_LARGEST = 4096  # bytes of its answer
+
+
+class LaunchBoard(Board):
+    """The launching process, as one rank sees it.
+
+    Args:
+        found: What the launcher says.
+        where: Where it listens, as in `watch.line.VARIABLE`.
+    """
+
+    def __init__(self, found: Found, where: str) -> None:
+        self.found = found
+        self.places, self.secret, _ = read_where(where)
+        self.connection: socket.socket | None = None
+
+    @override
+    def post(self) -> tuple[socket.socket, bytes]:
+        listener, meeting = open_meeting(self.found)
+        if not self._send(meeting.text):
+            listener.close()
+            raise RendezvousError(
+                f"rank 0 does not reach the launching process at {self._where}: does it still run, and can this host "
+                "reach that one?"
+            )
+        return listener, meeting.secret
+
+    @override
+    def read(self) -> Meeting | None:
+        if not (connection := self._send(None)):
+            return None
+        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError), connection.makefile("rb") as answer:
+            return Meeting.read(json.loads(answer.readline(_LARGEST))["meeting"])
+        return None
+
+    @override
+    def close(self) -> None:
+        if self.connection:
+            self.connection.close()
+            self.connection = None
+
+    def _send(self, text: str | None) -> socket.socket | None:
+        """Tell the launching process where rank 0 listens, or ask it with None; return the line if it was reached."""
+        self.close()
+        self.connection = sockets.call(self.places, self.secret, self.found.rank, _TRY)
+        if self.connection:
+            self.connection.settimeout(_TRY)
+            with suppress(OSError):
+                self.connection.sendall(json.dumps({"meeting": text}).encode() + b"\n")
+                return self.connection
+        return None
+
+    @property
+    @override
+    def advice(self) -> str:
+        return f"through `unilaunch launch` at {self._where}: was rank 0 started, and does that process still run?"
+
+    @property
+    def _where(self) -> str:
+        return ", ".join(f"{address} port {port}" for address, port in self.places)
