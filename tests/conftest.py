@@ -2,7 +2,7 @@
 
 pytest-xdist runs the tests in several processes, more than there are processors: a job under mpirun mostly waits. Tests
 that share what is costly to make (hosts, a Slurm cluster) run in one of these processes. A test that bounds a time is
-marked `alone`: no other test runs beside it.
+marked `timed`: at most one other such test runs beside it, and no test of another kind.
 """
 
 import fcntl
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from shutil import rmtree
 from typing import IO
+from zlib import crc32
 
 import pytest
 from hypothesis import settings
@@ -27,26 +28,29 @@ _ROOM = pytest.StashKey["Room"]()
 
 
 class Room:
-    """The machine, as the processes of one test run share it: many tests are in it, or one that is alone.
+    """The machine, as the processes of one test run share it: timed tests are in it, or others, never both.
 
-    Who waits at the door to be alone lets nobody enter past it.
+    Who waits at the door lets nobody enter past it.
 
     Args:
         run: The name of the test run.
     """
 
     def __init__(self, run: str) -> None:
-        self._door, self._inside = (_open(f"unilaunch-tests-{run}.{place}") for place in ("door", "inside"))
+        self._door, *self._inside = (_open(f"unilaunch-tests-{run}.{place}") for place in ("door", "others", "timed"))
 
-    def enter(self, *, alone: bool) -> None:
+    def enter(self, *, timed: bool) -> None:
         """Wait until there is room."""
         fcntl.flock(self._door, fcntl.LOCK_EX)
-        fcntl.flock(self._inside, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(self._inside[not timed], fcntl.LOCK_EX)  # until all of the other kind have left
+        fcntl.flock(self._inside[not timed], fcntl.LOCK_UN)
+        fcntl.flock(self._inside[timed], fcntl.LOCK_SH)
         fcntl.flock(self._door, fcntl.LOCK_UN)
 
     def leave(self) -> None:
         """Make room."""
-        fcntl.flock(self._inside, fcntl.LOCK_UN)
+        for place in self._inside:
+            fcntl.flock(place, fcntl.LOCK_UN)
 
 
 def _open(name: str) -> IO[str]:
@@ -76,24 +80,26 @@ def own_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Put the tests of a group into one process; so too those that are alone, which then run one after the other."""
+    """Put the tests of a group into one process; the timed ones into two, so that two of them run at once."""
     place = item.path.relative_to(Path(__file__).parent).as_posix()
-    alone = item.get_closest_marker("alone")
-    for name in ["alone"] if alone else [name for start, name in _GROUPS.items() if place.startswith(start)]:
+    names = [name for start, name in _GROUPS.items() if place.startswith(start)]
+    if item.get_closest_marker("timed"):
+        names = [f"timed {crc32(item.nodeid.encode()) % 2}"]
+    for name in names:
         item.add_marker(pytest.mark.xdist_group(name))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """Run each test when there is room for it; several that are alone run one after the other."""
+    """Run each test when there is room for it; timed ones of this process that follow each other stay in the room."""
     room = item.config.stash.get(_ROOM, None)
-    alone, next_alone = (bool(one and one.get_closest_marker("alone")) for one in (item, nextitem))
-    if room and not (alone and item.stash.get(_ROOM, None)):
-        room.enter(alone=alone)
+    timed, next_timed = (bool(one and one.get_closest_marker("timed")) for one in (item, nextitem))
+    if room and not (timed and item.stash.get(_ROOM, None)):
+        room.enter(timed=timed)
     try:
         return (yield)
     finally:
-        if room and alone and next_alone and nextitem:
+        if room and timed and next_timed and nextitem:
             nextitem.stash[_ROOM] = room  # it is in the room already
         elif room:
             room.leave()

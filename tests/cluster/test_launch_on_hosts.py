@@ -13,6 +13,7 @@ import pytest
 
 from cluster.conftest import MakeCluster
 from cluster.hosts import Cluster
+from jobs.mpirun import NUMPY
 
 PROGRAMS = Path(__file__).parents[1] / "jobs" / "programs"
 DEADLINE = 60.0
@@ -42,8 +43,8 @@ def test_a_launch_over_three_unequal_hosts(
 ) -> None:  # fmt: skip
     """The interpreter, PATH and PYTHONPATH are there without an -x; every slot has a rank."""
     options = ["--hostfile", str(cluster.hostfile([1, 2, 1], tmp_path)), "--mpirun", str(mpirun)]
-    line = [*LAUNCH, *options, "--epochs", "20", "--data-dir", "data"]
-    job = cluster.run(0, line, tmp_path, deadline=DEADLINE).check()
+    line = [*LAUNCH, *options, "--epochs", "20", "--data-dir", "data", "--backend", "numpy"]
+    job = cluster.run(0, line, tmp_path, NUMPY, deadline=DEADLINE).check()
     assert (job.result["world_size"], job.result["num_hosts"]) == (4, 3)
     np.testing.assert_allclose(job.result["loss"], curve, rtol=0, atol=1e-5)
     assert "loss" in job.stdout

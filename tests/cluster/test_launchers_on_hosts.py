@@ -1,4 +1,4 @@
-"""Other launchers over three hosts, on both frameworks: the loss curve of one process.
+"""Other launchers over three hosts, each on a framework: the loss curve of one process.
 
 Slurm is not among them: its daemons here are one machine's (tests/jobs/test_slurm.py).
 """
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from cluster.hosts import Cluster
+from jobs.mpirun import NUMPY
 
 BIN = Path(sys.executable).parent
 MPI = Path(__file__).parents[2] / ".mpi"
@@ -19,13 +20,9 @@ RUN = ["run", "--epochs", "20", "--data-dir", "data"]
 DEADLINE = 90.0
 
 
-@pytest.fixture(params=["torch", "mindspore"])
-def backend(request: pytest.FixtureRequest) -> str:
-    """Each framework."""
-    return str(request.param)
-
-
-@pytest.mark.parametrize(("name", "launcher"), [("mpich", "MPICH"), ("intel", "Intel MPI")])
+@pytest.mark.parametrize(
+    ("name", "launcher", "backend"), [("mpich", "MPICH", "torch"), ("intel", "Intel MPI", "mindspore")]
+)
 def test_hydra_over_unequal_hosts(
     name: str, launcher: str, backend: str, cluster: Cluster, curve: list[float], tmp_path: Path
 ) -> None:
@@ -41,12 +38,12 @@ def test_hydra_over_unequal_hosts(
     np.testing.assert_allclose(result["loss"], curve, rtol=0, atol=1e-5)
 
 
-def test_torchrun_on_each_host(backend: str, cluster: Cluster, curve: list[float], tmp_path: Path) -> None:
+def test_torchrun_on_each_host(cluster: Cluster, curve: list[float], tmp_path: Path) -> None:
     """Started by hand on every host, as torchrun is; the ranks speak over sockets."""
     common = [str(BIN / "torchrun"), "--nnodes", "3", "--nproc-per-node", "1", "--master-addr", cluster.addresses[0]]
     jobs = [
         cluster.start(
-            host, [*common, "--node-rank", str(host), "-m", "unilaunch", *RUN, "--backend", backend], tmp_path
+            host, [*common, "--node-rank", str(host), "-m", "unilaunch", *RUN, "--backend", "torch"], tmp_path
         )
         for host in range(3)
     ]
@@ -56,14 +53,24 @@ def test_torchrun_on_each_host(backend: str, cluster: Cluster, curve: list[float
     np.testing.assert_allclose(result["loss"], curve, rtol=0, atol=1e-5)
 
 
-def test_msrun_on_each_host(backend: str, cluster: Cluster, curve: list[float], tmp_path: Path) -> None:
+def test_msrun_on_each_host(cluster: Cluster, curve: list[float], tmp_path: Path) -> None:
     """Started by hand on every host, as msrun is."""
     common = [str(BIN / "msrun"), "--worker_num", "3", "--local_worker_num", "1", "--join", "True",
               "--master_addr", cluster.addresses[0]]  # fmt: skip
     jobs = [
         cluster.start(
             host,
-            [*common, "--node_rank", str(host), "--log_dir", f"msrun.{host}", str(MAIN), *RUN, "--backend", backend],
+            [
+                *common,
+                "--node_rank",
+                str(host),
+                "--log_dir",
+                f"msrun.{host}",
+                str(MAIN),
+                *RUN,
+                "--backend",
+                "mindspore",
+            ],
             tmp_path,
             {"PATH": f"{BIN}:/usr/bin:/bin:/usr/sbin"},  # msrun starts what PATH calls python
         )
@@ -84,11 +91,11 @@ def test_launch_with_hydra_over_unequal_hosts(
     if not mpiexec.exists():
         pytest.skip(f"no {mpiexec}: see .ci/run")
     hosts = ["-H", "node1:1,node0:2,node2:1", "--mpirun", str(mpiexec)]
-    line = [sys.executable, "-m", "unilaunch", "launch", *hosts, "--console", "all", *RUN[1:]]
-    job = cluster.run(0, line, tmp_path, deadline=DEADLINE).check()
+    line = [sys.executable, "-m", "unilaunch", "launch", *hosts, "--console", "all", *RUN[1:], "--backend", "numpy"]
+    job = cluster.run(0, line, tmp_path, NUMPY, deadline=DEADLINE).check()
     assert (job.result["world_size"], job.result["num_hosts"]) == (4, 3)
     np.testing.assert_allclose(job.result["loss"], curve, rtol=0, atol=1e-5)
-    shown = cluster.run(0, [*line, "--dry-run", "--json"], tmp_path, deadline=DEADLINE).check()
+    shown = cluster.run(0, [*line, "--dry-run", "--json"], tmp_path, NUMPY, deadline=DEADLINE).check()
     planned = [row["host"] for row in json.loads(shown.stdout)["ranks"]]
     logs = [(job.output / f"rank.{rank}" / "events.jsonl").read_text() for rank in range(4)]
     assert planned == [json.loads(log.splitlines()[2])["host"] for log in logs]

@@ -11,7 +11,7 @@ import pytest
 from cluster.hosts import Cluster, Running
 from jobs.test_stop import SAVE
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.timed
 
 OPTIONS = ["--bind-to", "none", "--allow-run-as-root", "-x", "OMPI_MCA_mpi_yield_when_idle=1"]
 #: Ranks 0 and 1 speak all the time, over MPI and to whoever watches; rank 2 is silent.

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from cluster.hosts import Cluster
-from jobs.mpirun import Finished
+from jobs.mpirun import NUMPY_BACKEND, Finished
 from unilaunch.job.mpirun.openmpi import keepalive
 
 INJECT = Path(__file__).parent / "inject"
-#: The folder of the backend "numpy", which is not installed: PYTHONPATH makes it known to a job.
-NUMPY_BACKEND = Path(__file__).parents[1] / "numpy_backend"
 #: Seconds from the moment at which a fault can be known to the end of the job.
 ONE_HOST, SEVERAL_HOSTS = 2.0, 8.0
 #: What a job on several hosts is told of silence; it ends 4 seconds later at the latest, when SEVERAL_HOSTS are over.
@@ -159,8 +158,8 @@ def run_cell(cell: Cell, folder: Path, data: Path, cluster: Cluster | None) -> O
     finally:
         if cell.fault == "disk full":
             subprocess.run(["umount", output], check=True, timeout=20)
-        for group in Path("/sys/fs/cgroup/memory").glob("**/unilaunch-*"):
-            with suppress(OSError):  # another job is still in it
+        for group in Path("/sys/fs/cgroup/memory").glob(f"**/unilaunch-{crc32(str(folder).encode())}"):
+            with suppress(OSError):
                 group.rmdir()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from faults.faults import FAULTS, FRAMEWORKS, MOMENTS, MPIS, PLACES, Cell, covering, run_cell
 
-pytestmark = pytest.mark.alone  # a busy machine is late
+pytestmark = pytest.mark.timed  # a busy machine is late
 
 
 def _name(cell: Cell) -> str:

@@ -13,6 +13,11 @@ from typing import Any
 DEADLINE = 120.0
 #: Several jobs share the processors: who waits leaves them to the others, in MPI and in OpenMP.
 SHARED = {"OMPI_MCA_mpi_yield_when_idle": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+#: The folder of the backend "numpy", which is not installed; and the variable that makes it known to a job.
+NUMPY_BACKEND = Path(__file__).parents[1] / "numpy_backend"
+NUMPY = {"PYTHONPATH": str(NUMPY_BACKEND)}
+#: See the fixture `by_numpy`.
+BACKEND = "UNILAUNCH_BACKEND"
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,11 @@ def alone(program: list[str], folder: Path, variables: dict[str, str] | None = N
 def finish(line: list[str], folder: Path, variables: dict[str, str] | None, deadline: float) -> Finished:
     """Run a command line to its end; one that outlives the deadline is killed and fails the test."""
     begin = time.monotonic()
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("UNILAUNCH_", "OMPI_"))}  # noqa: TID251
+    environ = {
+        name: value
+        for name, value in os.environ.items()  # noqa: TID251
+        if name == BACKEND or not name.startswith(("UNILAUNCH_", "OMPI_"))
+    }
     with subprocess.Popen(
         line, cwd=folder, env=environ | SHARED | (variables or {}), text=True, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,

@@ -44,9 +44,9 @@ def _refused(job: Finished, *words: str) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) and value[0].startswith("-") else "",
 )
-def test_refused_options(launcher: Launcher, arguments: list[str], words: list[str], tmp_path: Path) -> None:
+def test_refused_options(openmpi5: Launcher, arguments: list[str], words: list[str], tmp_path: Path) -> None:
     """What is not allowed is said once, whichever rank finds it."""
-    job = launcher.unilaunch(2, ["run", "--data-dir", "data", *arguments], tmp_path)
+    job = openmpi5.unilaunch(2, ["run", "--data-dir", "data", *arguments], tmp_path)
     _refused(job, *words)
     assert not list(tmp_path.rglob("result.json"))
     assert not list(tmp_path.rglob("*.npy"))
@@ -72,6 +72,7 @@ def _graph(**changed: Any) -> dict[str, Any]:
     ],
     ids=["NaN features", "an edge to nowhere", "fractional labels"],
 )
+@pytest.mark.usefixtures("by_numpy")
 def test_refused_graph_file(openmpi5: Launcher, arrays: dict[str, Any], words: list[str], tmp_path: Path) -> None:
     """A graph file's fault is named with the array and the place."""
     np.savez(tmp_path / "graph.npz", **arrays)
@@ -95,6 +96,7 @@ class _Importing:
     ],
     ids=["truncated", "wants to import", "no pickle"],
 )
+@pytest.mark.usefixtures("by_numpy")
 def test_refused_dataset_file(
     openmpi5: Launcher, change: Callable[[bytes], bytes], words: list[str], cora: Path, tmp_path: Path
 ) -> None:
@@ -144,6 +146,7 @@ def _lose_a_file(partition: Path) -> None:
     ],
     ids=["truncated", "a flipped bit", "of another data set", "a lost file"],
 )
+@pytest.mark.usefixtures("by_numpy")
 def test_refused_partition(
     launcher: Launcher, damage: Callable[[Path], None], words: list[str], tmp_path: Path
 ) -> None:
@@ -159,7 +162,7 @@ def test_refused_partition(
     assert {path: path.read_bytes() for path in partition.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.alone
+@pytest.mark.timed
 def test_many_ranks_refuse_without_a_hang(launcher: Launcher, tmp_path: Path) -> None:
     """32 ranks that all reject their input at start end by themselves; mpirun alone would hang now and then."""
     for _ in range(3):
@@ -167,6 +170,7 @@ def test_many_ranks_refuse_without_a_hang(launcher: Launcher, tmp_path: Path) ->
         _refused(job, "--epochs")
 
 
+@pytest.mark.usefixtures("by_numpy")
 def test_every_rank_ends_with_code_2(openmpi5: Launcher, tmp_path: Path) -> None:
     """Not only the first one that mpirun sees."""
     record = (

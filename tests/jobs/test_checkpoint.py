@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jobs.mpirun import DEADLINE, Finished, Launcher, alone, finish
+from jobs.mpirun import DEADLINE, NUMPY_BACKEND, Finished, Launcher, alone, finish
 
 INJECT = Path(__file__).parents[1] / "faults" / "inject"
+pytestmark = pytest.mark.usefixtures("by_numpy")
 OPTIONS = ["--data-dir", "data", "--precision", "float64", "--checkpoint-every", "3"]
 
 
@@ -45,7 +46,7 @@ def test_torch_begins_and_mindspore_goes_on(launcher: Launcher, whole: list[floa
 
 def test_a_run_resumed_is_bit_identical(openmpi5: Launcher, tmp_path: Path) -> None:
     """On the same framework and parts; and what has been trained already is only told again."""
-    arguments = ["run", "--data-dir", "data", "--checkpoint-every", "3", "--epochs"]
+    arguments = ["run", "--data-dir", "data", "--backend", "torch", "--checkpoint-every", "3", "--epochs"]
     first = openmpi5.unilaunch(2, [*arguments, "9"], tmp_path).check().result["loss"]
     openmpi5.unilaunch(2, [*arguments, "5"], tmp_path).check()
     assert sorted(path.name for path in (tmp_path / "log_output" / "checkpoints").iterdir()) == [
@@ -98,7 +99,7 @@ def test_another_training_is_refused(openmpi5: Launcher, arguments: list[str], w
 
 def test_launch_starts_a_job_again(launcher: Launcher, whole: list[float], tmp_path: Path) -> None:
     """From the newest checkpoint, after a rank was killed; its curve is that of a training without a fault."""
-    variables = {"FAULT": f"SIGKILL epoch 1 {tmp_path}", "PYTHONPATH": str(INJECT)}
+    variables = {"FAULT": f"SIGKILL epoch 1 {tmp_path}", "PYTHONPATH": f"{INJECT}:{NUMPY_BACKEND}"}
     options = ["--mpirun", str(launcher.path), "--allow-run-as-root", "--oversubscribe", "--max-restarts", "2"]
     arguments = ["-m", "unilaunch", "launch", "-n", "2", *options, *OPTIONS, "--epochs", "12"]
     job = alone(arguments, tmp_path, variables).check()
@@ -209,9 +210,9 @@ def _graph() -> dict[str, Any]:
     return {"edge_index": draw.integers(0, 90, (2, 300)), "x": x, "y": np.arange(90) % 3}
 
 
-def test_an_early_end_is_kept(openmpi5: Launcher, backend: str, tmp_path: Path) -> None:
+def test_an_early_end_is_kept(openmpi5: Launcher, tmp_path: Path) -> None:
     """A training that patience ends leaves its last weights; to go on from them is to be at the end."""
-    arguments = ["run", "--data-dir", "data", "--backend", backend, "--checkpoint-every", "50", "--epochs", "200"]
+    arguments = ["run", "--data-dir", "data", "--checkpoint-every", "50", "--epochs", "200"]
     arguments += ["--lr", "0.5", "--eval-every", "1", "--patience", "2"]
     result = openmpi5.unilaunch(2, arguments, tmp_path).check().result
     trained = result["epochs"]
@@ -225,9 +226,9 @@ def test_an_early_end_is_kept(openmpi5: Launcher, backend: str, tmp_path: Path) 
     }
 
 
-def test_what_was_never_evaluated_is_evaluated(openmpi5: Launcher, backend: str, tmp_path: Path) -> None:
+def test_what_was_never_evaluated_is_evaluated(openmpi5: Launcher, tmp_path: Path) -> None:
     """A checkpoint of all epochs, older than any evaluation: the result is that of one training."""
-    arguments = ["run", *OPTIONS, "--backend", backend, "--eval-every", "100", "--epochs"]
+    arguments = ["run", *OPTIONS, "--eval-every", "100", "--epochs"]
     openmpi5.unilaunch(2, [*arguments, "4"], tmp_path).check()
     (tmp_path / "log_output" / "checkpoints" / "epoch-000004.safetensors").unlink()
     resumed = openmpi5.unilaunch(2, [*arguments, "3", "--resume"], tmp_path).check().result

@@ -52,7 +52,7 @@ def test_mpirun_does_not_sleep_when_all_have_ended(launcher: Launcher, options: 
         assert time.monotonic() - begin < 1
 
 
-@pytest.mark.alone
+@pytest.mark.timed
 @pytest.mark.parametrize("how", ["mpirun", "launch"])
 def test_a_script_that_stalls_shows_where(openmpi5: Launcher, how: str, tmp_path: Path) -> None:
     """Every rank's place, the same ones together; exit code 124. Output is progress."""
@@ -72,7 +72,7 @@ def test_a_script_that_stalls_shows_where(openmpi5: Launcher, how: str, tmp_path
     assert [group["ranks"] for group in report["stacks"]] == [[0, 2], [1]]
 
 
-@pytest.mark.alone
+@pytest.mark.timed
 def test_a_rank_that_ends_too_early_is_not_waited_for(openmpi5: Launcher, tmp_path: Path) -> None:
     """With 0, in the middle of the others' collectives: they lose it at once, as under torchrun."""
     script = (
@@ -87,7 +87,7 @@ def test_a_rank_that_ends_too_early_is_not_waited_for(openmpi5: Launcher, tmp_pa
     assert any("failed" in line and "rank 1 on" not in line for line in job.refusals())
 
 
-@pytest.mark.alone
+@pytest.mark.timed
 def test_a_bare_mpirun_has_one_verdict(launcher: Launcher, tmp_path: Path) -> None:
     """Printed once, by rank 0's guard; who failed, at what, and where its log is; the job's exit code is his."""
     script = "print('working', file=sys.stderr)\ntime.sleep(0.2)\nif rank == 2: os._exit(9)\ntime.sleep(60)\n"

@@ -46,6 +46,7 @@ def test_hostfile_is_read_by_mpirun(launcher: Launcher, name: str, tmp_path: Pat
         assert f"Total slots allocated {SLOTS[hostfile.name]}" in shown
 
 
+@pytest.mark.usefixtures("by_numpy")
 def test_one_node_runs(launcher: Launcher, tmp_path: Path) -> None:
     """The first hostfile works as it stands."""
     options = ("--hostfile", str(HOSTFILES[0].with_name("one_node")), "--bind-to", "none")

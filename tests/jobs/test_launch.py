@@ -47,6 +47,7 @@ def test_the_line_that_is_shown_is_one_that_runs(launcher: Launcher, tmp_path: P
     assert len(list((tmp_path / "log_output" / "previous").iterdir())) == 1
 
 
+@pytest.mark.usefixtures("by_numpy")
 def test_a_program_can_launch(launcher: Launcher, tmp_path: Path) -> None:
     """What comes back is the model's result, and how each rank ended."""
     result = unilaunch.launch(_spec(launcher, tmp_path, nprocs=2, options={"epochs": 3, "data_dir": str(tmp_path)}))

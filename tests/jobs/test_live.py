@@ -8,10 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from jobs.mpirun import Launcher
 from unilaunch.job.live import describe
 
 
+@pytest.mark.usefixtures("by_numpy")
 def test_a_terminal_shows_how_far_the_job_is(openmpi5: Launcher, tmp_path: Path) -> None:
     """And the ranks' own lines stay whole above it; at the end it is gone."""
     options = ["--mpirun", str(openmpi5.path), "--allow-run-as-root", "--oversubscribe", "--data-dir", "data"]

@@ -7,7 +7,7 @@ import pytest
 from jobs.mpirun import Launcher, alone
 
 
-@pytest.mark.parametrize("ranks", [1, 3, 8])
+@pytest.mark.parametrize(("launcher", "ranks"), [("4.1", 1), ("4.1", 8), ("5.0", 3), ("5.0", 8)], indirect=["launcher"])
 def test_mpirun_trains_on_any_number_of_ranks(launcher: Launcher, backend: str, ranks: int, tmp_path: Path) -> None:
     """The tutorial's command line works as it stands, and every rank leaves its log."""
     arguments = ["run", "--backend", backend, "--epochs", "20", "--data-dir", "data"]
@@ -48,6 +48,7 @@ def test_result_has_every_promised_field(openmpi5: Launcher, tmp_path: Path) -> 
     )
 
 
+@pytest.mark.usefixtures("by_numpy")
 def test_second_run_keeps_the_first_ones_logs(openmpi5: Launcher, tmp_path: Path) -> None:
     """Nothing of an earlier run is lost, also when it had more ranks."""
     for ranks in (3, 2):
@@ -57,6 +58,7 @@ def test_second_run_keeps_the_first_ones_logs(openmpi5: Launcher, tmp_path: Path
     assert earlier == ["rank.0", "rank.1", "rank.2", "result.json", "spec.json"]
 
 
+@pytest.mark.usefixtures("by_numpy")
 def test_one_rank_needs_no_mpi(tmp_path: Path) -> None:
     """Under no launcher the only rank trains where mpi4py cannot even be imported."""
     without = "import sys; sys.modules['mpi4py'] = None; from unilaunch.cli import main; main()"
@@ -65,6 +67,7 @@ def test_one_rank_needs_no_mpi(tmp_path: Path) -> None:
     assert job.result["launcher"] == "none"
 
 
+@pytest.mark.usefixtures("by_numpy")
 def test_partition_made_ahead_is_used(openmpi5: Launcher, tmp_path: Path) -> None:
     """`unilaunch partition` makes what `run` finds."""
     alone(
@@ -75,6 +78,7 @@ def test_partition_made_ahead_is_used(openmpi5: Launcher, tmp_path: Path) -> Non
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("*.npy")} == made
 
 
+@pytest.mark.usefixtures("by_numpy")
 def test_patience_ends_a_training_early(openmpi5: Launcher, tmp_path: Path) -> None:
     """With a step size that overshoots, the validation loss soon stops falling."""
     arguments = ["run", "--data-dir", "data", "--lr", "0.3", "--eval-every", "1", "--patience", "5"]

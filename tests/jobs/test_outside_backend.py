@@ -5,9 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jobs.mpirun import Launcher, alone
-
-NUMPY_BACKEND = Path(__file__).parents[1] / "numpy_backend"
+from jobs.mpirun import NUMPY, NUMPY_BACKEND, Launcher, alone
 
 
 def test_it_trains_as_torch_does_and_without_it(openmpi5: Launcher, tmp_path: Path) -> None:
@@ -33,8 +31,7 @@ def test_it_is_unknown_where_it_is_not_installed(tmp_path: Path) -> None:
 
 def test_what_it_cannot_do_is_refused_in_one_line(tmp_path: Path) -> None:
     """Its network knows no bfloat16: exit code 2."""
-    variables = {"PYTHONPATH": str(NUMPY_BACKEND)}
     words = ["-m", "unilaunch", "run", "gcn", "--backend", "numpy", "--precision", "bfloat16"]
-    job = alone([*words, "--data-dir", str(tmp_path / "data")], tmp_path, variables)
+    job = alone([*words, "--data-dir", str(tmp_path / "data")], tmp_path, NUMPY)
     assert job.returncode == 2
     assert job.refusals() == ["unilaunch: --backend numpy --precision bfloat16: expected float32 or float64"]

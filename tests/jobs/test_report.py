@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
-from jobs.mpirun import Launcher, alone
+from jobs.mpirun import NUMPY_BACKEND, Launcher, alone
 from unilaunch.report.series import POINTS, thin
 
 LIMIT = 8 << 20  # bytes of a page
@@ -87,11 +87,12 @@ def test_a_failed_script_is_a_page_too(openmpi5: Launcher, tmp_path: Path) -> No
     assert "ValueError: <script>alert(1)</script>" in _Page(page).text
 
 
+@pytest.mark.usefixtures("by_numpy")
 def test_a_killed_run_shows_its_epochs(openmpi5: Launcher, tmp_path: Path) -> None:
     """As far as it came."""
     variables = {
         "FAULT": f"SIGKILL epoch 1 {tmp_path}",
-        "PYTHONPATH": str(Path(__file__).parents[1] / "faults" / "inject"),
+        "PYTHONPATH": f"{Path(__file__).parents[1] / 'faults' / 'inject'}:{NUMPY_BACKEND}",
     }
     job = openmpi5.unilaunch(2, ["run", "--data-dir", "data"], tmp_path, variables=variables)
     assert job.returncode == 137

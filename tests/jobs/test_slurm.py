@@ -38,7 +38,7 @@ def _srun(options: str, program: list[str], folder: Path, slurm: Mapping[str, st
     return finish(["srun", *options.split(), *UNILAUNCH, *program], folder, dict(slurm), 100)
 
 
-@pytest.mark.parametrize("options", ["-N 2 -n 3", "-N 1 -n 2"])
+@pytest.mark.parametrize(("options", "backend"), [("-N 2 -n 3", "torch"), ("-N 1 -n 2", "mindspore")])
 def test_the_same_training_under_srun(
     options: str, backend: str, slurm: Mapping[str, str], curve: list[float], tmp_path: Path
 ) -> None:

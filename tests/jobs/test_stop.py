@@ -12,7 +12,7 @@ import pytest
 
 from jobs.mpirun import Finished, Launcher
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.timed
 
 #: Ranks 0 and 1 save for longer than mpirun would wait, rank 2 does not save; all count SIGUSR1.
 SAVE = """

@@ -4,6 +4,8 @@ import json
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from jobs.mpirun import Launcher
 
 
@@ -35,6 +37,7 @@ def _inside(span: dict[str, float], other: dict[str, float]) -> bool:
     return other["ts"] - 1 <= span["ts"] and span["ts"] + span["dur"] <= other["ts"] + other["dur"] + 1
 
 
+@pytest.mark.usefixtures("by_numpy")
 def test_without_it_there_is_none(openmpi5: Launcher, tmp_path: Path) -> None:
     openmpi5.unilaunch(1, ["run", "--epochs", "2", "--data-dir", "data"], tmp_path).check()
     assert not list(tmp_path.rglob("trace.json"))

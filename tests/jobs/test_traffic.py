@@ -111,6 +111,7 @@ def test_memory_does_not_grow_with_the_other_parts(openmpi5: Launcher, tmp_path:
     assert peaks[8] < peaks[2] + own_share
 
 
+@pytest.mark.usefixtures("by_numpy")
 def test_events_tell_the_phases_in_order(openmpi5: Launcher, tmp_path: Path) -> None:
     """Each rank's events.jsonl says what it did and when."""
     openmpi5.unilaunch(2, ["run", "--data-dir", "data", "--epochs", "2"], tmp_path).check()

@@ -55,15 +55,17 @@ def start(plan: Plan, environ: Mapping[str, str]) -> LaunchResult:
         watch = Watch(inbox, len(plan.rows), plan.several, spec.stall_timeout, spec.abort)
         live = Live(shown=sys.stderr.isatty())
         pipe = subprocess.PIPE if live.shown else None
-        environ = {**environ, VARIABLE: listening.where, **_session(plan, environ, session)}
+        environ = {**environ, VARIABLE: listening.where}
         with (
             subprocess.Popen(
-                _with_inbox(plan), env=environ, start_new_session=True, stdout=pipe, stderr=pipe
+                _line(plan, environ, session), env=environ, start_new_session=True, stdout=pipe, stderr=pipe
             ) as process,
             live.passing(process.stdout, process.stderr),
         ):
             returncode = _wait(process, watch, _Stop(watch, asked, spec.grace, live), live)
         _hear_out(watch)
+        if inbox.silent:
+            _end_session(process.pid)
         stopped = 0 if watch.ending else asked.number  # what had failed before the stop is still a failure
         verdict = None if stopped else _judge(plan, watch, returncode)
         result = _collect(plan, inbox, _exit_code(returncode, verdict, stopped), verdict)
@@ -77,19 +79,13 @@ def start(plan: Plan, environ: Mapping[str, str]) -> LaunchResult:
     return result
 
 
-def _with_inbox(plan: Plan) -> list[str]:
-    """Return the command line, with the way to the inbox for ranks on other hosts."""
-    line = list(plan.line)
-    if plan.several and plan.mpirun.launcher == "Open MPI":
-        line[1:1] = ["-x", VARIABLE]
+def _line(plan: Plan, environ: Mapping[str, str], session: str) -> list[str]:
+    """Return the command line, with the way to the inbox for ranks on other hosts, and a folder for mpirun's files."""
+    line, mpirun = list(plan.line), plan.mpirun
+    if mpirun.launcher == "Open MPI":
+        own = openmpi.session(mpirun.version[0], plan.task.spec.mpi, environ, session)
+        line[1:1] = ["-x", VARIABLE] if plan.several else own  # a daemon elsewhere would leave that folder there
     return line
-
-
-def _session(plan: Plan, environ: Mapping[str, str], folder: str) -> dict[str, str]:
-    mpirun = plan.mpirun
-    if mpirun.launcher != "Open MPI":
-        return {}
-    return openmpi.session(mpirun.version[0], plan.task.spec.mpi, environ, folder)
 
 
 @dataclass(slots=True)
@@ -202,7 +198,7 @@ def _wait(process: "subprocess.Popen[bytes]", watch: Watch, stop: _Stop, live: L
         if had_ranks and not children:  # Open MPI can hang when all ranks end at once
             deadline = min(deadline, time.monotonic() + GRACE)
         if time.monotonic() > deadline:
-            os.killpg(process.pid, signal.SIGKILL)  # its ssh too
+            os.killpg(process.pid, signal.SIGKILL)
     return process.returncode
 
 
@@ -215,6 +211,15 @@ def _hear_out(watch: Watch) -> None:
     watch.inbox.take(0)
     while watch.inbox.connected and not watch.finished and time.monotonic() < deadline:
         watch.inbox.take(_TICK)
+
+
+def _end_session(leader: int) -> None:
+    """Kill what mpirun has left in its session: its ssh to a lost host would wait for minutes."""
+    for path in Path("/proc").iterdir():
+        if path.name.isdecimal():
+            with suppress(OSError):  # it has gone
+                if os.getsid(int(path.name)) == leader:
+                    os.kill(int(path.name), signal.SIGKILL)
 
 
 def _judge(plan: Plan, watch: Watch, returncode: int) -> Verdict | None:

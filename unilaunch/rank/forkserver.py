@@ -83,7 +83,7 @@ def take_place(environ: Mapping[str, str], started: float, warm_up: WarmUp) -> P
     if not line:
         return Place(started)
     code = _stand_in(line, launcher)
-    wake_launcher(code, environ)
+    wake_launcher(launcher, code, environ)
     return code
 
 

@@ -44,6 +44,7 @@ _TELL = 0.5  # seconds between two words on progress
 _LAST_OUTPUT = 1.0  # seconds for output that a child of the rank may still hold open
 _FAREWELL = 1.0  # seconds from SIGTERM to SIGKILL, and from a failure to the rank's own end
 _ORDER = 15.0  # seconds in which whoever watches the job has ended it, if he can, once he knows that no host is lost
+_DAEMONS_OWN = 1.5  # seconds in which a daemon of the launcher notices too that the other hosts do not answer
 _WRITTEN = 0.3  # seconds in which a rank has written its stacks
 _LINES = 20
 _NEVER = float("inf")
@@ -60,18 +61,20 @@ def guarded(work: Callable[[Report], int], environ: Mapping[str, str], stand_in:
         environ: The process's environment.
         stand_in: The way to the launcher's child, if that is another process: it sends signals, and gets the exit code.
     """
-    ties = Ties()
+    ties, launcher = Ties(), os.getppid()
     rank = os.fork()
     if rank == 0:
         if stand_in:
             stand_in.close()
         return _live(work, ties.be_rank())
-    code = _Guard(rank, ties.be_guard(), environ, stand_in).run()
+    guard = _Guard(rank, ties.be_guard(), environ, stand_in)
+    code = guard.run()
     if stand_in:
         with suppress(OSError):  # it may have gone
             stand_in.send(bytes([code & 0xFF]))
         os._exit(code & 0xFF)  # what the fork server has imported is not to be taken down
-    wake_launcher(code, environ)
+    if not guard.is_cut_off:
+        wake_launcher(launcher, code, environ)
     return code
 
 
@@ -121,13 +124,14 @@ class _Guard:
         self.ended = ""  # why its guard ended it
         self.outside = False  # a signal came from outside
         self.order: int | None = None  # the job's exit code, once the job is to end
+        self.orphaned = False  # the launcher has gone
         self.stopping = False  # the user stops the job, patiently
         self.stop_signal = 0  # with this signal
         self.overdue = False  # it did not end in the time that the user gave it
         self.concluded = False
         # When what is due, in seconds of time.monotonic.
         self.grace_until = self.kill_at = self.leave_at = self.give_up_at = self.drained_at = self.stack_at = _NEVER
-        self.told_at = self.seen_at = 0.0
+        self.told_at = self.seen_at = self.linger_until = 0.0
         self.told: object = None  # the newest state of the rank that was sent
         self.seen: object = None  # the newest state of the rank
 
@@ -176,12 +180,22 @@ class _Guard:
             self.peak = usage.ru_maxrss * 1024
             self.drained_at = now + _LAST_OUTPUT
             self.give_up_at = now + _ORDER + (self.line.host_timeout if self.line else 0.0)
-        elif not self.stand_in and os.getppid() != self.launcher:  # a stand-in looks to it itself
-            self.launcher = os.getppid()
+        elif self._is_orphan and not self.orphaned:
+            self.orphaned = True
             self._end(_ORPHANED)
         elif now > self.kill_at:
             self.overdue |= now > self.grace_until and not self._waits_for_others
             self._signal(signal.SIGKILL)
+
+    @property
+    def is_cut_off(self) -> bool:
+        """The host of whoever watches the job does not answer."""
+        return bool(self.line and self.line.host_lost)
+
+    @property
+    def _is_orphan(self) -> bool:
+        """The launcher has gone; a stand-in looks to it itself."""
+        return self.orphaned or (not self.stand_in and os.getppid() != self.launcher)
 
     def _may_leave(self) -> bool:
         """Return whether all is done: the rank has ended, its output is kept, and the job needs this guard no more."""
@@ -192,7 +206,7 @@ class _Guard:
         if self.watch:
             return bool(self.watch.ending or (self.watch.finished and not self.watch.failures()))
         if self.order is not None or self.ended:
-            return True
+            return now > self.linger_until or self._is_orphan
         if self.stopping:
             return now > self.leave_at or not (self.line and self.line.open)
         waits = self.failure and self.line and self.line.open
@@ -271,8 +285,14 @@ class _Guard:
             self._end("")
 
     def _lose_line(self, reason: str) -> None:
+        """End the rank; if the other hosts do not answer, be there until the launcher's daemon has noticed too.
+
+        It would tell them of our end, and as long as it waits for their answer it does not look whether they are there.
+        """
         if self.order is None and self.returncode is None:
             self._end(f"the line to who watches the job broke: {reason}")
+            if self.is_cut_off:
+                self.linger_until = time.monotonic() + _DAEMONS_OWN
 
     def _tell_progress(self, now: float) -> None:
         """Send what the rank is doing, if it has changed, and how long ago that was noticed."""
@@ -316,6 +336,7 @@ class _Guard:
             self._pass_on(number)
         if not numbers:
             self.selector.unregister(self.stand_in)
+            self.orphaned = True
             if self.returncode is None:
                 self._end(_ORPHANED)
 

@@ -19,20 +19,21 @@ _TICK = 0.02
 _LONGEST = 5.0
 
 
-def wake_launcher(code: int, environ: Mapping[str, str]) -> None:
+def wake_launcher(launcher: int, code: int, environ: Mapping[str, str]) -> None:
     """Leave a process behind that sends SIGCHLD to the launcher once all of the launcher's processes here have ended.
 
     Of each host's processes the first does it.
 
     Args:
+        launcher: The launcher's process number; it may have gone.
         code: With what this process, the launcher's child, ends; nothing is to be done for 0.
         environ: Its environment.
     """
     ours = environ.get(openmpi.LOCAL_RANK) == "0" and openmpi.VERSION not in environ
-    launcher = os.getppid()
-    if not code or not ours or os.fork():
+    if not code or not ours or launcher != os.getppid() or os.fork():
         return
     os.setsid()
+    os.chdir("/")
     os.closerange(0, os.sysconf("SC_OPEN_MAX"))  # the launcher waits for the end of our output
     until = time.monotonic() + _LONGEST
     with suppress(ProcessLookupError, PermissionError):

@@ -26,6 +26,8 @@ _INFO, _UNACKED, _LAST_ACK = 60, 24, 56
 _WORRY = 3.0
 _PROBE = 1.0  # seconds for the answer to a call
 _TRIES, _PAUSE = 5, 0.5  # calls before the line counts as broken, and seconds between two
+#: How the kernel says that the other host does not answer.
+_UNREACHABLE = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH}
 #: What a call comes back with when the other host has answered.
 _ANSWERS = {0, errno.EISCONN, errno.ECONNREFUSED}
 
@@ -72,6 +74,9 @@ class Line:
         selector: What the guard waits on.
         order: Called with each message that comes.
         broken: Called with the reason when a line that stood has broken.
+
+    Attributes:
+        host_lost: It broke since the other host does not answer.
     """
 
     def __init__(
@@ -89,6 +94,7 @@ class Line:
         self.outgoing = bytearray()
         self.incoming = bytearray()
         self.connection: socket.socket | None = None
+        self.host_lost = False
         self.tries, self.called_at = 0, 0.0
         self._call()
 
@@ -128,6 +134,7 @@ class Line:
             late = self.probe and now - self.answered_at > self.host_timeout - 1 - _WORRY
             self._close_probe()
             if late:
+                self.host_lost = True
                 self._end("no answer")
                 return
             self.probe, self.probed_at = socket.socket(self.connection.family, socket.SOCK_STREAM), now
@@ -159,6 +166,7 @@ class Line:
         except BlockingIOError:
             return
         except OSError as error:
+            self.host_lost = error.errno in _UNREACHABLE
             self._end(error.strerror or str(error))
             return
         if not data:

@@ -14,6 +14,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from zlib import crc32
 
 from typing_extensions import override
 
@@ -181,7 +182,7 @@ def _limit() -> None:
 
         resource.setrlimit(resource.RLIMIT_AS, (_ADDRESSES, resource.RLIM_INFINITY))
     if KIND == "OOM_killer":
-        group = _memory_group() / f"unilaunch-{os.getpid()}"
+        group = _memory_group() / f"unilaunch-{crc32(FOLDER.encode())}"
         group.mkdir()
         (group / "cgroup.procs").write_text(str(os.getpid()))
 

@@ -225,7 +225,7 @@ def test_a_run_waits_for_the_last_guards_of_the_one_before(tmp_path: Path) -> No
     second.let_go()
 
 
-@pytest.mark.alone
+@pytest.mark.timed
 def test_a_lock_that_outlives_its_job_is_left_behind(tmp_path: Path) -> None:
     """A file server may hold a lost host's for minutes: who has seen the job end frees the folder."""
     (first,) = _open(tmp_path, 1, "first")

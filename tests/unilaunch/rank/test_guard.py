@@ -119,7 +119,7 @@ def test_a_stand_in_gets_the_whole_exit_code(end: str, code: int, tmp_path: Path
     assert done.stdout == f"code {code}\n"
 
 
-@pytest.mark.alone
+@pytest.mark.timed
 def test_a_child_that_lives_on_does_not_hold_the_rank(tmp_path: Path) -> None:
     """A daemon keeps the pipe open; the rank ends well all the same, and the daemon is let be."""
     begin = time.monotonic()

@@ -128,7 +128,7 @@ def test_ranks_of_a_launch_meet_through_it() -> None:
         LaunchBoard(_found(0, 3, ""), heard.where).post()
 
 
-@pytest.mark.alone
+@pytest.mark.timed
 def test_strangers_delay_nobody_and_are_not_let_in() -> None:
     """200 silent ones, one with 100,000 brackets, one that claims 3 GB, one with another secret, one that stops."""
     run_id = uuid4().hex
@@ -364,7 +364,7 @@ def _hang_up(peers: TcpPeers) -> None:
             connection.shutdown(socket.SHUT_RDWR)
 
 
-@pytest.mark.alone
+@pytest.mark.timed
 def test_a_rank_that_goes_is_noticed_at_once() -> None:
     def work(peers: TcpPeers) -> str:
         if peers.rank == 1:

@@ -145,7 +145,7 @@ def test_an_order_waits_for_a_silent_host_as_long_as_a_probe(
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == milliseconds
 
 
-@pytest.mark.alone
+@pytest.mark.timed
 def test_silent_strangers_delay_nobody(call: Call) -> None:
     """Two hundred of them, and one more when no file descriptor is left."""
     listening = listen([], several=False, host_timeout=15)
@@ -160,7 +160,7 @@ def test_silent_strangers_delay_nobody(call: Call) -> None:
         assert time.monotonic() - begin < 1
 
 
-@pytest.mark.alone
+@pytest.mark.timed
 def test_without_file_descriptors_it_does_not_spin(call: Call) -> None:
     """A caller that cannot be let in yet is let in later, and meanwhile no processor is used."""
     listening = listen([], several=False, host_timeout=15)
@@ -181,7 +181,7 @@ def test_without_file_descriptors_it_does_not_spin(call: Call) -> None:
         _until(lambda: inbox.ranks, inbox, guard)
 
 
-@pytest.mark.alone
+@pytest.mark.timed
 def test_a_long_value_takes_time_in_proportion(call: Call) -> None:
     """30 MB in a second: what has been searched for a line's end is not searched again."""
     listening = listen([], several=False, host_timeout=15)
@@ -193,7 +193,7 @@ def test_a_long_value_takes_time_in_proportion(call: Call) -> None:
         assert time.process_time() - used < 2  # 17 s, when each piece was searched from the beginning
 
 
-@pytest.mark.alone
+@pytest.mark.timed
 def test_a_failure_ends_the_job_and_a_silent_rank_is_one(call: Call) -> None:
     listening = listen([], several=False, host_timeout=15)
     with Inbox(listening.listener, listening.secret, 15) as inbox:

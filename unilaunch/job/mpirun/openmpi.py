@@ -51,14 +51,14 @@ def keepalive(host_timeout: float) -> dict[str, str]:
     }
 
 
-def session(version: int, mpi: MpiSpec, environ: Mapping[str, str], folder: str) -> dict[str, str]:
-    """Return the variables with which mpirun keeps its files on this host in *folder*.
+def session(version: int, mpi: MpiSpec, environ: Mapping[str, str], folder: str) -> list[str]:
+    """Return the options with which mpirun keeps its files on this host in *folder*.
 
     By itself it takes a name with its process number in the common temporary folder. Where an mpirun of that number was
     killed once and left its files, Open MPI 5 does not start: "The PMIx server's listener thread failed to start".
     """
     own = _named(mpi, environ) & {"prte_tmpdir_base", "prte_local_tmpdir_base"}
-    return {"PRTE_MCA_prte_local_tmpdir_base": folder} if version >= FIVE and not own else {}
+    return ["--prtemca", "prte_local_tmpdir_base", folder] if version >= FIVE and not own else []
 
 
 def check_root(request: Request, user: int) -> None:
