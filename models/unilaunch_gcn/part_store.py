@@ -57,7 +57,7 @@ class Manifest(BaseModel):
         return hashlib.sha256(self.model_dump_json(exclude={"sha256"}).encode()).hexdigest()
 
 
-def fingerprint(identity: Mapping[str, Any]) -> str:
+def fingerprint_of(identity: Mapping[str, Any]) -> str:
     """Return the name of what a partition is made from: the data set's content and every option that changes it."""
     text = json.dumps({"format": FORMAT, **identity}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -69,14 +69,14 @@ def part_dir(folder: Path, index: int) -> Path:
 
 
 def write_parts(
-    folder: Path, source: str, print_: str, parts: Iterable[Part], adjacency: Adjacency | None = None
+    folder: Path, source: str, fingerprint: str, parts: Iterable[Part], adjacency: Adjacency | None = None
 ) -> None:
     """Write a partition, whole or not at all: aside, then renamed.
 
     Args:
         folder: Where it is to stand; what stands there already is kept.
         source: The data set's name, for people.
-        print_: The `fingerprint` of what it is made from.
+        fingerprint: Of what it is made from, by `fingerprint_of`.
         parts: The parts, in order; one is held at a time.
         adjacency: The whole graph, where ranks divide columns.
 
@@ -88,7 +88,7 @@ def write_parts(
         aside.mkdir(parents=True)
         shared = _write_adjacency(aside / "adjacency", adjacency) if adjacency else {}
         for part in parts:
-            _write_part(part_dir(aside, part.index), source, print_, part, shared)
+            _write_part(part_dir(aside, part.index), source, fingerprint, part, shared)
         aside.rename(folder)
     except OSError as error:
         if part_dir(folder, 0).exists():
@@ -103,13 +103,13 @@ def _write_adjacency(folder: Path, adjacency: Adjacency) -> dict[str, Stored]:
     return {name: _store(folder, name, getattr(adjacency, name)) for name in _ADJACENCY}
 
 
-def _write_part(folder: Path, source: str, print_: str, part: Part, shared: dict[str, Stored]) -> None:
+def _write_part(folder: Path, source: str, fingerprint: str, part: Part, shared: dict[str, Stored]) -> None:
     folder.mkdir()
     arrays = {name: _store(folder, name, array) for name, array in _arrays(part).items()}
     manifest = Manifest(
         format=FORMAT,
         source=source,
-        fingerprint=print_,
+        fingerprint=fingerprint,
         num_parts=part.num_parts,
         index=part.index,
         num_nodes=part.num_nodes,
@@ -142,14 +142,14 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def load_part(folder: Path, index: int, num_parts: int, print_: str, *, checks_shared: bool = True) -> Part:
+def load_part(folder: Path, index: int, num_parts: int, fingerprint: str, *, checks_shared: bool = True) -> Part:
     """Map one part of a partition, after checking every byte of it.
 
     Args:
         folder: The partition.
         index: Which part; no other part's files are opened.
         num_parts: How many parts there must be.
-        print_: The `fingerprint` that the partition must have.
+        fingerprint: The one that the partition must have, by `fingerprint_of`.
         checks_shared: Read what the parts share to its end, to check it; one rank of a host need do so.
 
     Raises:
@@ -157,7 +157,7 @@ def load_part(folder: Path, index: int, num_parts: int, print_: str, *, checks_s
     """
     own = part_dir(folder, index)
     manifest = _read_manifest(own / MANIFEST)
-    if manifest.fingerprint != print_ or (manifest.num_parts, manifest.index) != (num_parts, index):
+    if manifest.fingerprint != fingerprint or (manifest.num_parts, manifest.index) != (num_parts, index):
         raise InputError(
             f"{own}: this is part {manifest.index} of {manifest.num_parts} of {manifest.source}, made from other data "
             f"or with other options than this run's part {index} of {num_parts}: delete {folder}, or name another "

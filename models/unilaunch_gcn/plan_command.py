@@ -5,11 +5,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import Field
 from typing_extensions import override
 
+from unilaunch import plugins
 from unilaunch.command import Command
 from unilaunch.errors import InputError, PluginError, SpecError
 from unilaunch.output.log import Log
@@ -27,7 +28,10 @@ _ASSUMED = (5e-6, 2e9)
 class PlanSpec(TrainingSpec):
     """Which training, on which numbers of parts and hosts."""
 
-    backend: Literal["auto", "torch", "mindspore"] = Field(default="auto", description="framework that is measured")
+    backend: str = Field(
+        default="auto",
+        description="framework that is measured: torch, mindspore, or auto (the first that is installed)",
+    )
     num_parts: str = Field(default="1,2,4,8", description="numbers of parts: 1,2,4,8")
     hosts: str | None = Field(default=None, description="hosts and their slots: a:4,b:4; parts are placed on them")
     rankfile: Path | None = Field(
@@ -53,6 +57,7 @@ class PlanCommand(Command):
 
     @override
     def run(self, options: PlanSpec) -> int:
+        plugins.load_backend(options.backend)  # one that is not there is refused before anything is cut
         counts = _counts(options.num_parts)
         slots = _slots(options.hosts, max(counts))
         if options.rankfile and not slots:

@@ -17,7 +17,7 @@ from unilaunch.output.log import Log
 from unilaunch_gcn.datasets import Dataset, data_folder, open_dataset
 from unilaunch_gcn.diffusion import Diffusion, diffuse
 from unilaunch_gcn.graph import Graph
-from unilaunch_gcn.part_store import fingerprint, load_part, part_dir, write_parts
+from unilaunch_gcn.part_store import fingerprint_of, load_part, part_dir, write_parts
 from unilaunch_gcn.partition import Adjacency, Part, assign, halo_size, order_nodes, slice_nodes, split_parts
 from unilaunch_gcn.spec import DataSpec
 
@@ -45,18 +45,18 @@ def prepare(options: DataSpec, num_parts: int, log: Log) -> Partition:
     """
     dataset, how = _found(options), _diffusion(options)
     cut = {"num_parts": num_parts, "balance": options.balance, "parallel": options.parallel}
-    print_ = fingerprint({**dataset.identity, **cut, **({"gdc": asdict(how)} if how else {})})
+    fingerprint = fingerprint_of({**dataset.identity, **cut, **({"gdc": asdict(how)} if how else {})})
     root = options.partition_dir or data_folder(options.data_dir) / "partitions"
-    folder = root / f"{Path(dataset.name).stem}-{num_parts}-{print_[:12]}"
+    folder = root / f"{Path(dataset.name).stem}-{num_parts}-{fingerprint[:12]}"
     if part_dir(folder, num_parts - 1).exists():
         log.say(f"partition: {folder}")
-        return Partition(folder, print_, dataset.sha256)
+        return Partition(folder, fingerprint, dataset.sha256)
     begin = time.perf_counter()
     graph = read_graph(options, log)
     divided = _divide(graph, num_parts, options, log)
-    write_parts(folder, dataset.name, print_, divided.parts, divided.adjacency)
+    write_parts(folder, dataset.name, fingerprint, divided.parts, divided.adjacency)
     log.say(f"partition: {num_parts} parts, {divided.said}, {time.perf_counter() - begin:.1f} s: {folder}")
-    return Partition(folder, print_, dataset.sha256)
+    return Partition(folder, fingerprint, dataset.sha256)
 
 
 def read_graph(options: DataSpec, log: Log) -> Graph:
@@ -126,15 +126,15 @@ def prepare_part(options: DataSpec, session: Session) -> Part:
         if world.rank == 0:
             partition = prepare(options, world.size, session.log)
             place = [str(partition.folder.absolute()), partition.fingerprint, partition.data_sha256]
-    folder, print_, data_sha256 = cast("tuple[str, str, str]", session.peers.share(place)[0])
-    folder = _seen_here(folder, print_, options, session)
+    folder, fingerprint, data_sha256 = cast("tuple[str, str, str]", session.peers.share(place)[0])
+    folder = _seen_here(folder, fingerprint, options, session)
     with session.together("load part"):
-        part = load_part(Path(folder), world.rank, world.size, print_, checks_shared=world.local_rank == 0)
+        part = load_part(Path(folder), world.rank, world.size, fingerprint, checks_shared=world.local_rank == 0)
     _check_fit(part, session)
     return replace(part, data_sha256=data_sha256)
 
 
-def _seen_here(folder: str, print_: str, options: DataSpec, session: Session) -> str:
+def _seen_here(folder: str, fingerprint: str, options: DataSpec, session: Session) -> str:
     """Return where this host has the partition; make it here if rank 0's folder is another host's own."""
     world = session.world
     blind = not part_dir(Path(folder), world.rank).is_dir()
@@ -148,7 +148,7 @@ def _seen_here(folder: str, print_: str, options: DataSpec, session: Session) ->
             session.log.say(f"{world.host} does not see {folder}: making the partition here too")
             partition = prepare(options, world.size, session.log)
             made = str(partition.folder.absolute())
-            if partition.fingerprint != print_:
+            if partition.fingerprint != fingerprint:
                 raise InputError(f"{world.host}: the data set there is another than on rank 0's host: copy it over")
     places = cast("list[list[Any]]", session.peers.share([world.node_rank, world.local_rank, made]))
     return next(str(place) for node, local, place in places if node == world.node_rank and local == 0)

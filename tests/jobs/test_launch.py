@@ -79,6 +79,25 @@ def test_only_rank_0_is_shown(openmpi5: Launcher, tmp_path: Path) -> None:
     assert "I am 1" in _launch(openmpi5, ["-n", "2", "--console", "all", "say.py"], tmp_path).check().stdout
 
 
+def _of_24(launcher: Launcher, limits: str, folder: Path) -> Finished:
+    (folder / "say.py").write_text("import os; open(f\"up.{os.environ['RANK']}\", 'w').close()\n")
+    words = ["launch", "-n", "24", "--mpirun", str(launcher.path), *OPTIONS, "say.py"]
+    return finish(["prlimit", f"--nofile={limits}", sys.executable, "-m", "unilaunch", *words], folder, None, 60)
+
+
+def test_many_ranks_with_few_open_files(launcher: Launcher, tmp_path: Path) -> None:
+    """The soft limit is raised as far as the ranks need."""
+    job = _of_24(launcher, "64:4096", tmp_path).check()
+    assert len(list(tmp_path.glob("up.*"))) == 24
+    assert "ulimit" not in job.console
+
+
+def test_a_limit_of_open_files_that_cannot_be_raised_is_said(openmpi5: Launcher, tmp_path: Path) -> None:
+    """With what to raise."""
+    job = _of_24(openmpi5, "64:64", tmp_path)
+    assert "ulimit -Hn allows 64 open files, and 24 ranks need up to 288 on this host" in job.console
+
+
 def test_what_a_killed_mpirun_has_left_stops_no_job(openmpi5: Launcher, tmp_path: Path) -> None:
     """Its session folder has its process number: a plain mpirun that gets this number later does not start."""
     (tmp_path / "say.py").touch()

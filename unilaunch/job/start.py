@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from resource import RLIMIT_NOFILE, getrlimit
 from socket import gethostname
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -16,6 +17,7 @@ from types import FrameType
 from unilaunch.job.live import Live
 from unilaunch.job.mpirun import openmpi
 from unilaunch.job.plan import Plan
+from unilaunch.limits import allow_files
 from unilaunch.output.claim import release
 from unilaunch.output.failure import signal_name
 from unilaunch.output.folder import keep_reports, rank_folder, write_report
@@ -30,6 +32,8 @@ GRACE = 10.0
 #: Seconds in which the guards end their ranks when they are told to; mpirun takes longer.
 PROMPT = 2.0
 _TICK = 0.2
+#: Open files of each rank, in mpirun and here.
+_FILES = 12
 #: Seconds in which a signal that was meant once may come twice: timeout(1) signals its child, and its group.
 _ECHO = 0.1
 
@@ -52,8 +56,10 @@ def start(plan: Plan, environ: Mapping[str, str]) -> LaunchResult:
         _signals() as asked,
         TemporaryDirectory(prefix="unilaunch-", ignore_cleanup_errors=True) as session,
     ):
-        watch = Watch(inbox, len(plan.rows), plan.several, spec.stall_timeout, spec.abort)
         live = Live(shown=sys.stderr.isatty())
+        if not allow_files(_FILES * len(plan.rows)):
+            live.say(_few_files(len(plan.rows)))
+        watch = Watch(inbox, len(plan.rows), plan.several, spec.stall_timeout, spec.abort)
         pipe = subprocess.PIPE if live.shown else None
         environ = {**environ, VARIABLE: listening.where}
         with (
@@ -77,6 +83,14 @@ def start(plan: Plan, environ: Mapping[str, str]) -> LaunchResult:
     for failure in [inbox.ranks[rank]["failure"] for rank in inbox.failed] if stopped else []:
         live.say(f"{name(failure)} failed while it ended: {describe(failure)}; its log is {failure.get('log', '?')}")
     return result
+
+
+def _few_files(ranks: int) -> str:
+    allowed = getrlimit(RLIMIT_NOFILE)[1]
+    return (
+        f"ulimit -Hn allows {allowed} open files, and {ranks} ranks need up to {_FILES * ranks} on this host: if the "
+        "job does not start, have that limit raised (/etc/security/limits.conf; docker run --ulimit nofile=65536)"
+    )
 
 
 def _line(plan: Plan, environ: Mapping[str, str], session: str) -> list[str]:

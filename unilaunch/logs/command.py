@@ -2,7 +2,6 @@
 
 import io
 import re
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +14,7 @@ from typing_extensions import override
 
 from unilaunch.command import Command
 from unilaunch.errors import InputError, SpecError
+from unilaunch.limits import allow_files
 from unilaunch.logs.ending import first_failure
 from unilaunch.logs.follow import follow
 from unilaunch.logs.layouts import Stream, find_streams
@@ -25,6 +25,7 @@ from unilaunch.spec import Spec
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DAY = 86400.0
+_FILES = 1 << 20  # as many as may be: each rank has four
 
 
 class LogsSpec(Spec):
@@ -57,7 +58,7 @@ class LogsCommand(Command):
         test = choose(options.level, since, _pattern(options.grep))
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # ranks write what they like, in any encoding
-        _allow_many_files()
+        allow_files(_FILES)
         if options.follow:
             lines = follow(options.folder, lambda: _of_ranks(spans, find_streams(options.folder)))
         else:
@@ -112,12 +113,6 @@ def _announce(options: LogsSpec) -> bool:
     if failure:
         sys.stdout.write(f"unilaunch: {failure}\n")
     return bool(failure)
-
-
-def _allow_many_files() -> None:
-    """Raise the limit of open files as far as it goes: each rank has four, and the usual limit is 1024."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _spans(text: str | None) -> list[range] | None:

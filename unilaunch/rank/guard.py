@@ -21,6 +21,7 @@ from selectors import EVENT_READ, DefaultSelector
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from unilaunch.limits import allow_files
 from unilaunch.output.failure import complete_failure, describe_exit
 from unilaunch.output.files import write_json
 from unilaunch.output.folder import write_report
@@ -47,6 +48,7 @@ _ORDER = 15.0  # seconds in which whoever watches the job has ended it, if he ca
 _DAEMONS_OWN = 1.5  # seconds in which a daemon of the launcher notices too that the other hosts do not answer
 _WRITTEN = 0.3  # seconds in which a rank has written its stacks
 _LINES = 20
+_FILES = 2  # of each rank: its line, and a probe
 _NEVER = float("inf")
 _ORPHANED = "its launcher has gone"
 
@@ -265,6 +267,7 @@ class _Guard:
         from unilaunch.watch.inbox import Inbox
         from unilaunch.watch.watch import Watch
 
+        allow_files(_FILES * how["size"])
         inbox = Inbox(listener, secret, how.pop("host_timeout"))
         self.watch = Watch(inbox, **how, announce=self._give_verdict)
         self.selector.register(inbox.selector.fileno(), EVENT_READ, lambda: inbox.take(0))

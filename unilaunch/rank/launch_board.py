@@ -45,7 +45,7 @@ class LaunchBoard(Board):
         if not (connection := self._send(None)):
             return None
         with suppress(OSError, ValueError, KeyError, TypeError, RecursionError), connection.makefile("rb") as answer:
-            return Meeting.read(json.loads(answer.readline(_LARGEST))["meeting"])
+            return Meeting.read(json.loads(answer.readline(_LARGEST))["rank 0"])
         return None
 
     @override
@@ -61,7 +61,7 @@ class LaunchBoard(Board):
         if self.connection:
             self.connection.settimeout(_TRY)
             with suppress(OSError):
-                self.connection.sendall(json.dumps({"meeting": text}).encode() + b"\n")
+                self.connection.sendall(json.dumps({"rank 0": text}).encode() + b"\n")
                 return self.connection
         return None
 

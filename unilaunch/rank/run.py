@@ -18,6 +18,7 @@ from unilaunch.agreement import agree
 from unilaunch.backend import Backend, Collectives, Peers, Placement, Rendezvous
 from unilaunch.environments import msrun
 from unilaunch.errors import EnvironmentMismatchError, PeerLostError, RefusedTogetherError, UnilaunchError
+from unilaunch.limits import allow_files
 from unilaunch.model import Framework, Model, Session
 from unilaunch.output.failure import describe_exception
 from unilaunch.output.folder import RESULT, SPEC, OutputFolder, Use
@@ -47,6 +48,8 @@ SHORTEST_LIFE = 0.5
 #: Seconds to wait for the other ranks when this one could not even read how long.
 PATIENCE = 60.0
 INTERRUPTED = 130
+#: Open files for each other rank: of the star around rank 0, and of a model's data path.
+_FILES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,7 @@ def run(read_task: Callable[[], Task[RunSpec]], environ: Mapping[str, str], star
             return _schedule(read_task())
         found = environments.detect(environ)
         number = found.rank
+        allow_files(_FILES * (found.size or 1))
         report.send(rank=number, host=gethostname())
         report.note(phase="meeting the other ranks")
         task, refused = _attempt(read_task)

@@ -1,4 +1,4 @@
-"""Open MPI 4's mpirun ends a job that failed without its two naps.
+"""Wake mpirun of Open MPI 4, which sleeps for up to two seconds before it ends a job that failed.
 
 When a process has ended with an exit code, mpirun (and on another host its daemon, orted) sends the host's others
 SIGCONT, sleeps a second, sends SIGTERM, sleeps another second, and sends SIGKILL: Open MPI 4.1, function
@@ -17,6 +17,8 @@ from unilaunch.rank.processes import children, state
 
 _TICK = 0.02
 _LONGEST = 5.0
+#: A process that has ended, whether or not its parent has noticed.
+_ENDED = {"Z", ""}
 
 
 def wake_launcher(launcher: int, code: int, environ: Mapping[str, str]) -> None:
@@ -37,9 +39,8 @@ def wake_launcher(launcher: int, code: int, environ: Mapping[str, str]) -> None:
     os.closerange(0, os.sysconf("SC_OPEN_MAX"))  # the launcher waits for the end of our output
     until = time.monotonic() + _LONGEST
     with suppress(ProcessLookupError, PermissionError):
-        while time.monotonic() < until:
-            if all(state(child) in {"Z", ""} for child in children(launcher)):
+        while state(launcher) not in _ENDED and time.monotonic() < until:
+            if all(state(child) in _ENDED for child in children(launcher)):
                 os.kill(launcher, signal.SIGCHLD)
             time.sleep(_TICK)
-            os.kill(launcher, 0)
     os._exit(0)

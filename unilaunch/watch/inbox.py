@@ -123,8 +123,8 @@ class Inbox:
         """Keep a rank's message; the first one must name the rank."""
         try:
             said: dict[str, Any] = json.loads(message)
-            if "meeting" in said:
-                self._meet(connection, said["meeting"])
+            if "rank 0" in said:
+                self._meet(connection, said["rank 0"])
                 return True
             if self.rank_of[connection] < 0:
                 self.rank_of[connection] = int(said["rank"])
@@ -147,7 +147,7 @@ class Inbox:
             self.meeting = text
         while self.meeting and self.asking:
             with suppress(OSError):
-                self.asking.pop().send(json.dumps({"meeting": self.meeting}).encode() + b"\n")
+                self.asking.pop().send(json.dumps({"rank 0": self.meeting}).encode() + b"\n")
 
     def _hang_up(self, connection: socket.socket, reason: str) -> None:
         self.selector.unregister(connection)
