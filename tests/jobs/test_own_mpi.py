@@ -32,6 +32,13 @@ def test_the_same_under_hydra(name: str, tmp_path: Path) -> None:
     assert _said(job, 3) == ["sum 3\n"] * 3
 
 
+def test_the_same_under_bare_pmix(tmp_path: Path) -> None:
+    """There the ranks meet through MPI, which this process has initialised before the program asks for it."""
+    line = [str(Path(sys.executable).parent / "prterun"), "--allow-run-as-root", "--oversubscribe", "-n", "3"]
+    program = [sys.executable, "-m", "unilaunch", "run", str(PROGRAMS / "own_mpi.py")]
+    assert _said(finish([*line, *program], tmp_path, None, 60).check(), 3) == ["sum 3\n"] * 3
+
+
 def test_the_same_under_launch(launcher: Launcher, tmp_path: Path) -> None:
     """It is the same mpirun below."""
     words = ["launch", "--mpirun", str(launcher.path), "--allow-run-as-root", "--oversubscribe", "-n", "3"]

@@ -143,6 +143,35 @@ def join(found: Found, thread_level: str = "serialized", board: Board | None = N
     return MpiPeers(comm, board)
 
 
+def lend() -> None:
+    """Let a program initialise MPI through mpi4py, though this process had to do that before, to meet the others.
+
+    With `mpi4py.rc.initialize = False` MPI looks uninitialised until the program calls `Init` or `Init_thread`.
+    """
+    import mpi4py
+    from mpi4py import MPI
+
+    own_init, own_init_thread, initialised = MPI.Init, MPI.Init_thread, False
+
+    def is_initialized() -> bool:
+        return initialised or mpi4py.rc.initialize
+
+    def init() -> None:
+        nonlocal initialised
+        if is_initialized():
+            own_init()  # a second time: MPI says so
+        initialised = True
+
+    def init_thread(required: int = MPI.THREAD_MULTIPLE) -> int:
+        nonlocal initialised
+        if is_initialized():
+            return own_init_thread(required)
+        initialised = True
+        return MPI.Query_thread()
+
+    MPI.Init, MPI.Init_thread, MPI.Is_initialized = init, init_thread, is_initialized
+
+
 def library() -> str:
     """Return the name and version of the MPI that was loaded: "Open MPI v5.0.11"."""
     from mpi4py import MPI

@@ -301,6 +301,8 @@ def _run_program(rank: _Rank, rendezvous: Rendezvous) -> None:
     hooks = {backend.framework: program.no_hook for backend in task.backends}
     for backend in served:
         hooks |= backend.hooks(rendezvous, world, rank.peers)
+    if isinstance(rank.peers, mpi.MpiPeers):
+        mpi.lend()
     program.around_import(hooks)
     current.world = world
     appended = [f"--local-rank={world.local_rank}"] if task.spec.local_rank_argument else []
