@@ -17,7 +17,7 @@ from zlib import crc32
 import pytest
 from hypothesis import settings
 
-from jobs.mpirun import SHARED
+from jobs.mpirun import BACKEND, SHARED
 
 settings.register_profile("shared machine", deadline=None)  # and a first call imports what it needs
 settings.load_profile("shared machine")
@@ -60,6 +60,7 @@ def _open(name: str) -> IO[str]:
 def pytest_configure(config: pytest.Config) -> None:
     """Let all jobs share the processors; open the room, in a process of pytest-xdist's."""
     tempfile.gettempdir()  # which is kept: pytest's own folders do not move with TMPDIR
+    os.environ.pop(BACKEND, None)  # noqa: TID251  (a developer's own; see the fixture by_numpy)
     os.environ.update(SHARED)  # noqa: TID251  (for every process that a test starts)
     if hasattr(config, "workerinput"):
         config.stash[_ROOM] = Room(config.workerinput["testrunuid"])

@@ -15,6 +15,9 @@ def allow_files(count: int) -> bool:
     needed = _OWN + count
     if needed > soft != resource.RLIM_INFINITY:
         reachable = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, reachable), hard))
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, reachable), hard))
+        except (OSError, ValueError):  # fs.nr_open is less
+            return False
         return reachable >= needed
     return True

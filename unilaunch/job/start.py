@@ -70,7 +70,7 @@ def start(plan: Plan, environ: Mapping[str, str]) -> LaunchResult:
         ):
             returncode = _wait(process, watch, _Stop(watch, asked, spec.grace, live), live)
         _hear_out(watch)
-        if inbox.silent:
+        if any(HOST_LOST in why for why in inbox.silent.values()):
             _end_session(process.pid)
         stopped = 0 if watch.ending else asked.number  # what had failed before the stop is still a failure
         verdict = None if stopped else _judge(plan, watch, returncode)

@@ -207,8 +207,10 @@ class _Guard:
         self._conclude()
         if self.watch:
             return bool(self.watch.ending or (self.watch.finished and not self.watch.failures()))
+        if now < self.linger_until and not self._is_orphan:
+            return False
         if self.order is not None or self.ended:
-            return now > self.linger_until or self._is_orphan
+            return True
         if self.stopping:
             return now > self.leave_at or not (self.line and self.line.open)
         waits = self.failure and self.line and self.line.open
@@ -292,10 +294,10 @@ class _Guard:
 
         It would tell them of our end, and as long as it waits for their answer it does not look whether they are there.
         """
+        if self.is_cut_off:
+            self.linger_until = time.monotonic() + _DAEMONS_OWN
         if self.order is None and self.returncode is None:
             self._end(f"the line to who watches the job broke: {reason}")
-            if self.is_cut_off:
-                self.linger_until = time.monotonic() + _DAEMONS_OWN
 
     def _tell_progress(self, now: float) -> None:
         """Send what the rank is doing, if it has changed, and how long ago that was noticed."""

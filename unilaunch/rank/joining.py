@@ -6,7 +6,7 @@ from unilaunch.backend import Peers
 from unilaunch.rank import mpi, tcp
 from unilaunch.rank.alone import Alone
 from unilaunch.rank.board import Board, PublicBoard
-from unilaunch.watch.line import VARIABLE
+from unilaunch.watch.line import VARIABLE, read_where
 from unilaunch.world import Found
 
 _HYDRA = {"MPICH", "Intel MPI"}
@@ -18,7 +18,8 @@ def join(found: Found, environ: Mapping[str, str], patience: float, *, insecure:
     Args:
         found: What the launcher says.
         environ: The process's environment.
-        patience: Seconds to wait for the others once rank 0 listens. (A launcher's own store waits without a limit.)
+        patience: Seconds to wait for the others, from this rank's start; where the ranks meet through the launcher's
+            own store, which waits without a limit, from the moment at which rank 0 listens.
         insecure: Under a launcher without a store, meet without a secret.
         thread_level: MPI's, where the ranks meet through MPI; as `mpi4py.rc.thread_level`.
 
@@ -40,7 +41,7 @@ def join_mpi(found: Found, peers: Peers) -> Peers:
 
 
 def _find_board(found: Found, environ: Mapping[str, str], *, insecure: bool) -> Board | None:
-    if VARIABLE in environ:
+    if VARIABLE in environ and _is_reachable(environ[VARIABLE], found):
         from unilaunch.rank.launch_board import LaunchBoard
 
         return LaunchBoard(found, environ[VARIABLE])
@@ -60,6 +61,12 @@ def _find_board(found: Found, environ: Mapping[str, str], *, insecure: bool) -> 
     from unilaunch.rank.secret_file import FileBoard
 
     return FileBoard(found, environ)
+
+
+def _is_reachable(where: str, found: Found) -> bool:
+    """Return whether all ranks can call `launch`; it listens for this host only if it was told of no other one."""
+    places, _, _ = read_where(where)
+    return found.local_size == found.size or not places[0][0].startswith("127.")
 
 
 def _is_openmpi5_on_one_host(found: Found, environ: Mapping[str, str]) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 from contextlib import suppress
 
 from typing_extensions import override
@@ -13,6 +14,7 @@ from unilaunch.watch.line import read_where
 from unilaunch.world import Found
 
 _TRY = 5.0  # seconds for one try to reach the launching process
+_PATIENCE, _PAUSE = 30.0, 0.2  # seconds in which rank 0 tries that, and between two tries
 _LARGEST = 4096  # bytes of its answer
 
 
@@ -32,7 +34,11 @@ class LaunchBoard(Board):
     @override
     def post(self) -> tuple[socket.socket, bytes]:
         listener, meeting = open_meeting(self.found)
-        if not self._send(meeting.text):
+        deadline = time.monotonic() + _PATIENCE
+        while not self._send(meeting.text):
+            if time.monotonic() < deadline:
+                time.sleep(_PAUSE)
+                continue
             listener.close()
             raise RendezvousError(
                 f"rank 0 does not reach the launching process at {self._where}: does it still run, and can this host "

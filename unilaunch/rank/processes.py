@@ -48,10 +48,15 @@ def is_single() -> bool:
 def children(process: int | None = None) -> list[int]:
     """Return a process's children (None: this one's); none where the kernel does not tell."""
     found = []
-    with suppress(OSError):
-        for thread in Path(f"/proc/{process or os.getpid()}/task").iterdir():
+    for thread in Path("/proc").glob(f"{process or os.getpid()}/task/*"):
+        with suppress(OSError):  # this thread has ended
             found += [int(child) for child in (thread / "children").read_text(encoding="ascii").split()]
     return found
+
+
+def knows_children(process: int) -> bool:
+    """Return whether the kernel tells a process's children (CONFIG_PROC_CHILDREN)."""
+    return Path(f"/proc/{process}/task/{process}/children").exists()
 
 
 def kill_children() -> None:

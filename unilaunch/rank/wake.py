@@ -11,9 +11,10 @@ import signal
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 
 from unilaunch.environments import openmpi
-from unilaunch.rank.processes import children, state
+from unilaunch.rank.processes import children, knows_children, state
 
 _TICK = 0.02
 _LONGEST = 5.0
@@ -32,15 +33,24 @@ def wake_launcher(launcher: int, code: int, environ: Mapping[str, str]) -> None:
         environ: Its environment.
     """
     ours = environ.get(openmpi.LOCAL_RANK) == "0" and openmpi.VERSION not in environ
-    if not code or not ours or launcher != os.getppid() or os.fork():
+    if not code or not ours or launcher != os.getppid() or not knows_children(launcher):
         return
+    with suppress(OSError):  # no more processes: mpirun then takes its time
+        if not os.fork():
+            try:
+                _wake(launcher)
+            finally:
+                os._exit(0)
+
+
+def _wake(launcher: int) -> None:
+    until = time.monotonic() + _LONGEST
     os.setsid()
     os.chdir("/")
-    os.closerange(0, os.sysconf("SC_OPEN_MAX"))  # the launcher waits for the end of our output
-    until = time.monotonic() + _LONGEST
-    with suppress(ProcessLookupError, PermissionError):
-        while state(launcher) not in _ENDED and time.monotonic() < until:
-            if all(state(child) in _ENDED for child in children(launcher)):
-                os.kill(launcher, signal.SIGCHLD)
-            time.sleep(_TICK)
-    os._exit(0)
+    for file in list(Path("/proc/self/fd").iterdir()):  # the launcher waits for the end of our output
+        with suppress(OSError):
+            os.close(int(file.name))
+    while state(launcher) not in _ENDED and time.monotonic() < until:
+        if all(state(child) in _ENDED for child in children(launcher) if child != os.getpid()):
+            os.kill(launcher, signal.SIGCHLD)
+        time.sleep(_TICK)

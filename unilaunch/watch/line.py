@@ -187,6 +187,7 @@ class Line:
         except BlockingIOError:
             pass
         except OSError as error:
+            self.host_lost = error.errno in _UNREACHABLE
             self._end(error.strerror or str(error))
             return
         self.selector.modify(self.connection, EVENT_READ | (EVENT_WRITE if self.outgoing else 0), self)

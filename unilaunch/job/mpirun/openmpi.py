@@ -58,7 +58,8 @@ def session(version: int, mpi: MpiSpec, environ: Mapping[str, str], folder: str)
     killed once and left its files, Open MPI 5 does not start: "The PMIx server's listener thread failed to start".
     """
     own = _named(mpi, environ) & {"prte_tmpdir_base", "prte_local_tmpdir_base"}
-    return ["--prtemca", "prte_local_tmpdir_base", folder] if version >= FIVE and not own else []
+    told = any("tmpdir_base" in word for word in mpi.args)
+    return ["--prtemca", "prte_local_tmpdir_base", folder] if version >= FIVE and not own and not told else []
 
 
 def check_root(request: Request, user: int) -> None:
