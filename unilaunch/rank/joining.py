@@ -28,7 +28,7 @@ def join(found: Found, environ: Mapping[str, str], patience: float, *, insecure:
     """
     if found.size == 1:
         return Alone()
-    board = _find_board(found, environ, insecure=insecure)
+    board = find_board(found, environ, insecure=insecure)
     return tcp.join(found, patience, board) if board else mpi.join(found, thread_level)
 
 
@@ -40,7 +40,8 @@ def join_mpi(found: Found, peers: Peers) -> Peers:
     return peers
 
 
-def _find_board(found: Found, environ: Mapping[str, str], *, insecure: bool) -> Board | None:
+def find_board(found: Found, environ: Mapping[str, str], *, insecure: bool) -> Board | None:
+    """Return where the ranks of a start meet; None if only MPI is left. Arguments as of `join`."""
     if VARIABLE in environ and _is_reachable(environ[VARIABLE], found):
         from unilaunch.rank.launch_board import LaunchBoard
 

@@ -24,12 +24,14 @@ from unilaunch import sockets
 from unilaunch.errors import EnvironmentMismatchError, PeerLostError, RendezvousError
 from unilaunch.handshake import Caller, Listener, NotProvenError, new_secret
 from unilaunch.rank.board import Board, Meeting, PublicBoard
+from unilaunch.rank.joining import find_board
 from unilaunch.rank.launch_board import LaunchBoard
 from unilaunch.rank.secret_file import FileBoard, find_folder
 from unilaunch.rank.tcp import TcpPeers, accept_ranks, join
 from unilaunch.rank.tcp_collectives import TcpCollectives
 from unilaunch.sockets import call
 from unilaunch.watch.inbox import Inbox, listen
+from unilaunch.watch.line import VARIABLE
 from unilaunch.world import Found
 
 T = TypeVar("T")
@@ -126,6 +128,20 @@ def test_ranks_of_a_launch_meet_through_it() -> None:
         watching.result()
     with pytest.raises(RendezvousError, match=r"does not reach the launching process at 127\.0\.0\.1 port"):
         LaunchBoard(_found(0, 3, ""), heard.where).post()
+
+
+def test_ranks_elsewhere_do_not_call_a_launch_that_listens_on_loopback() -> None:
+    """It was told of no other host: a resource manager has dealt out the ranks. They meet as without it."""
+    here, elsewhere = replace(_found(0, 2, "run"), local_size=1), _found(0, 2, "run")
+    boards = {}
+    for name, found in {"several": here, "one": elsewhere}.items():
+        for where in ("127.0.0.1 1 00 15", "10.0.0.1,127.0.0.1 1 00 15"):
+            board = find_board(found, {VARIABLE: where, **os.environ}, insecure=True)  # noqa: TID251
+            boards[name, where.partition(" ")[0]] = type(board)
+    assert boards == {
+        ("several", "127.0.0.1"): PublicBoard, ("several", "10.0.0.1,127.0.0.1"): LaunchBoard,
+        ("one", "127.0.0.1"): LaunchBoard, ("one", "10.0.0.1,127.0.0.1"): LaunchBoard,
+    }  # fmt: skip
 
 
 @pytest.mark.timed
