@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from socket import gethostname
@@ -101,12 +100,12 @@ def test_a_limit_of_open_files_that_cannot_be_raised_is_said(openmpi5: Launcher,
 def test_what_a_killed_mpirun_has_left_stops_no_job(openmpi5: Launcher, tmp_path: Path) -> None:
     """Its session folder has its process number: a plain mpirun that gets this number later does not start."""
     (tmp_path / "say.py").touch()
-    temporary = Path(tempfile.mkdtemp(dir=os.environ["TMPDIR"]))  # noqa: TID251
+    temporary = tmp_path / "temporary"
     variables = {"TMPDIR": str(temporary)}
     with subprocess.Popen(["true"]) as process:
         next_numbers = range(process.pid + 1, process.pid + 3000)
     for number in next_numbers:
-        (temporary / f"ompi.{number}").mkdir()
+        (temporary / f"ompi.{number}").mkdir(parents=True)
         (temporary / f"ompi.{number}" / f"pmix.{gethostname().partition('.')[0]}.tool").touch()
     assert "listener thread failed to start" in openmpi5.run(1, ["say.py"], tmp_path, variables=variables).stderr
     launch = ["-m", "unilaunch", "launch", "-n", "1", "--mpirun", str(openmpi5.path), *OPTIONS]

@@ -196,7 +196,7 @@ class _Guard:
 
     @property
     def _is_orphan(self) -> bool:
-        """The launcher has gone; a stand-in looks to it itself."""
+        """The launcher has exited; where a stand-in is its child, the stand-in notices that."""
         return self.orphaned or (not self.stand_in and os.getppid() != self.launcher)
 
     def _may_leave(self) -> bool:

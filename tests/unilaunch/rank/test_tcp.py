@@ -131,12 +131,12 @@ def test_ranks_of_a_launch_meet_through_it() -> None:
 
 
 def test_ranks_elsewhere_do_not_call_a_launch_that_listens_on_loopback() -> None:
-    """It was told of no other host: a resource manager has dealt out the ranks. They meet as without it."""
-    here, elsewhere = replace(_found(0, 2, "run"), local_size=1), _found(0, 2, "run")
+    """It knows of this host only, and a resource manager placed ranks on others: they meet as under a bare mpirun."""
+    one_host, two_hosts = _found(0, 2, "run"), replace(_found(0, 2, "run"), local_size=1)
     boards = {}
-    for name, found in {"several": here, "one": elsewhere}.items():
+    for name, found in {"several": two_hosts, "one": one_host}.items():
         for where in ("127.0.0.1 1 00 15", "10.0.0.1,127.0.0.1 1 00 15"):
-            board = find_board(found, {VARIABLE: where, **os.environ}, insecure=True)  # noqa: TID251
+            board = find_board(found, {VARIABLE: where}, insecure=True)
             boards[name, where.partition(" ")[0]] = type(board)
     assert boards == {
         ("several", "127.0.0.1"): PublicBoard, ("several", "10.0.0.1,127.0.0.1"): LaunchBoard,
