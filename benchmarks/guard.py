@@ -26,7 +26,7 @@ from unilaunch.rank.report import Report
 from unilaunch.rank.run import run
 from unilaunch.options import parse
 from unilaunch.spec import RunSpec
-from unilaunch.task import read_task
+from unilaunch.reading import read_task
 def read():
     given = parse(sys.argv[1:]); del given["command"]
     return read_task(RunSpec, given, dict(os.environ))

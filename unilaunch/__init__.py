@@ -5,6 +5,8 @@ Importing this package imports no framework, no numpy and no mpi4py; the public 
 
 from typing import TYPE_CHECKING
 
+from unilaunch.version import __version__
+
 if TYPE_CHECKING:
     from unilaunch.job.api import launch
     from unilaunch.launch_spec import LaunchSpec
@@ -14,7 +16,6 @@ if TYPE_CHECKING:
     from unilaunch.world import World
 
 __all__ = ["LaunchResult", "LaunchSpec", "RankResult", "RunSpec", "World", "__version__", "init", "launch"]
-__version__ = "0.1.0"
 
 _HOMES = {
     "LaunchResult": "unilaunch.output.result",

@@ -7,9 +7,9 @@ from socket import socket
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from pydantic import JsonValue
 from typing_extensions import override
 
+from unilaunch.json_value import JsonValue
 from unilaunch.world import World
 
 

@@ -80,13 +80,14 @@ def _run(arguments: Sequence[str], environ: Mapping[str, str], started: float, r
 
 
 def _rank_task(arguments: Sequence[str], environ: Mapping[str, str]) -> "Task[RunSpec]":
-    """Return what a rank is to do; `launch` has read the UNILAUNCH_ variables for its ranks, or was not to."""
-    from unilaunch.spec import VARIABLE_PREFIX, RunSpec
-    from unilaunch.task import read_task
-    from unilaunch.watch.line import VARIABLE
+    """Return what a rank is to do: what `launch` has handed over, or what its own command line says."""
+    from unilaunch.handover import VARIABLE, take_over
 
     if VARIABLE in environ:
-        environ = {name: value for name, value in environ.items() if not name.startswith(VARIABLE_PREFIX)}
+        return take_over(environ[VARIABLE], arguments[arguments.index("--") + 1 :] if "--" in arguments else ())
+    from unilaunch.reading import read_task
+    from unilaunch.spec import RunSpec
+
     return read_task(RunSpec, _fields(arguments), environ)
 
 
@@ -101,7 +102,7 @@ def _fields(arguments: Sequence[str]) -> dict[str, object]:
 def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     from unilaunch.job.plan import make_plan
     from unilaunch.launch_spec import LaunchSpec
-    from unilaunch.task import read_task
+    from unilaunch.reading import read_task
 
     given = _fields(arguments)
     dry_run, as_json, kind = given.pop("dry_run"), given.pop("json"), given.pop("emit")
@@ -124,8 +125,8 @@ def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 def _do_command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     from unilaunch import plugins
     from unilaunch.options import parse
+    from unilaunch.reading import known_fields
     from unilaunch.spec import read_variables, validate, variable_of
-    from unilaunch.task import known_fields
 
     given = parse(arguments)
     command = plugins.commands()[given.pop("command")]

@@ -1,9 +1,10 @@
 """A command that a plug-in adds to the command line, beside `run`."""
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from unilaunch.spec import Spec
+if TYPE_CHECKING:
+    from unilaunch.spec import Spec
 
 
 class Command(ABC):
@@ -12,7 +13,7 @@ class Command(ABC):
     #: One line for `--help`.
     help: str
     #: The type of its options.
-    spec: type[Spec]
+    spec: "type[Spec]"
 
     @abstractmethod
     def run(self, options: Any) -> int:

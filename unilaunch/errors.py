@@ -1,5 +1,7 @@
 """What can be wrong, each with the exit code that the process ends with."""
 
+from collections.abc import Iterable
+
 
 class UnilaunchError(Exception):
     """Something that a person can put right, in one line: what was wrong, where, what was expected, what to do.
@@ -14,6 +16,14 @@ class UnilaunchError(Exception):
 def one_line(text: str) -> str:
     """Return *text* as one line that does nothing to a terminal: control characters are escaped."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean ...?" for the known name that is like *name*; nothing if none is."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 class SpecError(UnilaunchError):

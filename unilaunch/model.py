@@ -6,16 +6,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pydantic import JsonValue
-
 from unilaunch.agreement import agree
 from unilaunch.errors import UnilaunchError
-from unilaunch.spec import Spec
+from unilaunch.json_value import JsonValue
 
 if TYPE_CHECKING:
     from unilaunch.backend import Backend, Collectives, Peers, Placement
     from unilaunch.output.folder import OutputFolder
     from unilaunch.output.log import Log
+    from unilaunch.spec import Spec
     from unilaunch.world import World
 
 
@@ -74,12 +73,18 @@ class Framework:
 
 
 class Model(ABC):
-    """Something that `run` can train, on every backend. Its module must import nothing heavy: `--help` loads it."""
+    """Something that `run` can train, on every backend. Its module must import nothing heavy: `--help` loads it.
+
+    Under `launch` a rank gets the options' values without their type: attributes of the same names, and `to_json`.
+    """
 
     #: The name in `run NAME`.
     name: str
-    #: The type of its options.
-    spec: type[Spec]
+
+    @property
+    @abstractmethod
+    def spec(self) -> "type[Spec]":
+        """The type of its options. Import it here and not before: under `launch` a rank does not need it."""
 
     @abstractmethod
     def check(self, options: Any, world_size: int) -> None:
@@ -96,6 +101,19 @@ class Model(ABC):
         Raises:
             UnilaunchError: The input cannot be used.
         """
+
+    def resumes(self, options: Any) -> bool:  # noqa: ARG002  (most do not)
+        """Return whether a run with *options* goes on from what an earlier one has left in the output folder."""
+        return False
+
+    def again(self, options: Any, *, fewer_ranks: bool) -> Any:  # noqa: ARG002
+        """Return the options with which a job that has failed is started again, by default the same.
+
+        Args:
+            options: Those of the job that failed.
+            fewer_ranks: Hosts have been lost, and the job goes on without them.
+        """
+        return options
 
     @abstractmethod
     def run(self, options: Any, prepared: Any, session: Session, framework: Framework) -> Mapping[str, JsonValue]:

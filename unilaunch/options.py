@@ -10,9 +10,9 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 from typing_extensions import override
 
 from unilaunch import plugins
-from unilaunch.errors import SpecError
+from unilaunch.errors import SpecError, nearest
 from unilaunch.model import Model
-from unilaunch.spec import RunSpec, Spec, nearest
+from unilaunch.spec import RunSpec, Spec
 
 EXAMPLES = {
     "unilaunch": """examples:
@@ -119,7 +119,7 @@ def _unknown(argument: str, command: str) -> str:
         hint = "; a script's arguments stand behind --" if command in {"run", "launch"} else ""
         return f"{argument!r}: there is one TARGET, and every other word follows its option{hint}"
     from unilaunch.launch_spec import MpiSpec
-    from unilaunch.task import known_fields
+    from unilaunch.reading import known_fields
 
     fields = known_fields() | (set(MpiSpec.model_fields) if command == "launch" else set())
     options = [f"--{field.replace('_', '-')}" for field in fields]
@@ -174,6 +174,12 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", dest="module", metavar="MODULE", default=argparse.SUPPRESS, help="run a module")
     parser.add_argument(
         "--config", metavar="FILE", default=argparse.SUPPRESS, help="TOML, YAML or JSON file of options"
+    )
+    parser.add_argument(
+        "--spec",
+        metavar="JSON",
+        default=argparse.SUPPRESS,
+        help="a whole spec, as launch writes it; it says everything",
     )
     _add_options(parser, RunSpec, leave_out={"target", "args"})
     taken: set[str] = set()
@@ -273,6 +279,6 @@ def _metavar(annotation: Any) -> str:
 
 
 def _version() -> str:
-    from unilaunch import __version__
+    from unilaunch.version import __version__
 
     return f"unilaunch {__version__}"

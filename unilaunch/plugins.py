@@ -40,6 +40,15 @@ def models() -> dict[str, Model]:
     return {name: _load(MODELS, "model", name) for name in sorted(_installed(MODELS))}
 
 
+def load_model(name: str) -> Model:
+    """Return the model *name*.
+
+    Raises:
+        PluginError: It is not installed.
+    """
+    return cast("Model", _load(MODELS, "model", name))
+
+
 def commands() -> dict[str, Command]:
     """Return every command that a plug-in adds, by name."""
     return {name: _load(COMMANDS, "command", name) for name in sorted(_installed(COMMANDS))}
@@ -68,3 +77,12 @@ def load_backend(name: str) -> Backend:
     if find_spec(backend.framework) is None:
         raise PluginError(f"backend {name!r} needs its framework: pip install 'unilaunch[{name}]'")
     return backend
+
+
+def backends_of_program(name: str) -> tuple[Backend, ...]:
+    """Return the frameworks that a program may find: *name*, or with "auto" every one that is installed.
+
+    Raises:
+        PluginError: There is none of that name, or its framework is not installed.
+    """
+    return tuple(usable_backends()) if name == "auto" else (load_backend(name),)

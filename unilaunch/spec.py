@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from unilaunch.errors import SpecError
+from unilaunch.errors import SpecError, nearest
 
 VARIABLE_PREFIX = "UNILAUNCH_"
 #: Variables whose name is not the field's.
@@ -24,6 +24,10 @@ class Spec(BaseModel):
     other_variables: ClassVar[Mapping[str, str]] = {}
     #: Fields that are given without an option's name.
     positional: ClassVar[tuple[str, ...]] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON has them."""
+        return self.model_dump(mode="json")
 
 
 class RunSpec(Spec):
@@ -163,11 +167,3 @@ def _fault(fault: Any, kind: type[Spec], sources: Mapping[str, str]) -> str:
         return f"{where}: no such option{nearest(field, kind.model_fields)}"
     wanted = fault["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     return f"{where}: must be {wanted}, not {fault['input']!r}"
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean ...?" for the known name that is like *name*; nothing if none is."""
-    from difflib import get_close_matches
-
-    close = get_close_matches(name, list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else ""

@@ -7,8 +7,7 @@ from typing import Literal
 
 from typing_extensions import override
 
-from unilaunch.errors import SpecError
-from unilaunch.spec import nearest
+from unilaunch.errors import SpecError, nearest
 
 MODULE_MARK = "-m "
 
@@ -30,6 +29,17 @@ class Target:
         """Return it as it stands in a spec: "gcn", "train.py", "-m package.train", "package.train:main"."""
         return MODULE_MARK + self.name if self.kind == "module" else self.name
 
+    def find_script(self) -> None:
+        """Refuse a script that is not there.
+
+        Raises:
+            SpecError: It is no file.
+        """
+        path = Path(self.name)
+        if not path.is_file():
+            kind = "is a folder" if path.is_dir() else "no such file"
+            raise SpecError(f"script {self.name}: {kind} (in {Path.cwd()})")
+
 
 def read_target(text: str, models: Collection[str]) -> Target:
     """Return the target that *text* names.
@@ -46,7 +56,9 @@ def read_target(text: str, models: Collection[str]) -> Target:
     if text in models:
         return Target("model", text)
     if text.endswith(".py") or "/" in text:
-        return Target("script", _script(text))
+        script = Target("script", text)
+        script.find_script()
+        return script
     module, colon, function = text.partition(":")
     if colon:
         return Target("function", f"{_dotted(module, text)}:{_dotted(function, text)}")
@@ -62,11 +74,3 @@ def _dotted(name: str, where: str) -> str:
     if not name or not all(part.isidentifier() for part in name.split(".")):
         raise SpecError(f"{where}: {name!r} is no name of a module or a function (package.module:function)")
     return name
-
-
-def _script(text: str) -> str:
-    path = Path(text)
-    if path.is_file():
-        return text
-    kind = "is a folder" if path.is_dir() else "no such file"
-    raise SpecError(f"script {text}: {kind} (in {Path.cwd()})")

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from unilaunch.errors import InputError, OutputError, SpecError
 from unilaunch_gcn.arrays import Floats
 from unilaunch_gcn.layers import Layer, Parameter
-from unilaunch_gcn.spec import GcnSpec
+
+if TYPE_CHECKING:
+    from unilaunch_gcn.spec import GcnSpec
 
 FORMAT = 3
 #: The options that decide the curve; the seed is another one.
@@ -53,7 +55,7 @@ class State:
     decided: Mapping[str, Any] = field(default_factory=dict)
 
 
-def decides(options: GcnSpec, seed: int, data_sha256: str) -> dict[str, Any]:
+def decides(options: "GcnSpec", seed: int, data_sha256: str) -> dict[str, Any]:
     """Return what decides the curve: a checkpoint is of one training only.
 
     Args:
@@ -61,7 +63,7 @@ def decides(options: GcnSpec, seed: int, data_sha256: str) -> dict[str, Any]:
         seed: Seed of everything that is drawn.
         data_sha256: Names the content of the data set.
     """
-    told = options.model_dump(mode="json")
+    told = options.to_json()
     return {"seed": seed, **{name: told[name] for name in _DECIDING}, _CONTENT: data_sha256}
 
 

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
+from typing import TYPE_CHECKING
 
-from unilaunch_gcn.spec import TrainingSpec
+if TYPE_CHECKING:
+    from unilaunch_gcn.spec import TrainingSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class Layer:
     is_last: bool = False
 
 
-def plan_layers(options: TrainingSpec, num_features: int, num_classes: int) -> list[Layer]:
+def plan_layers(options: "TrainingSpec", num_features: int, num_classes: int) -> list[Layer]:
     """Return the layers, first to last."""
     widths = [num_features, *[options.hidden] * (options.layers - 1), num_classes]
     return [
@@ -68,7 +70,7 @@ def count_decayed(layers: Sequence[Layer]) -> int:
     return sum(parameter.size for parameter in layers[0].parameters if parameter.start == "glorot")
 
 
-def _layer(options: TrainingSpec, depth: int, width_in: int, width_out: int, *, is_last: bool) -> Layer:
+def _layer(options: "TrainingSpec", depth: int, width_in: int, width_out: int, *, is_last: bool) -> Layer:
     order, exchanges, width = _order(width_in, width_out, first=depth == 0, constant_input=options.dropout == 0)
     is_residual = options.residual and 0 < depth < options.layers - 1
     parameters = _parameters(options, width_in, width_out, is_last=is_last)
@@ -84,7 +86,7 @@ def _order(width_in: int, width_out: int, *, first: bool, constant_input: bool) 
     return "aggregation first", 1 if first else 2, width_in
 
 
-def _parameters(options: TrainingSpec, width_in: int, width_out: int, *, is_last: bool) -> tuple[Parameter, ...]:
+def _parameters(options: "TrainingSpec", width_in: int, width_out: int, *, is_last: bool) -> tuple[Parameter, ...]:
     found = [Parameter("weight", (width_in, width_out), "glorot")]
     if options.conv == "sage":
         found.append(Parameter("self_weight", (width_in, width_out), "glorot"))

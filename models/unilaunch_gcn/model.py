@@ -3,25 +3,31 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pydantic import JsonValue
 from typing_extensions import override
 
 from unilaunch.errors import RefusedTogetherError, SpecError
+from unilaunch.json_value import JsonValue
 from unilaunch.model import Framework, Model, Session
-from unilaunch_gcn.spec import GcnSpec
 
 if TYPE_CHECKING:
     from unilaunch_gcn.partition import Part
+    from unilaunch_gcn.spec import GcnSpec
 
 
 class GcnModel(Model):
     """The partitioned graph convolutional network."""
 
     name = "gcn"
-    spec = GcnSpec
+
+    @property
+    @override
+    def spec(self) -> "type[GcnSpec]":
+        from unilaunch_gcn.spec import GcnSpec
+
+        return GcnSpec
 
     @override
-    def check(self, options: GcnSpec, world_size: int) -> None:
+    def check(self, options: "GcnSpec", world_size: int) -> None:
         if options.num_parts not in {None, world_size}:
             raise SpecError(
                 f"--num-parts {options.num_parts} with {world_size} rank{'s' * (world_size != 1)}: each rank trains "
@@ -34,7 +40,16 @@ class GcnModel(Model):
             )
 
     @override
-    def prepare(self, options: GcnSpec, session: Session) -> "Part":
+    def resumes(self, options: "GcnSpec") -> bool:
+        return options.resume
+
+    @override
+    def again(self, options: "GcnSpec", *, fewer_ranks: bool) -> "GcnSpec":
+        update: dict[str, object] = {"resume": True, **({"num_parts": None} if fewer_ranks else {})}
+        return options.model_copy(update=update)
+
+    @override
+    def prepare(self, options: "GcnSpec", session: Session) -> "Part":
         from unilaunch_gcn.preparation import prepare_part
 
         part = prepare_part(options, session)
@@ -48,7 +63,7 @@ class GcnModel(Model):
 
     @override
     def run(
-        self, options: GcnSpec, prepared: "Part", session: Session, framework: Framework
+        self, options: "GcnSpec", prepared: "Part", session: Session, framework: Framework
     ) -> Mapping[str, JsonValue]:
         from unilaunch_gcn.summary import show
         from unilaunch_gcn.training import Training

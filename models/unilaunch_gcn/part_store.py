@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -11,7 +12,6 @@ from uuid import uuid4
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from unilaunch.errors import InputError
 from unilaunch_gcn.partition import Adjacency, Part
@@ -25,20 +25,24 @@ _ARRAYS = (
 #: The arrays of the whole graph, which stand once beside the parts, where ranks divide columns.
 _ADJACENCY = ("offsets", "indptr", "indices", "weights")
 _SPARSE = ("features_indptr", "features_indices", "features_data")
+#: The manifest's tables of arrays with the names in each, its texts, and the types of an array's entry.
+_TABLES = {"arrays": (*_ARRAYS, *_SPARSE, "features"), "shared": _ADJACENCY}
+_TEXTS = {"source", "fingerprint", "sha256"}
+_ENTRY = {"size": int, "sha256": str}
 
 
-class Stored(BaseModel):
+@dataclass(frozen=True, slots=True)
+class Stored:
     """One array's file: its size in bytes and the SHA-256 of its content."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     size: int
     sha256: str
 
 
-class Manifest(BaseModel):
+@dataclass(frozen=True, slots=True)
+class Manifest:
     """What a part's folder holds, and what it was made from."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     format: int
     source: str
     fingerprint: str
@@ -49,12 +53,15 @@ class Manifest(BaseModel):
     num_features: int
     split_sizes: tuple[int, int, int]
     arrays: dict[str, Stored]
-    shared: dict[str, Stored] = {}
+    shared: dict[str, Stored]
     sha256: str = ""
 
     def checksum(self) -> str:
         """Return the SHA-256 of everything else that the manifest says."""
-        return hashlib.sha256(self.model_dump_json(exclude={"sha256"}).encode()).hexdigest()
+        told = asdict(self)
+        del told["sha256"]
+        text = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 def fingerprint_of(identity: Mapping[str, Any]) -> str:
@@ -119,8 +126,9 @@ def _write_part(folder: Path, source: str, fingerprint: str, part: Part, shared:
         arrays=arrays,
         shared=shared,
     )
-    manifest = manifest.model_copy(update={"sha256": manifest.checksum()})
-    (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    manifest = replace(manifest, sha256=manifest.checksum())
+    text = json.dumps(asdict(manifest), indent=1, ensure_ascii=False)
+    (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 
 def _arrays(part: Part) -> dict[str, NDArray[Any]]:
@@ -197,13 +205,38 @@ def _read_manifest(path: Path) -> Manifest:
                 f"{path}: partition format {manifest.get('format')!r}, this version reads {FORMAT}: delete the "
                 "partition, it is made again"
             )
-        return Manifest.model_validate(manifest)
+        return _manifest(manifest)
     except FileNotFoundError:
         raise InputError(f"{path}: this part is missing: delete the partition's folder, it is made again") from None
-    except (OSError, ValidationError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(
             f"{path}: damaged: {str(error).splitlines()[0]}; delete the partition, it is made again"
         ) from None
+
+
+def _manifest(told: Any) -> Manifest:
+    """Return what a manifest says; ValueError names the first field that is not as it must be."""
+    names = {field.name for field in fields(Manifest)}
+    if not isinstance(told, dict) or set(told) != names:
+        raise ValueError(f"expected the fields {', '.join(sorted(names))}")
+    for name, value in told.items():
+        kind = str if name in _TEXTS else int
+        if name not in _TABLES and name != "split_sizes" and type(value) is not kind:
+            raise ValueError(f"{name}: expected {kind.__name__}, found {value!r}")
+    sizes = told["split_sizes"]
+    if not (isinstance(sizes, list) and [type(size) for size in sizes] == [int] * 3):
+        raise ValueError(f"split_sizes: expected three numbers, found {sizes!r}")
+    tables = {name: _stored(name, told[name], known) for name, known in _TABLES.items()}
+    return Manifest(**{**told, "split_sizes": tuple(sizes), **tables})
+
+
+def _stored(table: str, told: Any, known: Iterable[str]) -> dict[str, Stored]:
+    if not isinstance(told, dict) or not set(told) <= set(known):  # a name becomes a path
+        raise ValueError(f"{table}: expected the arrays {', '.join(known)}")
+    for name, entry in told.items():
+        if not (isinstance(entry, dict) and {key: type(value) for key, value in entry.items()} == _ENTRY):
+            raise ValueError(f"{table}: {name}: expected a size and a SHA-256, found {entry!r}")
+    return {name: Stored(**entry) for name, entry in told.items()}
 
 
 def _load(path: Path, stored: Stored, *, checks: bool = True) -> NDArray[Any]:

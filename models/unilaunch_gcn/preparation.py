@@ -4,14 +4,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import JsonValue
 
 from unilaunch.errors import InputError, RefusedTogetherError
+from unilaunch.json_value import JsonValue
 from unilaunch.model import Session
 from unilaunch.output.log import Log
 from unilaunch_gcn.datasets import Dataset, data_folder, open_dataset
@@ -19,7 +19,9 @@ from unilaunch_gcn.diffusion import Diffusion, diffuse
 from unilaunch_gcn.graph import Graph
 from unilaunch_gcn.part_store import fingerprint_of, load_part, part_dir, write_parts
 from unilaunch_gcn.partition import Adjacency, Part, assign, halo_size, order_nodes, slice_nodes, split_parts
-from unilaunch_gcn.spec import DataSpec
+
+if TYPE_CHECKING:
+    from unilaunch_gcn.spec import DataSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Partition:
     data_sha256: str
 
 
-def prepare(options: DataSpec, num_parts: int, log: Log) -> Partition:
+def prepare(options: "DataSpec", num_parts: int, log: Log) -> Partition:
     """Return the partition that *options* describe; make it when it is not there.
 
     Raises:
@@ -59,7 +61,7 @@ def prepare(options: DataSpec, num_parts: int, log: Log) -> Partition:
     return Partition(folder, fingerprint, dataset.sha256)
 
 
-def read_graph(options: DataSpec, log: Log) -> Graph:
+def read_graph(options: "DataSpec", log: Log) -> Graph:
     """Return the graph that *options* describe, diffused if they say so.
 
     Raises:
@@ -76,13 +78,13 @@ def read_graph(options: DataSpec, log: Log) -> Graph:
     return graph
 
 
-def _found(options: DataSpec) -> Dataset:
+def _found(options: "DataSpec") -> Dataset:
     return open_dataset(
         options.dataset, options.data_dir, options.mirror, options.split_seed, options.normalize_features
     )
 
 
-def _diffusion(options: DataSpec) -> Diffusion | None:
+def _diffusion(options: "DataSpec") -> Diffusion | None:
     return Diffusion(options.gdc_alpha, options.gdc_top_k, options.gdc_threshold) if options.use_gdc else None
 
 
@@ -92,7 +94,7 @@ class _Divided(NamedTuple):
     adjacency: Adjacency | None
 
 
-def _divide(graph: Graph, num_parts: int, options: DataSpec, log: Log) -> _Divided:
+def _divide(graph: Graph, num_parts: int, options: "DataSpec", log: Log) -> _Divided:
     """Divide the graph as the user chose."""
     if options.parallel != "tensor":
         log.say(f"cutting it into {num_parts} parts")
@@ -111,7 +113,7 @@ def sends_less_by_columns(halo: int, num_nodes: int, num_parts: int) -> bool:
     return halo > 2 * num_nodes * (num_parts - 1) / num_parts
 
 
-def prepare_part(options: DataSpec, session: Session) -> Part:
+def prepare_part(options: "DataSpec", session: Session) -> Part:
     """Return this rank's part. All ranks must call it.
 
     Rank 0 finds or makes the partition, and the others wait. On a host that does not see it (no shared file system) the
@@ -134,7 +136,7 @@ def prepare_part(options: DataSpec, session: Session) -> Part:
     return replace(part, data_sha256=data_sha256)
 
 
-def _seen_here(folder: str, fingerprint: str, options: DataSpec, session: Session) -> str:
+def _seen_here(folder: str, fingerprint: str, options: "DataSpec", session: Session) -> str:
     """Return where this host has the partition; make it here if rank 0's folder is another host's own."""
     world = session.world
     blind = not part_dir(Path(folder), world.rank).is_dir()

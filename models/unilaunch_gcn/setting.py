@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from unilaunch_gcn.arrays import FloatType
 from unilaunch_gcn.layers import Layer
-from unilaunch_gcn.spec import TrainingSpec
+
+if TYPE_CHECKING:
+    from unilaunch_gcn.spec import TrainingSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class Setting:
     is_bfloat16: bool = False
 
     @classmethod
-    def of(cls, options: TrainingSpec, layers: Sequence[Layer], seed: int) -> "Setting":
+    def of(cls, options: "TrainingSpec", layers: Sequence[Layer], seed: int) -> "Setting":
         """Return what the user chose."""
         is_bfloat16 = options.precision == "bfloat16"
         dtype: FloatType = np.dtype("float32" if is_bfloat16 else options.precision)

@@ -6,13 +6,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from pydantic import JsonValue
 
 from unilaunch.backend import Collectives
 from unilaunch.errors import DivergedError, SpecError
+from unilaunch.json_value import JsonValue
 from unilaunch.model import Framework, Session
 from unilaunch_gcn import checkpoint
 from unilaunch_gcn.graph import TRAIN
@@ -24,8 +24,10 @@ from unilaunch_gcn.optimizer import Adam
 from unilaunch_gcn.partition import Part
 from unilaunch_gcn.series import Series
 from unilaunch_gcn.setting import Setting
-from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.trace import Trace
+
+if TYPE_CHECKING:
+    from unilaunch_gcn.spec import GcnSpec
 
 #: Seconds between two lines of progress.
 _PROGRESS = 2.0
@@ -53,7 +55,7 @@ class Training:
         saved: Number of epochs in the newest checkpoint; 0 without one.
     """
 
-    options: GcnSpec
+    options: "GcnSpec"
     session: Session
     collectives: Collectives
     network: Network
@@ -73,7 +75,7 @@ class Training:
     said: float = field(default_factory=time.perf_counter)
 
     @classmethod
-    def start(cls, options: GcnSpec, part: Part, session: Session, framework: Framework) -> "Training":
+    def start(cls, options: "GcnSpec", part: Part, session: Session, framework: Framework) -> "Training":
         """Build the network and its optimiser; all ranks must call it."""
         layers = plan_layers(options, part.num_features, part.num_classes)
         setting = Setting.of(options, layers, session.seed)

@@ -3,35 +3,41 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pydantic import JsonValue
 from typing_extensions import override
 
+from unilaunch.json_value import JsonValue
 from unilaunch.model import Framework, Model, Session
-from unilaunch_mnist.spec import MnistSpec
 
 if TYPE_CHECKING:
     from unilaunch_mnist.preparation import Mnist
+    from unilaunch_mnist.spec import MnistSpec
 
 
 class MnistModel(Model):
     """The data-parallel network of MindSpore's mpirun tutorial."""
 
     name = "mnist"
-    spec = MnistSpec
+
+    @property
+    @override
+    def spec(self) -> "type[MnistSpec]":
+        from unilaunch_mnist.spec import MnistSpec
+
+        return MnistSpec
 
     @override
-    def check(self, options: MnistSpec, world_size: int) -> None:
+    def check(self, options: "MnistSpec", world_size: int) -> None:
         """Do nothing: any options fit any number of ranks."""
 
     @override
-    def prepare(self, options: MnistSpec, session: Session) -> "Mnist":
+    def prepare(self, options: "MnistSpec", session: Session) -> "Mnist":
         from unilaunch_mnist.preparation import prepare_data
 
         return prepare_data(options, session)
 
     @override
     def run(
-        self, options: MnistSpec, prepared: "Mnist", session: Session, framework: Framework
+        self, options: "MnistSpec", prepared: "Mnist", session: Session, framework: Framework
     ) -> Mapping[str, JsonValue]:
         from unilaunch_mnist.summary import show
         from unilaunch_mnist.training import Training

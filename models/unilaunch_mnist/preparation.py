@@ -3,13 +3,15 @@
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from unilaunch.errors import InputError
 from unilaunch.model import Session
 from unilaunch_mnist.arrays import Labels, Pixels
 from unilaunch_mnist.idx import read_images, read_labels
-from unilaunch_mnist.spec import MnistSpec
+
+if TYPE_CHECKING:
+    from unilaunch_mnist.spec import MnistSpec
 
 Split = Literal["train", "test"]
 #: How the files of each split begin.
@@ -39,7 +41,7 @@ class Mnist:
     num_test: int
 
 
-def prepare_data(options: MnistSpec, session: Session) -> Mnist:
+def prepare_data(options: "MnistSpec", session: Session) -> Mnist:
     """Return this rank's data; all ranks must call it.
 
     Raises:

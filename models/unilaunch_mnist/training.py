@@ -3,20 +3,22 @@
 import math
 import time
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
-from pydantic import JsonValue
 
 from unilaunch.backend import Collectives
 from unilaunch.errors import DivergedError
+from unilaunch.json_value import JsonValue
 from unilaunch.model import Framework, Session
 from unilaunch_mnist.arrays import Ids
 from unilaunch_mnist.loading import load_network
 from unilaunch_mnist.network import Network
 from unilaunch_mnist.preparation import Mnist
 from unilaunch_mnist.sharding import normalise, shard
-from unilaunch_mnist.spec import MnistSpec
+
+if TYPE_CHECKING:
+    from unilaunch_mnist.spec import MnistSpec
 
 #: Steps between two losses that are kept, as the tutorial prints them.
 _KEPT = 10
@@ -40,7 +42,7 @@ class Training:
         epoch_seconds: Each epoch's time, without its test.
     """
 
-    options: MnistSpec
+    options: "MnistSpec"
     session: Session
     collectives: Collectives
     network: Network
@@ -51,7 +53,7 @@ class Training:
     epoch_seconds: list[float] = field(default_factory=list)
 
     @classmethod
-    def start(cls, options: MnistSpec, data: Mnist, session: Session, framework: Framework) -> "Training":
+    def start(cls, options: "MnistSpec", data: Mnist, session: Session, framework: Framework) -> "Training":
         """Build the network; all ranks must call it."""
         with session.together("build network"):
             network = load_network(framework.backend.name, session.placement, session.seed)

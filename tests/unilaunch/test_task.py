@@ -9,8 +9,9 @@ from typing_extensions import override
 
 from unilaunch import plugins
 from unilaunch.errors import PluginError, SpecError
+from unilaunch.reading import read_task
 from unilaunch.spec import RunSpec, Spec
-from unilaunch.task import Task, read_task
+from unilaunch.task import Task
 from unilaunch_gcn.model import GcnModel
 from unilaunch_gcn.spec import GcnSpec
 

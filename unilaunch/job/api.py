@@ -7,8 +7,8 @@ from unilaunch import plugins
 from unilaunch.job.restart import start_again
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.output.result import LaunchResult
+from unilaunch.reading import make_task, unfold_options
 from unilaunch.target import read_target
-from unilaunch.task import make_task, unfold_options
 
 
 def launch(spec: LaunchSpec) -> LaunchResult:

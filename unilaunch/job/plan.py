@@ -93,7 +93,7 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], *, starting: b
         host_timeout=spec.host_timeout,
         more_than_cores=busiest > count_cores(),
         mpi=mpi,
-        program=tuple(program_line(task, sys.executable, environ)),
+        program=program_line(task, sys.executable),
         environ=environ,
     )
     if starting and mpirun.launcher == "Open MPI":

@@ -52,17 +52,19 @@ def _is_worth_it(result: LaunchResult) -> bool:
 def _plan_again(plan: Plan, lost: Sequence[str], environ: Mapping[str, str]) -> Plan:
     """Return what to start now: the same from its newest checkpoint, on the hosts that are left if it may shrink."""
     task = plan.task
-    if task.options and "resume" in type(task.options).model_fields:
-        task = replace(task, options=task.options.model_copy(update={"resume": True}))
-    if lost and task.spec.elastic:
-        left = [host for host in hosts_of(task.spec) if host.name not in lost]
-        slots = sum(host.slots or 1 for host in left)
-        nprocs = min(len(plan.rows), slots) if not task.spec.mpi.oversubscribe else len(plan.rows)
-        update = {"hostfile": None, "hosts": ",".join(map(_entry, left)), "nprocs": nprocs}
-        task = replace(task, spec=task.spec.model_copy(update=update))
-        if task.options and "num_parts" in type(task.options).model_fields:
-            task = replace(task, options=task.options.model_copy(update={"num_parts": None}))
+    fewer = bool(lost) and task.spec.elastic
+    if task.model:
+        task = replace(task, options=task.model.again(task.options, fewer_ranks=fewer))
+    if fewer:
+        task = replace(task, spec=_without(task.spec, lost, len(plan.rows)))
     return make_plan(task, environ)
+
+
+def _without(spec: LaunchSpec, lost: Sequence[str], ranks: int) -> LaunchSpec:
+    left = [host for host in hosts_of(spec) if host.name not in lost]
+    slots = sum(host.slots or 1 for host in left)
+    nprocs = ranks if spec.mpi.oversubscribe else min(ranks, slots)
+    return spec.model_copy(update={"hostfile": None, "hosts": ",".join(map(_entry, left)), "nprocs": nprocs})
 
 
 def _entry(host: Host) -> str:

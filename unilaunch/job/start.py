@@ -14,6 +14,7 @@ from socket import gethostname
 from tempfile import TemporaryDirectory
 from types import FrameType
 
+from unilaunch import handover
 from unilaunch.job.live import Live
 from unilaunch.job.mpirun import openmpi
 from unilaunch.job.plan import Plan
@@ -61,7 +62,7 @@ def start(plan: Plan, environ: Mapping[str, str]) -> LaunchResult:
             live.say(_few_files(len(plan.rows)))
         watch = Watch(inbox, len(plan.rows), plan.several, spec.stall_timeout, spec.abort)
         pipe = subprocess.PIPE if live.shown else None
-        environ = {**environ, VARIABLE: listening.where}
+        environ = {**environ, VARIABLE: listening.where, handover.VARIABLE: handover.hand_over(plan.task)}
         with (
             subprocess.Popen(
                 _line(plan, environ, session), env=environ, start_new_session=True, stdout=pipe, stderr=pipe
@@ -98,7 +99,8 @@ def _line(plan: Plan, environ: Mapping[str, str], session: str) -> list[str]:
     line, mpirun = list(plan.line), plan.mpirun
     if mpirun.launcher == "Open MPI":
         own = openmpi.session(mpirun.version[0], plan.task.spec.mpi, environ, session)
-        line[1:1] = ["-x", VARIABLE] if plan.several else own  # a daemon elsewhere would leave that folder there
+        told = ["-x", VARIABLE, "-x", handover.VARIABLE]
+        line[1:1] = told if plan.several else own  # a daemon elsewhere would leave that folder there
     return line
 
 

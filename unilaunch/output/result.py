@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import JsonValue
+from unilaunch.json_value import JsonValue
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import JsonValue
 from typing_extensions import override
 
 from unilaunch.backend import Collectives, Exchange, Peers
+from unilaunch.json_value import JsonValue
 
 
 class Alone(Peers, Collectives, Exchange):

@@ -5,20 +5,21 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 from secrets import token_hex
-from typing import cast
-
-from pydantic import JsonValue
+from typing import TYPE_CHECKING, cast
 
 from unilaunch.backend import Peers
 from unilaunch.devices import visible_devices
 from unilaunch.errors import RefusedTogetherError
+from unilaunch.json_value import JsonValue
 from unilaunch.rank.placement import Facts
-from unilaunch.spec import RunSpec
 from unilaunch.task import Task
 from unilaunch.world import BOOT_ID
 
+if TYPE_CHECKING:
+    from unilaunch.spec import RunSpec
 
-def tell_facts(task: Task[RunSpec], peers: Peers, environ: Mapping[str, str], watch: str) -> list[Facts]:
+
+def tell_facts(task: "Task[RunSpec]", peers: Peers, environ: Mapping[str, str], watch: str) -> list[Facts]:
     """Return what every rank sees of its host, by rank. All ranks must call it.
 
     Args:
@@ -30,7 +31,7 @@ def tell_facts(task: Task[RunSpec], peers: Peers, environ: Mapping[str, str], wa
     Raises:
         RefusedTogetherError: Two ranks were told to do different things.
     """
-    told = task.spec.model_dump(mode="json") | (task.options.model_dump(mode="json") if task.options else {})
+    told = task.spec.to_json() | (task.options.to_json() if task.options else {})
     answers = peers.share({"facts": cast("JsonValue", dict(_own_facts(environ, watch))), "told": told})
     ranks = cast("list[dict[str, dict[str, JsonValue]]]", answers)
     for rank, answer in enumerate(ranks):

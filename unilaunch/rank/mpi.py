@@ -11,11 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import JsonValue
 from typing_extensions import override
 
 from unilaunch.backend import Collectives, Exchange, Peers
 from unilaunch.errors import EnvironmentMismatchError
+from unilaunch.json_value import JsonValue
 from unilaunch.rank.board import Board
 from unilaunch.rank.daemon import Daemon, find_daemon, routable_networks
 from unilaunch.world import Found

@@ -11,10 +11,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pydantic import JsonValue
 from typing_extensions import override
 
 from unilaunch.errors import SpecError
+from unilaunch.json_value import JsonValue
 from unilaunch.rank.collector import uncollected
 from unilaunch.target import Target
 from unilaunch.watch.line import LARGEST

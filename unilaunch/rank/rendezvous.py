@@ -2,19 +2,21 @@
 
 import socket
 from contextlib import closing
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from unilaunch.agreement import agree
 from unilaunch.backend import Peers, Rendezvous
 from unilaunch.errors import RendezvousError
-from unilaunch.spec import RunSpec
 from unilaunch.world import World
+
+if TYPE_CHECKING:
+    from unilaunch.spec import RunSpec
 
 PATIENCE = 2.0  # seconds that a rank tries one address
 _LOOPBACK = "127.0.0.1"
 
 
-def meet(peers: Peers, world: World, spec: RunSpec) -> Rendezvous:
+def meet(peers: Peers, world: World, spec: "RunSpec") -> Rendezvous:
     """Agree on where rank 0 listens. All ranks must call it.
 
     Rank 0 binds its port and keeps it, so nobody can take it in between. It names its addresses, every rank tries
@@ -47,7 +49,7 @@ def meet(peers: Peers, world: World, spec: RunSpec) -> Rendezvous:
     )
 
 
-def _listen_together(peers: Peers, world: World, spec: RunSpec) -> socket.socket | None:
+def _listen_together(peers: Peers, world: World, spec: "RunSpec") -> socket.socket | None:
     listener, refused = None, None
     if world.rank == 0:
         try:
@@ -71,7 +73,7 @@ def _listen(port: int) -> socket.socket:
     return listener
 
 
-def _addresses(world: World, spec: RunSpec) -> list[str]:
+def _addresses(world: World, spec: "RunSpec") -> list[str]:
     """Return rank 0's addresses, likeliest first."""
     if spec.master_addr:
         return [spec.master_addr]

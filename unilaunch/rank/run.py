@@ -13,7 +13,7 @@ from pathlib import Path
 from socket import gethostname
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from unilaunch import environments
+from unilaunch import environments, handover
 from unilaunch.agreement import agree
 from unilaunch.backend import Backend, Collectives, Peers, Placement, Rendezvous
 from unilaunch.environments import msrun
@@ -31,14 +31,13 @@ from unilaunch.rank.framework_env import framework_env
 from unilaunch.rank.joining import join, join_mpi
 from unilaunch.rank.placement import Wish, place
 from unilaunch.rank.report import Report
-from unilaunch.spec import RunSpec
 from unilaunch.task import Task
 from unilaunch.watch.line import VARIABLE
 from unilaunch.world import Found, World, count_world
 
 if TYPE_CHECKING:
-    from pydantic import JsonValue
-
+    from unilaunch.json_value import JsonValue
+    from unilaunch.spec import RunSpec
     from unilaunch.watch.inbox import Listening
 
 T = TypeVar("T")
@@ -56,7 +55,7 @@ _FILES = 4
 class _Rank:
     """Who this rank is and what it is to do, once all ranks have agreed."""
 
-    task: Task[RunSpec]
+    task: "Task[RunSpec]"
     world: World
     placement: Placement
     peers: Peers
@@ -65,7 +64,7 @@ class _Rank:
     report: Report
 
 
-def run(read_task: Callable[[], Task[RunSpec]], environ: Mapping[str, str], started: float, report: Report) -> int:
+def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], started: float, report: Report) -> int:
     """Be the rank that the launcher assigned, or under no launcher the only one; return the exit code.
 
     Args:
@@ -74,7 +73,7 @@ def run(read_task: Callable[[], Task[RunSpec]], environ: Mapping[str, str], star
         started: When this process began to work, in seconds of `time.monotonic`.
         report: The line to this rank's guard.
     """
-    os.environ.pop(VARIABLE, None)  # noqa: TID251  (it is the guard's, and not a job's that a program may start)
+    _forget_launch()
     if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends a rank at once, also inside MPI; a program gets it back
     peers: Peers = Alone()
@@ -114,8 +113,14 @@ def run(read_task: Callable[[], Task[RunSpec]], environ: Mapping[str, str], star
         peers.leave()
 
 
+def _forget_launch() -> None:
+    """Take out of the environment what is not meant for a job that a program may start."""
+    for variable in (VARIABLE, handover.VARIABLE):
+        os.environ.pop(variable, None)  # noqa: TID251
+
+
 def _meet_others(
-    found: Found, environ: Mapping[str, str], task: Task[RunSpec] | None, refused: UnilaunchError | None
+    found: Found, environ: Mapping[str, str], task: "Task[RunSpec] | None", refused: UnilaunchError | None
 ) -> Peers:
     """Join the other ranks, if only to tell them why this one cannot go on; where that fails, raise why."""
     try:
@@ -128,13 +133,13 @@ def _meet_others(
         raise refused or error from None
 
 
-def _check(task: Task[RunSpec], found: Found) -> None:
+def _check(task: "Task[RunSpec]", found: Found) -> None:
     task.check(found.size)
     if task.model and found.mpi and found.size != 1:
         mpi.check(found)
 
 
-def _schedule(task: Task[RunSpec]) -> int:
+def _schedule(task: "Task[RunSpec]") -> int:
     """Be msrun's scheduler: a program's `init()` does it; our models' ranks meet without one."""
     if task.model is None:
         program.run_program(task.target, task.spec.args)
@@ -150,7 +155,7 @@ def _complete(found: Found, peers: Peers) -> Found:
 
 
 def _agree_on_rank(
-    task: Task[RunSpec], found: Found, peers: Peers, environ: Mapping[str, str], report: Report
+    task: "Task[RunSpec]", found: Found, peers: Peers, environ: Mapping[str, str], report: Report
 ) -> _Rank:
     """Return who this rank is, and open its output folder."""
     listening = _listen(found, task.spec.host_timeout) if found.rank == 0 and VARIABLE not in environ else None
@@ -169,7 +174,7 @@ def _agree_on_rank(
     # mpirun starts a rank in the home folder of a host that has not the current one.
     own = facts[found.rank]["folder"] == facts[0]["folder"]
     root = task.spec.output_dir if own else Path(facts[0]["folder"], task.spec.output_dir)
-    resumes = bool(getattr(task.options, "resume", False))
+    resumes = bool(task.model and task.model.resumes(task.options))
     files = [SPEC, RESULT] if task.model else [SPEC]
     use = Use(task.spec.output_dir, claims=world.local_rank == 0, foreign=not own, files=files, resumes=resumes)
     output = OutputFolder(root, world.rank, world.size, found.run_id, use)
@@ -275,8 +280,8 @@ def _run_model(rank: _Rank, model: Model, backend: Backend, rendezvous: Rendezvo
     session = Session(world, rank.placement, rank.peers, output, log, task.spec.seed, rank.report.note)
     prepared = model.prepare(task.options, session)
     if world.rank == 0:
-        options = task.options.model_dump(mode="json") if task.options else {}
-        output.write_spec(task.spec.model_dump(mode="json") | {"options": options})
+        options = task.options.to_json() if task.options else {}
+        output.write_spec(task.spec.to_json() | {"options": options})
     output.record(phase="framework import")
     with uncollected():
         backend.start(world, rank.placement)
@@ -296,7 +301,7 @@ def _run_program(rank: _Rank, rendezvous: Rendezvous) -> None:
     """Let the user's own program find what its framework's launcher would have left, and run it."""
     task, world, output = rank.task, rank.world, rank.output
     if world.rank == 0:
-        output.write_spec(task.spec.model_dump(mode="json"))
+        output.write_spec(task.spec.to_json())
     served = [backend for backend in task.backends if backend.launcher != world.launcher]
     hooks = {backend.framework: program.no_hook for backend in task.backends}
     for backend in served:

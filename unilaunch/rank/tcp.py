@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from selectors import DefaultSelector
 from typing import cast
 
-from pydantic import JsonValue
 from typing_extensions import override
 
 from unilaunch import sockets
 from unilaunch.backend import Collectives, Peers
 from unilaunch.errors import PeerLostError, RendezvousError
+from unilaunch.json_value import JsonValue
 from unilaunch.rank.board import Board, Meeting, open_meeting
 from unilaunch.world import Found
 

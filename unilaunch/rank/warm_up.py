@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from unilaunch.backend import Backend
 from unilaunch.devices import visible_devices
@@ -12,14 +13,16 @@ from unilaunch.environments import detect
 from unilaunch.rank.collector import uncollected
 from unilaunch.rank.first_import import first_import
 from unilaunch.rank.framework_env import THREADS
-from unilaunch.spec import RunSpec
 from unilaunch.task import Task
+
+if TYPE_CHECKING:
+    from unilaunch.spec import RunSpec
 
 #: What a guard and its rank begin with.
 _OURS = ("unilaunch.rank.guard", "unilaunch.rank.run")
 
 
-def warm_up(task: Task[RunSpec], environ: Mapping[str, str]) -> dict[str, str] | None:
+def warm_up(task: "Task[RunSpec]", environ: Mapping[str, str]) -> dict[str, str] | None:
     """Import what is common, unilaunch itself and on processors the framework too; None if nothing is to be common.
 
     Returns the variables that the import has set.
@@ -52,7 +55,7 @@ def warm_up(task: Task[RunSpec], environ: Mapping[str, str]) -> dict[str, str] |
     return {name: value for name, value in os.environ.items() if before.get(name) != value}  # noqa: TID251
 
 
-def _first_backend(task: Task[RunSpec]) -> Backend | None:
+def _first_backend(task: "Task[RunSpec]") -> Backend | None:
     if task.model:
         return task.backends[0]
     frameworks = {backend.framework: backend for backend in task.backends}

@@ -23,8 +23,9 @@ from unilaunch.model import Framework, Session
 from unilaunch.options import parse
 from unilaunch.rank.guard import guarded
 from unilaunch.rank.run import run
+from unilaunch.reading import read_task
 from unilaunch.spec import RunSpec
-from unilaunch.task import Task, read_task
+from unilaunch.task import Task
 from unilaunch_gcn.model import GcnModel
 from unilaunch_gcn.partition import Part
 from unilaunch_gcn.spec import GcnSpec

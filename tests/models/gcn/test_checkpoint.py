@@ -190,7 +190,9 @@ def test_kills_leave_one_that_loads(tmp_path: Path) -> None:
             own = Writer(tmp_path, LAYERS, 2)
             for epoch in range(begin, 10**6):
                 own.save(_state(epoch))
-        time.sleep(draw.uniform(0.002, 0.02))
+        while not (tmp_path / f"epoch-{begin:06}.safetensors").exists():
+            time.sleep(0.001)
+        time.sleep(draw.uniform(0, 0.01))
         os.kill(writer, signal.SIGKILL)
         os.waitpid(writer, 0)
         state, damaged = checkpoint.newest(tmp_path, LAYERS)

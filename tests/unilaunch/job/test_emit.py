@@ -17,7 +17,7 @@ from unilaunch.job.mpirun import Mpirun
 from unilaunch.job.plan import Plan, make_plan
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.options import parse
-from unilaunch.task import read_task
+from unilaunch.reading import read_task
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,8 @@ def test_even_hosts_for_slurm() -> None:
     }  # fmt: skip
     assert script.splitlines()[0] == "#!/bin/bash"
     assert script.splitlines()[-1].startswith("exec srun ")
-    assert script.endswith("-m unilaunch run gcn --backend torch --console rank0 --epochs 3\n")
+    whole = '{"target": "gcn", "backend": "torch", "console": "rank0", "options": {"epochs": 3}}'
+    assert script.endswith(f"-m unilaunch run --spec '{whole}'\n")
 
 
 def test_uneven_hosts_for_slurm() -> None:

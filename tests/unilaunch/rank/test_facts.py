@@ -11,8 +11,8 @@ from typing_extensions import override
 from unilaunch.errors import RefusedTogetherError
 from unilaunch.rank.alone import Alone
 from unilaunch.rank.facts import tell_facts
+from unilaunch.reading import read_task
 from unilaunch.spec import RunSpec
-from unilaunch.task import read_task
 
 
 class _Beside(Alone):

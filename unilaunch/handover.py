@@ -1,0 +1,134 @@
+"""The finished spec that `launch` hands to its ranks: JSON, written once it is checked, and read without pydantic."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from typing_extensions import override
+
+from unilaunch import plugins
+from unilaunch.errors import PluginError, SpecError
+from unilaunch.json_value import JsonValue
+from unilaunch.target import Target
+from unilaunch.task import Task
+from unilaunch.version import __version__
+
+if TYPE_CHECKING:
+    from unilaunch.launch_spec import LaunchSpec
+    from unilaunch.spec import RunSpec, Spec
+
+#: In each rank's environment; a rank that finds it reads no option and no UNILAUNCH_ variable.
+VARIABLE = "_UNILAUNCH_SPEC"
+
+
+class Values:
+    """The values of a spec, by name and frozen, on a rank that was handed them."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.__dict__.update(values)
+
+    @override
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"{name}: a spec is frozen")
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """Return the values as the spec itself writes them to JSON."""
+        return {name: _plain(value) for name, value in self.__dict__.items()}
+
+
+def hand_over(task: "Task[LaunchSpec]") -> str:
+    """Return what every rank of a job is to do, but for a program's arguments, which its command line carries.
+
+    Raises:
+        PluginError: An option of the model has a type that no rank could read.
+    """
+    from unilaunch.spec import RunSpec
+
+    spec = {name: _encode(name, getattr(task.spec, name)) for name in RunSpec.model_fields if name != "args"}
+    target = {"kind": task.target.kind, "name": task.target.name}
+    options = _encode_spec(task.options) if task.options else None
+    return json.dumps({"version": __version__, "target": target, "spec": spec, "options": options})
+
+
+def take_over(text: str, args: Sequence[str]) -> "Task[RunSpec]":
+    """Return what this rank is to do.
+
+    Args:
+        text: What `hand_over` returned.
+        args: The program's arguments.
+
+    Raises:
+        SpecError: It comes from another version of unilaunch, or there is no such script here.
+        PluginError: The model or the backend is not installed here.
+    """
+    told = json.loads(text)
+    if told["version"] != __version__:
+        raise SpecError(f"launch is unilaunch {told['version']}, and this host has {__version__}: install the same one")
+    target = Target(**told["target"])
+    if target.kind == "script":
+        target.find_script()
+    spec = cast("RunSpec", _decode_spec(told["spec"] | {"args": {"tuple": list(args)}}))
+    model = plugins.load_model(target.name) if target.kind == "model" else None
+    options = _decode_spec(told["options"]) if model else None
+    backends = (plugins.load_backend(spec.backend),) if model else plugins.backends_of_program(spec.backend)
+    return Task(spec, target, model, cast("Spec | None", options), backends)
+
+
+def _encode_spec(spec: "Spec") -> dict[str, JsonValue]:
+    return {name: _encode(name, getattr(spec, name)) for name in type(spec).model_fields}
+
+
+def _encode(name: str, value: Any) -> JsonValue:
+    """Return a value as JSON that tells its type, where JSON itself has none like it."""
+    from pydantic import BaseModel
+
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case Path():
+            return {"path": str(value)}
+        case tuple():
+            return {"tuple": [_encode(name, one) for one in value]}
+        case list():
+            return [_encode(name, one) for one in value]
+        case dict():
+            return {"table": {str(key): _encode(name, one) for key, one in value.items()}}
+        case BaseModel():
+            return {"spec": {inner: _encode(inner, getattr(value, inner)) for inner in type(value).model_fields}}
+    raise PluginError(
+        f"{name}: an option cannot be a {type(value).__name__}: expected numbers, text, paths, and lists, tuples, "
+        "tables or specs of them"
+    )
+
+
+def _decode_spec(told: Mapping[str, JsonValue]) -> Values:
+    return Values({name: _decode(value) for name, value in told.items()})
+
+
+def _decode(told: Any) -> Any:
+    match told:
+        case {"path": path}:
+            return Path(path)
+        case {"tuple": values}:
+            return tuple(map(_decode, values))
+        case {"table": table}:
+            return {key: _decode(value) for key, value in table.items()}
+        case {"spec": values}:
+            return _decode_spec(values)
+        case list():
+            return list(map(_decode, told))
+    return told
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case Path():
+            return str(value)
+        case list() | tuple():
+            return list(map(_plain, value))
+        case dict():
+            return {key: _plain(one) for key, one in value.items()}
+        case Values():
+            return value.to_json()
+    return value

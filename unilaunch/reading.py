@@ -1,0 +1,152 @@
+"""Options, environment and file, read into a checked task."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from unilaunch import plugins
+from unilaunch.errors import SpecError
+from unilaunch.model import Model
+from unilaunch.spec import RunSpec, Spec, read_file, read_variables, validate, variable_of
+from unilaunch.target import Target, read_target
+from unilaunch.task import Task
+
+S = TypeVar("S", bound=RunSpec)
+
+
+def read_task(kind: type[S], given: Mapping[str, Any], environ: Mapping[str, str]) -> Task[S]:
+    """Return what the user wants: options win over the environment, and the environment over the file.
+
+    Args:
+        kind: The spec's type.
+        given: The options of the command line as text, by field; "config" names a file.
+        environ: The process's environment.
+
+    Raises:
+        SpecError: Something is not allowed.
+        PluginError: The model or the backend is not installed.
+    """
+    if "spec" in given:
+        return _read_whole(kind, given)
+    options = {field: value for field, value in given.items() if field != "config"}
+    variables = read_variables(environ, known_fields)
+    file = read_file(Path(given["config"])) if "config" in given else {}
+    target = _choose({**file, **variables, **options})
+    file = _unfold(file, target, str(given.get("config")))
+    # The environment may hold what another model or command reads; on the command line and in the file it is a slip.
+    mine = {*kind.model_fields, *(plugins.models()[target.name].spec.model_fields if target.kind == "model" else ())}
+    variables = {field: value for field, value in variables.items() if field in mine}
+    if target.kind == "model":
+        others = plugins.models()[target.name].spec.other_variables
+        variables = {others[name]: environ[name] for name in others if name in environ} | variables
+    values = {**_meeting(environ), **file, **variables, **options}
+    if "mpi" in file and "mpi" in options:
+        values["mpi"] = {**file["mpi"], **options["mpi"]}
+    sources = {
+        **{field: field.upper() for field in _meeting(environ)},
+        **{field: f"{given.get('config')}: {field}" for field in file},
+        **{field: variable_of(field, environ) for field in variables},
+        **{field: f"--{field.replace('_', '-')}" for field in options},
+    }
+    return make_task(kind, target, values, sources)
+
+
+def _read_whole(kind: type[S], given: Mapping[str, Any]) -> Task[S]:
+    """Return what the JSON of `--spec` says, with the program's arguments; nothing else has a say in it."""
+    if others := set(given) - {"spec", "args"}:
+        raise SpecError(f"--spec: it says everything; leave out {', '.join(_options_of(others))}")
+    try:
+        values = json.loads(given["spec"])
+    except (ValueError, RecursionError) as error:
+        raise SpecError(f"--spec: {error}: expected a spec as JSON") from None
+    if not isinstance(values, dict):
+        raise SpecError(f"--spec: expected fields (name and value), found {type(values).__name__}")
+    values |= {"args": given["args"]} if "args" in given else {}
+    target = _choose(values)
+    values = _unfold(values, target, "--spec")
+    return make_task(kind, target, values, {field: f"--spec: {field}" for field in values})
+
+
+def _options_of(fields: Iterable[str]) -> list[str]:
+    return [f"--{field.replace('_', '-')}" for field in sorted(fields)]
+
+
+def make_task(kind: type[S], target: Target, values: Mapping[str, Any], sources: Mapping[str, str]) -> Task[S]:
+    """Return the task that *values*, the spec's and the model's together, describe.
+
+    Raises:
+        SpecError: Something is not allowed.
+        PluginError: The backend is not installed.
+    """
+    if target.kind != "model":
+        spec = validate(kind, values, sources)
+        return Task(spec, target, None, None, plugins.backends_of_program(spec.backend))
+    model = plugins.models()[target.name]
+    spec, options = _validate_both(kind, model, values, sources)
+    backend = plugins.load_backend(spec.backend)
+    return Task(spec.model_copy(update={"backend": backend.name}), target, model, options, (backend,))
+
+
+def known_fields() -> set[str]:
+    """Return every option that there is, of the core, of every model and of every command."""
+    from unilaunch.launch_spec import LaunchSpec  # a rank needs it for a UNILAUNCH_ variable only
+
+    others: list[type[Spec]] = [model.spec for model in plugins.models().values()]
+    others += [command.spec for command in plugins.commands().values()]
+    others.append(LaunchSpec)
+    return {field for spec in others for field in spec.model_fields}
+
+
+def _choose(values: Mapping[str, Any]) -> Target:
+    return read_target(str(values.get("target", RunSpec.model_fields["target"].default)), plugins.models())
+
+
+def _meeting(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return where the user wants rank 0 to be; under torchrun the same variables name a port that torchrun holds."""
+    if "TORCHELASTIC_RUN_ID" in environ:
+        return {}
+    return {name.lower(): environ[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in environ}
+
+
+def _unfold(file: Mapping[str, Any], target: Target, path: str) -> dict[str, Any]:
+    """Return a file's fields with those under `options`, where `spec.json` has the target's, beside the others."""
+    options = file.get("options", {})
+    if not isinstance(options, Mapping):
+        raise SpecError(f"{path}: options: expected the target's options by name, found {options!r}")
+    own = {field: value for field, value in file.items() if field != "options"}
+    return own | unfold_options(options, target, own.get("args", ()))
+
+
+def unfold_options(options: Mapping[str, Any], target: Target, args: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a spec's `options` as fields: a model's by name, a function's as arguments NAME=JSON behind *args*.
+
+    Raises:
+        SpecError: The target is a script or a module, which has arguments and no options.
+    """
+    if not options:
+        return {}
+    if target.kind == "model":
+        return {str(field).replace("-", "_"): value for field, value in options.items() if value is not None}
+    if target.kind == "function":
+        return {"args": (*args, *(f"{name}={json.dumps(value)}" for name, value in options.items()))}
+    raise SpecError(f"options: a {target.kind} has none; what it is to find in sys.argv goes into args")
+
+
+def _validate_both(
+    kind: type[S], model: Model, values: Mapping[str, Any], sources: Mapping[str, str]
+) -> tuple[S, Spec]:
+    """Return the spec and the model's options; the faults of both are one error."""
+    core = {field: value for field, value in values.items() if field in kind.model_fields}
+    rest = {field: value for field, value in values.items() if field not in core}
+    if core.get("args"):
+        raise SpecError(f"args: {model.name} is a model and has options, no arguments: {' '.join(core['args'])}")
+    try:
+        spec = validate(kind, core, sources)
+    except SpecError as fault:
+        try:
+            validate(model.spec, rest, sources)
+        except SpecError as other:
+            raise SpecError(f"{fault}; {other}") from None
+        raise
+    return spec, validate(model.spec, rest, sources)

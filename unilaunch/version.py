@@ -1,0 +1,3 @@
+"""This version of unilaunch."""
+
+__version__ = "0.1.0"
