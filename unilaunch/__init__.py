@@ -8,20 +8,34 @@ from typing import TYPE_CHECKING
 from unilaunch.version import __version__
 
 if TYPE_CHECKING:
+    from unilaunch.backend import Backend
+    from unilaunch.command import Command
+    from unilaunch.errors import UnilaunchError
     from unilaunch.job.api import launch
-    from unilaunch.launch_spec import LaunchSpec
+    from unilaunch.launch_spec import LaunchSpec, MpiSpec
+    from unilaunch.model import Model, Session
     from unilaunch.output.result import LaunchResult, RankResult
     from unilaunch.rank.current import init
-    from unilaunch.spec import RunSpec
+    from unilaunch.spec import RunSpec, Spec
     from unilaunch.world import World
 
-__all__ = ["LaunchResult", "LaunchSpec", "RankResult", "RunSpec", "World", "__version__", "init", "launch"]
+__all__ = [
+    "Backend", "Command", "LaunchResult", "LaunchSpec", "Model", "MpiSpec", "RankResult", "RunSpec", "Session", "Spec",
+    "UnilaunchError", "World", "__version__", "init", "launch",
+]  # fmt: skip
 
 _HOMES = {
+    "Backend": "unilaunch.backend",
+    "Command": "unilaunch.command",
     "LaunchResult": "unilaunch.output.result",
     "LaunchSpec": "unilaunch.launch_spec",
+    "Model": "unilaunch.model",
+    "MpiSpec": "unilaunch.launch_spec",
     "RankResult": "unilaunch.output.result",
     "RunSpec": "unilaunch.spec",
+    "Session": "unilaunch.model",
+    "Spec": "unilaunch.spec",
+    "UnilaunchError": "unilaunch.errors",
     "World": "unilaunch.world",
     "init": "unilaunch.rank.current",
     "launch": "unilaunch.job.api",
@@ -34,3 +48,7 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

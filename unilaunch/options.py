@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NoReturn, get_args, get_origin
@@ -12,7 +12,7 @@ from typing_extensions import override
 from unilaunch import plugins
 from unilaunch.errors import SpecError, nearest
 from unilaunch.model import Model
-from unilaunch.spec import RunSpec, Spec
+from unilaunch.spec import RunSpec, Spec, holds_several, read_several
 
 EXAMPLES = {
     "unilaunch": """examples:
@@ -87,7 +87,9 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
     own, args = _split(arguments) if command in {"run", "launch"} else (list(arguments), [])
     if command in {"launch", "doctor"}:
         own = [_MPIRUN_NAMES.get(word, word) for word in own]
-    namespace, unknown = _parser(command).parse_known_args(own)
+    parser, commands = _parser(command)
+    valued = commands[command].valued() if command in commands else ()
+    namespace, unknown = parser.parse_known_args(_tie(own, valued))
     if unknown:
         raise SpecError(_unknown(unknown[0], command))
     given = vars(namespace)
@@ -101,6 +103,22 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     words = list(arguments)
     end = words.index("--") if "--" in words else len(words)
     return words[:end], words[end + 1 :]
+
+
+def _tie(words: Sequence[str], valued: Collection[str]) -> list[str]:
+    """Return the words with each value that begins with a dash tied to its option.
+
+    Args:
+        words: The command's and its options.
+        valued: The options that take a value.
+    """
+    tied: list[str] = []
+    for word in words:
+        if tied and tied[-1] in valued and word.startswith("-"):
+            tied[-1] += f"={word}"
+        else:
+            tied.append(word)
+    return tied
 
 
 def _fold(given: dict[str, Any]) -> dict[str, Any]:
@@ -126,12 +144,27 @@ def _unknown(argument: str, command: str) -> str:
     return f"{argument}: no such option{nearest(argument.partition('=')[0], options)}"
 
 
+class _Several(argparse.Action):
+    """An option that can be given several times; what each holds joins what the others hold."""
+
+    @override
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        before, new = getattr(namespace, self.dest, None), read_several(values)
+        joined = before | new if isinstance(before, dict) and isinstance(new, dict) else [*(before or ()), *new]
+        setattr(namespace, self.dest, new if before is None else joined)
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser that refuses with a `SpecError`, and draws its help with rich."""
 
     @override
     def error(self, message: str) -> NoReturn:
         raise SpecError(message)
+
+    def valued(self) -> set[str]:
+        """Return the long options that take one value."""
+        actions = self._option_string_actions.items()
+        return {option for option, action in actions if action.nargs is None and option.startswith("--")}
 
     @override
     def format_help(self) -> str:
@@ -141,8 +174,8 @@ class _Parser(argparse.ArgumentParser):
         return super().format_help()
 
 
-def _parser(command: str) -> argparse.ArgumentParser:
-    """Return the parser of *command*, or of all of them if it is none: a rank needs its own only."""
+def _parser(command: str) -> tuple[argparse.ArgumentParser, dict[str, "_Parser"]]:
+    """Return the parser, and those of the commands: of *command* only, if there is one, since a rank needs its own."""
     parser = _Parser(
         prog="unilaunch", description="One launch spec, any MPI, either framework.", epilog=EXAMPLES["unilaunch"],
         allow_abbrev=False,
@@ -152,19 +185,22 @@ def _parser(command: str) -> argparse.ArgumentParser:
         import shtab
 
         shtab.add_argument_to(parser)
+    commands: dict[str, _Parser] = {}
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
     for name in [command] if command in _CORE else _CORE:
         sub = subparsers.add_parser(
             name, help=HELP[name], description=HELP[name], epilog=EXAMPLES[name], allow_abbrev=False
         )
         _CORE[name](sub)
+        commands[name] = sub
     if command not in _CORE:
         for name, plugin in plugins.commands().items():
             sub = subparsers.add_parser(
                 name, help=plugin.help, description=plugin.help, epilog=EXAMPLES.get(name), allow_abbrev=False
             )
             _add_options(sub, plugin.spec)
-    return parser
+            commands[name] = sub
+    return parser, commands
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
@@ -254,8 +290,9 @@ def _add_options(
                                 default=argparse.SUPPRESS, help=text)  # fmt: skip
             continue
         default = _default(name, field.default, models)
-        parser.add_argument(option, dest=inside + name, metavar=_metavar(field.annotation), default=argparse.SUPPRESS,
-                            help=text + default)  # fmt: skip
+        action = _Several if holds_several(field.annotation) else "store"
+        parser.add_argument(option, dest=inside + name, action=action, metavar=_metavar(field.annotation),
+                            default=argparse.SUPPRESS, help=text + default)  # fmt: skip
 
 
 def _default(field: str, default: Any, models: Mapping[str, Model]) -> str:

@@ -1,5 +1,6 @@
 """Backends, models and commands by entry point: what we ship comes through the same door as a third party's."""
 
+import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -8,7 +9,7 @@ from typing import Any, cast
 
 from unilaunch.backend import Backend
 from unilaunch.command import Command
-from unilaunch.errors import PluginError
+from unilaunch.errors import PluginError, one_line
 from unilaunch.model import Model
 
 BACKENDS = "unilaunch.backends"
@@ -32,12 +33,28 @@ def _load(group: str, kind: str, name: str) -> Any:
     installed = _installed(group)
     if name not in installed:
         raise PluginError(f"no {kind} {name!r}; installed: {', '.join(sorted(installed)) or 'none'}")
-    return installed[name].load()()
+    try:
+        return installed[name].load()()
+    except Exception as error:  # a plug-in is another's code: it may raise anything
+        where = installed[name].value
+        raise PluginError(f"{kind} {name!r} ({where}) cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+@cache
+def _load_all(group: str, kind: str) -> dict[str, Any]:
+    """Return all that can be loaded, by name; one that cannot is left out, and said once."""
+    loaded = {}
+    for name in sorted(_installed(group)):
+        try:
+            loaded[name] = _load(group, kind, name)
+        except PluginError as error:
+            print(f"unilaunch: left out: {one_line(str(error))}", file=sys.stderr)  # noqa: T201
+    return loaded
 
 
 def models() -> dict[str, Model]:
     """Return every installed model by name."""
-    return {name: _load(MODELS, "model", name) for name in sorted(_installed(MODELS))}
+    return _load_all(MODELS, "model")
 
 
 def load_model(name: str) -> Model:
@@ -51,16 +68,16 @@ def load_model(name: str) -> Model:
 
 def commands() -> dict[str, Command]:
     """Return every command that a plug-in adds, by name."""
-    return {name: _load(COMMANDS, "command", name) for name in sorted(_installed(COMMANDS))}
+    return _load_all(COMMANDS, "command")
 
 
 def usable_backends() -> Iterator[Backend]:
     """Give every backend whose framework is installed, in the order in which they are preferred."""
     names = sorted(_installed(BACKENDS), key=lambda name: (name not in PREFERRED, name))
+    loaded: dict[str, Backend] = _load_all(BACKENDS, "backend")
     for name in names:
-        backend: Backend = _load(BACKENDS, "backend", name)
-        if find_spec(backend.framework):
-            yield backend
+        if name in loaded and find_spec(loaded[name].framework):
+            yield loaded[name]
 
 
 def load_backend(name: str) -> Backend:

@@ -1,8 +1,10 @@
 """What the user wants: the spec, and how it is read from options, the environment and a file."""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -11,6 +13,9 @@ from unilaunch.errors import SpecError, nearest
 VARIABLE_PREFIX = "UNILAUNCH_"
 #: Variables whose name is not the field's.
 VARIABLE_FIELDS = {"UNILAUNCH_DATA": "data_dir"}
+
+#: Bytes of a file of options.
+_LARGEST_FILE = 1 << 20
 
 S = TypeVar("S", bound="Spec")
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -86,9 +91,15 @@ def read_file(path: Path) -> dict[str, Any]:
         SpecError: There is no such file, it does not parse, or it is no table of fields.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        if path.exists() and not path.is_file():
+            raise SpecError(f"{path}: cannot be read: it is no file")
+        with path.open("rb") as file:
+            data = file.read(_LARGEST_FILE + 1)
+        text = data.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"{path}: cannot be read: {error}") from error
+    if len(data) > _LARGEST_FILE:
+        raise SpecError(f"{path}: it has more than {_LARGEST_FILE >> 20} MiB: expected a file of options")
     fields = _parse(path, text)
     if not isinstance(fields, dict):
         raise SpecError(f"{path}: expected fields (name and value), found {type(fields).__name__}")
@@ -103,9 +114,7 @@ def _parse(path: Path, text: str) -> object:
 
                 return tomllib.loads(text)
             case ".yaml" | ".yml":
-                import yaml
-
-                return yaml.safe_load(text)
+                return _parse_yaml(text)
             case ".json":
                 import json
 
@@ -113,6 +122,14 @@ def _parse(path: Path, text: str) -> object:
     except Exception as error:  # each library has its own; all of them say where the text is wrong
         raise SpecError(f"{path}: {' '.join(str(error).split())}") from error
     raise SpecError(f"{path}: the file's name must end in .toml, .yaml, .yml or .json")
+
+
+def _parse_yaml(text: str) -> object:
+    import yaml
+
+    if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):  # a few lines of them make gigabytes
+        raise ValueError("aliases (*name) are not read: write the value out")
+    return yaml.safe_load(text)
 
 
 def read_variables(environ: Mapping[str, str], known: Callable[[], Iterable[str]]) -> dict[str, str]:
@@ -154,16 +171,45 @@ def validate(kind: type[S], fields: Mapping[str, Any], sources: Mapping[str, str
         SpecError: One line that names every field that is wrong, its value and what is allowed.
     """
     try:
-        return kind.model_validate(dict(fields))
+        return kind.model_validate({name: _read_text(kind, name, value) for name, value in fields.items()})
     except ValidationError as error:
         faults = [_fault(fault, kind, sources) for fault in error.errors(include_url=False)]
         raise SpecError("; ".join(faults)) from None
 
 
+def holds_several(annotation: Any) -> bool:
+    """Return whether a field holds several values: a list, a tuple or a table."""
+    kinds = get_args(annotation) if get_origin(annotation) in {Union, UnionType} else (annotation,)
+    return any((get_origin(kind) or kind) in {list, tuple, dict} for kind in kinds)
+
+
+def read_several(text: str) -> Any:
+    """Return the values that *text* holds: a list or a table as JSON; other text is a list of itself."""
+    import json
+
+    with suppress(ValueError, RecursionError):
+        if isinstance(values := json.loads(text), list | dict):
+            return values
+    return [text]
+
+
+def _read_text(kind: type[Spec], name: str, value: Any) -> Any:
+    """Return a value as the field can read it: text of an option or a variable may hold several, or say "none"."""
+    field = kind.model_fields.get(name)
+    if field is None or not isinstance(value, str):
+        return value
+    if holds_several(field.annotation):
+        return read_several(value)
+    allowed = get_args(field.annotation)
+    return None if value == "none" and type(None) in allowed and not {str, Path} & set(allowed) else value
+
+
 def _fault(fault: Any, kind: type[Spec], sources: Mapping[str, str]) -> str:
-    field = str(fault["loc"][0])
-    where = sources.get(field, f"--{field.replace('_', '-')}")
+    field, *inside = map(str, fault["loc"]) if fault["loc"] else ("spec",)
+    where = ".".join([sources.get(field, f"--{field.replace('_', '-')}"), *inside])
     if fault["type"] == "extra_forbidden":
-        return f"{where}: no such option{nearest(field, kind.model_fields)}"
+        inner = kind.model_fields[field].annotation if inside else kind
+        known = inner.model_fields if isinstance(inner, type) and issubclass(inner, Spec) else ()
+        return f"{where}: no such option{nearest((inside or [field])[-1], known)}"
     wanted = fault["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    return f"{where}: must be {wanted}, not {fault['input']!r}"
+    return f"{where}: must be {wanted}, not {fault['input']!r}" if fault["loc"] else wanted

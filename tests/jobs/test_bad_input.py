@@ -165,7 +165,7 @@ def test_refused_partition(
 @pytest.mark.timed
 def test_many_ranks_refuse_without_a_hang(launcher: Launcher, tmp_path: Path) -> None:
     """32 ranks that all reject their input at start end by themselves; mpirun alone would hang now and then."""
-    for _ in range(3):
+    for _ in range(2):
         job = launcher.unilaunch(32, ["run", "--epochs", "none"], tmp_path, deadline=60)
         _refused(job, "--epochs")
 
@@ -222,7 +222,9 @@ def test_variables_left_over_in_the_shell_are_not_believed(tmp_path: Path) -> No
 
 def test_a_model_that_no_memory_holds_is_one_line(tmp_path: Path) -> None:
     """8 TB of weights: the rank, what could not be had, and what to do; the traceback is in the record."""
-    job = alone(["-m", "unilaunch", "run", "--data-dir", "data", "--hidden", "1000000", "--layers", "3"], tmp_path)
+    np.savez(tmp_path / "graph.npz", **_graph())
+    arguments = ["--dataset", "graph.npz", "--data-dir", "data", "--hidden", "1000000", "--layers", "3"]
+    job = alone(["-m", "unilaunch", "run", *arguments], tmp_path)
     assert job.returncode == 1
     (line,) = (line for line in job.stderr.splitlines() if "out of memory" in line)
     assert re.search(r"rank 0 on \S+: out of memory: Unable to allocate \S+ TiB", line)

@@ -34,11 +34,11 @@ def _same(losses: list[float], whole: list[float]) -> None:
     assert np.abs(np.array(losses) - whole).max() < 1e-10
 
 
-def test_torch_begins_and_mindspore_goes_on(launcher: Launcher, whole: list[float], tmp_path: Path) -> None:
+def test_torch_begins_and_mindspore_goes_on(openmpi5: Launcher, whole: list[float], tmp_path: Path) -> None:
     """On another number of parts; the curve and the evaluations are those of one training."""
-    launcher.unilaunch(2, ["run", *OPTIONS, "--epochs", "7", "--backend", "torch"], tmp_path).check()
+    openmpi5.unilaunch(2, ["run", *OPTIONS, "--epochs", "7", "--backend", "torch"], tmp_path).check()
     arguments = ["run", *OPTIONS, "--epochs", "12", "--backend", "mindspore", "--resume"]
-    job = launcher.unilaunch(3, arguments, tmp_path).check()
+    job = openmpi5.unilaunch(3, arguments, tmp_path).check()
     _same(job.result["loss"], whole)
     assert [one["epoch"] for one in job.result["evaluations"]] == [7, 10, 12]
     assert "resumed after epoch 7" in job.console

@@ -31,6 +31,7 @@ def _diverged(job: Finished, *words: str) -> None:
         assert line in (job.output / f"rank.{rank}" / "stderr").read_text()
 
 
+@pytest.mark.parametrize(("launcher", "backend"), [("4.1", "mindspore"), ("5.0", "torch")], indirect=["launcher"])
 @pytest.mark.parametrize(("lr", "epochs", "trained", "words"), [
     ("1e30", "200", 1, ["epoch 2: the loss of all ranks is nan"]),
     ("1e30", "1", 0, ["epoch 1: the loss of the evaluation is"]),

@@ -142,7 +142,9 @@ def test_patience_needs_validation_nodes(openmpi5: Launcher, tmp_path: Path) -> 
     assert "framework import" not in (job.output / "rank.0" / "events.jsonl").read_text()
 
 
-@pytest.mark.parametrize("options", [[], ["--parallel", "tensor"]], ids=" ".join)
+@pytest.mark.parametrize(
+    ("backend", "options"), [("torch", []), ("mindspore", ["--parallel", "tensor"])], ids=["torch", "mindspore columns"]
+)
 def test_a_diffusion_that_keeps_nothing_trains(
     openmpi5: Launcher, backend: str, options: list[str], tmp_path: Path
 ) -> None:

@@ -34,6 +34,7 @@ def _spec(launcher: Launcher, folder: Path, **fields: object) -> unilaunch.Launc
     return unilaunch.LaunchSpec.model_validate({"mpi": mpi, "output_dir": folder / "log_output", **fields})
 
 
+@pytest.mark.usefixtures("by_numpy")
 def test_the_line_that_is_shown_is_one_that_runs(launcher: Launcher, tmp_path: Path) -> None:
     """Copied from --dry-run into a shell, it does what launch does, with the same curve."""
     arguments = ["-n", "3", "--epochs", "4", "--data-dir", "data"]

@@ -7,7 +7,11 @@ import pytest
 from jobs.mpirun import Launcher, alone
 
 
-@pytest.mark.parametrize(("launcher", "ranks"), [("4.1", 1), ("4.1", 8), ("5.0", 3), ("5.0", 8)], indirect=["launcher"])
+@pytest.mark.parametrize(
+    ("launcher", "ranks", "backend"),
+    [("4.1", 1, "torch"), ("4.1", 8, "mindspore"), ("5.0", 3, "mindspore"), ("5.0", 8, "torch")],
+    indirect=["launcher"],
+)
 def test_mpirun_trains_on_any_number_of_ranks(launcher: Launcher, backend: str, ranks: int, tmp_path: Path) -> None:
     """The tutorial's command line works as it stands, and every rank leaves its log."""
     arguments = ["run", "--backend", backend, "--epochs", "20", "--data-dir", "data"]

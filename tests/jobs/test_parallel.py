@@ -13,7 +13,12 @@ CASES = {"diffused": ["--use-gdc"], "other layers": ["--conv", "sage", "--bias",
 
 def test_columns_give_the_curve_of_nodes(openmpi5: Launcher, backend: str, tmp_path: Path) -> None:
     """Three ranks, seven hidden columns and seven classes: nothing divides evenly, and the training is the same."""
-    nodes = {name: [*COMMON, *options] for name, options in CASES.items()}
+    (tmp_path / "data").mkdir()
+    rng = np.random.default_rng(0)
+    y = np.arange(140) % 7
+    x = rng.random((140, 20), dtype=np.float32)
+    np.savez(tmp_path / "seven.npz", edge_index=rng.integers(0, 140, (2, 500)), x=x, y=y)
+    nodes = {name: [*COMMON, "--dataset", "seven.npz", *options] for name, options in CASES.items()}
     one = train_cases(openmpi5, backend, 1, nodes, tmp_path)
     columns = {name: [*options, "--parallel", "tensor"] for name, options in nodes.items()}
     three = train_cases(openmpi5, backend, 3, columns, tmp_path)
@@ -21,7 +26,7 @@ def test_columns_give_the_curve_of_nodes(openmpi5: Launcher, backend: str, tmp_p
         np.testing.assert_allclose(three[name].result["loss"], one[name].result["loss"], rtol=0, atol=1e-10)
         assert three[name].result["test_accuracy"] == one[name].result["test_accuracy"]
         assert three[name].result["bytes_per_epoch"] > 0
-    folder = next((tmp_path / "data" / "partitions").glob("sbm-3-*"))
+    folder = next((tmp_path / "data" / "partitions").glob("seven*-3-*"))
     assert (folder / "adjacency" / "indices.npy").stat().st_size > 0
 
 

@@ -20,6 +20,7 @@ def test_predicted_bytes_are_counted_ones(openmpi5: Launcher, backend: str, tmp_
     assert two["halo"] == sum(rank["halo"] for rank in job.result["ranks"])
 
 
+@pytest.mark.usefixtures("by_numpy")
 def test_a_placement_is_a_rankfile_that_mpirun_takes(launcher: Launcher, tmp_path: Path) -> None:
     """On this host's slots; and a plot."""
     line = [

@@ -44,7 +44,7 @@ def mnist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("mode", ["--pynative", "--graph"])
+@pytest.mark.parametrize(("launcher", "mode"), [("4.1", "--pynative"), ("5.0", "--graph")], indirect=["launcher"])
 def test_the_script_of_mindspores_mpirun_tutorial_runs_on_cpu(
     launcher: Launcher, mode: str, mnist: Path, tmp_path: Path
 ) -> None:

@@ -13,6 +13,8 @@ from typing_extensions import override
 from jobs.mpirun import NUMPY_BACKEND, Launcher, alone
 from unilaunch.report.series import POINTS, thin
 
+pytestmark = pytest.mark.xdist_group("report")
+
 LIMIT = 8 << 20  # bytes of a page
 
 

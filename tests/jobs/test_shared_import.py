@@ -15,7 +15,7 @@ def _told(job: Finished, ranks: int) -> list[dict[str, Any]]:
     return [json.loads((job.output / f"rank.{rank}" / "stdout").read_text()) for rank in range(ranks)]
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("launcher", "threads"), [("4.1", 1), ("5.0", 2)], indirect=["launcher"])
 def test_a_program_finds_what_it_would_have_imported(launcher: Launcher, threads: int, tmp_path: Path) -> None:
     """Its threads in every library, its own random numbers; and the ranks come from one process."""
     found = {}

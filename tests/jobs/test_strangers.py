@@ -34,11 +34,13 @@ def _attacked(seconds: float, folder: Path, *runs: str) -> Iterator[dict[str, in
     achieved: dict[str, int] = {}
     with subprocess.Popen(
         [python, str(copy), str(seconds), str(folder), *runs], user=NOBODY, group=NOBODY, extra_groups=[], cwd="/",
-        env={}, stdout=subprocess.PIPE, text=True,
+        env={}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as stranger:  # fmt: skip
+        assert stranger.stdin
         assert stranger.stdout
         assert stranger.stdout.readline() == "ready\n"
         yield achieved
+        stranger.stdin.close()
         achieved |= json.loads(stranger.stdout.readline())
     shutil.rmtree(folder_of_his)
 
@@ -60,11 +62,12 @@ def test_a_stranger_under_torchrun_with_a_static_rendezvous(tmp_path: Path) -> N
     assert [path.name for path in sorted((tmp_path / "log_output").glob("rank.*"))] == ["rank.0", "rank.1"]
 
 
+@pytest.mark.usefixtures("by_numpy")
 def test_a_stranger_under_launch(tmp_path: Path) -> None:
     """Whoever watches the job listens too; what a stranger says there ends nothing."""
     words = ["launch", "--allow-run-as-root", "--oversubscribe", "-n", "2"]
     with _attacked(10, tmp_path / "log_output") as achieved:
-        job = finish([sys.executable, *RUN[:2], *words, "--epochs", "2000", *RUN[5:]], tmp_path, None, 60)
+        job = finish([sys.executable, *RUN[:2], *words, "--epochs", "1500", *RUN[5:]], tmp_path, None, 60)
         assert job.check().result["world_size"] == 2
     assert achieved["called"]
     assert achieved["believed"] == achieved["let in"] == 0

@@ -80,7 +80,7 @@ def describe(ranks: Mapping[int, Mapping[str, Any]]) -> str:
         return ""
     behind = min(told.values(), key=lambda progress: progress["epoch"])
     words = [f"epoch {behind['epoch']}" + (f"/{behind['epochs']}" if "epochs" in behind else "")]
-    if "loss" in behind:
+    if isinstance(behind.get("loss"), float):
         words.append(f"loss {behind['loss']:.4f}")
     if len(told) > 1 and all("compute" in progress for progress in told.values()):
         slowest = max(told, key=lambda rank: told[rank]["compute"])

@@ -4,7 +4,8 @@
 
 He listens wherever rank 0 might be looked for, and pretends to be rank 0. He calls every new listening socket of the
 job's user, and pretends to be rank 1, or is rude, or says nothing. He tries to read what the ranks leave for each other
-in FOLDER. At the end he writes down what he has achieved, as JSON. He has the standard library only.
+in FOLDER. After SECONDS, or when his standard input ends, he writes down what he has achieved, as JSON. He has the
+standard library only.
 """
 
 import json
@@ -33,12 +34,16 @@ def main() -> None:
         for port in _likely_ports(token):
             with suppress(OSError):
                 traps.register(socket.create_server(("", port)), selectors.EVENT_READ, token)
+    traps.register(sys.stdin, selectors.EVENT_READ, None)
     known, held = _listening(), list[socket.socket]()
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     deadline = time.monotonic() + float(seconds)
     while time.monotonic() < deadline:
         for key, _ in traps.select(0.02):
+            if key.data is None:  # the job has ended
+                deadline = 0.0
+                continue
             connection, _ = key.fileobj.accept()  # type: ignore[union-attr]
             achieved["believed"] += _pretend_rank_0(connection, key.data)
         for place in _listening() - known:

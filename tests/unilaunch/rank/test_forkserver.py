@@ -125,7 +125,9 @@ def test_all_are_forked_from_one(tmp_path: Path) -> None:
     cores = sorted(os.sched_getaffinity(0))
     reading, writing = os.pipe()
 
-    with _launcher(tmp_path, body="import subprocess; subprocess.run(['echo', 'said'])") as launcher:
+    # The server ends when the first asker has gone: none may before all have asked.
+    stay = "while len(list(Path(to).parent.glob('seen.?'))) < 3: time.sleep(0.01)"
+    with _launcher(tmp_path, body=f"import subprocess; subprocess.run(['echo', 'said'])\n{stay}") as launcher:
         launcher.start(3, args=("a", "b"), stdout=subprocess.PIPE)
         launcher.start(3, lambda: os.sched_setaffinity(0, cores[-1:]), ("a", "b"), env={"OMPI_OWN": "1"})
         launcher.start(3, args=("a", "b"), pass_fds=(writing,), close_fds=True)

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from unilaunch import sockets
 from unilaunch.errors import EnvironmentMismatchError, PeerLostError, RendezvousError
 from unilaunch.handshake import Caller, Listener, NotProvenError, new_secret
+from unilaunch.rank import launch_board
 from unilaunch.rank.board import Board, Meeting, PublicBoard
 from unilaunch.rank.joining import find_board
 from unilaunch.rank.launch_board import LaunchBoard
@@ -100,8 +101,9 @@ def test_everyone_hears_everyone(size: int) -> None:
     assert _on_ranks(size, work) == [[expected, [None] * size]] * size
 
 
-def test_ranks_of_a_launch_meet_through_it() -> None:
+def test_ranks_of_a_launch_meet_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever comes first; who does not know the start's secret is told nothing."""
+    monkeypatch.setattr(launch_board, "_PATIENCE", 2.0)
     heard = listen((), several=False, host_timeout=15.0)
     ended = threading.Event()
 
