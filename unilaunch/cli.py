@@ -4,13 +4,14 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from signal import SIGINT
 from typing import TYPE_CHECKING, NoReturn
 
 from unilaunch.errors import UnilaunchError
 
 if TYPE_CHECKING:
-    from unilaunch.rank.report import Report
+    from unilaunch.rank.status import Status
     from unilaunch.spec import RunSpec
     from unilaunch.task import Task
 
@@ -32,7 +33,7 @@ def main() -> NoReturn:
 def _do(arguments: Sequence[str], environ: Mapping[str, str], started: float) -> int:
     match arguments[0] if arguments else "":
         case "run" if not _wants_help(arguments):
-            return _guard(arguments, environ, started)
+            return _supervise(arguments, environ, started)
         case "launch":
             return _launch(arguments, environ)
         case "doctor":
@@ -55,28 +56,23 @@ def _wants_help(arguments: Sequence[str]) -> bool:
     return bool({"-h", "--help"} & set(own))
 
 
-def _guard(arguments: Sequence[str], environ: Mapping[str, str], started: float) -> int:
-    from unilaunch.rank.forkserver import take_place
+def _supervise(arguments: Sequence[str], environ: Mapping[str, str], started: float) -> int:
+    from unilaunch.agent.host import supervise
 
-    place = take_place(environ, started, lambda: _warm_up(arguments, environ))
-    if isinstance(place, int):
-        return place
-    from unilaunch.rank.guard import guarded  # what a rank imports, its guard need not
-
-    environ = dict(os.environ)  # noqa: TID251  (another process's, if this one was forked in its place)
-    return guarded(lambda report: _run(arguments, environ, place.started, report), environ, place.stand_in)
+    return supervise(environ, started, lambda: _preload(arguments, environ), partial(_run, arguments))
 
 
-def _warm_up(arguments: Sequence[str], environ: Mapping[str, str]) -> dict[str, str] | None:
-    from unilaunch.rank.warm_up import warm_up
+def _preload(arguments: Sequence[str], environ: Mapping[str, str]) -> dict[str, str] | None:
+    from unilaunch.agent.preload import preload
 
-    return warm_up(_rank_task(arguments, environ), environ)
+    return preload(_rank_task(arguments, environ), environ)
 
 
-def _run(arguments: Sequence[str], environ: Mapping[str, str], started: float, report: "Report") -> int:
-    from unilaunch.rank.run import run
+def _run(arguments: Sequence[str], started: float, status: "Status") -> int:
+    from unilaunch.rank.run import run  # what a rank imports, its agent need not
 
-    return run(lambda: _rank_task(arguments, environ), environ, started, report)
+    environ = dict(os.environ)  # noqa: TID251  (of another process, if this one was forked in its place)
+    return run(lambda: _rank_task(arguments, environ), environ, started, status)
 
 
 def _rank_task(arguments: Sequence[str], environ: Mapping[str, str]) -> "Task[RunSpec]":

@@ -8,9 +8,11 @@ class UnilaunchError(Exception):
 
     Attributes:
         exit_code: What the process exits with. 2 means that the input was refused before anything was done.
+        final: The same start would fail again.
     """
 
     exit_code = 2
+    final = False
 
 
 def one_line(text: str) -> str:
@@ -78,6 +80,8 @@ class RefusedTogetherError(UnilaunchError):
 
 class DivergedError(RefusedTogetherError):
     """A training's loss or weights are not finite numbers. All ranks have the same, so every rank raises it."""
+
+    final = True
 
     def __init__(self, message: str) -> None:
         super().__init__(message, exit_code=1)

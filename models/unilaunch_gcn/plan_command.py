@@ -173,7 +173,7 @@ def _launch(options: PlanSpec, cases: Sequence[dict[str, Any]], ranks: int, fold
     }))  # fmt: skip
     if result.returncode:
         raise PluginError(
-            f"this machine cannot be measured: {result.failure['message'] if result.failure else 'see above'}"
+            f"this machine cannot be measured: {result.failure.message if result.failure else 'see above'}"
         )
     return result.result
 

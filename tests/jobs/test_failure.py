@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jobs.mpirun import Finished, Launcher, alone
-from unilaunch.rank.processes import children, state
+from unilaunch.agent.processes import children, state
 
 
 def _job(launcher: Launcher, how: str, options: list[str], folder: Path, script: str, ranks: int = 3) -> Finished:

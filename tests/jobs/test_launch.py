@@ -66,7 +66,7 @@ def test_the_first_failure_is_the_jobs(launcher: Launcher, tmp_path: Path) -> No
     result = unilaunch.launch(_spec(launcher, tmp_path, nprocs=3, target=str(PROGRAMS / "ending.py"), args=["raise"]))
     assert result.returncode == 1
     assert result.failure
-    assert (result.failure["rank"], result.failure["message"]) == (1, "broken on purpose")
+    assert (result.failure.rank, result.failure.message) == (1, "broken on purpose")
 
 
 def test_only_rank_0_is_shown(openmpi5: Launcher, tmp_path: Path) -> None:

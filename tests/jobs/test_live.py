@@ -6,12 +6,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from jobs.mpirun import Launcher
 from unilaunch.job.live import describe
+from unilaunch.monitor.inbox import RankSeen
 
 
 @pytest.mark.usefixtures("by_numpy")
@@ -45,9 +45,11 @@ def _read(terminal: int) -> str:
 
 
 def test_nothing_is_said_of_what_is_not_known() -> None:
-    assert describe({0: {"host": "a", "progress": {"phase": "program"}}, 1: {}}) == ""
-    told: dict[int, dict[str, Any]] = {
-        0: {"progress": {"epoch": 3}},
-        1: {"progress": {"epoch": 2, "epochs": 9, "loss": 0.5}},
+    assert describe({0: RankSeen(host="a", progress={"phase": "program"}), 1: RankSeen()}) == ""
+    told = {
+        0: RankSeen(progress={"epoch": 3}),
+        1: RankSeen(progress={"epoch": 2, "epochs": 9, "loss": 0.5}),
     }
     assert describe(told) == "epoch 2/9, loss 0.5000"
+    told[1].progress["loss"] = None
+    assert describe(told) == "epoch 2/9"

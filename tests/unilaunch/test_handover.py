@@ -125,7 +125,7 @@ def test_a_rank_that_was_handed_its_spec_imports_neither_pydantic_nor_a_parser()
     program = (
         "import sys\n"
         "from unilaunch.handover import take_over\n"
-        "import unilaunch.rank.guard, unilaunch.rank.run, unilaunch.rank.forkserver, unilaunch.rank.warm_up\n"
+        "import unilaunch.agent.host, unilaunch.agent.preload, unilaunch.rank.run\n"
         f"assert take_over({text!r}, ()).options.epochs == 3\n"
         "assert 'argparse' not in sys.modules\n"
         "import unilaunch_gcn.training, unilaunch_gcn.preparation, unilaunch_mnist.training\n"

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
+from typing import Any
 
 from unilaunch.doctor.diagnosis import Finding, Visit, diagnose, differing
 from unilaunch.job.here import own_names
@@ -19,8 +20,8 @@ from unilaunch.job.mpirun import find_mpirun, openmpi
 from unilaunch.job.mpirun.request import Request
 from unilaunch.job.plan import hosts_of, write
 from unilaunch.launch_spec import LaunchSpec
-from unilaunch.watch.inbox import Inbox, listen
-from unilaunch.watch.line import VARIABLE
+from unilaunch.monitor.connection import VARIABLE
+from unilaunch.monitor.inbox import Inbox, listen
 
 #: Seconds for mpirun to start one rank on each host, and for these to find each other.
 DEADLINE = 30.0
@@ -139,8 +140,8 @@ def _listen(process: "subprocess.Popen[bytes]", inbox: Inbox, arrived: dict[int,
 def _judge(
     inbox: Inbox, hosts: Sequence[Host], arrived: Mapping[int, float], said: Sequence[str], *, late: bool
 ) -> tuple[list[Visit], list[Finding], str]:
-    told = {rank: answer for rank, answer in inbox.ranks.items() if "facts" in answer}
-    names = {answer["host"]: rank for rank, answer in told.items()}
+    told: dict[int, Any] = {rank: seen.result for rank, seen in inbox.ranks.items() if seen.result}
+    names = {inbox.ranks[rank].host: rank for rank in told}
     visits, findings = [], []
     ranks = sorted(told)
     for index, host in enumerate(hosts):
@@ -150,7 +151,7 @@ def _judge(
             continue
         facts = told[rank]["facts"]
         skew = float(facts["time"]) - arrived.get(rank, float(facts["time"]))
-        visits.append(Visit(host.name, host.slots, facts, skew, told[rank]["host"]))
+        visits.append(Visit(host.name, host.slots, facts, skew, inbox.ranks[rank].host))
     silent = [visit.host for visit in visits if visit.facts is None]
     if silent:
         first = "; ".join(said[:3]) or "mpirun says nothing"
@@ -158,7 +159,9 @@ def _judge(
     refused = list(dict.fromkeys(str(answer["refused"]) for answer in told.values() if "refused" in answer))
     findings += [Finding(text) for text in refused]
     met = [answer["meeting"] for answer in told.values() if "meeting" in answer]
-    libraries = {answer["host"]: answer["meeting"]["library"] for answer in told.values() if "meeting" in answer}
+    libraries = {
+        inbox.ranks[rank].host: answer["meeting"]["library"] for rank, answer in told.items() if "meeting" in answer
+    }
     findings += list(differing(libraries, "as its MPI", "install one version, or set MPI4PY_LIBMPI"))
     if late and not silent and not refused:
         findings.append(

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from unilaunch import environments
+from unilaunch.agent.host import supervise_alone
 from unilaunch.devices import visible_devices
 from unilaunch.errors import UnilaunchError
-from unilaunch.rank.guard import guarded
-from unilaunch.rank.report import Report
+from unilaunch.json_value import JsonValue
+from unilaunch.monitor.messages import Named, Returned
+from unilaunch.rank.status import Status
 from unilaunch.world import Found
 
 #: What must be alike on all hosts.
@@ -26,18 +28,20 @@ PACKAGES = ("unilaunch", "torch", "mindspore", "mpi4py", "numpy", "scipy", "pyda
 def main() -> int:
     """Tell this host's facts, then whether its ranks and the others' find each other."""
     environ = dict(os.environ)  # noqa: TID251  (this is a program of its own)
-    return guarded(lambda report: _tell(report, environ), environ)
+    return supervise_alone(environ, time.monotonic(), lambda _, status: _tell(status, environ))
 
 
-def _tell(report: Report, environ: Mapping[str, str]) -> int:
+def _tell(status: Status, environ: Mapping[str, str]) -> int:
     found = environments.detect(environ)
-    report.send(rank=found.rank, host=socket.gethostname(), facts=facts(environ, Path(sys.argv[1])))
+    status.send(Named(found.rank, socket.gethostname()))
+    told: dict[str, JsonValue] = {"facts": facts(environ, Path(sys.argv[1]))}
+    status.send(Returned(result=told))  # the rank may hang when it looks for the others
     try:
-        report.send(meeting=_meet(found, environ))
+        told["meeting"] = dict(_meet(found, environ))
     except UnilaunchError as error:
-        report.send(refused=str(error))
-        return 1
-    return 0
+        told["refused"] = str(error)
+    status.send(Returned(result=told))
+    return int("refused" in told)
 
 
 def facts(environ: Mapping[str, str], token: Path) -> dict[str, Any]:

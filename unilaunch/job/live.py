@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import IO, Any
 
+from unilaunch.monitor.inbox import RankSeen
+
 _PAUSE = 0.5  # seconds between two states of the line
 _CLEAR = "\r\x1b[K"
 
@@ -22,7 +24,7 @@ class Live:
         self.open_line = False
         self.lock = threading.Lock()
 
-    def follow(self, ranks: Mapping[int, Mapping[str, Any]]) -> None:
+    def follow(self, ranks: Mapping[int, RankSeen]) -> None:
         """Draw the line anew, if it is time."""
         if self.shown and time.monotonic() - self.drawn > _PAUSE and (text := describe(ranks)):
             with self.lock:
@@ -73,9 +75,9 @@ def _write(target: int, data: str | bytes) -> None:
             left = left[os.write(target, left) :]
 
 
-def describe(ranks: Mapping[int, Mapping[str, Any]]) -> str:
+def describe(ranks: Mapping[int, RankSeen]) -> str:
     """Return how far the ranks have come: "epoch 12/200, loss 0.4312, slowest rank 3 on node1 (...)"; "" if unknown."""
-    told = {rank: said["progress"] for rank, said in ranks.items() if "epoch" in said.get("progress", {})}
+    told: dict[int, Any] = {rank: seen.progress for rank, seen in ranks.items() if "epoch" in seen.progress}
     if not told:
         return ""
     behind = min(told.values(), key=lambda progress: progress["epoch"])
@@ -84,6 +86,5 @@ def describe(ranks: Mapping[int, Mapping[str, Any]]) -> str:
         words.append(f"loss {behind['loss']:.4f}")
     if len(told) > 1 and all("compute" in progress for progress in told.values()):
         slowest = max(told, key=lambda rank: told[rank]["compute"])
-        host = ranks[slowest].get("host", "?")
-        words.append(f"slowest rank {slowest} on {host} ({told[slowest]['compute']:.3f} s of computing)")
+        words.append(f"slowest rank {slowest} on {ranks[slowest].host} ({told[slowest]['compute']:.3f} s of computing)")
     return ", ".join(words)

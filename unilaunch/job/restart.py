@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 
-from unilaunch.errors import DivergedError, UnilaunchError
+from unilaunch.errors import UnilaunchError
 from unilaunch.job.hostfile import Host
 from unilaunch.job.plan import Plan, hosts_of, make_plan
 from unilaunch.job.start import start
@@ -44,9 +44,9 @@ def start_again(task: Task[LaunchSpec], environ: Mapping[str, str]) -> LaunchRes
 
 def _is_worth_it(result: LaunchResult) -> bool:
     failure = result.failure
-    if failure is None or result.interrupted or failure["error"] == DivergedError.__name__:
+    if failure is None or result.interrupted or failure.final:
         return False
-    return bool(failure["exit_code"] != UnilaunchError.exit_code)
+    return failure.exit_code != UnilaunchError.exit_code
 
 
 def _plan_again(plan: Plan, lost: Sequence[str], environ: Mapping[str, str]) -> Plan:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -10,7 +11,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from resource import RLIMIT_NOFILE, getrlimit
-from socket import gethostname
 from tempfile import TemporaryDirectory
 from types import FrameType
 
@@ -19,14 +19,15 @@ from unilaunch.job.live import Live
 from unilaunch.job.mpirun import openmpi
 from unilaunch.job.plan import Plan
 from unilaunch.limits import allow_files
+from unilaunch.monitor import messages
+from unilaunch.monitor.connection import VARIABLE
+from unilaunch.monitor.inbox import Inbox, RankSeen, listen
+from unilaunch.monitor.monitor import DOUBT, DOUBT_ON_SEVERAL, Monitor
+from unilaunch.monitor.verdict import Verdict, describe, is_consequence, name, ranks, show
 from unilaunch.output.claim import release
-from unilaunch.output.failure import signal_name
-from unilaunch.output.folder import keep_reports, rank_folder, write_report
+from unilaunch.output.failure import Cause, Failure, signal_name
+from unilaunch.output.folder import Told, keep_reports, rank_folder, write_report
 from unilaunch.output.result import LaunchResult, RankResult
-from unilaunch.watch.inbox import HOST_LOST, Inbox, listen
-from unilaunch.watch.line import VARIABLE
-from unilaunch.watch.verdict import Verdict, describe, is_consequence, name, ranks, show
-from unilaunch.watch.watch import DOUBT, DOUBT_ON_SEVERAL, Watch
 
 #: Seconds that mpirun has to end the ranks once it is told to, or once they have all gone.
 GRACE = 10.0
@@ -60,7 +61,7 @@ def start(plan: Plan, environ: Mapping[str, str]) -> LaunchResult:
         live = Live(shown=sys.stderr.isatty())
         if not allow_files(_FILES * len(plan.rows)):
             live.say(_few_files(len(plan.rows)))
-        watch = Watch(inbox, len(plan.rows), plan.several, spec.stall_timeout, spec.abort)
+        monitor = Monitor(inbox, len(plan.rows), plan.several, spec.stall_timeout, spec.abort)
         pipe = subprocess.PIPE if live.shown else None
         environ = {**environ, VARIABLE: listening.where, handover.VARIABLE: handover.hand_over(plan.task)}
         with (
@@ -69,20 +70,20 @@ def start(plan: Plan, environ: Mapping[str, str]) -> LaunchResult:
             ) as process,
             live.passing(process.stdout, process.stderr),
         ):
-            returncode = _wait(process, watch, _Stop(watch, asked, spec.grace, live), live)
-        _hear_out(watch)
-        if any(HOST_LOST in why for why in inbox.silent.values()):
+            returncode = _wait(process, monitor, _Stop(monitor, asked, spec.grace, live), live)
+        _hear_out(monitor)
+        if inbox.on_lost_hosts:
             _end_session(process.pid)
-        stopped = 0 if watch.ending else asked.number  # what had failed before the stop is still a failure
-        verdict = None if stopped else _judge(plan, watch, returncode)
+        stopped = 0 if monitor.ending else asked.number  # what had failed before the stop is still a failure
+        verdict = None if stopped else _judge(plan, monitor, returncode)
         result = _collect(plan, inbox, _exit_code(returncode, verdict, stopped), verdict)
         result = replace(result, interrupted=bool(asked.number))
     if verdict:
         _report(plan, verdict, _runs(inbox))
-    if overdue := [rank for rank, said in inbox.ranks.items() if said.get("overdue")]:
+    if overdue := [rank for rank, seen in inbox.ranks.items() if seen.overdue]:
         live.say(f"{ranks(overdue)} did not end within the {spec.grace:g} s of --grace: killed")
-    for failure in [inbox.ranks[rank]["failure"] for rank in inbox.failed] if stopped else []:
-        live.say(f"{name(failure)} failed while it ended: {describe(failure)}; its log is {failure.get('log', '?')}")
+    for failure in [seen.failure for seen in inbox.ranks.values() if seen.failure and not seen.lost] if stopped else []:
+        live.say(f"{name(failure)} failed while it ended: {describe(failure)}; its log is {failure.log}")
     return result
 
 
@@ -148,32 +149,32 @@ def _signals() -> Iterator[_Asked]:
 class _Stop:
     """How the user's signals reach the ranks, and when a job that is stopped must end."""
 
-    def __init__(self, watch: Watch, asked: _Asked, grace: float, live: Live) -> None:
-        self.watch, self.asked, self.grace, self.live = watch, asked, grace, live
-        self.told: set[int] = set()
+    def __init__(self, monitor: Monitor, asked: _Asked, grace: float, live: Live) -> None:
+        self.monitor, self.asked, self.grace, self.live = monitor, asked, grace, live
+        self.told: set[socket.socket] = set()
         self.released = self.left = False
         self.until = float("inf")
 
     def pass_on(self) -> None:
         """Pass on what has come in; a rank that has connected since the stop gets it too."""
-        inbox, now = self.watch.inbox, time.monotonic()
+        inbox, now = self.monitor.inbox, time.monotonic()
         while self.asked.others:
-            inbox.tell_all(signal=self.asked.others.pop(0))
-        if not self.asked.number or self.watch.ending:
+            inbox.tell_all(messages.PassSignal(self.asked.others.pop(0)))
+        if not self.asked.number or self.monitor.ending:
             return
-        if new := inbox.connected - self.told:
+        if new := inbox.agents - self.told:
             first, self.told = not self.told, self.told | new
             self.until = now + self.grace if first else self.until
-            inbox.tell(new, stop=self.asked.number, grace=max(0.0, self.until - now))
+            inbox.tell(new, messages.Stop(self.asked.number, max(0.0, self.until - now)))
             if first:
                 name = signal_name(self.asked.number)
                 self.live.say(f"{name}: the ranks have {self.grace:g} s to end; a second signal ends them at once")
-        if self.told and self.watch.all_done and not self.released:
+        if self.told and self.monitor.all_done and not self.released:
             self.released = True
-            inbox.tell_all(release=True)
-        if self.told and self.watch.finished and not self.left:  # not before: mpirun ends all at the first one's end
+            inbox.tell_all(messages.Release())
+        if self.told and self.monitor.finished and not self.left:  # not before: mpirun ends all at the first one's end
             self.left = True
-            inbox.tell_all(leave=128 + self.asked.number)
+            inbox.tell_all(messages.Leave(128 + self.asked.number))
 
     @property
     def is_over(self) -> bool:
@@ -181,31 +182,31 @@ class _Stop:
         if not self.asked.number:
             return False
         late = time.monotonic() > self.until + PROMPT
-        return self.asked.again or self.watch.ending or not self.told or late
+        return self.asked.again or self.monitor.ending or not self.told or late
 
     def order_end(self) -> None:
         """Have every guard end its rank now, unless a failure has done that already."""
-        if not self.watch.ending:
-            self.watch.inbox.tell_all(end=128 + self.asked.number)
+        if not self.monitor.ending:
+            self.monitor.inbox.tell_all(messages.End(128 + self.asked.number))
 
 
-def _wait(process: "subprocess.Popen[bytes]", watch: Watch, stop: _Stop, live: Live) -> int:
+def _wait(process: "subprocess.Popen[bytes]", monitor: Monitor, stop: _Stop, live: Live) -> int:
     """Return mpirun's exit code, once it has ended by itself or has been made to."""
     deadline = terminate_at = float("inf")
     had_ranks = ended = False
     while process.poll() is None:
-        watch.inbox.take(_TICK)
-        live.follow(watch.inbox.ranks)
+        monitor.inbox.take(_TICK)
+        live.follow(monitor.inbox.ranks)
         stop.pass_on()
         if not stop.asked.number:
-            watch.look()
-        if watch.ending:
-            deadline = min(deadline, time.monotonic() + (PROMPT if watch.inbox.silent else GRACE))
+            monitor.look()
+        if monitor.ending:
+            deadline = min(deadline, time.monotonic() + (PROMPT if monitor.inbox.has_lost else GRACE))
         if stop.is_over and not ended:
             ended = True
             stop.order_end()
             deadline = time.monotonic() + GRACE
-            terminate_at = time.monotonic() + (PROMPT if watch.inbox.connected else 0.0)
+            terminate_at = time.monotonic() + (PROMPT if monitor.inbox.connected else 0.0)
         if time.monotonic() > terminate_at:
             terminate_at = float("inf")
             process.terminate()  # once: at a second SIGTERM mpirun leaves its ranks behind
@@ -218,15 +219,15 @@ def _wait(process: "subprocess.Popen[bytes]", watch: Watch, stop: _Stop, live: L
     return process.returncode
 
 
-def _hear_out(watch: Watch) -> None:
+def _hear_out(monitor: Monitor) -> None:
     """Hear the last words of ranks that have outlived mpirun: they end by themselves, at the latest when we hang up.
 
     Nothing is sent: that would put off the moment at which the silence of a host is noticed.
     """
-    deadline = time.monotonic() + (DOUBT_ON_SEVERAL if watch.several else DOUBT)
-    watch.inbox.take(0)
-    while watch.inbox.connected and not watch.finished and time.monotonic() < deadline:
-        watch.inbox.take(_TICK)
+    deadline = time.monotonic() + (DOUBT_ON_SEVERAL if monitor.several else DOUBT)
+    monitor.inbox.take(0)
+    while monitor.inbox.connected and not monitor.finished and time.monotonic() < deadline:
+        monitor.inbox.take(_TICK)
 
 
 def _end_session(leader: int) -> None:
@@ -238,13 +239,13 @@ def _end_session(leader: int) -> None:
                     os.kill(int(path.name), signal.SIGKILL)
 
 
-def _judge(plan: Plan, watch: Watch, returncode: int) -> Verdict | None:
+def _judge(plan: Plan, monitor: Monitor, returncode: int) -> Verdict | None:
     """Return how the job failed; None if it did not, or if mpirun has said all there is to say."""
-    verdict = watch.conclude()
-    if returncode < 0 and not watch.ending and (verdict is None or is_consequence(verdict.first)):
+    verdict = monitor.conclude()
+    if returncode < 0 and not monitor.ending and (verdict is None or is_consequence(verdict.first)):
         message = f"{plan.mpirun.path} was killed by {signal_name(-returncode)}"
-        failure = {"rank": None, "host": gethostname(), "error": "Mpirun", "message": message}
-        return Verdict(failure | {"exit_code": 128 - returncode}, 128 - returncode, verdict.everyone if verdict else ())
+        failure = Failure(Cause.LOST_LAUNCHER, message, 128 - returncode, host=socket.gethostname())
+        return Verdict(failure, 128 - returncode, verdict.everyone if verdict else ())
     return verdict
 
 
@@ -261,22 +262,25 @@ def _collect(plan: Plan, inbox: Inbox, returncode: int, verdict: Verdict | None)
     size = len(plan.rows)
     results = []
     for row in plan.rows:
-        said = inbox.ranks.get(row.rank, {})
+        seen = inbox.ranks.get(row.rank, RankSeen())
         results.append(
             RankResult(
                 rank=row.rank,
-                host=said.get("host", row.host),
-                device=said.get("device", row.device),
-                returncode=said.get("exit_code"),
+                host=row.host if seen.host == "?" else seen.host,
+                device=row.device if seen.device == "?" else seen.device,
+                returncode=seen.exit_code,
                 log_dir=rank_folder(root, row.rank, size),
-                value=said.get("value"),
+                value=seen.value,
             )
         )
-    keep_reports(root, size, inbox.ranks)
+    told = {
+        rank: Told(seen.run, seen.host, seen.failure, seen.value, seen.result) for rank, seen in inbox.ranks.items()
+    }
+    keep_reports(root, size, told)
     for run in _runs(inbox):
         release(root, run)
-    result = inbox.ranks.get(0, {}).get("result")
-    lost = dict.fromkeys(plan.rows[rank].host for rank, why in inbox.silent.items() if HOST_LOST in why)
+    result = inbox.ranks[0].result if 0 in inbox.ranks else None
+    lost = dict.fromkeys(plan.rows[rank].host for rank in inbox.on_lost_hosts)
     return LaunchResult(returncode, tuple(results), verdict.first if verdict else None, root, result, tuple(lost))
 
 
@@ -290,7 +294,7 @@ def _exit_code(returncode: int, verdict: Verdict | None, asked: int) -> int:
 
 def _runs(inbox: Inbox) -> set[str]:
     """Return the run that the ranks say they are of, once they have an output folder."""
-    return {said["run"] for said in inbox.ranks.values() if "run" in said}
+    return {seen.run for seen in inbox.ranks.values() if seen.run}
 
 
 def _report(plan: Plan, verdict: Verdict, runs: set[str]) -> None:
@@ -298,7 +302,7 @@ def _report(plan: Plan, verdict: Verdict, runs: set[str]) -> None:
     root = plan.task.spec.output_dir
     for run in runs:
         write_report(root, run, verdict.as_json(), rank_folder(root, 0, len(plan.rows)))
-    if not verdict.first.get("together"):
-        unseen = bool(verdict.first["rank"]) and plan.task.spec.console == "rank0"
+    if not verdict.first.together:
+        unseen = bool(verdict.first.rank) and plan.task.spec.console == "rank0"
         with suppress(OSError, ValueError):  # nobody may read it any more
             sys.stderr.write(show(verdict, traceback=unseen))

@@ -3,9 +3,12 @@
 import json
 import os
 from contextlib import suppress
+from dataclasses import asdict
 from errno import EINVAL
 from pathlib import Path
 from typing import Any
+
+from unilaunch.output.failure import Failure
 
 
 def open_file(path: str | Path, flags: int) -> int:
@@ -37,6 +40,12 @@ def write_json(path: Path, value: Any) -> None:
     except ValueError as error:
         raise OSError(EINVAL, str(error), str(path)) from None
     write_text(path, text)
+
+
+def write_failure(folder: Path, failure: Failure) -> None:
+    """Write a rank's `failure.json`, if that is possible; it is told all the same."""
+    with suppress(OSError):
+        write_json(folder / "failure.json", asdict(failure))
 
 
 def write_text(path: Path, text: str) -> None:

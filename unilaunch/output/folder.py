@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from unilaunch.errors import InputError
+from unilaunch.json_value import JsonValue
 from unilaunch.output.claim import (
     MARKER,
     Marker,
@@ -22,7 +23,8 @@ from unilaunch.output.claim import (
     open_to_others,
     read_marker,
 )
-from unilaunch.output.files import append, write_json
+from unilaunch.output.failure import Failure
+from unilaunch.output.files import append, write_failure, write_json
 
 SPEC, RESULT, REPORT = "spec.json", "result.json", "report.json"
 
@@ -169,14 +171,16 @@ class OutputFolder:
         with self._losing():
             write_json(self.rank_dir / "value.json", value)
 
-    def keep(self, said: Mapping[str, Any]) -> None:
+    def keep(self, told: "Told") -> None:
         """Write what a rank has told that could not write here itself."""
-        self.record(host=said.get("host", "?"))
-        for name in {"failure", "value"} & set(said):
+        self.record(host=told.host)
+        if told.failure:
+            write_failure(self.rank_dir, told.failure)
+        if told.value is not None:
             with self._losing():
-                write_json(self.rank_dir / f"{name}.json", said[name])
-        if "result" in said:
-            self.write_result(said["result"])
+                write_json(self.rank_dir / "value.json", told.value)
+        if told.result is not None:
+            self.write_result(told.result)
 
     def make_checkpoints(self) -> Path:
         """Return the folder of the checkpoints, which is made if it is not there.
@@ -264,28 +268,39 @@ def rank_folder(root: Path, rank: int, size: int) -> Path:
     return root / f"rank.{rank:0{len(str(size - 1))}d}"
 
 
-def keep_reports(root: Path, size: int, ranks: Mapping[int, Mapping[str, Any]]) -> None:
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a rank has told over the network: its run and its host, and what else there is."""
+
+    run: str
+    host: str
+    failure: Failure | None
+    value: JsonValue
+    result: Mapping[str, JsonValue] | None
+
+
+def keep_reports(root: Path, size: int, ranks: Mapping[int, Told]) -> None:
     """Write what ranks have told that could not write here themselves: their hosts have other file systems.
 
     Args:
         root: The output folder.
         size: Number of ranks.
-        ranks: What each rank has told: "run", "host", and of "failure", "value" and "result" what there is.
+        ranks: What each rank has told, by rank.
     """
     with ExitStack() as kept:
         claims = True
-        for rank, said in sorted(ranks.items()):
-            if "run" not in said or _is_ours(rank_folder(root, rank, size), said["run"]):
+        for rank, told in sorted(ranks.items()):
+            if not told.run or _is_ours(rank_folder(root, rank, size), told.run):
                 continue
-            files = [RESULT] if "result" in said else []
-            output = OutputFolder(root, rank, size, said["run"], Use(claims=claims, files=files, resumes=True))
+            files = [RESULT] if told.result is not None else []
+            output = OutputFolder(root, rank, size, told.run, Use(claims=claims, files=files, resumes=True))
             kept.callback(output.let_go)
             try:
                 output.claim()
                 output.open()
-                output.keep(said)
+                output.keep(told)
             except InputError as error:
-                _say(f"what rank {rank} on {said.get('host', '?')} told is not kept here: {error}")
+                _say(f"what rank {rank} on {told.host} told is not kept here: {error}")
                 if claims and output.lock < 0:  # no rank's can be
                     return
             claims = False

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from unilaunch.json_value import JsonValue
+from unilaunch.output.failure import Failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class LaunchResult:
     Attributes:
         returncode: 0, or the exit code of the rank that failed first (128 + N for signal N).
         ranks: How each rank ended, by rank.
-        failure: The root cause, as `failure.json` of the rank that failed first; None if none did.
+        failure: The root cause, how the rank failed that failed first; None if none did.
         output_dir: The output folder.
         result: The model's result; None for a program.
         lost_hosts: The hosts that fell silent, under the names that the job was given.
@@ -45,7 +45,7 @@ class LaunchResult:
 
     returncode: int
     ranks: Sequence[RankResult]
-    failure: Mapping[str, Any] | None
+    failure: Failure | None
     output_dir: Path
     result: Mapping[str, JsonValue] | None
     lost_hosts: Sequence[str] = ()

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 from unilaunch.backend import Peers
+from unilaunch.monitor.connection import VARIABLE, read_where
 from unilaunch.rank import mpi, tcp
 from unilaunch.rank.alone import Alone
 from unilaunch.rank.board import Board, PublicBoard
-from unilaunch.watch.line import VARIABLE, read_where
 from unilaunch.world import Found
 
 _HYDRA = {"MPICH", "Intel MPI"}

@@ -1,6 +1,5 @@
-"""A board for ranks that `unilaunch launch` has started: the launching process, with which their guards speak too."""
+"""A board for ranks that `unilaunch launch` has started: the launching process, with which their agents speak too."""
 
-import json
 import socket
 import time
 from contextlib import suppress
@@ -9,8 +8,10 @@ from typing_extensions import override
 
 from unilaunch import sockets
 from unilaunch.errors import RendezvousError
+from unilaunch.monitor import messages
+from unilaunch.monitor.connection import read_where
+from unilaunch.monitor.messages import BadMessageError, decode, encode
 from unilaunch.rank.board import Board, Meeting, open_meeting
-from unilaunch.watch.line import read_where
 from unilaunch.world import Found
 
 _TRY = 5.0  # seconds for one try to reach the launching process
@@ -23,7 +24,7 @@ class LaunchBoard(Board):
 
     Args:
         found: What the launcher says.
-        where: Where it listens, as in `watch.line.VARIABLE`.
+        where: Where it listens, as in `monitor.connection.VARIABLE`.
     """
 
     def __init__(self, found: Found, where: str) -> None:
@@ -50,8 +51,10 @@ class LaunchBoard(Board):
     def read(self) -> Meeting | None:
         if not (connection := self._send(None)):
             return None
-        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError), connection.makefile("rb") as answer:
-            return Meeting.read(json.loads(answer.readline(_LARGEST))["rank 0"])
+        with suppress(OSError, BadMessageError), connection.makefile("rb") as answer:
+            match decode(answer.readline(_LARGEST)):
+                case _, messages.Meeting(str(text)):
+                    return Meeting.read(text)
         return None
 
     @override
@@ -67,7 +70,7 @@ class LaunchBoard(Board):
         if self.connection:
             self.connection.settimeout(_TRY)
             with suppress(OSError):
-                self.connection.sendall(json.dumps({"rank 0": text}).encode() + b"\n")
+                self.connection.sendall(encode(messages.Meeting(text)))
                 return self.connection
         return None
 

@@ -15,9 +15,9 @@ from typing_extensions import override
 
 from unilaunch.errors import SpecError
 from unilaunch.json_value import JsonValue
+from unilaunch.monitor.messages import LARGEST
 from unilaunch.rank.collector import uncollected
 from unilaunch.target import Target
-from unilaunch.watch.line import LARGEST
 
 #: Bytes of a function's value as JSON: with the words around it, it is one message.
 _LARGEST_VALUE = LARGEST - 4096

@@ -20,7 +20,8 @@ from unilaunch.environments import msrun
 from unilaunch.errors import EnvironmentMismatchError, PeerLostError, RefusedTogetherError, UnilaunchError
 from unilaunch.limits import allow_files
 from unilaunch.model import Framework, Model, Session
-from unilaunch.output.failure import describe_exception
+from unilaunch.monitor import messages
+from unilaunch.monitor.connection import VARIABLE
 from unilaunch.output.folder import RESULT, SPEC, OutputFolder, Use
 from unilaunch.output.log import rank_log
 from unilaunch.rank import current, mpi, program
@@ -30,15 +31,14 @@ from unilaunch.rank.facts import tell_facts
 from unilaunch.rank.framework_env import framework_env
 from unilaunch.rank.joining import join, join_mpi
 from unilaunch.rank.placement import Wish, place
-from unilaunch.rank.report import Report
+from unilaunch.rank.status import Status
 from unilaunch.task import Task
-from unilaunch.watch.line import VARIABLE
 from unilaunch.world import Found, World, count_world
 
 if TYPE_CHECKING:
     from unilaunch.json_value import JsonValue
+    from unilaunch.monitor.inbox import Listening
     from unilaunch.spec import RunSpec
-    from unilaunch.watch.inbox import Listening
 
 T = TypeVar("T")
 
@@ -61,17 +61,17 @@ class _Rank:
     peers: Peers
     output: OutputFolder
     environ: Mapping[str, str]
-    report: Report
+    status: Status
 
 
-def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], started: float, report: Report) -> int:
+def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], started: float, status: Status) -> int:
     """Be the rank that the launcher assigned, or under no launcher the only one; return the exit code.
 
     Args:
         read_task: Reads and checks what is to be done; raises UnilaunchError.
         environ: The process's environment.
         started: When this process began to work, in seconds of `time.monotonic`.
-        report: The line to this rank's guard.
+        status: This rank's status channel.
     """
     _forget_launch()
     if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
@@ -84,8 +84,8 @@ def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], st
         found = environments.detect(environ)
         number = found.rank
         allow_files(_FILES * (found.size or 1))
-        report.send(rank=number, host=gethostname())
-        report.note(phase="meeting the other ranks")
+        status.send(messages.Named(number, gethostname()))
+        status.note(phase="meeting the other ranks")
         task, refused = _attempt(read_task)
         chosen = mpi.variables(found, environ) if found.mpi and found.size != 1 else {}
         os.environ.update(chosen)  # noqa: TID251  (written once, before MPI reads it)
@@ -94,19 +94,19 @@ def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], st
         if task:
             _, refused = _attempt(lambda: _check(task, found))
         agree(peers, refused)
-        rank = _agree_on_rank(cast("Task[RunSpec]", task), found, peers, environ, report)
+        rank = _agree_on_rank(cast("Task[RunSpec]", task), found, peers, environ, status)
         if rank.task.model:
             peers = join_mpi(found, peers)
             rank = replace(rank, peers=peers)
         rank.output.record(phase="start", launcher=found.launcher, evidence=found.evidence, variables=chosen)
         return _work(rank)
     except RefusedTogetherError as error:
-        report.send(refused=True)
+        status.send(messages.Refused())
         if number == 0:
             _say(error)
         return _leave_late(error.exit_code, started)
     except UnilaunchError as error:
-        report.fail(describe_exception(error, error.exit_code))
+        status.fail(error, error.exit_code)
         _say(error)
         return _leave_late(error.exit_code, started)
     finally:
@@ -155,7 +155,7 @@ def _complete(found: Found, peers: Peers) -> Found:
 
 
 def _agree_on_rank(
-    task: "Task[RunSpec]", found: Found, peers: Peers, environ: Mapping[str, str], report: Report
+    task: "Task[RunSpec]", found: Found, peers: Peers, environ: Mapping[str, str], status: Status
 ) -> _Rank:
     """Return who this rank is, and open its output folder."""
     listening = _listen(found, task.spec.host_timeout) if found.rank == 0 and VARIABLE not in environ else None
@@ -181,22 +181,28 @@ def _agree_on_rank(
     for step in (output.claim, output.open):  # nobody moves anything before all may
         _, refused = _attempt(step)
         agree(peers, refused)
-    report.hand_over(output.lock, lock=True)
+    status.hand_over(output.lock, messages.HoldLock())
     world = replace(world, device=str(placement))
-    output.on_phase = report.note
+    output.on_phase = status.note
     if listening:
-        spec = task.spec
-        how: dict[str, object] = {"size": world.size, "several": world.num_hosts > 1, "host_timeout": spec.host_timeout}
-        # Open MPI 4 hangs if its ranks end before it has noticed by itself that a host is lost.
-        how |= {"lost_patience": 3.0, "stall_timeout": spec.stall_timeout, "abort": spec.abort}
-        report.hand_over(listening.listener.detach(), secret=listening.secret.hex(), watch=how)
+        status.hand_over(listening.listener.detach(), _monitor(task.spec, world, listening))
     if facts[0]["watch"]:
-        report.send(call=facts[0]["watch"])
-    report.send(
-        rank=world.rank, host=world.host, device=world.device, run=found.run_id, abort=task.spec.abort,
-        folder=str(output.rank_dir), shown=task.spec.console == "all" or world.rank == 0,
-    )  # fmt: skip
-    return _Rank(task, world, placement, peers, output, environ, report)
+        status.send(messages.MonitorAt(facts[0]["watch"]))
+    shown = "lines" if task.spec.console == "all" and world.size > 1 else "nothing" if world.rank else "all"
+    status.send(messages.Placed(world.host, world.device, found.run_id, str(output.rank_dir), shown, task.spec.abort))
+    return _Rank(task, world, placement, peers, output, environ, status)
+
+
+def _monitor(spec: "RunSpec", world: World, listening: "Listening") -> messages.BeMonitor:
+    return messages.BeMonitor(
+        secret=listening.secret.hex(),
+        size=world.size,
+        several=world.num_hosts > 1,
+        host_timeout=spec.host_timeout,
+        lost_patience=3.0,  # Open MPI 4 hangs if its ranks end before it has noticed by itself that a host is lost
+        stall_timeout=spec.stall_timeout,
+        abort=spec.abort,
+    )
 
 
 def _work(rank: _Rank) -> int:
@@ -204,7 +210,7 @@ def _work(rank: _Rank) -> int:
     try:
         _do(rank)
     except RefusedTogetherError as error:
-        rank.report.fail(describe_exception(error, error.exit_code) | {"together": True})
+        rank.status.fail(error, error.exit_code, together=True)
         if rank.world.rank == 0:
             _say(error)
         else:
@@ -215,7 +221,7 @@ def _work(rank: _Rank) -> int:
             program.leave_out_launcher(error)
         if exit_code := _explain(error, rank):
             said = isinstance(error, KeyboardInterrupt)
-            rank.report.fail(describe_exception(error, exit_code) | {"together": said})
+            rank.status.fail(error, exit_code, together=said)
             return _ended(rank, exit_code)
         _wait_for_all(rank)
     return _ended(rank, 0)
@@ -277,7 +283,7 @@ def _run_model(rank: _Rank, model: Model, backend: Backend, rendezvous: Rendezvo
     """Refuse bad input first, then start the framework, then train."""
     task, world, output = rank.task, rank.world, rank.output
     log = rank_log(task.spec.log_level, world.host, world.rank, output.stderr)
-    session = Session(world, rank.placement, rank.peers, output, log, task.spec.seed, rank.report.note)
+    session = Session(world, rank.placement, rank.peers, output, log, task.spec.seed, rank.status.note)
     prepared = model.prepare(task.options, session)
     if world.rank == 0:
         options = task.options.to_json() if task.options else {}
@@ -294,7 +300,7 @@ def _run_model(rank: _Rank, model: Model, backend: Backend, rendezvous: Rendezvo
     if world.rank == 0:
         whole = _heading(rank, model, backend) | dict(result)
         output.write_result(whole)
-        rank.report.send(result=whole)
+        rank.status.send(messages.Returned(result=whole))
 
 
 def _run_program(rank: _Rank, rendezvous: Rendezvous) -> None:
@@ -315,7 +321,7 @@ def _run_program(rank: _Rank, rendezvous: Rendezvous) -> None:
     value = program.run_program(task.target, [*appended, *task.spec.args])
     if task.target.kind == "function":
         output.write_value(value)
-        rank.report.send(value=value)
+        rank.status.send(messages.Returned(value=value))
     gc.collect()  # torch's threads can abort an interpreter that ends while DistributedDataParallel's cycles hold them
     _wait_for_all(rank)
 
@@ -328,16 +334,16 @@ def _wait_for_all(rank: _Rank) -> None:
     for backend in rank.task.backends:
         if backend.name in sys.modules and rank.placement.device == "cpu":
             backend.stop()
-    rank.report.note(phase="waiting for the other ranks' end")
-    if rank.report.stopped:
-        rank.report.wait_for_release()
+    rank.status.note(phase="waiting for the other ranks' end")
+    if rank.status.stopped:
+        rank.status.wait_for_release()
         return
-    rank.report.send(done=True)
+    rank.status.send(messages.Done())
     if isinstance(rank.peers, mpi.MpiPeers) and mpi.is_finalized():
         return  # the program has ended MPI itself, and with it waited for the others
-    with suppress(PeerLostError):  # a rank may end in its own way, os._exit too; how it ended its guard tells
+    with suppress(PeerLostError):  # a rank may end in its own way, os._exit too; how it ended its agent tells
         rank.peers.share(None)
-    rank.report.send(leaving=True)
+    rank.status.send(messages.Done(leaving=True))
 
 
 def _meet(rank: _Rank) -> Rendezvous | None:
@@ -370,8 +376,8 @@ def _heading(rank: _Rank, model: Model, backend: Backend) -> "dict[str, JsonValu
 
 
 def _listen(found: Found, host_timeout: float) -> "Listening":
-    """Return where the ranks' guards are to call: without a `launch` rank 0's guard watches the job."""
-    from unilaunch.watch.inbox import listen
+    """Return where the agents are to call: without a `launch` rank 0's agent is the monitor."""
+    from unilaunch.monitor.inbox import listen
 
     return listen(found.heads, several=found.local_size != found.size, host_timeout=host_timeout)
 

@@ -5,16 +5,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from unilaunch.errors import InputError
-from unilaunch.watch.verdict import judge
+from unilaunch.monitor.verdict import judge
+from unilaunch.output.failure import Failure
 
 #: Lines of warnings that are kept of a rank.
 WARNINGS = 20
 _LEVELS = (" WARNING ", " ERROR ", " CRITICAL ")
 
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M")
 
 
 class Epoch(BaseModel):
@@ -58,23 +59,6 @@ class Result(BaseModel):
     evaluations: list[Event] = []
     ranks: list[Part] = []
     versions: dict[str, str] = {}
-
-
-class Failure(BaseModel):
-    """`failure.json`."""
-
-    model_config = ConfigDict(extra="allow")  # what `judge` asks for besides
-    rank: int | None
-    host: str
-    device: str | None = None
-    error: str
-    message: str
-    exit_code: int
-    signal: str | None = None
-    time: float = 0.0
-    traceback: list[str] = []
-    last_lines: list[str] = []
-    evidence: list[str] = []
 
 
 class Group(BaseModel):
@@ -188,7 +172,7 @@ def _report(ranks: Sequence[RankRun]) -> Report | None:
     failures = sorted((rank.failure for rank in ranks if rank.failure), key=lambda failure: failure.time)
     if not failures:
         return None
-    return Report.model_validate(judge([failure.model_dump() for failure in failures]).as_json())
+    return Report.model_validate(judge(failures).as_json())
 
 
 def _read(path: Path, model: type[M]) -> M | None:
@@ -196,7 +180,7 @@ def _read(path: Path, model: type[M]) -> M | None:
     if not path.exists():
         return None
     try:
-        return model.model_validate_json(path.read_bytes())
+        return TypeAdapter(model).validate_json(path.read_bytes())
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(map(str, problem["loc"]))
@@ -216,10 +200,10 @@ def _lines(path: Path, model: type[M]) -> tuple[list[M], list[str]]:
         lines = path.read_bytes().split(b"\n")[:-1]
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    found = []
+    found, adapter = [], TypeAdapter(model)
     for line in lines:
         try:
-            found.append(model.model_validate_json(line))
+            found.append(adapter.validate_json(line))
         except ValidationError:
             continue
     lost = len(lines) - len(found)

@@ -19,9 +19,9 @@ import numpy as np
 from pydantic import JsonValue
 from typing_extensions import override
 
+from unilaunch.agent.host import supervise_alone
 from unilaunch.model import Framework, Session
 from unilaunch.options import parse
-from unilaunch.rank.guard import guarded
 from unilaunch.rank.run import run
 from unilaunch.reading import read_task
 from unilaunch.spec import RunSpec
@@ -72,5 +72,9 @@ def _read(words: list[str]) -> Task[RunSpec]:
 if __name__ == "__main__":
     environment = dict(os.environ)  # noqa: TID251
     sys.exit(
-        guarded(lambda report: run(lambda: _read(sys.argv[2:]), environment, time.monotonic(), report), environment)
+        supervise_alone(
+            environment,
+            time.monotonic(),
+            lambda started, status: run(lambda: _read(sys.argv[2:]), environment, started, status),
+        )
     )

@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from unilaunch.errors import InputError
 from unilaunch.output import claim
 from unilaunch.output.files import write_json
-from unilaunch.output.folder import OutputFolder, Use, keep_reports, write_report
+from unilaunch.output.folder import OutputFolder, Told, Use, keep_reports, write_report
 
 #: What belongs to a folder of ours besides what the tests are about.
 MARKER = ".unilaunch"
@@ -252,19 +253,19 @@ def test_a_file_system_without_locks_is_used_without(tmp_path: Path, monkeypatch
 
 def test_reports_from_other_hosts_follow_the_same_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An earlier run's are moved, the user's own stay, and what cannot be kept is said in a line."""
-    told = {rank: {"run": "first", "host": "node1", "value": rank} for rank in range(3)}
+    told = {rank: Told("first", "node1", None, rank, None) for rank in range(3)}
     keep_reports(tmp_path, 3, told)
     (tmp_path / "rank.1").rename(tmp_path / "kept")
     (tmp_path / "rank.1").mkdir()
     (tmp_path / "rank.1" / "thesis").write_text("only copy")
-    keep_reports(tmp_path, 3, {rank: {**said, "run": "second"} for rank, said in told.items()})
+    keep_reports(tmp_path, 3, {rank: replace(said, run="second") for rank, said in told.items()})
     assert (tmp_path / "rank.1" / "thesis").read_text() == "only copy"
     assert _names(tmp_path / "previous" / "first") == ["rank.0", "rank.2"]
     assert json.loads((tmp_path / "rank.2" / "value.json").read_text()) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("unilaunch: what rank 1 on node1 told is not kept here: --output-dir ")
     (tmp_path / "result.json").write_text("the user's")
-    keep_reports(tmp_path, 3, {0: {"run": "third", "host": "node1", "result": {}}})
+    keep_reports(tmp_path, 3, {0: Told("third", "node1", None, None, {})})
     assert (tmp_path / "result.json").read_text() == "the user's"
 
 

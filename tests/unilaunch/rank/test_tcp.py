@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 from unilaunch import sockets
 from unilaunch.errors import EnvironmentMismatchError, PeerLostError, RendezvousError
 from unilaunch.handshake import Caller, Listener, NotProvenError, new_secret
+from unilaunch.monitor.connection import VARIABLE
+from unilaunch.monitor.inbox import Inbox, listen
 from unilaunch.rank import launch_board
 from unilaunch.rank.board import Board, Meeting, PublicBoard
 from unilaunch.rank.joining import find_board
@@ -31,8 +33,6 @@ from unilaunch.rank.secret_file import FileBoard, find_folder
 from unilaunch.rank.tcp import TcpPeers, accept_ranks, join
 from unilaunch.rank.tcp_collectives import TcpCollectives
 from unilaunch.sockets import call
-from unilaunch.watch.inbox import Inbox, listen
-from unilaunch.watch.line import VARIABLE
 from unilaunch.world import Found
 
 T = TypeVar("T")

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from unilaunch.agent.processes import children, knows_children, state
 from unilaunch.environments import openmpi
-from unilaunch.rank.processes import children, knows_children, state
 
 _TICK = 0.02
 _LONGEST = 5.0

@@ -1,6 +1,7 @@
 """Where ranks stand, from faulthandler's words."""
 
-from unilaunch.watch.stacks import describe, group
+from unilaunch.monitor.messages import Stack
+from unilaunch.monitor.stacks import describe, group
 
 STACK = """Thread 0x00007f0000000001 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 320 in wait
@@ -22,7 +23,7 @@ def test_the_main_thread_is_told_innermost_first() -> None:
 
 def test_ranks_at_one_place_are_together() -> None:
     """The odd ones come last."""
-    told = {rank: {"stack": OTHER if rank == 3 else STACK, "progress": {"epoch": 12}} for rank in range(8)}
+    told = {rank: Stack(OTHER if rank == 3 else STACK, {"epoch": 12}) for rank in range(8)}
     groups = group(told)
     assert [one["ranks"] for one in groups] == [[0, 1, 2, 4, 5, 6, 7], [3]]
     assert "load_part" in groups[1]["where"]

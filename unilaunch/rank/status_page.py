@@ -1,4 +1,4 @@
-"""What a rank was last doing: a page of memory shared with its guard, which can read it after the rank was killed."""
+"""What a rank is doing: a page of memory shared with its agent, which can read it after the rank was killed."""
 
 import json
 import mmap
@@ -9,7 +9,7 @@ _SLOT = 2000  # bytes of one note
 _COUNT = struct.Struct("=QHH")
 
 
-class Page:
+class StatusPage:
     """Notes, each in the place of the last but one: a rank that is killed while it writes leaves the last one whole."""
 
     def __init__(self) -> None:

@@ -4,23 +4,32 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from unilaunch.monitor.messages import Stack
+
 _FRAME = re.compile(r'^ +File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+ .*$", re.MULTILINE)
 #: Below these the program is: the launcher's own frames are the same on all ranks.
-_LAUNCHER = ("/unilaunch/rank/", "/unilaunch/cli.py", "/unilaunch/__main__.py", "<frozen ", "/runpy.py")
+_LAUNCHER = (
+    "/unilaunch/rank/",
+    "/unilaunch/agent/",
+    "/unilaunch/cli.py",
+    "/unilaunch/__main__.py",
+    "<frozen ",
+    "/runpy.py",
+)
 _SHOWN = 4  # frames
 
 
-def group(stacks: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
+def group(stacks: Mapping[int, Stack]) -> list[dict[str, Any]]:
     """Return who stands where, the larger groups first: "ranks", "where" and "stack" (one of them, whole).
 
     Args:
-        stacks: By rank "stack" (faulthandler's text) and "progress".
+        stacks: What each rank's agent has told, by rank.
     """
     groups: dict[str, dict[str, Any]] = {}
     for rank, told in sorted(stacks.items()):
-        where = describe(str(told["stack"]), told.get("progress") or {})
-        groups.setdefault(where, {"ranks": [], "where": where, "stack": told["stack"]})["ranks"].append(rank)
+        where = describe(told.text, told.facts)
+        groups.setdefault(where, {"ranks": [], "where": where, "stack": told.text})["ranks"].append(rank)
     return sorted(groups.values(), key=lambda one: -len(one["ranks"]))
 
 

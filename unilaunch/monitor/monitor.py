@@ -3,11 +3,12 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-from unilaunch.watch.inbox import HOST_LOST, Inbox
-from unilaunch.watch.stacks import group
-from unilaunch.watch.verdict import Verdict, is_consequence, judge
+from unilaunch.monitor import messages
+from unilaunch.monitor.inbox import Inbox, RankSeen, State
+from unilaunch.monitor.stacks import group
+from unilaunch.monitor.verdict import Verdict, is_consequence, judge
+from unilaunch.output.failure import Cause, Failure
 
 #: What a job that has stalled exits with, as timeout(1) does.
 STALLED = 124
@@ -23,8 +24,8 @@ STACKS = 1.5
 
 
 @dataclass(slots=True)
-class Watch:
-    """Who watches a job: looks at what has come in, and gives the guards their orders.
+class Monitor:
+    """Watches the whole job: looks at what has come in, and gives the agents their orders.
 
     Attributes:
         inbox: Where it comes in.
@@ -56,15 +57,14 @@ class Watch:
     @property
     def finished(self) -> bool:
         """No rank is left to wait for; one that was never heard of is not waited for long."""
-        ranks, silent = self.inbox.ranks, self.inbox.silent
+        ranks = self.inbox.ranks
         all_heard = len(ranks) >= self.size or time.monotonic() - self._began > UNHEARD
-        return all_heard and all("exit_code" in said or rank in silent for rank, said in ranks.items())
+        return all_heard and all(seen.is_over for seen in ranks.values())
 
     @property
     def all_done(self) -> bool:
         """No rank has anything left to do, though some may wait for one that has ended."""
-        ranks, silent = self.inbox.ranks, self.inbox.silent
-        return all("exit_code" in said or "done" in said or rank in silent for rank, said in ranks.items())
+        return all(seen.is_over or seen.state is State.DONE for seen in self.inbox.ranks.values())
 
     def look(self) -> None:
         """Judge what has come in; order the end when it is time for it."""
@@ -79,12 +79,10 @@ class Watch:
         elif self.stall_timeout and not failures and not (self.finished and self.inbox.ranks):
             self._look_for_a_stall(now, self.stall_timeout)
 
-    def failures(self) -> list[dict[str, Any]]:
+    def failures(self) -> list[Failure]:
         """Return the failures that are known, in the order in which they became known."""
-        told = [self.inbox.ranks[rank]["failure"] for rank in self.inbox.failed]
-        return told + [
-            self._lost(rank, why) for rank, why in self.inbox.silent.items() if rank not in self.inbox.failed
-        ]
+        known = (self.inbox.ranks[rank].failure for rank in self.inbox.failed)
+        return [failure for failure in known if failure]
 
     def conclude(self) -> Verdict | None:
         """Return how the job failed, when all is over; None if it did not."""
@@ -98,58 +96,40 @@ class Watch:
         self.verdict = verdict
         self.ending = True
         self.announce(verdict)
-        self.inbox.tell_all(end=verdict.exit_code)
+        self.inbox.tell_all(messages.End(verdict.exit_code))
 
-    def _is_time(self, failures: list[dict[str, Any]], now: float) -> bool:
+    def _is_time(self, failures: list[Failure], now: float) -> bool:
         if self.finished:
             return True
         if not self.abort:
             return self.all_done
         waits = not self.hurried and now - (self._first or now) < self.lost_patience
-        if waits and HOST_LOST in judge(failures).first["message"]:
+        if waits and judge(failures).first.cause is Cause.LOST_HOST:
             return False
-        doubtful = all(is_consequence(failure) or failure.get("together") for failure in failures) and not self.hurried
+        doubtful = all(is_consequence(failure) or failure.together for failure in failures) and not self.hurried
         if doubtful and self.inbox.unanswered:
             return False
         patience = (DOUBT_ON_SEVERAL if self.several else DOUBT) if doubtful else SETTLE
         return now - (self._first or now) > patience
 
-    def _lost(self, rank: int, why: str) -> dict[str, Any]:
-        said = self.inbox.ranks[rank]
-        progress = said.get("progress") or {}
-        return {
-            "rank": rank,
-            "host": said.get("host", "?"),
-            "device": said.get("device", "?"),
-            "time": time.time(),
-            "phase": progress.get("phase"),
-            "progress": progress,
-            "exit_code": 137 if "processes" in why else 1,
-            "signal": None,
-            "error": "Lost",
-            "message": f"it fell silent: {why}",
-            "traceback": [],
-            "last_lines": [],
-            "evidence": [],
-        }
-
     def _look_for_a_stall(self, now: float, patience: float) -> None:
-        moved = max([self._began, *self.inbox.moved.values()])
+        ranks = self.inbox.ranks
+        moved = max([self._began, *(seen.moved for seen in ranks.values())])
         if now - moved < patience:
             self._asked = None
         elif self._asked is None:
             self._asked = now
-            for said in self.inbox.ranks.values():
-                said.pop("stack", None)  # the answer to an earlier question: that stall ended by itself
-            self.inbox.tell_all(stacks=True)
+            for seen in ranks.values():
+                seen.stack = None  # the answer to an earlier question: that stall ended by itself
+            self.inbox.tell_all(messages.ShowStacks())
         else:
-            told = {rank: said for rank, said in self.inbox.ranks.items() if "stack" in said}
-            left = {rank for rank in self.inbox.connected if "exit_code" not in self.inbox.ranks[rank]}
+            told = {rank: seen for rank, seen in ranks.items() if seen.stack}
+            left = {rank for rank in self.inbox.connected if not ranks[rank].is_over}
             if left <= set(told) or now - self._asked > STACKS:
-                self.end(self._stalled(told, now - moved))
+                self.end(_stalled(told, now - moved))
 
-    def _stalled(self, told: dict[int, dict[str, Any]], seconds: float) -> Verdict:
-        groups = group(told)
-        message = f"no rank has made progress for {seconds:.0f} s"
-        failure = {"rank": None, "host": "?", "error": "Stalled", "message": message, "exit_code": STALLED}
-        return Verdict(failure, STALLED, (), groups)
+
+def _stalled(told: dict[int, RankSeen], seconds: float) -> Verdict:
+    failure = Failure(Cause.STALLED, f"no rank has made progress for {seconds:.0f} s", STALLED)
+    stacks = {rank: seen.stack for rank, seen in told.items() if seen.stack}
+    return Verdict(failure, STALLED, (), group(stacks))

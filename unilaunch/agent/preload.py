@@ -7,22 +7,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unilaunch.agent.first_import import first_import
 from unilaunch.backend import Backend
 from unilaunch.devices import visible_devices
 from unilaunch.environments import detect
 from unilaunch.rank.collector import uncollected
-from unilaunch.rank.first_import import first_import
 from unilaunch.rank.framework_env import THREADS
 from unilaunch.task import Task
 
 if TYPE_CHECKING:
     from unilaunch.spec import RunSpec
 
-#: What a guard and its rank begin with.
-_OURS = ("unilaunch.rank.guard", "unilaunch.rank.run")
+#: What an agent and its ranks begin with.
+_OURS = ("unilaunch.agent.agent", "unilaunch.rank.run")
 
 
-def warm_up(task: "Task[RunSpec]", environ: Mapping[str, str]) -> dict[str, str] | None:
+def preload(task: "Task[RunSpec]", environ: Mapping[str, str]) -> dict[str, str] | None:
     """Import what is common, unilaunch itself and on processors the framework too; None if nothing is to be common.
 
     Returns the variables that the import has set.

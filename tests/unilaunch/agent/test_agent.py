@@ -1,4 +1,4 @@
-"""A rank under its guard: its output is kept whoever writes it, and however it ends there is a record."""
+"""A rank under its agent: its output is kept whoever writes it, and however it ends there is a record."""
 
 import json
 import os
@@ -14,20 +14,22 @@ import pytest
 PROLOGUE = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
-from unilaunch.rank.guard import guarded
-def begin(report):
+from unilaunch.agent.host import supervise_alone
+from unilaunch.monitor.messages import Named, Placed
+def begin(status):
     os.mkdir('rank.0')
-    report.send(rank=0, host='here', device='cpu', folder=os.path.abspath('rank.0'), shown=True)
-    report.note(phase='train'); report.note(epoch=3, epochs=5)
+    status.send(Named(0, 'here'))
+    status.send(Placed('here', 'cpu', 'run', os.path.abspath('rank.0'), 'all', True))
+    status.note(phase='train'); status.note(epoch=3, epochs=5)
     time.sleep(0.05)
-def work(report):
-    begin(report)
+def work(started, status):
+    begin(status)
 """
 
 
 def _run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     body = "".join(f"    {line}\n" for line in program.strip().splitlines())
-    text = f"{PROLOGUE}{body}    return 0\nsys.exit(guarded(work, {{}}))\n"
+    text = f"{PROLOGUE}{body}    return 0\nsys.exit(supervise_alone({{}}, 0.0, work))\n"
     line = [sys.executable, "-c", text]
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}  # noqa: TID251
     return subprocess.run(line, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=60)
@@ -51,9 +53,9 @@ def test_every_writer_is_captured_and_shown(tmp_path: Path) -> None:
 
 def test_nothing_is_lost_however_much_and_late(tmp_path: Path) -> None:
     """Ten thousand lines, the first before the folder is known, the last without an end, and then SIGKILL."""
-    program = PROLOGUE.replace("    begin(report)\n", "    print('early')\n    begin(report)\n")
+    program = PROLOGUE.replace("    begin(status)\n", "    print('early')\n    begin(status)\n")
     body = "    for i in range(10000): print(f'line {i}')\n    os.write(1, b'last'); os.kill(os.getpid(), 9)\n"
-    line = [sys.executable, "-c", f"{program}{body}sys.exit(guarded(work, {{}}))\n"]
+    line = [sys.executable, "-c", f"{program}{body}sys.exit(supervise_alone({{}}, 0.0, work))\n"]
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 137
     kept = (tmp_path / "rank.0" / "stdout").read_text()
@@ -64,10 +66,10 @@ def test_nothing_is_lost_however_much_and_late(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("end", "code", "expected"), [
-    ("os.kill(os.getpid(), 9)", 137, {"signal": "SIGKILL", "error": "Killed"}),
+    ("os.kill(os.getpid(), 9)", 137, {"signal": "SIGKILL", "cause": "signal"}),
     ("os.kill(os.getpid(), 11)", 139, {"signal": "SIGSEGV"}),
     ("os.abort()", 134, {"signal": "SIGABRT"}),
-    ("os._exit(5)", 5, {"signal": None, "error": "Exit"}),
+    ("os._exit(5)", 5, {"signal": None, "cause": "exit"}),
 ])  # fmt: skip
 def test_any_end_leaves_a_record(end: str, code: int, expected: dict[str, object], tmp_path: Path) -> None:
     """Who, at what, and the last lines of the log."""
@@ -83,9 +85,9 @@ def test_any_end_leaves_a_record(end: str, code: int, expected: dict[str, object
 def test_the_ranks_own_words_are_kept(tmp_path: Path) -> None:
     """What the rank knows of its failure is better than its exit code; and it does not wait for MPI_Finalize."""
     done = _run(
-        "from unilaunch.output.failure import describe_exception\nimport atexit, threading\n"
+        "import atexit, threading\n"
         "atexit.register(print, 'at exit')\nthreading.Thread(target=time.sleep, args=(30,)).start()\n"
-        "report.fail(describe_exception(ValueError('broken'), 3))\nreturn 3\n",
+        "status.fail(ValueError('broken'), 3)\nreturn 3\n",
         tmp_path,
     )
     assert (done.returncode, done.stdout) == (3, "at exit\n")
@@ -96,27 +98,12 @@ def test_the_ranks_own_words_are_kept(tmp_path: Path) -> None:
 def test_an_unfinished_line_of_a_failed_rank_is_kept(tmp_path: Path) -> None:
     """Output is flushed although the process ends by os._exit."""
     done = _run(
-        "from unilaunch.output.failure import describe_exception\n"
         "print('half a line', end='')\nprint('half an error', end='', file=sys.stderr)\n"
-        "report.fail(describe_exception(ValueError('broken'), 3))\nreturn 3\n",
+        "status.fail(ValueError('broken'), 3)\nreturn 3\n",
         tmp_path,
     )
     assert (done.returncode, done.stdout) == (3, "half a line")
     assert done.stderr.startswith("half an error")
-
-
-@pytest.mark.parametrize(("end", "code"), [("os.kill(os.getpid(), 9)", 137), ("os._exit(200)", 200), ("pass", 0)])
-def test_a_stand_in_gets_the_whole_exit_code(end: str, code: int, tmp_path: Path) -> None:
-    """One byte of it, as a process ends with; a signal's is above 127."""
-    line = (
-        f"{PROLOGUE}    {end}\n    return 0\nimport socket\nours, theirs = socket.socketpair()\n"
-        "if os.fork() == 0:\n    ours.close()\n    sys.exit(guarded(work, {}, theirs))\n"
-        "theirs.close()\nprint('code', *ours.recv(1))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", line], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout == f"code {code}\n"
 
 
 @pytest.mark.timed
@@ -138,20 +125,20 @@ def test_a_failed_rank_leaves_no_child(tmp_path: Path) -> None:
     assert not Path(f"/proc/{int(done.stdout)}").exists()
 
 
-@pytest.mark.parametrize("who", ["guard", "launcher"])
-def test_a_rank_does_not_outlive_its_guard_or_its_launcher(who: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("who", ["agent", "launcher"])
+def test_a_rank_does_not_outlive_its_agent_or_its_launcher(who: str, tmp_path: Path) -> None:
     """Though nobody could tell it."""
     body = "    Path('pids').write_text(f'{os.getpid()} {os.getppid()}')\n    time.sleep(60)\n"
-    (tmp_path / "rank.py").write_text(f"{PROLOGUE}{body}sys.exit(guarded(work, {{}}))\n")
+    (tmp_path / "rank.py").write_text(f"{PROLOGUE}{body}sys.exit(supervise_alone({{}}, 0.0, work))\n")
     with subprocess.Popen(["sh", "-c", f"{sys.executable} rank.py; true"], cwd=tmp_path) as launcher:
-        rank, guard = _pids(tmp_path / "pids")
-        os.kill(guard if who == "guard" else launcher.pid, signal.SIGKILL)
+        rank, agent = _pids(tmp_path / "pids")
+        os.kill(agent if who == "agent" else launcher.pid, signal.SIGKILL)
     deadline = time.monotonic() + 5
-    while _is_alive(rank) or _is_alive(guard):
+    while _is_alive(rank) or _is_alive(agent):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     if who == "launcher":
-        assert "its launcher has gone" in _failure(tmp_path)["message"]
+        assert _failure(tmp_path)["cause"] == "lost launcher"
 
 
 def _pids(file: Path) -> tuple[int, int]:
@@ -159,8 +146,8 @@ def _pids(file: Path) -> tuple[int, int]:
     while not file.exists() or not file.read_text():
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    rank, guard = map(int, file.read_text().split())
-    return rank, guard
+    rank, agent = map(int, file.read_text().split())
+    return rank, agent
 
 
 def _is_alive(pid: int) -> bool:
@@ -171,32 +158,32 @@ def _is_alive(pid: int) -> bool:
 
 
 def test_signals_reach_the_rank(tmp_path: Path) -> None:
-    """As if there were no guard."""
+    """As if there were no agent."""
     body = (
         "    signal.signal(signal.SIGUSR1, lambda *_: print('got it', flush=True))\n"
         "    Path('pids').write_text(f'{os.getpid()} {os.getppid()}')\n    signal.pause()\n    return 0\n"
     )
-    (tmp_path / "rank.py").write_text(f"{PROLOGUE}{body}sys.exit(guarded(work, {{}}))\n")
+    (tmp_path / "rank.py").write_text(f"{PROLOGUE}{body}sys.exit(supervise_alone({{}}, 0.0, work))\n")
     line = [sys.executable, "rank.py"]
-    with subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as guard:
+    with subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as agent:
         _pids(tmp_path / "pids")
-        guard.send_signal(signal.SIGUSR1)
-        said, _ = guard.communicate(timeout=20)
-    assert (guard.returncode, said) == (0, "got it\n")
+        agent.send_signal(signal.SIGUSR1)
+        said, _ = agent.communicate(timeout=20)
+    assert (agent.returncode, said) == (0, "got it\n")
 
 
 def test_a_signal_that_was_ignored_stays_ignored(tmp_path: Path) -> None:
-    """Under nohup the guard does not pass SIGHUP on, though the rank has a handler for it."""
+    """Under nohup the agent does not pass SIGHUP on, though the rank has a handler for it."""
     body = (
         "    signal.signal(signal.SIGHUP, lambda *_: print('got it', flush=True))\n"
         "    Path('pids').write_text(f'{os.getpid()} {os.getppid()}')\n    time.sleep(1)\n    return 0\n"
     )
-    (tmp_path / "rank.py").write_text(f"{PROLOGUE}{body}sys.exit(guarded(work, {{}}))\n")
+    (tmp_path / "rank.py").write_text(f"{PROLOGUE}{body}sys.exit(supervise_alone({{}}, 0.0, work))\n")
     line = ["nohup", sys.executable, "rank.py"]
     with subprocess.Popen(
         line, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as guard:
+    ) as agent:
         _pids(tmp_path / "pids")
-        guard.send_signal(signal.SIGHUP)
-        said, _ = guard.communicate(timeout=20)
-    assert (guard.returncode, said) == (0, "")
+        agent.send_signal(signal.SIGHUP)
+        said, _ = agent.communicate(timeout=20)
+    assert (agent.returncode, said) == (0, "")

@@ -1,7 +1,6 @@
-"""A guard's line to whoever watches the job: the launching process, or the guard of rank 0."""
+"""The control connection of an agent to the monitor, which is in the launching process or in rank 0's agent."""
 
 import errno
-import json
 import math
 import socket
 import struct
@@ -11,13 +10,11 @@ from contextlib import suppress
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
 from typing import Any
 
+from unilaunch.monitor.messages import BadMessageError, Message, decode, encode
 from unilaunch.sockets import Calls
 
 #: "ADDRESS,ADDRESS PORT SECRET SECONDS"; set by `launch`, in each rank's environment.
-VARIABLE = "_UNILAUNCH_REPORT_TO"
-#: Bytes of one message.
-LARGEST = 1 << 26
-
+VARIABLE = "_UNILAUNCH_MONITOR"
 
 #: Bytes of the kernel's tcp_info, and where in it stand the number of unacknowledged segments and the milliseconds
 #: since the last acknowledgement.
@@ -25,7 +22,7 @@ _INFO, _UNACKED, _LAST_ACK = 60, 24, 56
 #: Seconds without an acknowledgement after which a host may have gone: one probe goes out each second.
 _WORRY = 3.0
 _PROBE = 1.0  # seconds for the answer to a call
-_TRIES, _PAUSE = 5, 0.5  # calls before the line counts as broken, and seconds between two
+_TRIES, _PAUSE = 5, 0.5  # calls before the connection counts as broken, and seconds between two
 #: How the kernel says that the other host does not answer.
 _UNREACHABLE = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH}
 #: What a call comes back with when the other host has answered.
@@ -65,15 +62,15 @@ def read_where(where: str) -> tuple[list[tuple[str, int]], bytes, float]:
     return [(address, int(port)) for address in addresses.split(",")], bytes.fromhex(secret), float(seconds)
 
 
-class Line:
-    """A connection that never blocks: what cannot be sent yet waits here.
+class Connection:
+    """The control connection; it never blocks: what cannot be sent yet waits here.
 
     Args:
         where: "ADDRESS,ADDRESS PORT SECRET SECONDS": all addresses are tried at once, the first that proves that it
-            knows the secret is taken; the line breaks when the other host has not answered for so many seconds.
-        selector: What the guard waits on.
+            knows the secret is taken; it breaks when the other host has not answered for so many seconds.
+        selector: What the agent waits on.
         order: Called with each message that comes.
-        broken: Called with the reason when a line that stood has broken.
+        broken: Called with the reason when a connection that stood has broken.
 
     Attributes:
         host_lost: It broke since the other host does not answer.
@@ -83,7 +80,7 @@ class Line:
         self,
         where: str,
         selector: BaseSelector,
-        order: Callable[[dict[str, Any]], None],
+        order: Callable[[Message], None],
         broken: Callable[[str], None],
     ) -> None:
         self.places, self.secret, self.host_timeout = read_where(where)
@@ -107,14 +104,20 @@ class Line:
         self.tries, self.called_at = self.tries + 1, time.monotonic()
         self.calls = Calls(self.places, self.secret, 0, self.selector, self)
 
-    def send(self, **record: Any) -> None:
-        """Send *record*, which must be JSON, as soon as it can be."""
+    def send(self, message: Message, rank: int) -> None:
+        """Send what a rank, or its agent, tells, as soon as it can be."""
         if self.open:
-            self.outgoing += json.dumps(record).encode() + b"\n"
+            self.outgoing += encode(message, rank)
             self._flush()
 
+    def close(self) -> None:
+        """Close its sockets, in a process that has been forked from the agent and does not know its selector."""
+        for own in (self.connection, self.probe, *self.calls.calls):
+            if own:
+                own.close()
+
     def look(self) -> None:
-        """Break the line when what was sent has not been answered for the host's whole time.
+        """Break the connection when what was sent has not been answered for the host's whole time.
 
         Until it is acknowledged the kernel sends it again, at intervals that double: after 10 seconds of silence the
         next attempt may be 5 seconds away. So the host is called once a second besides.
@@ -175,8 +178,8 @@ class Line:
         self.incoming += data
         while (end := self.incoming.find(b"\n")) >= 0:
             message, self.incoming[: end + 1] = bytes(self.incoming[:end]), b""
-            with suppress(ValueError, RecursionError):
-                self.order(json.loads(message))
+            with suppress(BadMessageError):
+                self.order(decode(message)[1])
 
     def _flush(self) -> None:
         if not self.connection:

@@ -21,8 +21,8 @@ UNGUARDED = [sys.executable, "-c", """
 import gc; gc.disable()
 import os, socket, sys, time
 began = time.monotonic()
-from unilaunch.rank.page import Page
-from unilaunch.rank.report import Report
+from unilaunch.rank.status import Status
+from unilaunch.rank.status_page import StatusPage
 from unilaunch.rank.run import run
 from unilaunch.options import parse
 from unilaunch.spec import RunSpec
@@ -31,7 +31,7 @@ def read():
     given = parse(sys.argv[1:]); del given["command"]
     return read_task(RunSpec, given, dict(os.environ))
 kept, other = socket.socketpair()
-sys.exit(run(read, dict(os.environ), began, Report(other, Page())))
+sys.exit(run(read, dict(os.environ), began, Status(other, StatusPage())))
 """]  # fmt: skip
 #: A model would import its framework; a script can be nothing but its first line.
 SCRIPT = "import time\nprint(time.monotonic(), flush=True)\n"

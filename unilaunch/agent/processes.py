@@ -14,6 +14,12 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, sign
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
+def _group_of(process: int) -> int:
+    with suppress(OSError):
+        return os.getpgid(process)
+    return 0
+
+
 def die_with_parent() -> None:
     """Let the kernel kill this process when its parent has gone."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -59,16 +65,19 @@ def knows_children(process: int) -> bool:
     return Path(f"/proc/{process}/task/{process}/children").exists()
 
 
-def kill_children() -> None:
-    """Kill this process's children, and theirs as they become its own."""
+def kill_children(group: int | None = None) -> None:
+    """Kill this process's children, and theirs as they become its own.
+
+    Args:
+        group: Only those of this process group.
+    """
     for _ in range(20):
-        living = children()
+        living = [child for child in children() if group in {None, _group_of(child)}]
         if not living:
             return
         for child in living:
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
-        with suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+            with suppress(ChildProcessError):
+                os.waitpid(child, os.WNOHANG)
         time.sleep(0.01)

@@ -2,10 +2,11 @@
 
 import os
 import resource
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+
+from unilaunch.output.failure import Failure
 
 _FEW = 64 << 20  # bytes left in /dev/shm that are too few
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -22,7 +23,7 @@ class Memory:
         return _oom_kills() - self.kills
 
 
-def find_evidence(failure: Mapping[str, Any], memory: Memory, peak: int) -> list[str]:
+def find_evidence(failure: Failure, memory: Memory, peak: int) -> list[str]:
     """Return what may have caused *failure*.
 
     Args:
@@ -30,7 +31,7 @@ def find_evidence(failure: Mapping[str, Any], memory: Memory, peak: int) -> list
         memory: Begun before the rank.
         peak: The rank's peak memory, in bytes.
     """
-    said = " ".join([str(failure["error"]), str(failure["message"]), *failure.get("last_lines", ())])
+    said = " ".join([failure.error, failure.message, *failure.last_lines])
     return [
         *_out_of_memory(failure, memory, peak),
         *_limits(said, failure),
@@ -39,8 +40,8 @@ def find_evidence(failure: Mapping[str, Any], memory: Memory, peak: int) -> list
     ]
 
 
-def _out_of_memory(failure: Mapping[str, Any], memory: Memory, peak: int) -> Sequence[str]:
-    if failure.get("signal") != "SIGKILL":
+def _out_of_memory(failure: Failure, memory: Memory, peak: int) -> Sequence[str]:
+    if failure.signal != "SIGKILL":
         return []
     if killed := memory.killed():
         limit = _memory_limit()
@@ -49,7 +50,7 @@ def _out_of_memory(failure: Mapping[str, Any], memory: Memory, peak: int) -> Seq
     return [f"SIGKILL comes from the OOM killer (see dmesg), a scheduler or a person; peak memory {_size(peak)}"]
 
 
-def _limits(said: str, failure: Mapping[str, Any]) -> Sequence[str]:
+def _limits(said: str, failure: Failure) -> Sequence[str]:
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     short = any(
         word in said for word in ("MemoryError", "bad_alloc", "Cannot allocate memory", "can't allocate memory")
@@ -59,15 +60,15 @@ def _limits(said: str, failure: Mapping[str, Any]) -> Sequence[str]:
         found.append(f"ulimit -v allows this rank {_size(limit)} of addresses: raise it, or start fewer ranks")
     if "Too many open files" in said:
         found.append(f"ulimit -n allows {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} open files: raise it")
-    if failure.get("signal") == "SIGXCPU":
+    if failure.signal == "SIGXCPU":
         found.append("ulimit -t: its processor time was used up")
-    if "No space left on device" in said or failure.get("signal") == "SIGXFSZ":
+    if "No space left on device" in said or failure.signal == "SIGXFSZ":
         found.append("a disk is full, or ulimit -f is reached: make room, or choose another --output-dir")
     return found
 
 
-def _shared_memory(failure: Mapping[str, Any]) -> Sequence[str]:
-    if failure.get("signal") != "SIGBUS":
+def _shared_memory(failure: Failure) -> Sequence[str]:
+    if failure.signal != "SIGBUS":
         return []
     try:
         left = os.statvfs("/dev/shm")  # noqa: S108  (it is what may be full)
@@ -78,10 +79,10 @@ def _shared_memory(failure: Mapping[str, Any]) -> Sequence[str]:
     return [f"SIGBUS is often a full /dev/shm: {_size(free)} of {_size(left.f_blocks * left.f_frsize)} are free{hint}"]
 
 
-def _device(said: str, failure: Mapping[str, Any]) -> Sequence[str]:
+def _device(said: str, failure: Failure) -> Sequence[str]:
     if "invalid device ordinal" not in said:
         return []
-    return [f"the program chose a device that is not there; unilaunch gave this rank {failure.get('device', '?')}"]
+    return [f"the program chose a device that is not there; unilaunch gave this rank {failure.device}"]
 
 
 def _cgroup_file(*names: str) -> str:

@@ -1,16 +1,16 @@
-"""The page that a rank's guard can read."""
+"""The page that a rank's agent can read."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unilaunch.rank.page import Page
+from unilaunch.rank.status_page import StatusPage
 
 
 @given(st.lists(st.dictionaries(st.sampled_from(["epoch", "loss", "phase"]), st.integers() | st.text(max_size=40))))
 def test_the_newest_note_stands_on_the_page(notes: list[dict[str, object]]) -> None:
     """Whole; a new phase begins afresh."""
-    page = Page()
+    page = StatusPage()
     expected: dict[str, object] = {}
     for note in notes:
         page.note(**note)
@@ -19,14 +19,14 @@ def test_the_newest_note_stands_on_the_page(notes: list[dict[str, object]]) -> N
 
 
 def test_a_note_that_is_too_long_is_left_out() -> None:
-    page = Page()
+    page = StatusPage()
     page.note(phase="x" * 10_000)
     assert page.read() == (1, {})
 
 
 def test_a_note_holds_no_nan() -> None:
     """It is refused where it is noted, and what stood there stays: a failure's record is JSON."""
-    page = Page()
+    page = StatusPage()
     page.note(phase="train", loss=0.5)
     with pytest.raises(ValueError, match="JSON"):
         page.note(loss=float("nan"))

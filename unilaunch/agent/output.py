@@ -1,10 +1,14 @@
-"""A rank's standard output and error on their way through its guard: into its folder, and to the console."""
+"""A rank's standard output and error on their way through its agent: into its folder, and to the launcher's console."""
 
+import fcntl
 import os
-import select
+import stat
+import struct
+import termios
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from enum import Enum
 from pathlib import Path
 
 from unilaunch.output.files import open_file
@@ -13,10 +17,27 @@ _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 _PIECE = 1 << 16
 _TAIL = 8192  # bytes of a log's end that are looked at for its last lines
 _PAUSE = 0.02  # least seconds between two entries of `times`
+#: Bytes that a launcher reads at once (Open MPI 4 and 5), and that a pipe takes whole.
+_READ_AT_ONCE = 4096
+_MOST_WAITING = 1 << 18  # bytes that wait for the launcher before the rank has to
+_UNFINISHED = 1.0  # seconds after which a line without an end is shown: it may be a question
+_SOONEST, _LATEST = 0.0001, 0.05  # seconds until the launcher is looked at again that has not read yet
+_LOOKS = 10  # at once, at a launcher that has much to read
+
+
+class Shown(Enum):
+    """What the console shows of a rank: nothing, its output among other ranks' in whole lines, or only its output."""
+
+    NOTHING = "nothing"
+    LINES = "lines"
+    ALL = "all"
 
 
 class Stream:
     """One of a rank's two streams.
+
+    mpirun reads 4 KiB of a rank's output at once, wherever a line ends, and shows that among the other ranks'. So a
+    pipe gets at most so many whole lines, and the next when it has been read.
 
     Args:
         source: The reading end of the rank's pipe.
@@ -26,10 +47,15 @@ class Stream:
     def __init__(self, source: int, console: int) -> None:
         self.source = source
         self.console = console
-        self.shown = True
+        self.shown = Shown.LINES
+        self.is_pipe = stat.S_ISFIFO(os.fstat(console).st_mode)
         self.file = -1
         self.held = b""
         self.lost = ""
+        self.waiting = bytearray()  # for the console
+        self.since = 0.0  # when the last of it came
+        self.again = _SOONEST
+        self.ended = False
 
     def open(self, path: Path) -> None:
         """Keep the output in *path* from now on, and what has come so far."""
@@ -47,13 +73,68 @@ class Stream:
             self.held += data
         else:
             self._keep(data)
-        if self.shown:
-            self._show(data)
+        if self.shown is not Shown.NOTHING:
+            self.waiting += data
+            self.since = time.monotonic()
+        self.ended = not data
+        self.show()
         return bool(data)
+
+    @property
+    def is_full(self) -> bool:
+        """So much waits for the launcher that the rank is to wait too."""
+        return len(self.waiting) > _MOST_WAITING
 
     def size(self) -> int:
         """Return the file's size in bytes."""
         return os.fstat(self.file).st_size if self.file >= 0 else 0
+
+    def show(self) -> None:
+        """Show what can be shown now."""
+        try:
+            while piece := self._next():
+                if not self._is_read():
+                    self.again = min(2 * self.again, _LATEST)
+                    return
+                del self.waiting[: os.write(self.console, piece)]
+                self.again = _SOONEST
+        except BlockingIOError:
+            pass
+        except OSError:  # nobody reads it any more
+            self.shown = Shown.NOTHING
+            self.waiting.clear()
+
+    @property
+    def backlog(self) -> bool:
+        """Something that could be shown waits until the launcher has read."""
+        return bool(self._next())
+
+    def _next(self) -> bytes:
+        """Return what to write next: whole lines, as many as are read at once."""
+        late = time.monotonic() - self.since > _UNFINISHED
+        unfinished = late or self.ended or self.shown is Shown.ALL
+        end = len(self.waiting)
+        if self.is_pipe:
+            end = min(end, _READ_AT_ONCE)
+        line_end = 1 + max(self.waiting.rfind(b"\n", 0, end), self.waiting.rfind(b"\r", 0, end))
+        if line_end:
+            end = line_end
+        elif not unfinished and len(self.waiting) < _READ_AT_ONCE:
+            end = 0
+        return bytes(self.waiting[:end])
+
+    def _is_read(self) -> bool:
+        """Return whether a pipe can take the next piece: it is empty, or nobody else's output comes in between."""
+        if not self.is_pipe:
+            return True
+        allowed = 0 if self.shown is Shown.LINES else 3 * _PIECE // 4
+        looks = _LOOKS if len(self.waiting) > _PIECE else 1
+        for look in range(looks):
+            if look:
+                time.sleep(_SOONEST)
+            if struct.unpack("i", fcntl.ioctl(self.console, termios.FIONREAD, b"0123"))[0] <= allowed:
+                return True
+        return False
 
     def _keep(self, data: bytes) -> None:
         try:
@@ -61,16 +142,6 @@ class Stream:
                 data = data[os.write(self.file, data) :]
         except OSError as error:  # the disk is full, say: the rank works on, and its output is still shown
             self.lost = error.strerror or str(error)
-
-    def _show(self, data: bytes) -> None:
-        try:
-            while data:
-                try:
-                    data = data[os.write(self.console, data) :]
-                except BlockingIOError:
-                    select.select([], [self.console], [])
-        except OSError:  # nobody reads it any more
-            self.shown = False
 
 
 class Output:
@@ -82,8 +153,8 @@ class Output:
         folder: The rank's folder, once the rank has told it.
     """
 
-    def __init__(self, stdout: int, stderr: int) -> None:
-        self.streams = [Stream(stdout, 1), Stream(stderr, 2)]
+    def __init__(self, sources: Sequence[int], consoles: Sequence[int]) -> None:
+        self.streams = [Stream(source, console) for source, console in zip(sources, consoles, strict=True)]
         self.flowing = list(self.streams)
         self.folder: Path | None = None
         self.clock: _Clock | None = None
@@ -95,10 +166,11 @@ class Output:
             stream.open(folder / name)
         self.clock = _Clock(folder / "times", self.streams)
 
-    def show(self, *, shown: bool) -> None:
+    def show(self, shown: Shown) -> None:
         """Show the output on the console as well, or do not."""
         for stream in self.streams:
-            stream.shown = stream.shown and shown
+            if stream.shown is not Shown.NOTHING:
+                stream.shown = shown
 
     def move(self, stream: Stream) -> bool:
         """Take a piece of output; False at the end of the stream."""
@@ -108,9 +180,28 @@ class Output:
         return False
 
     def tick(self, *, last: bool = False) -> None:
-        """Write down the time and the files' sizes, if they have grown."""
+        """Show what waits for the launcher; write down the time and the files' sizes, if they have grown."""
+        for stream in self.streams:
+            if stream.waiting:
+                stream.show()
         if self.clock:
             self.clock.tick(last=last)
+
+    @property
+    def again(self) -> float:
+        """Seconds until `tick` is to be called again, at the latest."""
+        return min((stream.again for stream in self.streams if stream.backlog), default=_UNFINISHED)
+
+    @property
+    def is_shown(self) -> bool:
+        """Nothing waits for the launcher."""
+        return not any(stream.waiting for stream in self.streams)
+
+    def close(self) -> None:
+        """Close the rank's files and the pipes; the console is another's to close."""
+        for stream in self.streams:
+            if stream.file >= 0:
+                os.close(stream.file)
 
     def sizes(self) -> list[int]:
         """Return the files' sizes in bytes."""

@@ -9,11 +9,11 @@ import pytest
 
 PROGRAM = """
 import json, os, sys
-from unilaunch.rank.warm_up import warm_up
+from unilaunch.agent.preload import preload
 from unilaunch.spec import RunSpec
 from unilaunch.reading import read_task
 environ = dict(os.environ)
-found = warm_up(read_task(RunSpec, json.loads(sys.argv[1]), environ), environ)
+found = preload(read_task(RunSpec, json.loads(sys.argv[1]), environ), environ)
 print(found is not None, 'torch' in sys.modules, 'unilaunch.rank.run' in sys.modules)
 """
 

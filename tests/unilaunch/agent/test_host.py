@@ -15,37 +15,35 @@ from typing import Any
 
 import pytest
 
-from unilaunch.rank.forkserver import _local_size
+from unilaunch.agent.shim import local_size
 
-#: One child of a launcher. It begins as `unilaunch run` does, and writes what it finds to a file of its own.
+#: One child of a launcher. It begins as `unilaunch run` does; the rank writes what it finds to a file of its own.
 CHILD = """
 import json, os, random, signal, sys, time
 from pathlib import Path
-started = time.monotonic()
-from unilaunch.rank import forkserver
+began = time.monotonic()
+from unilaunch.agent import host, shim
 import warm
-forkserver._IMPORT = float(os.environ.get('OMPI_TEST_PATIENCE', '60'))
-place = forkserver.take_place(dict(os.environ), started, warm.up)
-if isinstance(place, int):
-    sys.exit(place)
-seen = dict(pid=os.getpid(), group=os.getpgid(0), server=os.getppid(), warm=warm.PID, started=place.started,
-    stands_in=bool(place.stand_in), rank=os.environ['OMPI_COMM_WORLD_RANK'], folder=os.getcwd(),
-    args=sys.argv[1:], cores=sorted(os.sched_getaffinity(0)), number=random.random(),
-    variables=sorted(os.environ),
-    open=[number for number in range(3, 20) if os.path.exists(f'/proc/self/fd/{number}')])
-to = os.environ['OMPI_TEST_TO']
-Path(to + '.aside').write_text(json.dumps(seen))
-os.rename(to + '.aside', to)
-BODY
-if place.stand_in:
-    place.stand_in.send(bytes([7]))
-    os._exit(7)
-sys.exit(7)
+shim.PATIENCE = float(os.environ.get('OMPI_TEST_PATIENCE', '60'))
+def work(started, status):
+    seen = dict(pid=os.getpid(), group=os.getpgid(0), agent=os.getppid(), warm=warm.PID, started=started,
+        rank=os.environ['OMPI_COMM_WORLD_RANK'], folder=os.getcwd(),
+        args=sys.argv[1:], cores=sorted(os.sched_getaffinity(0)), number=random.random(),
+        variables=sorted(os.environ),
+        open=[number for number in range(3, 20) if os.path.exists(f'/proc/self/fd/{number}')])
+    to = os.environ['OMPI_TEST_TO']
+    Path(to + '.aside').write_text(json.dumps(seen))
+    os.rename(to + '.aside', to)
+    BODY
+    return 7
+sys.exit(host.supervise(dict(os.environ), began, warm.up, work))
 """
 WARM = (
     "import os\nPID = 0\ndef up():\n    global PID\n    PID = os.getpid()\n    {}\n    return {{'LEFT_BEHIND': '1'}}\n"
 )
-WAIT = "place.stand_in.recv(1) or os._exit(0)"
+WAIT = "time.sleep(60)"
+#: Until all of three ranks have come: one that ends first would leave nobody to share with.
+STAY = "while len(list(Path(to).parent.glob('seen.?'))) < 3: time.sleep(0.01)"
 
 
 class Launcher:
@@ -121,13 +119,10 @@ def _is_alive(process: int) -> bool:
 
 
 def test_all_are_forked_from_one(tmp_path: Path) -> None:
-    """One warm-up, and each is what its asker would have been: variables, processors, files, exit code."""
+    """One import, and each rank is what its asker would have been: variables, processors, files, exit code."""
     cores = sorted(os.sched_getaffinity(0))
     reading, writing = os.pipe()
-
-    # The server ends when the first asker has gone: none may before all have asked.
-    stay = "while len(list(Path(to).parent.glob('seen.?'))) < 3: time.sleep(0.01)"
-    with _launcher(tmp_path, body=f"import subprocess; subprocess.run(['echo', 'said'])\n{stay}") as launcher:
+    with _launcher(tmp_path, body=f"import subprocess; subprocess.run(['echo', 'said'])\n    {STAY}") as launcher:
         launcher.start(3, args=("a", "b"), stdout=subprocess.PIPE)
         launcher.start(3, lambda: os.sched_setaffinity(0, cores[-1:]), ("a", "b"), env={"OMPI_OWN": "1"})
         launcher.start(3, args=("a", "b"), pass_fds=(writing,), close_fds=True)
@@ -140,9 +135,9 @@ def test_all_are_forked_from_one(tmp_path: Path) -> None:
     os.close(writing)
     assert os.read(reading, 1) == b"", "somebody still holds rank 2's file"
     os.close(reading)
-    assert len({each["warm"] for each in seen}) == len({each["server"] for each in seen}) == 1
-    assert seen[0]["warm"] == seen[0]["server"]
-    assert all(each["stands_in"] and each["group"] != seen[0]["server"] for each in seen[1:])
+    assert len({each["warm"] for each in seen}) == len({each["agent"] for each in seen}) == 1
+    assert seen[0]["warm"] == seen[0]["agent"]
+    assert all(each["group"] == each["pid"] for each in seen)
     assert [each["rank"] for each in seen] == ["0", "1", "2"]
     assert {each["folder"] for each in seen} == {str(Path.cwd())}
     assert [each["cores"] for each in seen] == [cores, cores[-1:], cores]
@@ -151,72 +146,90 @@ def test_all_are_forked_from_one(tmp_path: Path) -> None:
     assert [("OMPI_OWN" in each["variables"]) for each in seen] == [False, True, False]
     assert [writing in each["open"] for each in seen] == [False, False, True]
     assert len({each["number"] for each in seen}) == 3
-    _until(lambda: not _is_alive(seen[0]["server"]))
+    _until(lambda: not _is_alive(seen[0]["agent"]))
 
 
-def test_a_signal_and_an_end_go_through_the_stand_in(tmp_path: Path) -> None:
-    """The launcher's signal reaches the forked process; who is killed takes the other one along."""
-    with _launcher(tmp_path, body="numbers = place.stand_in.recv(9); print(list(numbers), flush=True)") as launcher:
+def test_a_rank_knows_no_other_ranks_files(tmp_path: Path) -> None:
+    """Neither the agent's pipes and connections of the ranks before it, nor their consoles."""
+    with _launcher(tmp_path, body=STAY) as launcher:
+        for _ in range(3):
+            launcher.start(3, stdout=subprocess.PIPE)
+        seen = [launcher.seen(rank) for rank in range(3)]
+        assert launcher.codes() == [7, 7, 7]
+        for child in launcher.children:
+            assert child.stdout
+            child.stdout.close()
+    assert len({len(each["open"]) for each in seen}) == 1
+
+
+@pytest.mark.parametrize(
+    ("end", "code"), [("os.kill(os.getpid(), 9)", 137), ("os._exit(200)", 200), ("sys.exit(3)", 3)]
+)
+def test_a_shim_exits_as_its_rank_does(end: str, code: int, tmp_path: Path) -> None:
+    """With the whole exit code: one byte, in which a signal's is above 127."""
+    with _launcher(tmp_path, body=f"{STAY}\n    {end}") as launcher:
+        for _ in range(3):
+            launcher.start(3)
+        assert launcher.codes() == [code] * 3
+
+
+def test_a_signal_and_an_end_go_through_the_shim(tmp_path: Path) -> None:
+    """The launcher's signal reaches the rank; the rank of a shim that is killed is ended."""
+    body = "signal.signal(signal.SIGTERM, lambda *_: (print('got it', flush=True), os._exit(5)))\n    time.sleep(60)"
+    with _launcher(tmp_path, body=body) as launcher:
         launcher.start(2, stdout=subprocess.PIPE)
         launcher.start(2, stdout=subprocess.PIPE)
-        forked = [launcher.seen(rank)["pid"] for rank in range(2)]
+        ranks = [launcher.seen(rank)["pid"] for rank in range(2)]
         launcher.children[0].send_signal(signal.SIGTERM)
+        assert _read(launcher.children[0]) == "got it\n"
+        assert launcher.children[0].wait(20) == 5
         launcher.children[1].kill()
-        assert [_read(child) for child in launcher.children] == ["[15]\n", "[]\n"]
-        assert launcher.codes() == [7, -9]
-        _until(lambda: not any(_is_alive(process) for process in forked))
+        assert _read(launcher.children[1]) == "got it\n"
+        _until(lambda: not any(_is_alive(process) for process in ranks))
 
 
-def test_who_is_forked_and_killed_takes_its_stand_in_along(tmp_path: Path) -> None:
-    """With the same signal for the launcher to see; the others go on."""
+def test_an_agent_that_is_killed_takes_its_ranks_along(tmp_path: Path) -> None:
+    """And the shims end with the same signal, for the launcher to see."""
     with _launcher(tmp_path, body=WAIT) as launcher:
         launcher.start(2)
         launcher.start(2)
-        forked = [launcher.seen(rank)["pid"] for rank in range(2)]
-        os.kill(forked[1], signal.SIGKILL)
-        assert launcher.children[1].wait(20) == -signal.SIGKILL
-        assert _is_alive(forked[0])
-        assert launcher.children[0].poll() is None
-
-
-def test_the_server_ends_with_the_first_asker(tmp_path: Path) -> None:
-    """Though others were to come."""
-    with _launcher(tmp_path) as launcher:
-        launcher.start(3)
-        server = launcher.seen(0)["server"]
-        assert launcher.codes() == [7]
-        _until(lambda: not _is_alive(server))
-
-
-def test_the_server_is_not_needed_any_more(tmp_path: Path) -> None:
-    """Once all are forked it may be killed."""
-    with _launcher(tmp_path, body="place.stand_in.recv(1)") as launcher:
-        launcher.start(2)
-        launcher.start(2)
         seen = [launcher.seen(rank) for rank in range(2)]
-        server = seen[0]["server"]
-        os.kill(server, signal.SIGKILL)
-        _until(lambda: not _is_alive(server))
-        for child in launcher.children:
-            child.send_signal(signal.SIGTERM)
-        assert launcher.codes() == [7, 7]
+        os.kill(seen[0]["agent"], signal.SIGKILL)
+        assert launcher.codes() == [-signal.SIGKILL] * 2
+        _until(lambda: not any(_is_alive(each["pid"]) for each in seen))
+
+
+def test_the_agent_ends_with_its_launcher(tmp_path: Path) -> None:
+    """Though more ranks were to come."""
+    launcher = Launcher(tmp_path)
+    process = os.fork()
+    if not process:
+        launcher.start(3)
+        signal.pause()
+        os._exit(0)
+    agent = launcher.seen(0)["agent"]
+    time.sleep(0.5)
+    assert _is_alive(agent)
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+    _until(lambda: not _is_alive(agent))
 
 
 def test_a_launcher_that_goes_takes_all_along(tmp_path: Path) -> None:
     """Though it has no time to say so."""
-    launcher = Launcher(tmp_path, body="place.stand_in.recv(1) or os._exit(0)")
+    launcher = Launcher(tmp_path, body=WAIT)
     process = os.fork()
     if not process:
         launcher.start(2)
         launcher.start(2)
         signal.pause()
         os._exit(0)
-    forked = [launcher.seen(rank)["pid"] for rank in range(2)]
-    stand_ins = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    seen = [launcher.seen(rank) for rank in range(2)]
+    shims = Path(f"/proc/{process}/task/{process}/children").read_text().split()
     os.kill(process, signal.SIGKILL)
     os.waitpid(process, 0)
-    _until(lambda: not any(_is_alive(pid) for pid in (*forked, *map(int, stand_ins))))
-    assert len(stand_ins) == 2
+    _until(lambda: not any(_is_alive(pid) for each in seen for pid in (each["pid"], each["agent"], *map(int, shims))))
+    assert len(shims) == 2
 
 
 def _read(child: "subprocess.Popen[bytes]") -> str:
@@ -233,7 +246,7 @@ def _fewer_files() -> None:
 
 @pytest.mark.parametrize("differs", ["variable", "limit", "priority", "arguments", "user", "folder", "mask"])
 def test_other_circumstances(differs: str, tmp_path: Path) -> None:
-    """Who is not like another one is forked from another server, and does not wait for the other one's."""
+    """Who is not like another one has another agent, and does not wait for the other one's."""
     if differs == "user" and os.getuid():
         pytest.skip("only root can start another user's process")
     differences: dict[str, dict[str, Any]] = {
@@ -250,8 +263,8 @@ def test_other_circumstances(differs: str, tmp_path: Path) -> None:
         launcher.start(2, **differences[differs])
         seen = [launcher.seen(rank) for rank in range(2)]
         assert launcher.codes() == [7, 7]
-    assert all(each["stands_in"] and each["warm"] == each["server"] for each in seen)
-    assert seen[0]["server"] != seen[1]["server"]
+    assert all(each["warm"] == each["agent"] for each in seen)
+    assert seen[0]["agent"] != seen[1]["agent"]
 
 
 @pytest.mark.parametrize(
@@ -266,20 +279,20 @@ def test_other_circumstances(differs: str, tmp_path: Path) -> None:
     ],
 )
 def test_a_warm_up_that_fails(warm_up: str, tmp_path: Path) -> None:
-    """Or takes too long, or after which a fork would not be safe: every rank does its work itself, and once."""
+    """Or takes too long, or after which a fork would not be safe: every rank has an agent of its own, and is one."""
     patience = {"OMPI_TEST_PATIENCE": "1" if "time.sleep(3)" in warm_up else "60"}
     with _launcher(tmp_path, warm_up, "time.sleep(3)" if "time.sleep(3)" in warm_up else "pass") as launcher:
         launcher.start(2, env=patience)
         launcher.start(2, env=patience)
         assert launcher.codes() == [7, 7]
         seen = [launcher.seen(rank) for rank in range(2)]  # at the end: nobody was forked late
-    assert [each["pid"] for each in seen] == [child.pid for child in launcher.children]
-    assert not any(each["stands_in"] or each["warm"] for each in seen)
+    assert [each["agent"] for each in seen] == [child.pid for child in launcher.children]
+    assert not any(each["warm"] for each in seen)
 
 
 @pytest.mark.parametrize("why", ["alone", "places", "terminal"])
 def test_where_nothing_is_shared(why: str, tmp_path: Path) -> None:
-    """No server is started at all: there is nobody to share with, or an import is each rank's own matter."""
+    """The launcher's child is the agent: there is nobody to share with, or an import is each rank's own matter."""
     ours, theirs = pty.openpty()
     options: dict[str, dict[str, Any]] = {
         "alone": {},
@@ -290,7 +303,7 @@ def test_where_nothing_is_shared(why: str, tmp_path: Path) -> None:
         launcher.start(1 if why == "alone" else 2, **options[why])
         seen = launcher.seen(0)
         assert launcher.codes() == [7]
-        assert (seen["pid"], seen["warm"]) == (launcher.children[0].pid, 0)
+        assert (seen["agent"], seen["warm"]) == (launcher.children[0].pid, 0)
     os.close(ours)
     os.close(theirs)
 
@@ -302,7 +315,7 @@ def test_where_nothing_is_shared(why: str, tmp_path: Path) -> None:
 def test_how_many_ranks_can_be_alike(captured: str, expected: int) -> None:
     """None where the launcher tells each rank who it is in variables that a framework reads."""
     environ = json.loads((Path(__file__).parents[1] / "environments" / "captured" / f"{captured}.json").read_text())
-    assert _local_size(environ) == expected
+    assert local_size(environ) == expected
 
 
 def _address() -> str | None:
@@ -312,7 +325,7 @@ def _address() -> str | None:
     return next((name.replace("@", "\0") for name in names if name.startswith(own)), None)
 
 
-def test_another_users_server_is_told_nothing(tmp_path: Path) -> None:
+def test_another_users_agent_is_told_nothing(tmp_path: Path) -> None:
     """Somebody may listen at the address, which can be guessed: the environment is not for him."""
     if os.getuid():
         pytest.skip("only root can start another user's process")
@@ -332,7 +345,7 @@ def test_another_users_server_is_told_nothing(tmp_path: Path) -> None:
         assert other.stdout.readline() == "listens\n"
         with _launcher(tmp_path) as launcher:
             launcher.start(2)
-            assert not launcher.seen(0)["stands_in"]
+            assert launcher.seen(0)["agent"] == launcher.children[0].pid
             assert launcher.codes() == [7]
         assert other.stdout.readline() == "0\n"
 

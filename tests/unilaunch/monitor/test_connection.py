@@ -1,0 +1,302 @@
+"""The control connection between agents and the monitor, over real sockets."""
+
+import os
+import resource
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from selectors import DefaultSelector
+
+import pytest
+
+from unilaunch.monitor.connection import Connection
+from unilaunch.monitor.inbox import Inbox, listen
+from unilaunch.monitor.messages import (
+    End,
+    Failed,
+    Message,
+    Named,
+    OfAgent,
+    OfRank,
+    Progress,
+    Returned,
+    ShowStacks,
+    Stack,
+)
+from unilaunch.monitor.monitor import SETTLE, UNHEARD, Monitor
+from unilaunch.output.failure import Cause, Failure
+
+FAILURE = Failure(Cause.EXCEPTION, "broken", 3, error="ValueError", rank=1, host="b")
+
+
+class _Agent:
+    """One end of the connection, with its own loop."""
+
+    def __init__(self, where: str) -> None:
+        self.selector = DefaultSelector()
+        self.orders: list[Message] = []
+        self.broken: list[str] = []
+        self.connection = Connection(where, self.selector, self.orders.append, self.broken.append)
+
+    def tell(self, rank: int, *told: OfRank | OfAgent) -> None:
+        for message in told:
+            self.connection.send(message, rank)
+
+    def turn(self) -> None:
+        for key, events in self.selector.select(0.01):
+            key.data.ready(key.fileobj, events)
+        self.connection.look()
+
+    def close(self) -> None:
+        self.connection.calls.close()
+        if self.connection.connection:
+            self.connection.connection.close()
+        self.selector.close()
+
+
+@pytest.fixture
+def call() -> Iterator[Callable[[str], _Agent]]:
+    """Call somewhere, as a agent does."""
+    with ExitStack() as kept:
+
+        def made(where: str) -> _Agent:
+            agent = _Agent(where)
+            kept.callback(agent.close)
+            return agent
+
+        yield made
+
+
+Call = Callable[[str], _Agent]
+
+
+def _until(done: Callable[[], object], inbox: Inbox, *agents: _Agent, monitor: Monitor | None = None) -> None:
+    deadline = time.monotonic() + 10
+    while not done():
+        if monitor:
+            monitor.look()
+        assert time.monotonic() < deadline
+        inbox.take(0.01)
+        for agent in agents:
+            agent.turn()
+
+
+def test_words_and_orders_pass(call: Call) -> None:
+    """A megabyte too, though neither end ever waits for the other; a dead address among several does no harm."""
+    listening = listen([], several=False, host_timeout=15)
+    _, port, secret, _ = listening.where.split()
+    with Inbox(listening.listener, listening.secret, 15) as inbox:
+        agent = call(f"127.0.0.1,127.0.0.2 {port} {secret} 15")
+        agent.tell(4, Named(4, "a"), Returned("x" * 10**6))
+        _until(lambda: 4 in inbox.ranks and inbox.ranks[4].value, inbox, agent)
+        assert inbox.ranks[4].value == "x" * 10**6
+        inbox.tell_all(End(7))
+        _until(lambda: agent.orders, inbox, agent)
+        assert agent.orders == [End(7)]
+    deadline = time.monotonic() + 5
+    while not agent.broken:
+        assert time.monotonic() < deadline
+        agent.turn()
+
+
+def test_a_stranger_is_not_heard(call: Call) -> None:
+    """Neither without the secret nor with words that are none."""
+    listening = listen([], several=False, host_timeout=15)
+    _, port, _, _ = listening.where.split()
+    with Inbox(listening.listener, listening.secret, 15) as inbox:
+        stranger = call(f"127.0.0.1 {port} {'0' * 64} 15")
+        stranger.tell(0, Named(0, "evil"))
+        _until(lambda: not stranger.connection.open, inbox, stranger)
+        assert stranger.broken == []
+        for rude in (b"\x00\xff{\n[1]\n", b"[" * 100_000 + b"\n", b'[0, "Done", {}]\n'):
+            with socket.create_connection(("127.0.0.1", int(port))) as connection:
+                connection.sendall(rude)
+                for _ in range(20):
+                    inbox.take(0.01)
+        assert inbox.ranks == {}
+
+
+def test_brackets_from_a_agent_are_no_words(call: Call) -> None:
+    """Nesting that no parser can hold ends that line, and not the process that monitores the job."""
+    listening = listen([], several=False, host_timeout=15)
+    with Inbox(listening.listener, listening.secret, 15) as inbox:
+        agent, other = call(listening.where), call(listening.where)
+        other.tell(1, Named(1, "a"))
+        agent.connection.outgoing += b"[" * 100_000 + b"\n"
+        _until(lambda: agent.broken and inbox.ranks, inbox, agent, other)
+        assert set(inbox.ranks) == {1}
+
+
+def test_a_false_monitor_is_not_believed(call: Call) -> None:
+    """Who answers first, but does not know the secret, gives no orders; the true one is found beside it."""
+    listening = listen([], several=False, host_timeout=15)
+    _, port, secret, _ = listening.where.split()
+    with (
+        socket.create_server(("127.0.0.2", int(port))) as false,
+        Inbox(listening.listener, listening.secret, 15) as inbox,
+    ):
+        agent = call(f"127.0.0.2,127.0.0.1 {port} {secret} 15")
+        agent.tell(1, Named(1, "a"))
+        connection, _ = false.accept()
+        with connection:
+            connection.sendall(b'{"end": 7}\n' * 20)
+            _until(lambda: inbox.ranks, inbox, agent)
+            assert secret.encode() not in connection.recv(4096)
+        assert agent.orders == []
+        assert agent.connection.connection
+
+
+@pytest.mark.parametrize(("host_timeout", "milliseconds"), [(15, 13_500), (3, 1500), (2, 1000)])
+def test_an_order_waits_for_a_silent_host_as_long_as_a_probe(
+    call: Call, host_timeout: float, milliseconds: int
+) -> None:
+    """TCP_USER_TIMEOUT is in milliseconds."""
+    listening = listen([], several=False, host_timeout=host_timeout)
+    with Inbox(listening.listener, listening.secret, host_timeout) as inbox:
+        agent = call(listening.where)
+        agent.tell(1, Named(1, "a"))
+        _until(lambda: inbox.ranks, inbox, agent)
+        (connection,) = inbox.ranks_of
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == milliseconds
+
+
+@pytest.mark.timed
+def test_silent_strangers_delay_nobody(call: Call) -> None:
+    """Two hundred of them, and one more when no file descriptor is left."""
+    listening = listen([], several=False, host_timeout=15)
+    address = listening.listener.getsockname()
+    with Inbox(listening.listener, listening.secret, 15) as inbox, ExitStack() as kept:
+        for _ in range(200):
+            kept.enter_context(socket.create_connection(address))
+        begin = time.monotonic()
+        agent = call(listening.where)
+        agent.tell(1, Named(1, "a"))
+        _until(lambda: inbox.ranks, inbox, agent)
+        assert time.monotonic() - begin < 1
+
+
+@pytest.mark.timed
+def test_without_file_descriptors_it_does_not_spin(call: Call) -> None:
+    """A caller that cannot be let in yet is let in later, and meanwhile no processor is used."""
+    listening = listen([], several=False, host_timeout=15)
+    with Inbox(listening.listener, listening.secret, 15) as inbox:
+        agent = call(listening.where)
+        agent.tell(1, Named(1, "a"))
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        taken = [os.dup(0)]
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 1, before[1]))
+            used, until = time.process_time(), time.monotonic() + 1.0
+            while time.monotonic() < until:
+                inbox.take(0.2)
+            assert time.process_time() - used < 0.2
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+            os.close(taken[0])
+        _until(lambda: inbox.ranks, inbox, agent)
+
+
+@pytest.mark.timed
+def test_a_long_value_takes_time_in_proportion(call: Call) -> None:
+    """30 MB in a second: what has been searched for a line's end is not searched again."""
+    listening = listen([], several=False, host_timeout=15)
+    with Inbox(listening.listener, listening.secret, 15) as inbox:
+        agent = call(listening.where)
+        used = time.process_time()
+        agent.tell(1, Returned("x" * 30_000_000))
+        _until(lambda: inbox.ranks, inbox, agent)
+        assert time.process_time() - used < 2  # 17 s, when each piece was searched from the beginning
+
+
+@pytest.mark.timed
+def test_a_failure_ends_the_job_and_a_silent_rank_is_one(call: Call) -> None:
+    listening = listen([], several=False, host_timeout=15)
+    with Inbox(listening.listener, listening.secret, 15) as inbox:
+        monitor = Monitor(inbox, 3, several=False, stall_timeout=None, abort=True)
+        agents = [call(listening.where) for _ in range(3)]
+        for rank, agent in enumerate(agents):
+            agent.tell(rank, Named(rank, "b"), Progress({"phase": "train"}, 0.0))
+        _until(lambda: len(inbox.ranks) == 3, inbox, *agents)
+        monitor.look()
+        assert not monitor.ending
+        agents[1].tell(1, Failed(FAILURE))
+        _until(lambda: inbox.failed, inbox, *agents)
+        begin = time.monotonic()
+        while not monitor.ending:
+            assert time.monotonic() < begin + SETTLE + 1
+            monitor.look()
+        _until(lambda: all(agent.orders for agent in agents), inbox, *agents)
+        assert agents[0].orders == [End(3)]
+        assert monitor.verdict
+        assert monitor.verdict.first.rank == 1
+
+
+def test_ranks_that_stand_still_are_asked_where(call: Call) -> None:
+    """And then the job ends, with an exit code of its own."""
+    listening = listen([], several=False, host_timeout=15)
+    with Inbox(listening.listener, listening.secret, 15) as inbox:
+        monitor = Monitor(inbox, 2, several=False, stall_timeout=0.3, abort=True)
+        agents = [call(listening.where) for _ in range(2)]
+        for rank, agent in enumerate(agents):
+            agent.tell(rank, Named(rank, "b"))
+        _until(lambda: len(inbox.ranks) == 2, inbox, *agents)
+        _until(lambda: all(agent.orders for agent in agents), inbox, *agents, monitor=monitor)
+        assert agents[0].orders == [ShowStacks()]
+        for rank, agent in enumerate(agents):
+            agent.tell(rank, Stack('  File "train.py", line 3 in wait\n', {}))
+        _until(lambda: monitor.ending, inbox, *agents, monitor=monitor)
+        assert monitor.verdict
+        assert monitor.verdict.exit_code == 124
+        assert monitor.verdict.stacks[0]["ranks"] == [0, 1]
+
+
+def test_ranks_that_went_on_are_asked_anew(call: Call) -> None:
+    """A stall that ended by itself is forgotten: the next one shows where the ranks stand then."""
+    listening = listen([], several=False, host_timeout=15)
+    with Inbox(listening.listener, listening.secret, 15) as inbox:
+        monitor = Monitor(inbox, 1, several=False, stall_timeout=0.3, abort=True)
+        agent = call(listening.where)
+        agent.tell(0, Named(0, "b"))
+        _until(lambda: agent.orders, inbox, agent, monitor=monitor)
+        agent.tell(0, Stack('  File "train.py", line 1 in first\n', {}))
+        agent.tell(0, Progress({"epoch": 2}, 0.0))
+        _until(lambda: inbox.ranks[0].progress, inbox, agent)
+        monitor.look()
+        _until(lambda: len(agent.orders) == 2, inbox, agent, monitor=monitor)
+        assert not monitor.ending
+        agent.tell(0, Stack('  File "train.py", line 2 in second\n', {}))
+        _until(lambda: monitor.ending, inbox, agent, monitor=monitor)
+        assert agent.orders[:2] == [ShowStacks()] * 2
+        assert monitor.verdict
+        assert "second" in monitor.verdict.stacks[0]["where"]
+
+
+def test_progress_that_is_sent_late_counts_from_when_it_was_made(call: Call) -> None:
+    """A agent sends at most two messages a second; a stall begins with the last progress, not with its message."""
+    listening = listen([], several=False, host_timeout=15)
+    with Inbox(listening.listener, listening.secret, 15) as inbox:
+        agent = call(listening.where)
+        agent.tell(0, Progress({"epoch": 1}, 3.0))
+        _until(lambda: inbox.ranks, inbox, agent)
+        assert 3.0 <= time.monotonic() - inbox.ranks[0].moved < 13.0
+        agent.tell(0, Progress({"epoch": 2}, 0.0))
+        agent.tell(0, Progress({"epoch": 3}, 20.0))
+        _until(lambda: inbox.ranks[0].progress["epoch"] == 3, inbox, agent)
+        assert time.monotonic() - inbox.ranks[0].moved < 13.0
+
+
+def test_ranks_that_are_never_heard_of_stand_still_too() -> None:
+    """An import that hangs before there is a agent, say: the job ends when it is told to, not never."""
+    listening = listen([], several=False, host_timeout=15)
+    with Inbox(listening.listener, listening.secret, 15) as inbox:
+        monitor = Monitor(inbox, 2, several=False, stall_timeout=UNHEARD + 5, abort=True)
+        monitor._began -= UNHEARD + 1
+        monitor.look()
+        assert not monitor.ending
+        monitor._began -= 5
+        monitor.look()
+        monitor.look()
+        assert monitor.ending
+        assert monitor.verdict
+        assert monitor.verdict.exit_code == 124

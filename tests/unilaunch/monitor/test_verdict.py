@@ -1,0 +1,64 @@
+"""Which rank failed first."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unilaunch.monitor.verdict import judge, ranks, show
+from unilaunch.output.failure import Cause, Failure, describe_exception, describe_exit
+
+KILLED = describe_exit(-9)
+RESET = describe_exception(RuntimeError("Connection closed by peer [10.0.0.3]:3"), 1, {"phase": "train"})
+BROKEN = describe_exception(ValueError("broken"), 1, {"phase": "train"})
+LAUNCHER = Failure(Cause.LOST_LAUNCHER, "unilaunch ended it: its launcher has gone", 1)
+MONITOR = Failure(Cause.LOST_PEER, "unilaunch ended it: its control connection to the monitor broke", 1)
+OUTSIDE = replace(describe_exit(-15), cause=Cause.ENDED_FROM_OUTSIDE)
+MPI = describe_exit(14)
+
+
+def _of(rank: int, known: Failure) -> Failure:
+    return replace(
+        known, rank=rank, host=f"node{rank}", device="cpu", phase="train", last_lines=("the end",), log="log"
+    )
+
+
+@pytest.mark.parametrize(("told", "first"), [
+    ([RESET, KILLED], 1),
+    ([RESET, RESET, BROKEN], 2),
+    ([BROKEN, KILLED], 0),
+    ([RESET, RESET], 0),
+    ([OUTSIDE, MONITOR, LAUNCHER], 2),
+    ([OUTSIDE, RESET], 1),
+    ([MPI, KILLED], 1),
+    ([MONITOR, BROKEN], 1),
+])  # fmt: skip
+def test_the_cause_is_no_consequence(told: list[Failure], first: int) -> None:
+    """Though another rank told of its own end before."""
+    verdict = judge([_of(rank, known) for rank, known in enumerate(told)])
+    assert verdict.first.rank == first
+    assert verdict.exit_code == told[first].exit_code
+    assert sorted(rank for group in verdict.consequences for rank in group["ranks"]) == sorted(
+        set(range(len(told))) - {first}
+    )
+
+
+def test_the_same_consequence_of_many_is_one_line() -> None:
+    failures = [_of(2, KILLED), *(_of(rank, RESET) for rank in (0, 1, 3, 7))]
+    text = show(judge(failures), traceback=True)
+    assert "rank 2 on node2 (cpu) failed first: killed by SIGKILL (exit code 137), in phase 'train'" in text
+    assert "after it ranks 0-1, 3, 7: RuntimeError: Connection closed by peer" in text
+    assert "| the end" in text
+
+
+def test_a_job_that_was_ended_from_outside_has_no_culprit() -> None:
+    assert judge([_of(0, OUTSIDE), _of(1, OUTSIDE)]).line == "the job was ended from outside, by SIGTERM"
+
+
+@given(st.sets(st.integers(0, 200), min_size=1))
+def test_ranks_are_named_in_spans(numbers: set[int]) -> None:
+    """All of them, and only them."""
+    text = ranks(list(numbers)).removeprefix("ranks ").removeprefix("rank ")
+    spans = [[int(end) for end in span.split("-")] for span in text.split(", ")]
+    assert {number for span in spans for number in range(span[0], span[-1] + 1)} == numbers

@@ -1,0 +1,1 @@
+"""What stands above the ranks of a host: the launcher's children, and the one process that supervises the ranks."""

@@ -1,0 +1,216 @@
+"""How the ranks of a host get their agent: one for all that are alike, or one for each."""
+
+import atexit
+import fcntl
+import os
+import select
+import selectors
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from unilaunch.agent import shim as shims
+from unilaunch.agent.agent import Agent, be_rank
+from unilaunch.agent.channel import Channel
+from unilaunch.agent.circumstances import circumstances
+from unilaunch.agent.processes import is_single, pass_signals_on, state
+from unilaunch.agent.shim import Shim
+from unilaunch.agent.wake import wake_launcher
+from unilaunch.rank.status import Status
+
+_TICK = 0.2
+_IDLE = 5.0  # seconds without a rank after which nobody else is waited for
+#: Imports what every rank would, and returns the variables that this has set; every rank is on its own if it returns
+#: None or raises.
+Preload = Callable[[], Mapping[str, str] | None]
+#: Is the rank; given when the launcher's child began to work, and its status channel.
+Work = Callable[[float, Status], int]
+
+
+def supervise(environ: Mapping[str, str], started: float, preload: Preload, work: Work) -> int:
+    """Do *work* in a process of its own, the rank, and return what it exits with: 128 + N for signal N.
+
+    Args:
+        environ: The process's environment.
+        started: When this process began to work, in seconds of `time.monotonic`.
+        preload: See above.
+        work: See above; in the rank this function returns what it returns.
+    """
+    launcher, own = os.getppid(), circumstances(environ)
+    address = shims.address_of(own, environ)
+    if not (own and address):
+        return supervise_alone(environ, started, work)
+    door = shims.bind(address)
+    if door and not os.fork():
+        rank = _serve(_Host(door, own, launcher, shims.local_size(environ)), preload)
+        return _live(work, rank.started, rank.status)
+    if door:
+        door.close()
+    connection = shims.ask(address, started, own, environ)
+    if not connection:
+        return supervise_alone(environ, started, work)
+    code = shims.stand_for(connection, launcher)
+    wake_launcher(launcher, code, environ)
+    return code
+
+
+def supervise_alone(environ: Mapping[str, str], started: float, work: Work) -> int:
+    """Be the agent of one rank. Arguments and value as of `supervise`."""
+    launcher, channel, own_group = os.getppid(), Channel(), not os.isatty(0)
+    pid = os.fork()
+    if not pid:
+        channel.close()
+        return _live(work, started, be_rank(channel, own_group=own_group))
+    agent = Agent(environ, launcher)
+    agent.add(pid, channel, None, own_group=own_group)
+    pass_signals_on(agent.pass_signal_on)
+    while not agent.is_over:
+        agent.turn()
+    agent.leave()
+    code = agent.code_of(agent.ranks[0])
+    if not agent.is_cut_off:
+        wake_launcher(launcher, code, environ)
+    return code
+
+
+def _live(work: Work, started: float, status: Status) -> int:
+    """Do the rank's work; one that ends without the others leaves at once, for MPI_Finalize would wait for them."""
+    code = work(started, status)
+    if status.released:
+        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  (threads that save come to their end)
+    if status.failed or status.released:
+        atexit._run_exitfuncs()  # noqa: SLF001  (the program's own; there is no public name)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+@dataclass(frozen=True, slots=True)
+class _Forked:
+    """A rank, in its own process."""
+
+    started: float
+    status: Status
+
+
+class _Host:
+    """The agent of the ranks of a host, and where they ask for it.
+
+    Args:
+        door: The listening socket.
+        own: The circumstances in which a process must be to be forked from this one.
+        launcher: The launcher's process number.
+        expected: How many may ask.
+    """
+
+    def __init__(self, door: socket.socket, own: Mapping[str, Any], launcher: int, expected: int) -> None:
+        self.door, self.own, self.launcher, self.expected = door, own, launcher, expected
+        self.variables: Mapping[str, str] = {}
+        self.agent: Agent | None = None
+        self.asked = 0
+        self.idle_since = time.monotonic()
+        self.is_asked = False
+
+    def accept(self) -> _Forked | None:
+        """Fork a rank for who asks, if it is alike; return it in the rank itself."""
+        self.is_asked = False
+        self.asked += 1
+        shim = Shim(self.door.accept()[0])
+        if shim.request.get("circumstances") != self.own or not shim.accept():
+            shim.close()
+            return None
+        agent = self.agent or self._start(shim.request["environ"])
+        channel = Channel()
+        pid = os.fork()
+        if not pid:
+            self.door.close()
+            agent.forget()
+            channel.close()
+            return _become(shim, channel, self.variables)
+        agent.add(pid, channel, shim, own_group=True)
+        return None
+
+    def _start(self, environ: Mapping[str, str]) -> Agent:
+        self.agent = Agent(environ, 0)
+        self.agent.selector.register(self.door, selectors.EVENT_READ, self._note)
+        return self.agent
+
+    def _note(self) -> None:
+        self.is_asked = True
+
+    def turn(self) -> None:
+        """Wait for the next event, and do what it asks for; `is_asked` if somebody asks."""
+        if self.agent:
+            self.agent.turn()
+        else:
+            self.is_asked = bool(select.select([self.door], [], [], _TICK)[0])
+
+    @property
+    def is_over(self) -> bool:
+        """Every rank has ended, and nobody else will ask."""
+        now = time.monotonic()
+        if self.agent and not self.agent.is_over:
+            self.idle_since = now
+            return False
+        nobody_else = self.asked >= self.expected or now - self.idle_since > _IDLE
+        return (self.agent is not None and nobody_else) or state(self.launcher) in {"", "Z"}
+
+
+def _serve(host: _Host, preload: Preload) -> _Forked:
+    """Be the agent of a host until its last rank has ended; return in a rank that was forked."""
+    try:
+        os.setpgid(0, 0)  # what a launcher sends to its child's group comes through the shim
+        _let_go_of_files()
+        variables = preload()
+        if variables is None or not is_single():
+            os._exit(0)
+        host.variables = variables
+        _point_nowhere(1, 2)
+        while not host.is_over:
+            host.turn()
+            if host.is_asked and (rank := host.accept()):
+                return rank
+        host.door.close()
+        if host.agent:
+            host.agent.leave()
+    except BaseException:  # noqa: BLE001  (what goes wrong here goes wrong in the ranks too, which say so)
+        os._exit(1)
+    os._exit(0)
+
+
+def _become(shim: Shim, channel: Channel, variables: Mapping[str, str]) -> _Forked:
+    """Be the rank that a shim has asked for: with its environment, processors and open files."""
+    request, files = shim.request, shim.files
+    os.environ.clear()  # noqa: TID251  (another process's takes its place)
+    os.environ.update({**request["environ"], **variables})  # noqa: TID251
+    os.sched_setaffinity(0, request["processors"])
+    above = max([2, *request["files"]]) + 1  # no number that is to be taken
+    shim.connection.close()
+    channel.move_ranks_ends(above)
+    moved = [fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, above) for file in files]
+    for file in files:
+        os.close(file)
+    for file, number in zip(moved, request["files"], strict=True):
+        os.dup2(file, number)
+        os.close(file)
+    return _Forked(request["started"], be_rank(channel, own_group=True))
+
+
+def _let_go_of_files() -> None:
+    """Close what the first asker was started with, but for where an import may say something."""
+    _point_nowhere(0)
+    for file in shims.open_files():
+        if file > 2:  # noqa: PLR2004  (standard error)
+            os.close(file)
+
+
+def _point_nowhere(*files: int) -> None:
+    nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for file in files:
+        os.dup2(nowhere, file)
+    os.close(nowhere)

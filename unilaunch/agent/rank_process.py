@@ -1,0 +1,302 @@
+"""One rank, as its agent supervises it: a process, what it says, and how it ends."""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+
+from unilaunch.agent.channel import STACKS, Channel
+from unilaunch.agent.evidence import Memory, find_evidence
+from unilaunch.agent.output import Output, Shown
+from unilaunch.agent.processes import state
+from unilaunch.json_value import JsonValue
+from unilaunch.monitor import messages
+from unilaunch.monitor.messages import NO_RANK, OfAgent, OfRank
+from unilaunch.output.failure import Cause, Failure, describe_exit
+from unilaunch.output.files import write_failure
+
+#: A terminal sends these to the rank as well.
+_OF_A_TERMINAL = {signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
+#: How a script ends that the user has stopped: no failure.
+_ENDS_OF_A_STOP = {"KeyboardInterrupt", "SystemExit"}
+_TELL = 0.5  # seconds between two words on progress
+_LAST_OUTPUT = 1.0  # seconds for output that a child of the rank may still hold open
+#: Seconds from SIGTERM to SIGKILL, and from a failure to the rank's own end.
+FAREWELL = 1.0
+_WRITTEN = 0.3  # seconds in which a rank has written its stacks
+_LINES = 20
+_NEVER = float("inf")
+
+
+class State(Enum):
+    """How far a rank has come."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    ENDING = "ending"
+    EXITED = "exited"
+    ENDED = "ended"
+
+
+class RankProcess:
+    """A rank.
+
+    Args:
+        pid: Its process number.
+        channel: What joins it with the agent.
+        consoles: Where its standard output and error are shown.
+        own_group: It has a process group of its own.
+        tell: Told what the rank and its agent say; the rank's number is NO_RANK before it is known.
+
+    Attributes:
+        state: STARTING until all ranks have agreed; ENDING once its end was ordered; EXITED when the process has; ENDED
+            when its output has been kept and its end told as well.
+        failure: How it failed, once that is known.
+    """
+
+    def __init__(
+        self,
+        pid: int,
+        channel: Channel,
+        consoles: Sequence[int],
+        *,
+        own_group: bool,
+        tell: Callable[["RankProcess", OfRank | OfAgent], None],
+    ) -> None:
+        self.pid, self.channel, self.own_group, self.tell = pid, channel, own_group, tell
+        self.output = Output((channel.stdout, channel.stderr), consoles)
+        self.memory = Memory()
+        self.state = State.STARTING
+        self.number = NO_RANK
+        self.placed: messages.Placed | None = None
+        self.host = "?"
+        self.unread = b""
+        self.listener = -1  # of the monitor, if the agent is to be that
+        self.lock = -1  # holds the output folder for the job as long as the agent lives
+        # How it ends.
+        self.returncode = 0
+        self.peak = 0
+        self.known: Failure | None = None  # in the rank's own words
+        self.failure: Failure | None = None
+        self.refused = False
+        self.done: messages.Done | None = None
+        self.ended_by: Failure | None = None  # why its agent has ended it
+        self.from_outside = False  # a signal has come from outside
+        self.stop: messages.Stop | None = None  # the user stops the job, patiently
+        self.ordered = False  # its exit code is the job's
+        self.overdue = False  # it did not end in the time that the user gave it
+        # When what is due, in seconds of time.monotonic.
+        self.kill_at = self.grace_until = self.drained_at = self.stack_at = _NEVER
+        self.stack = b""
+        self.told_at = self.seen_at = 0.0
+        self.told: object = None  # the newest state that was told
+        self.seen: object = None  # the newest state
+
+    # What the rank says
+
+    def hear(self) -> bool:
+        """Take what the rank says; False at its end."""
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self.channel.control, 1 << 16, 1)
+        except OSError:
+            data, descriptors = b"", []
+        *lines, self.unread = (self.unread + data).split(b"\n")
+        for line in lines:
+            self._understand(messages.decode(line)[1], descriptors)
+        return bool(data)
+
+    def _understand(self, message: messages.Message, descriptors: list[int]) -> None:
+        match message:
+            case messages.Named():
+                self.number, self.host = message.rank, message.host
+            case messages.Placed():
+                self._take_place(message)
+            case messages.HoldLock():
+                self.lock = descriptors.pop()
+                return
+            case messages.BeMonitor():
+                self.listener = descriptors.pop()
+            case messages.Refused():
+                self.refused = True
+                return
+            case messages.Failed():
+                self._take_failure(message.failure)
+                return
+            case messages.Done():
+                self.done = message
+            case _:
+                pass
+        self.tell(self, message)  # type: ignore[arg-type]  # a rank says nothing else
+
+    def _take_place(self, placed: messages.Placed) -> None:
+        self.placed, self.host = placed, placed.host
+        if self.state is State.STARTING:
+            self.state = State.RUNNING
+        self.output.open(Path(placed.folder))
+        self.output.show(Shown(placed.shown))
+
+    def _take_failure(self, failure: Failure) -> None:
+        self.known = failure
+        if not self.stop:
+            self.kill_at = min(self.kill_at, time.monotonic() + FAREWELL)
+        if not (self.stop and failure.error in _ENDS_OF_A_STOP):
+            self._record(failure)
+
+    # Orders
+
+    def end(self, why: Failure | None = None) -> None:
+        """End the rank: with SIGTERM, and if it does not go, with SIGKILL.
+
+        Args:
+            why: If its agent ends it unasked.
+        """
+        if self.is_running:
+            self.state = State.ENDING
+        self.ended_by = self.ended_by or why
+        self.signal(signal.SIGTERM)
+        self.signal(signal.SIGCONT)
+        self.kill_at = min(self.kill_at, time.monotonic() + FAREWELL)
+
+    def stop_patiently(self, stop: messages.Stop) -> None:
+        """Give the rank the user's signal, and time to end; a rank whose program has ended needs neither."""
+        now = time.monotonic()
+        self.stop, self.grace_until = stop, now + stop.grace
+        self.kill_at = min(self.kill_at, self.grace_until)
+        self.channel.tell_stop()
+        if not self.done:
+            self.signal(stop.number)
+            self.signal(signal.SIGCONT)
+
+    def release(self) -> None:
+        """Let the rank go: every rank of the job has ended, or its program has."""
+        self.channel.release()
+        if self._waits_for_others:
+            self.kill_at = min(self.kill_at, time.monotonic() + FAREWELL)
+
+    def pass_on(self, number: int) -> None:
+        """Pass on a signal that the launcher's child has got."""
+        self.from_outside = True
+        if self.own_group or number not in _OF_A_TERMINAL:
+            self.signal(number)
+
+    def signal(self, number: int) -> None:
+        """Give the rank a signal."""
+        if self.is_running:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def ask_stack(self) -> None:
+        """Have the rank write where it stands."""
+        if not self.is_running:
+            return
+        self.stack = b"stopped (SIGSTOP)" if state(self.pid) in {"T", "t"} else b""
+        self.signal(STACKS)
+        self.stack_at = time.monotonic() + _WRITTEN
+
+    def hear_stack(self) -> bool:
+        """Take what it writes; False at the end of the pipe."""
+        data = os.read(self.channel.stacks, 1 << 16)
+        self.stack += data
+        self.stack_at = time.monotonic() + _WRITTEN if data else self.stack_at
+        return bool(data)
+
+    # Its end
+
+    @property
+    def is_running(self) -> bool:
+        """The process has not exited."""
+        return self.state in {State.STARTING, State.RUNNING, State.ENDING}
+
+    @property
+    def _waits_for_others(self) -> bool:
+        """The rank's program has ended, and it waits for ranks that may have gone; there is nothing left to save."""
+        return bool(self.done and not self.done.leaving)
+
+    def exited(self, status: int, peak: int) -> None:
+        """Note that the process has exited.
+
+        Args:
+            status: As wait(2) has it.
+            peak: Its peak memory, in bytes.
+        """
+        self.returncode, self.peak = os.waitstatus_to_exitcode(status), peak
+        self.state = State.EXITED
+        self.drained_at = time.monotonic() + _LAST_OUTPUT
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+        if self.is_running and now > self.kill_at:
+            self.overdue |= now > self.grace_until and not self._waits_for_others
+            self.signal(signal.SIGKILL)
+        self.output.tick()
+        self._tell_progress(now)
+        if now > self.stack_at:
+            self.stack_at = _NEVER
+            self.tell(self, messages.Stack(self.stack.decode(errors="replace"), self._doing))
+        drained = not self.output.flowing and self.output.is_shown
+        if self.state is State.EXITED and (drained or now > self.drained_at):
+            self.output.tick(last=True)
+            self.state = State.ENDED
+            self._conclude()
+
+    @property
+    def _doing(self) -> dict[str, JsonValue]:
+        return self.channel.page.read()[1]
+
+    def _tell_progress(self, now: float) -> None:
+        """Tell what the rank is doing, if it has changed, and how long ago that was noticed."""
+        if self.number == NO_RANK:
+            return
+        current = (self.channel.page.read()[0], *self.output.sizes())
+        if current != self.seen:
+            self.seen_at, self.seen = now, current
+        if self.seen != self.told and now - self.told_at >= _TELL:
+            self.told_at, self.told = now, current
+            self.tell(self, messages.Progress(self._doing, round(now - self.seen_at, 3)))
+
+    def _conclude(self) -> None:
+        """Record and tell how the rank ended."""
+        stopped = self.overdue or (self.stop is not None and self.returncode == -self.stop.number)
+        if self.exit_code and not (self.ordered or stopped or self.known or self.refused):
+            self._record(self._seen())
+        ordered = self.ordered and not self.failure
+        self.tell(self, messages.Exited(None if ordered else self.exit_code, self.overdue))
+
+    @property
+    def exit_code(self) -> int:
+        """What the rank itself came to: 0, or how it failed."""
+        if self.known:
+            return self.known.exit_code
+        if self.ended_by:
+            return self.ended_by.exit_code
+        return 128 - self.returncode if self.returncode < 0 else self.returncode
+
+    def _seen(self) -> Failure:
+        """Return how it failed, as its agent has seen it."""
+        seen = self.ended_by or describe_exit(self.returncode, oom_kills=self.memory.killed())
+        if self.from_outside and not self.ended_by:
+            seen = replace(seen, cause=Cause.ENDED_FROM_OUTSIDE)
+        doing = self._doing
+        phase = doing.pop("phase", None)
+        return replace(seen, phase=phase if isinstance(phase, str) else None, progress=doing)
+
+    def _record(self, known: Failure) -> None:
+        """Write how the rank failed, and tell it."""
+        folder = self.output.folder
+        failure = replace(
+            known,
+            rank=self.number,
+            host=self.host,
+            device=self.placed.device if self.placed else "?",
+            last_lines=tuple(self.output.last_lines(_LINES)),
+            log=str(folder / "stderr") if folder else "",
+        )
+        self.failure = replace(failure, evidence=tuple(find_evidence(failure, self.memory, self.peak)))
+        if folder:
+            write_failure(folder, self.failure)
+        self.tell(self, messages.Failed(self.failure))

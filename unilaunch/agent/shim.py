@@ -1,0 +1,202 @@
+"""The launcher's child, which stands for a rank that the agent of its host has forked: the shim.
+
+A launcher's children on one host meet at an abstract socket that is named after the launcher's process and the
+circumstances that they share (folder, limits, cgroup). The first to come starts the agent, and each asks it to fork a
+rank: the new process has the asker's environment, processors and open files. The asker stays as the rank's shim: it
+passes signals on, and exits as the rank does. Whoever finds no agent supervises its rank itself.
+"""
+
+import json
+import os
+import select
+import signal
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from unilaunch.agent.processes import pass_signals_on
+from unilaunch.environments import detect
+from unilaunch.errors import UnilaunchError
+
+_CREDENTIALS = struct.Struct("3i")
+PATIENCE = 60.0  # seconds that an asker waits for the agent's import
+_REQUEST = 10.0  # seconds for an asker's request, which it sends before it waits
+_TICK = 0.2
+_PIECE = 1 << 16
+_MOST_FILES = 250  # the kernel passes no more of them at once
+READY = b"y"
+#: Each of their ranks has other variables, which the framework reads.
+_FRAMEWORKS_OWN = {"torchrun", "torch.distributed's variables", "msrun"}
+
+
+def address_of(own: Mapping[str, Any] | None, environ: Mapping[str, str]) -> str:
+    """Return where a launcher's children in equal circumstances meet; "" if this one is to be on its own."""
+    if not own or os.isatty(0) or local_size(environ) == 1:
+        return ""
+    with suppress(OSError, IndexError):
+        parent = os.getppid()
+        stat = Path(f"/proc/{parent}/stat").read_text(encoding="utf-8", errors="replace")
+        began = stat.rpartition(")")[2].split()[19]  # a process number is given again, at another time
+        return f"\0unilaunch-{os.getuid()}-{parent}-{began}-{crc32(repr(own).encode(errors='backslashreplace'))}"
+    return ""
+
+
+def local_size(environ: Mapping[str, str]) -> int:
+    """Return how many ranks of this host can be alike; 1 if that cannot be told."""
+    try:
+        found = detect(environ)
+    except UnilaunchError:  # the rank says so
+        return 1
+    return 1 if found.launcher in _FRAMEWORKS_OWN else found.local_size or 1
+
+
+def bind(address: str) -> socket.socket | None:
+    """Return the listening socket; None if another process has it."""
+    door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        door.bind(address)
+    except OSError:
+        door.close()
+        return None
+    door.listen(4096)
+    return door
+
+
+def open_files() -> list[int]:
+    """Return the files that this process was started with: a launcher may speak over one (Hydra's PMI_FD)."""
+    found = []
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the folder's own
+            if os.get_inheritable(int(path.name)):
+                found.append(int(path.name))
+    return sorted(found)
+
+
+def ask(address: str, started: float, own: Mapping[str, Any], environ: Mapping[str, str]) -> socket.socket | None:
+    """Ask for a rank in this process's place; return the connection to the agent, None if there is none.
+
+    The agent forks it when this process has acknowledged the answer: if it has given up, it is the rank itself.
+
+    Args:
+        address: The agent's.
+        started: When this process began to work, in seconds of `time.monotonic`.
+        own: This process's circumstances.
+        environ: Its environment.
+    """
+    files = open_files()
+    request = {
+        "started": started, "circumstances": own, "environ": dict(environ), "files": files,
+        "processors": sorted(os.sched_getaffinity(0)),
+    }  # fmt: skip
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(PATIENCE)
+    with suppress(OSError):
+        connection.connect(address)
+        if _same_user(connection) and len(files) <= _MOST_FILES:
+            text = json.dumps(request).encode() + b"\n"
+            sent = socket.send_fds(connection, [text], files)
+            connection.sendall(text[sent:])
+            if connection.recv(1) == READY:
+                connection.sendall(READY)
+                connection.settimeout(None)
+                return connection
+    connection.close()
+    return None
+
+
+def _same_user(connection: socket.socket) -> bool:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(credentials)[1] == os.getuid())
+
+
+def stand_for(connection: socket.socket, launcher: int) -> int:
+    """Pass signals on, and return what the rank exits with; if the agent was killed, be killed too.
+
+    When the launcher has gone this process goes, and the agent sees it.
+    """
+
+    def pass_on(number: int, _: object) -> None:
+        with suppress(OSError):
+            connection.send(bytes([number]))
+
+    pass_signals_on(pass_on)
+    while os.getppid() == launcher:
+        if select.select([connection], [], [], _TICK)[0]:
+            code = b""
+            with suppress(OSError):
+                code = connection.recv(1)
+            if code:
+                return code[0]
+            os.kill(os.getpid(), signal.SIGKILL)
+    return 1
+
+
+class Shim:
+    """A shim as its agent sees it.
+
+    Args:
+        connection: The way to it.
+
+    Attributes:
+        request: What it has asked for: "started", "environ", "processors", "files" and "circumstances".
+        files: Its open files, in the order of their numbers in the request.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.request, self.files = _read_request(connection)
+
+    def accept(self) -> bool:
+        """Tell it that the agent is ready; True if it still waits."""
+        self.connection.settimeout(_REQUEST)
+        with suppress(OSError):
+            self.connection.sendall(READY)
+            if self.connection.recv(1) == READY:
+                self.connection.settimeout(None)
+                return True
+        return False
+
+    @property
+    def consoles(self) -> Sequence[int]:
+        """Its standard output and standard error."""
+        numbers = self.request["files"]
+        return [self.files[numbers.index(number)] for number in (1, 2)]
+
+    def hear(self) -> bytes:
+        """Return the numbers of the signals that it got; nothing if it has gone."""
+        with suppress(OSError):
+            return self.connection.recv(64)
+        return b""
+
+    def dismiss(self, code: int) -> None:
+        """Let it exit, when the launcher can see the end of the rank's output."""
+        self._close_files()
+        with suppress(OSError):  # it may have gone
+            self.connection.send(bytes([code & 0xFF]))
+
+    def close(self) -> None:
+        """Close everything of it."""
+        self._close_files()
+        self.connection.close()
+
+    def _close_files(self) -> None:
+        for file in self.files:
+            os.close(file)
+        self.files.clear()
+
+
+def _read_request(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """Return what an asker sent, and its open files; nothing of another user, or if it has gone."""
+    text, files = b"", list[int]()
+    connection.settimeout(_REQUEST)
+    with suppress(OSError, ValueError):
+        if _same_user(connection):
+            text, files, _, _ = socket.recv_fds(connection, _PIECE, _MOST_FILES)
+            while not text.endswith(b"\n") and (piece := connection.recv(_PIECE)):
+                text += piece
+            return json.loads(text), files
+    return {}, files

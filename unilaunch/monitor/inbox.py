@@ -1,0 +1,294 @@
+"""What the agents tell, whichever host they are on and whether or not it shares a file system."""
+
+import selectors
+import socket
+import time
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from types import TracebackType
+from typing import Self
+
+from unilaunch import sockets
+from unilaunch.handshake import new_secret
+from unilaunch.json_value import JsonValue
+from unilaunch.monitor import messages
+from unilaunch.monitor.connection import is_unanswered, notice_silence
+from unilaunch.monitor.messages import LARGEST, BadMessageError, Message, OfAgent, OfRank, Order
+from unilaunch.output.failure import Cause, Failure
+
+
+class State(Enum):
+    """How far a rank has come, as the monitor knows it."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    DONE = "done"
+    EXITED = "exited"
+    LOST = "lost"
+
+
+@dataclass(slots=True)
+class RankSeen:
+    """What a rank and its agent have told; a later word takes the place of an earlier one.
+
+    Attributes:
+        state: How far it has come.
+        host: Where it runs; "?" before it has said so, like the device.
+        run: The run that it says it is of, once it has an output folder.
+        progress: What it is doing.
+        moved: When it last made progress, in seconds of `time.monotonic`.
+        failure: How it failed.
+        lost: Why nobody hears of it any more.
+        exit_code: With what it exited; None if it was ordered to.
+        overdue: It did not end in the time that the user gave it.
+        value: What its function returned.
+        result: What its model returned.
+        stack: Where it stood when it was asked.
+    """
+
+    state: State = State.STARTING
+    host: str = "?"
+    device: str = "?"
+    run: str = ""
+    progress: dict[str, JsonValue] = field(default_factory=dict)
+    moved: float = 0.0
+    failure: Failure | None = None
+    lost: Cause | None = None
+    exit_code: int | None = None
+    overdue: bool = False
+    value: JsonValue = None
+    result: dict[str, JsonValue] | None = None
+    stack: messages.Stack | None = None
+
+    def hear(self, message: OfRank | OfAgent) -> None:
+        """Keep what is told."""
+        age = 0.0
+        match message:
+            case messages.Stack():
+                self.stack = message
+                return  # no progress
+            case messages.Progress(facts, age):
+                self.progress = facts
+            case messages.Exited(exit_code, overdue):
+                self.exit_code, self.overdue, self.state = exit_code, overdue, State.EXITED
+            case messages.Returned(value, result):
+                self.value, self.result = value, result
+            case _:
+                self._come_further(message)
+        self.moved = max(self.moved, time.monotonic() - age)
+
+    def _come_further(self, message: OfRank | OfAgent) -> None:
+        match message:
+            case messages.Named(_, host):
+                self.host = host
+            case messages.Placed(host, device, run):
+                self.host, self.device, self.run, self.state = host, device, run, State.RUNNING
+            case messages.Done():
+                self.state = State.DONE
+            case _:
+                pass
+
+    @property
+    def is_over(self) -> bool:
+        """It has exited, or nobody hears of it any more."""
+        return self.state in {State.EXITED, State.LOST}
+
+
+class Inbox:
+    """A listening socket, and what the agents of this start have told over it.
+
+    Args:
+        listener: The socket.
+        secret: What a caller must know before anything else is read.
+        host_timeout: Seconds for which a host may be silent.
+
+    Attributes:
+        ranks: What is known of each rank that was heard.
+        failed: The ranks that have failed or were lost, in the order in which that became known.
+    """
+
+    def __init__(self, listener: socket.socket, secret: bytes, host_timeout: float) -> None:
+        self.host_timeout = host_timeout
+        self.selector = selectors.DefaultSelector()
+        self.door = sockets.Door(listener, secret, self.selector)
+        self.unread: dict[socket.socket, bytearray] = {}
+        self.ranks_of: dict[socket.socket, set[int]] = {}
+        self.ranks: dict[int, RankSeen] = {}
+        self.failed: list[int] = []
+        self.meeting = ""  # where rank 0 listens for the others
+        self.asking: set[socket.socket] = set()  # those who wait for that word
+
+    def take(self, patience: float) -> None:
+        """Take what comes in, for at most *patience* seconds or until something has."""
+        for key, _ in self.selector.select(patience):
+            if key.data is not self.door:
+                self._read(key.fileobj)  # type: ignore[arg-type]  # only sockets are registered
+            elif agent := self.door.ready(key.fileobj):
+                self._welcome(agent[0])
+        self.door.tick()
+
+    def tell_all(self, order: Order) -> None:
+        """Send *order* to every agent that can still be reached."""
+        self.tell(self.agents, order)
+
+    def tell(self, agents: Collection[socket.socket], order: Order) -> None:
+        """Send *order* to the *agents* that can still be reached."""
+        for agent in agents:
+            with suppress(OSError):  # a few bytes: they fit, or nobody is there to read them
+                agent.send(messages.encode(order))
+
+    @property
+    def agents(self) -> set[socket.socket]:
+        """The control connections that stand, of agents whose ranks were heard."""
+        return {agent for agent, ranks in self.ranks_of.items() if ranks}
+
+    @property
+    def connected(self) -> set[int]:
+        """The ranks whose agent can be reached."""
+        return {rank for ranks in self.ranks_of.values() for rank in ranks}
+
+    @property
+    def unanswered(self) -> bool:
+        """A host has not answered for some seconds: its connection will break, or it answers again."""
+        return any(map(is_unanswered, self.agents))
+
+    @property
+    def on_lost_hosts(self) -> list[int]:
+        """The ranks whose host does not answer."""
+        return [rank for rank, seen in self.ranks.items() if seen.lost is Cause.LOST_HOST]
+
+    @property
+    def has_lost(self) -> bool:
+        """Some rank is not heard of any more."""
+        return any(seen.lost for seen in self.ranks.values())
+
+    def close(self) -> None:
+        """Hang up."""
+        for connection in self.unread:
+            connection.close()
+        self.door.close()
+        self.selector.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _welcome(self, connection: socket.socket) -> None:
+        notice_silence(connection, self.host_timeout)
+        # An order too must not wait for ever; with this the number of probes no longer counts.
+        wait = max(1.0, self.host_timeout - 1.5)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * wait))
+        self.unread[connection] = bytearray()
+        self.ranks_of[connection] = set()
+        self.selector.register(connection, selectors.EVENT_READ)
+
+    def _read(self, connection: socket.socket) -> None:
+        cause, reason = Cause.LOST_AGENT, "its processes have gone"
+        try:
+            data = connection.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            data, cause, reason = b"", Cause.LOST_HOST, f"its host does not answer: {error.strerror}"
+        unread = self.unread[connection]
+        searched = len(unread)
+        unread += data
+        while (end := unread.find(b"\n", searched)) >= 0:
+            line, unread[: end + 1], searched = bytes(unread[:end]), b"", 0
+            try:
+                self._understand(connection, *messages.decode(line))
+            except BadMessageError:
+                data = b""
+                break
+        if not data or len(unread) > LARGEST:
+            self._hang_up(connection, cause, reason)
+
+    def _understand(self, agent: socket.socket, rank: int, message: Message) -> None:
+        """Keep what is told of a rank."""
+        if isinstance(message, messages.Meeting):
+            self._meet(agent, message.text)
+            return
+        if rank < 0 or not isinstance(message, OfRank | OfAgent):
+            raise BadMessageError(f"{type(message).__name__} of rank {rank}: nothing that an agent tells")
+        self.ranks_of[agent].add(rank)
+        seen = self.ranks.setdefault(rank, RankSeen())
+        seen.hear(message)
+        if isinstance(message, messages.Failed):
+            self._fail(rank, message.failure)
+
+    def _fail(self, rank: int, failure: Failure) -> None:
+        self.ranks[rank].failure = failure
+        if rank not in self.failed:
+            self.failed.append(rank)
+
+    def _meet(self, connection: socket.socket, text: str | None) -> None:
+        """Keep where rank 0 listens; tell it whoever asks (None), once it is known."""
+        if text is None:
+            self.asking.add(connection)
+        else:
+            self.meeting = text
+        while self.meeting and self.asking:
+            with suppress(OSError):
+                self.asking.pop().send(messages.encode(messages.Meeting(self.meeting)))
+
+    def _hang_up(self, connection: socket.socket, cause: Cause, reason: str) -> None:
+        self.selector.unregister(connection)
+        self.asking.discard(connection)
+        del self.unread[connection]
+        for rank in self.ranks_of.pop(connection):
+            seen = self.ranks[rank]
+            if seen.state is not State.EXITED:
+                seen.state, seen.lost = State.LOST, cause
+                if seen.failure is None:
+                    self._fail(rank, _lost(rank, seen, cause, reason))
+        connection.close()
+
+
+def _lost(rank: int, seen: RankSeen, cause: Cause, reason: str) -> Failure:
+    """Return the failure of a rank of which nobody hears any more."""
+    phase = seen.progress.get("phase")
+    return Failure(
+        cause=cause,
+        message=f"it fell silent: {reason}",
+        exit_code=137 if cause is Cause.LOST_AGENT else 1,
+        rank=rank,
+        host=seen.host,
+        device=seen.device,
+        phase=phase if isinstance(phase, str) else None,
+        progress=seen.progress,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where agents can call.
+
+    Attributes:
+        listener: The socket.
+        secret: What a caller must know.
+        where: "ADDRESS,ADDRESS PORT SECRET SECONDS", for the callers.
+    """
+
+    listener: socket.socket
+    secret: bytes
+    where: str
+
+
+def listen(hosts: Sequence[str], *, several: bool, host_timeout: float) -> Listening:
+    """Listen for agents.
+
+    Args:
+        hosts: Hosts of the job: the address on the way to them is the first that an agent is to try.
+        several: There are other hosts than this one; or else nobody from outside can call.
+        host_timeout: Seconds for which a host may be silent.
+    """
+    listener = sockets.listen(0, several=several)
+    secret = new_secret()
+    addresses, port = sockets.own_addresses(hosts, several=several), listener.getsockname()[1]
+    return Listening(listener, secret, f"{','.join(addresses)} {port} {secret.hex()} {host_timeout:g}")

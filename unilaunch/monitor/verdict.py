@@ -1,0 +1,131 @@
+"""Which rank failed first, and what followed from it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from unilaunch.errors import one_line
+from unilaunch.output.failure import Cause, Failure
+
+#: How far a cause is from being the first: 1 has lost its launcher, 2 another rank, 3 was just ended; others are 0.
+_DISTANCES = {Cause.LOST_LAUNCHER: 1, Cause.LOST_PEER: 2, Cause.ENDED_FROM_OUTSIDE: 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a job failed.
+
+    Attributes:
+        first: The failure of the rank that failed first, as in its `failure.json`.
+        exit_code: The job's.
+        consequences: The other ranks' failures, the same ones together: "ranks" and "what".
+        stacks: Where the ranks stood when nothing moved any more: "ranks" and "where".
+    """
+
+    first: Failure
+    exit_code: int
+    consequences: Sequence[Mapping[str, Any]] = ()
+    stacks: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def line(self) -> str:
+        """The verdict in one line."""
+        if self.first.rank is None:
+            return f"{self.first.message}: the job is ended (exit code {self.exit_code})"
+        if self.first.cause is Cause.ENDED_FROM_OUTSIDE:
+            return f"the job was ended from outside, by {self.first.signal or 'a signal'}"
+        first = " first" if self.consequences else ""
+        return f"{name(self.first)} failed{first}: {describe(self.first)}"
+
+    @property
+    def everyone(self) -> list[Mapping[str, Any]]:
+        """What became of all ranks that failed, the same failures together."""
+        return [{"ranks": [self.first.rank], "what": describe(self.first)}, *self.consequences]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what stands in `report.json`."""
+        return {"verdict": self.line, **asdict(self)}
+
+
+def judge(failures: Sequence[Failure]) -> Verdict:
+    """Return the verdict over *failures*, which are in the order in which they were told.
+
+    The cause is the first of them that speaks of no other process's end; only if all do, the first.
+    """
+    first = min(failures, key=_distance)
+    others: dict[str, list[int]] = {}
+    for failure in failures:
+        if failure is not first and failure.rank is not None:
+            others.setdefault(describe(failure), []).append(failure.rank)
+    consequences = [{"ranks": sorted(ranks), "what": what} for what, ranks in others.items()]
+    return Verdict(first, first.exit_code, consequences)
+
+
+def is_consequence(failure: Failure) -> bool:
+    """Return whether a rank has failed since it has lost another process."""
+    return _distance(failure) > 0
+
+
+def _distance(failure: Failure) -> int:
+    return _DISTANCES.get(failure.cause, 0)
+
+
+def name(failure: Failure) -> str:
+    """Return "rank 2 on node1 (cpu)"."""
+    return f"rank {failure.rank} on {failure.host}" + (f" ({failure.device})" if failure.device != "?" else "")
+
+
+def describe(failure: Failure) -> str:
+    """Return what happened to a rank, in one line."""
+    return f"{_what(failure)}{_when(failure)}"
+
+
+def _what(failure: Failure) -> str:
+    message = next(iter(failure.message.strip().splitlines()), "")
+    if failure.signal:
+        return f"killed by {failure.signal} (exit code {failure.exit_code})"
+    return f"{failure.error}: {message} (exit code {failure.exit_code})" if failure.error else message
+
+
+def _when(failure: Failure) -> str:
+    progress = failure.progress
+    if "epoch" in progress:
+        return f", in epoch {progress['epoch']}" + (f" of {progress['epochs']}" if "epochs" in progress else "")
+    return f", in phase {failure.phase!r}" if failure.phase else ""
+
+
+def show(verdict: Verdict, *, traceback: bool) -> str:
+    """Return the report that the user reads, in whole lines.
+
+    Args:
+        verdict: What to report.
+        traceback: Also the first rank's traceback: its output has not been shown.
+    """
+    first = verdict.first
+    if first.cause is Cause.ENDED_FROM_OUTSIDE and first.signal == "SIGINT":
+        return "unilaunch: interrupted\n"
+    lines = ["".join(first.traceback).rstrip()] if traceback and first.traceback else []
+    lines.append(f"unilaunch: {verdict.line}")
+    lines += [f"unilaunch:   {evidence}" for evidence in first.evidence]
+    if first.log:
+        lines.append(f"unilaunch:   its log is {first.log} on {first.host}")
+    if traceback and not first.traceback:
+        lines += [f"unilaunch:   | {line}" for line in first.last_lines]
+    for group in verdict.stacks:
+        lines.append(f"unilaunch:   {ranks(group['ranks'])}: {group['where']}")
+    for group in verdict.consequences:
+        lines.append(f"unilaunch:   after it {ranks(group['ranks'])}: {group['what']}")
+    # What other processes say can hold anything; only the lines of a traceback are several.
+    return "".join(f"{one_line(line)}\n" for text in lines for line in text.split("\n"))
+
+
+def ranks(numbers: Sequence[int]) -> str:
+    """Return "rank 3" or "ranks 0-2, 5"."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1] = [spans[-1][0], number]
+        else:
+            spans.append([number])
+    text = ", ".join("-".join(map(str, span)) for span in spans)
+    return f"rank{'s' * (len(numbers) > 1)} {text}"
