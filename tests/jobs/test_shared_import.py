@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jobs.mpirun import Finished, Launcher
+from jobs.mpirun import Finished, Launcher, alone
 
 PROGRAM = Path(__file__).parent / "programs" / "own_libraries.py"
 
@@ -68,15 +68,15 @@ def test_a_model_trains_alike(openmpi5: Launcher, backend: str, tmp_path: Path) 
     assert losses[0] == losses[1]
 
 
-def test_a_job_outlives_its_fork_server(launcher: Launcher, tmp_path: Path) -> None:
-    """It has done its work when the last rank is forked."""
+def test_an_agent_that_is_killed_is_a_lost_agent(launcher: Launcher, tmp_path: Path) -> None:
+    """Its ranks go with it, and the job ends; the report says what happened."""
     (tmp_path / "train.py").write_text(
-        "import os\nimport signal\nimport time\nfrom pathlib import Path\n"
-        "import torch\nimport torch.distributed as dist\n"
-        "stat = Path(f'/proc/{os.getppid()}/stat').read_text()\n"
-        "dist.init_process_group('gloo')\ndist.barrier()\n"
-        "if dist.get_rank() == 0: os.kill(int(stat.rpartition(')')[2].split()[1]), signal.SIGKILL)\n"
-        "time.sleep(1)\ndist.barrier()\ndist.destroy_process_group()\nprint('done')\n"
+        "import os\nimport signal\nimport time\n"
+        "if os.environ['RANK'] == '0': os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(60)\n"
     )
-    job = launcher.unilaunch(3, ["run", "train.py"], tmp_path).check()
-    assert job.stdout.count("done") == 3
+    line = ["-m", "unilaunch", "launch", "-n", "3", "--mpirun", str(launcher.path), "--allow-run-as-root"]
+    job = alone([*line, "--oversubscribe", "train.py"], tmp_path)
+    assert job.returncode == 137
+    assert "it fell silent: its processes have gone" in job.console
+    assert json.loads((job.output / "report.json").read_text())["first"]["cause"] == "lost agent"
+    assert job.seconds < 30

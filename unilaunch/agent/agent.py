@@ -8,7 +8,6 @@ connection: with `unilaunch launch`, or without it with the agent of rank 0, whi
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -143,7 +142,11 @@ class Agent:
     @property
     def is_over(self) -> bool:
         """Every rank has ended, and its launcher's child may exit or has."""
-        return all(one.rank.state is State.ENDED and self._may_go(one) for one in self.ranks)
+        return all(self._is_over(one) for one in self.ranks)
+
+    def _is_over(self, one: Supervised) -> bool:
+        ended = one.rank.state is State.ENDED
+        return ended and (one.dismissed or (one.shim is None and self._may_go(one)))
 
     def turn(self) -> None:
         """Wait for the next event, do what it asks for, and what is due."""
@@ -168,8 +171,9 @@ class Agent:
         for one in self.ranks:
             one.rank.tick(now)
             if one.shim and not one.dismissed and one.rank.state is State.ENDED and self._may_go(one):
-                one.dismissed = True
                 self._clean_up(one)
+                self._say_last(one)
+                one.dismissed = True
                 one.shim.dismiss(self.code_of(one))
 
     def _resume_streams(self) -> None:
@@ -304,23 +308,14 @@ class Agent:
         """Show and keep what the whole job came to."""
         from unilaunch.monitor.verdict import show
 
-        if (
-            self.monitored_by
-            and (placed := self.monitored_by.rank.placed)
-            and (folder := self.monitored_by.rank.output.folder)
-        ):
-            write_report(folder.parent, placed.run, verdict.as_json(), folder)
-        if not verdict.first.together:
-            self._say(show(verdict, traceback=False))
-
-    def _say(self, text: str) -> None:
-        shim = self.monitored_by.shim if self.monitored_by else None
-        with suppress(OSError):  # the console may have gone with the launcher
-            if shim:
-                os.write(shim.consoles[1], text.encode())
-            else:
-                sys.stderr.write(text)
-                sys.stderr.flush()
+        one = self.monitored_by
+        if not one:
+            return
+        said = ""
+        if (placed := one.rank.placed) and (folder := one.rank.output.folder):
+            said = write_report(folder.parent, placed.run, verdict.as_json(), folder)
+        text = "" if verdict.first.together else show(verdict, traceback=False)
+        _say(one, text + (f"unilaunch: {said}\n" if said else ""))
 
     # The end
 
@@ -331,19 +326,19 @@ class Agent:
         until = time.monotonic() + FAREWELL
         while self.connection and self.connection.open and self.connection.outgoing and time.monotonic() < until:
             self.turn()
-        if self.monitor:
-            if not self.monitor.ending and (verdict := self.monitor.conclude()):
-                self._give_verdict(verdict)
-        elif not (self.connection and self.connection.connection):
-            self._say_last()
+        if self.monitor and not self.monitor.ending and (verdict := self.monitor.conclude()):
+            self._give_verdict(verdict)
+        for one in self.ranks:
+            if not one.dismissed:
+                self._say_last(one)
 
-    def _say_last(self) -> None:
-        """Without a monitor that has heard it, say how the first of the ranks failed."""
+    def _say_last(self, one: Supervised) -> None:
+        """Without a monitor that has heard it, say how a rank failed that could not say it itself."""
         from unilaunch.monitor.verdict import judge, show
 
-        failures = [one.rank.failure for one in self.ranks if one.rank.failure and not one.rank.known]
-        if failures:
-            self._say(show(judge(failures), traceback=False))
+        heard = self.monitor or (self.connection and self.connection.connection)
+        if one.rank.failure and not one.rank.known and not heard:
+            _say(one, show(judge([one.rank.failure]), traceback=False))
 
     def _wake_at_signals(self) -> None:
         """Wake up when a rank ends or a signal comes."""
@@ -356,6 +351,13 @@ class Agent:
         """Pass a signal on to the ranks: where this process is the launcher's child itself."""
         for one in self.ranks:
             one.rank.pass_on(number)
+
+
+def _say(one: Supervised, text: str) -> None:
+    """Write to a rank's console; it may have gone with the launcher."""
+    console = (one.shim.consoles if one.shim else (1, 2))[1]
+    with suppress(OSError):
+        os.write(console, text.encode())
 
 
 def _order(rank: RankProcess, order: messages.Message) -> None:

@@ -163,8 +163,8 @@ class Shim:
     @property
     def consoles(self) -> Sequence[int]:
         """Its standard output and standard error."""
-        numbers = self.request["files"]
-        return [self.files[numbers.index(number)] for number in (1, 2)]
+        files = dict(zip(self.request["files"], self.files, strict=False))
+        return [files.get(number, -1) for number in (1, 2)]
 
     def hear(self) -> bytes:
         """Return the numbers of the signals that it got; nothing if it has gone."""

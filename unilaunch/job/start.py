@@ -79,7 +79,7 @@ def start(plan: Plan, environ: Mapping[str, str]) -> LaunchResult:
         result = _collect(plan, inbox, _exit_code(returncode, verdict, stopped), verdict)
         result = replace(result, interrupted=bool(asked.number))
     if verdict:
-        _report(plan, verdict, _runs(inbox))
+        _report(plan, verdict, _runs(inbox), live)
     if overdue := [rank for rank, seen in inbox.ranks.items() if seen.overdue]:
         live.say(f"{ranks(overdue)} did not end within the {spec.grace:g} s of --grace: killed")
     for failure in [seen.failure for seen in inbox.ranks.values() if seen.failure and not seen.lost] if stopped else []:
@@ -297,11 +297,12 @@ def _runs(inbox: Inbox) -> set[str]:
     return {seen.run for seen in inbox.ranks.values() if seen.run}
 
 
-def _report(plan: Plan, verdict: Verdict, runs: set[str]) -> None:
+def _report(plan: Plan, verdict: Verdict, runs: set[str], live: Live) -> None:
     """Show and keep what the job came to; what all ranks refused alike, rank 0 has said."""
     root = plan.task.spec.output_dir
     for run in runs:
-        write_report(root, run, verdict.as_json(), rank_folder(root, 0, len(plan.rows)))
+        if said := write_report(root, run, verdict.as_json(), rank_folder(root, 0, len(plan.rows))):
+            live.say(said)
     if not verdict.first.together:
         unseen = bool(verdict.first.rank) and plan.task.spec.console == "rank0"
         with suppress(OSError, ValueError):  # nobody may read it any more

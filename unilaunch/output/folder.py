@@ -306,8 +306,10 @@ def keep_reports(root: Path, size: int, ranks: Mapping[int, Told]) -> None:
             claims = False
 
 
-def write_report(root: Path, run_id: str, report: Mapping[str, Any], rank_0: Path) -> None:
-    """Write `report.json` of a run; into rank 0's folder, if the user has a file of that name.
+def write_report(root: Path, run_id: str, report: Mapping[str, Any], rank_0: Path) -> str:
+    """Write `report.json` of a run, and return what the user is to know of that; "" if nothing.
+
+    If the user has a file of that name it is written into rank 0's folder.
 
     Args:
         root: The output folder; nothing is written if another run has it.
@@ -316,21 +318,22 @@ def write_report(root: Path, run_id: str, report: Mapping[str, Any], rank_0: Pat
         rank_0: Rank 0's folder.
     """
     if not _is_ours(root.resolve(), run_id):
-        return
-    path = root / REPORT
+        return ""
+    path, said = root / REPORT, ""
     try:
         with _held(root):  # from here on no other run can come, and one that has come is seen
             marker = read_marker(root) or Marker()
             if marker.run != run_id:
-                return
+                return ""
             if os.path.lexists(path) and REPORT not in marker.files:
-                _say(f"{path} is there, and unilaunch did not write it: the report of this run is {rank_0 / REPORT}")
+                said = f"{path} is there, and unilaunch did not write it: the report of this run is {rank_0 / REPORT}"
                 path = rank_0 / REPORT
             else:
                 note_files(root, {**marker.files, REPORT: run_id})
             write_json(path, report)
     except OSError as error:
-        _say(f"{path}: cannot be written: {error.strerror}")
+        return f"{path}: cannot be written: {error.strerror}"
+    return said
 
 
 @contextmanager
