@@ -23,11 +23,13 @@ LAUNCH = [sys.executable, "-m", "unilaunch", "launch", *SHARING]
 #: Launches LaunchSpec(**argv[1]) and prints what comes back.
 CALL = """
 import json, sys, unilaunch
+from dataclasses import asdict
 spec = json.loads(sys.argv[1])
 mpi = {"allow_run_as_root": True, "mpirun": sys.argv[2], **spec.pop("mpi", {})}
 result = unilaunch.launch(unilaunch.LaunchSpec(**spec, mpi=mpi))
 ranks = [[rank.rank, rank.host, rank.device, rank.returncode, rank.value] for rank in result.ranks]
-print(json.dumps({"returncode": result.returncode, "ranks": ranks, "failure": result.failure}))
+failure = asdict(result.failure) if result.failure else None
+print(json.dumps({"returncode": result.returncode, "ranks": ranks, "failure": failure}))
 """
 
 

@@ -64,7 +64,7 @@ FAULTS = {
     "exit 0": Fault(1, "SystemExit: 0"),
     "_exit 3": Fault(3, "ended with exit code 3 and no exception"),
     "SIGKILL": Fault(137, "killed by SIGKILL"),
-    "SIGKILL both": Fault(137, "its processes have gone"),
+    "agent killed": Fault(137, "its processes have gone"),
     "SIGSEGV": Fault(139, "killed by SIGSEGV"),
     "SIGTERM": Fault(143, "killed by SIGTERM"),
     "loop": Fault(124, "_loop (sitecustomize.py", stalls=True),
@@ -99,9 +99,13 @@ class Cell:
     def lacking(self) -> str:
         """Why there is no such cell; "" if there is."""
         fault = FAULTS[self.fault]
-        if self.fault == "SIGKILL both" and self.moment == "checkpoint" and "mpirun" in self.place:
-            return "rank 0's guard is who would tell of it: mpirun does"
         return fault.why if fault.places not in self.place or self.moment not in fault.moments else ""
+
+    @property
+    def loses_the_monitor(self) -> bool:
+        """The agent that is killed is the monitor: mpirun alone tells of it."""
+        alone = "one" in self.place or self.moment == "checkpoint"
+        return self.fault == "agent killed" and "mpirun" in self.place and alone
 
     @property
     def rank(self) -> int:
@@ -305,7 +309,7 @@ def _judge(cell: Cell, job: Finished, seconds: float, left: list[str]) -> Iterat
         yield "exit code 0"
     if fault.code is not None and job.returncode not in {fault.code, _mpis_own(cell)}:
         yield f"exit code {job.returncode}, not {fault.code}"
-    if fault.words not in _report(cell, job):
+    if fault.words not in _report(cell, job) and not cell.loses_the_monitor:
         yield f"nobody says {fault.words!r}"
     if seconds > (SEVERAL_HOSTS if "three" in cell.place else ONE_HOST):
         yield f"it took {seconds:.1f} s"
@@ -345,8 +349,11 @@ def _kept(cell: Cell, job: Finished) -> Iterator[str]:
         stdout += job.stdout
     if "the last line before the fault" not in stdout and cell.fault not in {"power off", "link cut"}:
         yield "a log line is lost"
-    named = f"rank {cell.rank} on"
-    if FAULTS[cell.fault].code not in {None, 2, 124, 130} and f"unilaunch: {named}" not in job.console:
+    # An agent takes all ranks of its host along.
+    named = "rank " if cell.fault == "agent killed" and "one" in cell.place else f"rank {cell.rank} on"
+    if cell.loses_the_monitor:
+        named = ""
+    if named and FAULTS[cell.fault].code not in {None, 2, 124, 130} and f"unilaunch: {named}" not in job.console:
         yield f"{named} is not named: {job.refusals()[:1]}"
     if cell.moment == "checkpoint":
         _load_checkpoints(job)

@@ -75,8 +75,8 @@ def _fill_disk() -> None:
             file.write(bytes(1 << 16))
 
 
-def _kill_guard() -> None:
-    time.sleep(0.1)  # what a rank writes in the moment in which its guard is killed is lost
+def _kill_agent() -> None:
+    time.sleep(0.1)  # what a rank writes in the moment in which its agent is killed is lost
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(60)
 
@@ -96,7 +96,7 @@ _FAULTS = {
     "exit 0": lambda: sys.exit(0),
     "_exit 3": lambda: os._exit(3),
     "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "SIGKILL both": _kill_guard,
+    "agent killed": _kill_agent,
     "SIGSEGV": lambda: os.kill(os.getpid(), signal.SIGSEGV),
     "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
     "loop": _loop,
