@@ -1,0 +1,107 @@
+"""A rank's output on its way to the launcher, which reads 4 KiB at once wherever a line ends."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unilaunch.agent import output
+from unilaunch.agent.output import Shown, Stream
+
+
+@contextmanager
+def _stream(shown: Shown) -> Iterator[tuple[Stream, int, int]]:
+    """Give a stream, where the rank writes, and where the launcher reads."""
+    source, rank = os.pipe()
+    launcher, console = os.pipe()
+    stream = Stream(source, console)
+    stream.shown = shown
+    try:
+        yield stream, rank, launcher
+    finally:
+        for descriptor in (source, rank, launcher, console):
+            with suppress(OSError):
+                os.close(descriptor)
+
+
+def _all(stream: Stream, launcher: int) -> list[bytes]:
+    """Return what the launcher reads, read by read, until nothing can be shown any more."""
+    os.set_blocking(launcher, False)
+    read = []
+    for _ in range(1000):
+        stream.show()
+        try:
+            read.append(os.read(launcher, 4096))
+        except BlockingIOError:
+            break
+    return read
+
+
+LINES = st.lists(st.binary(max_size=300).map(lambda line: line.replace(b"\n", b"") + b"\n"), max_size=60)
+
+
+@settings(max_examples=50)
+@given(LINES)
+def test_the_launcher_reads_whole_lines(lines: list[bytes]) -> None:
+    """All of them, in their order; a carriage return ends a line too, so a progress bar moves."""
+    with _stream(Shown.LINES) as (stream, rank, launcher):
+        os.write(rank, b"".join(lines))
+        if lines:
+            stream.move()
+        read = _all(stream, launcher)
+    assert b"".join(read) == b"".join(lines)
+    assert all(piece.endswith((b"\n", b"\r")) for piece in read)
+
+
+def test_an_unfinished_line_waits_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But not for long: it may be a question. Where only this rank is shown it does not wait at all."""
+    monkeypatch.setattr(output, "_UNFINISHED", 0.2)
+    with _stream(Shown.LINES) as (stream, rank, launcher):
+        os.write(rank, b"one\ntwo")
+        stream.move()
+        assert _all(stream, launcher) == [b"one\n"]
+        time.sleep(0.25)
+        assert _all(stream, launcher) == [b"two"]
+    with _stream(Shown.ALL) as (stream, rank, launcher):
+        os.write(rank, b"(Pdb) ")
+        stream.move()
+        assert _all(stream, launcher) == [b"(Pdb) "]
+
+
+def test_a_last_line_without_an_end_is_shown() -> None:
+    with _stream(Shown.LINES) as (stream, rank, launcher):
+        os.write(rank, b"killed in mid-sen")
+        stream.move()
+        os.close(rank)
+        assert not stream.move()
+        assert _all(stream, launcher) == [b"killed in mid-sen"]
+
+
+def test_a_launcher_that_does_not_read_makes_the_rank_wait() -> None:
+    """What is in between stays bounded, and nothing is lost."""
+    with _stream(Shown.LINES) as (stream, rank, launcher):
+        os.set_blocking(rank, False)
+        sent = b""
+        while not stream.is_full:
+            with suppress(BlockingIOError):
+                sent += b"x" * os.write(rank, b"x" * 999 + b"\n")
+            stream.move()
+        assert len(stream.waiting) < 1 << 19
+        assert len(b"".join(_all(stream, launcher))) == len(sent)
+
+
+def test_a_console_that_has_gone_fails_no_rank(tmp_path: Path) -> None:
+    """Its output is still kept."""
+    with _stream(Shown.LINES) as (stream, rank, launcher):
+        stream.open(tmp_path / "stdout")
+        os.close(launcher)
+        os.write(rank, b"a line\n")
+        assert stream.move()
+        assert stream.shown is Shown.NOTHING
+        assert (tmp_path / "stdout").read_bytes() == b"a line\n"
+        os.close(stream.file)

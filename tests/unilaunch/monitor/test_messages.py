@@ -1,0 +1,99 @@
+"""What rank, agent and monitor tell each other: every message makes the way, and nothing else is taken for one."""
+
+import json
+from dataclasses import fields
+from typing import Any, get_args, get_type_hints
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unilaunch.monitor import messages
+from unilaunch.monitor.messages import NO_RANK, BadMessageError, Message, decode, encode
+from unilaunch.output.failure import Cause, Failure
+
+KINDS = get_args(Message)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+TEXTS = st.lists(st.text(), max_size=3).map(tuple)
+FAILURES = st.builds(
+    Failure,
+    cause=st.sampled_from(Cause),
+    progress=st.dictionaries(st.text(), JSON, max_size=3),
+    traceback=TEXTS,
+    last_lines=TEXTS,
+    evidence=TEXTS,
+    time=st.floats(0, 1e10),
+)
+#: By the hint of a field that cannot be drawn from its type alone.
+DRAWN: dict[Any, st.SearchStrategy[Any]] = {
+    Any: JSON, Failure: FAILURES, float: st.floats(allow_nan=False), float | None: st.none() | st.floats(0, 9),
+}  # fmt: skip
+
+
+def _drawn(hint: Any) -> st.SearchStrategy[Any]:
+    if "dict" in str(hint):
+        table = st.dictionaries(st.text(), JSON, max_size=3)
+        return st.none() | table if "None" in str(hint) else table
+    return DRAWN[hint] if hint in DRAWN else st.from_type(hint)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@given(st.data())
+def test_every_message_makes_the_way(kind: type[Message], data: st.DataObject) -> None:
+    """As one line, equal and of the same types."""
+    hints = get_type_hints(kind)
+    message = kind(**{field.name: data.draw(_drawn(hints[field.name])) for field in fields(kind)})
+    rank = data.draw(st.integers(NO_RANK, 10**6))
+    line = encode(message, rank)
+    assert line.count(b"\n") == 1
+    assert decode(line) == (rank, message)
+
+
+@given(st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
+def test_anything_else_is_no_message(line: bytes) -> None:
+    """Whatever it is, it ends in one kind of error."""
+    with pytest.raises(BadMessageError):
+        decode(line)
+
+
+@given(
+    st.sampled_from(KINDS), st.dictionaries(st.sampled_from(["exit_code", "failure", "host", "x"]), JSON), st.integers()
+)
+def test_a_false_field_is_no_message(kind: type[Message], values: dict[str, Any], rank: int) -> None:
+    """Either every field is what it must be, or nothing is taken."""
+    try:
+        _, message = decode(json.dumps([rank, kind.__name__, values]).encode())
+    except BadMessageError:
+        return
+    hints = get_type_hints(kind)
+    assert set(values) <= {field.name for field in fields(kind)}
+    for name, hint in hints.items():
+        if hint in {int, str, bool}:
+            assert type(getattr(message, name)) is hint
+
+
+@pytest.mark.parametrize("line", [
+    b"[" * 100_000,
+    b'[1, "Exited", {"exit_code": true}]',
+    b'[1, "Exited", {"exit_code": 1, "more": 2}]',
+    b'[1, "Exited"]',
+    b'["1", "Done", {}]',
+    b'[1, "__class__", {}]',
+    b'[1, "Failed", {"failure": {"cause": "bad luck", "message": "", "exit_code": 1}}]',
+    b'[1, "Progress", {"facts": [], "age": 1}]',
+])  # fmt: skip
+def test_what_is_nearly_a_message_is_none(line: bytes) -> None:
+    with pytest.raises(BadMessageError):
+        decode(line)
+
+
+def test_a_truncated_message_is_none() -> None:
+    """At any place."""
+    line = encode(messages.Failed(Failure(Cause.SIGNAL, "killed by SIGKILL", 137, signal="SIGKILL")), 3).strip()
+    for length in range(len(line)):
+        with pytest.raises(BadMessageError):
+            decode(line[:length])
