@@ -91,7 +91,7 @@ def _test_accuracy(graph: Graph, seed: int, weight_decay: float) -> float:
     adam = Adam(network.flat, network.flat * 0.0, 0.01, weight_decay, count_decayed(layers))
     right = []
     for epoch in range(200):
-        adam.step(network.gradient(epoch)[1:])
+        adam.step(network.gradient(epoch)[2:])
         if epoch % 10 == 9:
             right.append(tuple(network.evaluate()[1:3]))
     return float(max(right, key=itemgetter(0))[1] / part.split_sizes[2])

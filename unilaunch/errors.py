@@ -2,6 +2,9 @@
 
 from collections.abc import Iterable
 
+#: What a job exits with that was stopped and can go on: EX_TEMPFAIL of sysexits.h.
+REQUEUE = 75
+
 
 class UnilaunchError(Exception):
     """Something that a person can put right, in one line: what was wrong, where, what was expected, what to do.
@@ -85,3 +88,12 @@ class DivergedError(RefusedTogetherError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, exit_code=1)
+
+
+class StoppedError(RefusedTogetherError):
+    """The user has stopped the job, and its state is kept: it can be started again to go on. Every rank raises it."""
+
+    final = True
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, exit_code=REQUEUE)

@@ -30,6 +30,7 @@ class Session:
         log: This rank's log.
         seed: Seed of everything that is drawn.
         progress: Notes how far this rank has come (epoch=3, epochs=200, loss=0.7); costs microseconds.
+        stop_asked: Returns whether the user stops the job; for a model with `stops_patiently`.
     """
 
     world: "World"
@@ -39,6 +40,7 @@ class Session:
     log: "Log"
     seed: int
     progress: Callable[..., None] = lambda **_: None
+    stop_asked: Callable[[], bool] = lambda: False
 
     @contextmanager
     def together(self, phase: str) -> Iterator[None]:
@@ -80,6 +82,8 @@ class Model(ABC):
 
     #: The name in `run NAME`.
     name: str
+    #: It looks at `Session.stop_asked`, keeps its state, and raises `StoppedError` on all ranks; others end at once.
+    stops_patiently: bool = False
 
     @property
     @abstractmethod

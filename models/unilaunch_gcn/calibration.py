@@ -112,7 +112,7 @@ def _epoch(options: TrainingSpec, part: "Part", session: Session, framework: Fra
 
     def timed(epoch: int) -> float:
         begin = time.perf_counter()
-        adam.step(network.local(network.gradient(epoch))[1:])
+        adam.step(network.local(network.gradient(epoch))[2:])
         framework.collectives.barrier()
         return time.perf_counter() - begin
 

@@ -80,10 +80,10 @@ class MindSporeNetwork(Network):
         self.epoch = epoch
         gradients = self.gradients(*self._tensors())
         if not self.problem.part.num_owned:
-            return np.zeros(1 + len(self.flat))  # MindSpore's product over no rows is whatever the memory held
+            return np.zeros(2 + len(self.flat))  # MindSpore's product over no rows is whatever the memory held
         gradients = gradients if isinstance(gradients, tuple) else (gradients,)
         arrays = (gradient.asnumpy().ravel() for gradient in gradients)
-        return np.concatenate([[self.loss.value], *arrays], dtype=np.float64)
+        return np.concatenate([[self.loss.value, 0.0], *arrays], dtype=np.float64)
 
     @override
     def evaluate(self) -> NDArray[np.float64]:
@@ -164,8 +164,9 @@ class MindSporeDeviceNetwork(Network):
         self.epoch = epoch
         loss, gradients = self.loss_and_gradients(*self._tensors())
         if not self.part.num_owned:
-            return Tensor(np.zeros_like(self.flat, shape=1 + len(self.flat)))  # as in MindSporeNetwork
-        return ops.concat((loss.reshape(1), *(gradient.reshape(-1) for gradient in gradients)))
+            return Tensor(np.zeros_like(self.flat, shape=2 + len(self.flat)))  # as in MindSporeNetwork
+        head = (loss.reshape(1), ops.zeros_like(loss.reshape(1)))
+        return ops.concat((*head, *(gradient.reshape(-1) for gradient in gradients)))
 
     @override
     def local(self, gradient: Tensor) -> Floats:

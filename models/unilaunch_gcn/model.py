@@ -18,6 +18,7 @@ class GcnModel(Model):
     """The partitioned graph convolutional network."""
 
     name = "gcn"
+    stops_patiently = True
 
     @property
     @override

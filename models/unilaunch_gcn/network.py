@@ -83,7 +83,8 @@ class Network(ABC):
             epoch: Which epoch's dropout.
 
         Returns:
-            The loss, then the gradient in the order of `flat`, in one buffer for one all-reduce. (1 + num_weights,)
+            The loss, a zero for the caller to fill, then the gradient in the order of `flat`, in one buffer for one
+            all-reduce. (2 + num_weights,)
         """
 
     @abstractmethod

@@ -62,7 +62,7 @@ class TorchNetwork(Network):
         logits = self._forward(epoch)
         loss, gradient = self.loss.value_and_gradient(logits.detach().numpy())
         gradients = torch.autograd.grad(logits, self.tensors, torch.from_numpy(gradient))
-        return np.concatenate([[loss], *(gradient.numpy().ravel() for gradient in gradients)], dtype=np.float64)
+        return np.concatenate([[loss, 0.0], *(gradient.numpy().ravel() for gradient in gradients)], dtype=np.float64)
 
     @override
     def evaluate(self) -> NDArray[np.float64]:
@@ -132,7 +132,8 @@ class TorchDeviceNetwork(Network):
         losses = F.cross_entropy(self._forward(epoch), self.labels, reduction="none")
         loss = (losses * self.share).sum()
         gradients = torch.autograd.grad(loss, self.tensors)
-        return torch.cat([loss.detach().reshape(1), *(gradient.reshape(-1) for gradient in gradients)]).to(self.summed)
+        head = (loss.detach().reshape(1), loss.new_zeros(1))
+        return torch.cat([*head, *(gradient.reshape(-1) for gradient in gradients)]).to(self.summed)
 
     @override
     def evaluate(self) -> torch.Tensor:

@@ -6,12 +6,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 
 from unilaunch.backend import Collectives
-from unilaunch.errors import DivergedError, SpecError
+from unilaunch.errors import DivergedError, SpecError, StoppedError
 from unilaunch.json_value import JsonValue
 from unilaunch.model import Framework, Session
 from unilaunch_gcn import checkpoint
@@ -53,6 +53,7 @@ class Training:
         losses: Of all epochs, also of those before a checkpoint.
         evaluations: The same. The accuracy of a split without nodes is None.
         saved: Number of epochs in the newest checkpoint; 0 without one.
+        stopped: Some rank was asked to stop, before or in the last step.
     """
 
     options: "GcnSpec"
@@ -72,6 +73,7 @@ class Training:
     epoch_seconds: list[float] = field(default_factory=list)
     communication: list[float] = field(default_factory=list)
     bytes_per_epoch: int = 0
+    stopped: bool = False
     said: float = field(default_factory=time.perf_counter)
 
     @classmethod
@@ -112,6 +114,7 @@ class Training:
 
         Raises:
             DivergedError: The loss or a weight is not a finite number; on every rank.
+            StoppedError: The user has stopped the job; on every rank.
         """
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # what comes of it ends the training, in one line
@@ -135,6 +138,8 @@ class Training:
             self._say(epoch, last=last)
             if every and (epoch + 1) % every == 0:
                 self._save()
+            if self.stopped and not last:
+                self._stop()
         if not self.evaluations or self.evaluations[-1]["epoch"] != len(self.losses):
             self._evaluate()
         if every and self.saved < len(self.losses):
@@ -152,16 +157,19 @@ class Training:
         begin = time.perf_counter()
         with self.meter.trace.span("forward and backward"):
             fused = self.network.gradient(epoch)
+        if self.session.stop_asked():
+            fused[1] = 1.0  # travels with the gradient: all ranks learn of it in the same step
         with self.meter.communication("all-reduce"):
             self.collectives.all_reduce(fused)
         summed = self.network.local(fused)
         self._refuse_infinite(_LOSS, float(summed[0]), epoch + 1)
         self.losses.append(float(summed[0]))
         with self.meter.trace.span("optimizer"):
-            self.adam.step(summed[1:])
+            self.adam.step(summed[2:])
         self.epoch_seconds.append(time.perf_counter() - begin)
         seconds, self.bytes_per_epoch = self.meter.read()
         self.communication.append(seconds)
+        self.stopped = float(summed[1]) > 0
         self.series.add(epoch + 1, self.losses[-1], self.epoch_seconds[-1], seconds, self.bytes_per_epoch)
 
     def _refuse_infinite(self, what: str, value: float, epoch: int) -> None:
@@ -203,6 +211,21 @@ class Training:
             numbers = np.stack([self.network.host(row) for row in (self.network.flat, adam.first, adam.second)])
             state = checkpoint.State(numbers, len(self.losses), self.losses, self.evaluations, self._decided)
             self.checkpoints.save(state)
+
+    def _stop(self) -> NoReturn:
+        """Write a checkpoint and stop, since the user has asked for it; all ranks must call it.
+
+        Raises:
+            StoppedError: On every rank.
+        """
+        if not (self.options.checkpoint_every or self.options.checkpoint_dir):
+            self._make_folder()
+        if self.saved < len(self.losses):
+            self._save()
+        raise StoppedError(
+            f"stopped after epoch {len(self.losses)} of {self.options.epochs}; its checkpoint is in "
+            f"{self.checkpoints.folder}: go on with --resume"
+        )
 
     def _make_folder(self) -> None:
         """Make the folder of the checkpoints, or refuse one of the user's with its name; all ranks must call it."""

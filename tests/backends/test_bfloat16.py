@@ -49,7 +49,7 @@ def _train(
     for epoch in range(epochs):
         fused = network.gradient(epoch)
         losses.append(float(fused[0]))
-        adam.step(fused[1:])
+        adam.step(fused[2:])
     return losses, float(network.evaluate()[2] / part.split_sizes[2])
 
 

@@ -142,7 +142,11 @@ def test_the_network_is_the_textbooks(shape: str) -> None:
     loss = (F.cross_entropy(rows, labels, reduction="none") * share).sum()
     loss.backward()  # type: ignore[no-untyped-call]
     expected = torch.cat(
-        [loss.detach().reshape(1), *(tensor.grad.reshape(-1) for tensor in tensors if tensor.grad is not None)]
+        [
+            loss.detach().reshape(1),
+            torch.zeros(1),
+            *(tensor.grad.reshape(-1) for tensor in tensors if tensor.grad is not None),
+        ]
     )
     np.testing.assert_allclose(network.gradient(0), expected.numpy(), rtol=0, atol=1e-12)
 
@@ -170,7 +174,7 @@ def test_an_empty_part_adds_nothing_on_any_network() -> None:
     spec = GcnSpec(hidden=4)
     setting = Setting(plan_layers(spec, 3, 2), spec.dropout, 2, F64)
     for network in _networks(empty, setting):
-        np.testing.assert_array_equal(np.asarray(network.local(network.gradient(0))), np.zeros(1 + 3 * 4 + 4 * 2))
+        np.testing.assert_array_equal(np.asarray(network.local(network.gradient(0))), np.zeros(2 + 3 * 4 + 4 * 2))
         np.testing.assert_array_equal(np.asarray(network.local(network.evaluate())), np.zeros(4))
 
 

@@ -67,7 +67,7 @@ def _train_on_threads(options: GcnSpec, parts: list[Part]) -> tuple[list[float],
             received = meter.read()[1]
             collectives.all_reduce(fused)
             losses.append(float(fused[0]))
-            adam.step(fused[1:])
+            adam.step(fused[2:])
         network.evaluate()
         return losses, received
 

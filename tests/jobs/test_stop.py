@@ -1,6 +1,7 @@
 """Stopping a job: the user's signals reach the ranks, which have time to save; what is ignored stays ignored."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -8,11 +9,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from jobs.mpirun import Finished, Launcher
 
 pytestmark = pytest.mark.timed
+
+MNIST = Path(__file__).parents[2].parent / "shared" / "datasets" / "mnist"
 
 #: Ranks 0 and 1 save for longer than mpirun would wait, rank 2 does not save; all count SIGUSR1.
 SAVE = """
@@ -161,11 +165,38 @@ def test_nohup_outlives_the_terminal(launcher: Launcher, tmp_path: Path) -> None
     assert not _marks(tmp_path, "saved")
 
 
-def test_a_model_is_interrupted_at_once(launcher: Launcher, tmp_path: Path) -> None:
-    """It has nothing to save: Ctrl-C is one line, without a traceback."""
-    line = _launch(launcher, ["--epochs", "1000000", "--data-dir", "data"], tmp_path)
+@pytest.mark.usefixtures("by_numpy")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1], ids=lambda number: number.name)
+def test_a_training_that_is_stopped_goes_on(launcher: Launcher, number: signal.Signals, tmp_path: Path) -> None:
+    """All ranks stop after the same epoch, with a checkpoint, one line, and the exit code for "start me again"."""
+    options = ["--data-dir", "data", "--eval-every", "1000", "--precision", "float64"]
+    line = _launch(launcher, [*options, "--epochs", "1000000", "--max-restarts", "1"], tmp_path)
     with (tmp_path / "out").open("w") as out, subprocess.Popen(line, cwd=tmp_path, stdout=out, stderr=out) as job:
         _until(lambda: "epoch 1/" in (tmp_path / "out").read_text())
+        begin = time.monotonic()
+        job.send_signal(number)
+        assert job.wait(20) == 75
+    assert time.monotonic() - begin < 4
+    said = (tmp_path / "out").read_text()
+    assert "Traceback" not in said
+    (stopped,) = re.findall(r"unilaunch: stopped after epoch (\d+) of 1000000; its checkpoint is in (\S+): go on", said)
+    assert stopped[1].endswith("log_output/checkpoints")
+    epochs = str(int(stopped[0]) + 3)
+    resumed = launcher.unilaunch(3, ["run", *options, "--epochs", epochs, "--resume"], tmp_path).check()
+    assert f"resumed after epoch {stopped[0]}" in resumed.console
+    whole = launcher.unilaunch(1, ["run", *options, "--epochs", epochs], tmp_path).check()
+    assert np.abs(np.array(resumed.result["loss"]) - whole.result["loss"]).max() < 1e-9
+
+
+def test_a_model_that_keeps_nothing_is_interrupted_at_once(openmpi5: Launcher, tmp_path: Path) -> None:
+    """Ctrl-C is one line, without a traceback."""
+    if not MNIST.is_dir():
+        pytest.skip(f"no MNIST files at {MNIST}")
+    line = _launch(openmpi5, ["mnist", "--data-dir", str(MNIST), "--epochs", "1000"], tmp_path)
+    events = tmp_path / "log_output" / "rank.0" / "events.jsonl"
+    with (tmp_path / "out").open("w") as out, subprocess.Popen(line, cwd=tmp_path, stdout=out, stderr=out) as job:
+        _until(lambda: events.exists() and '"phase": "init"' in events.read_text())
+        time.sleep(1)
         begin = time.monotonic()
         job.send_signal(signal.SIGINT)
         assert job.wait(20) == 130

@@ -22,8 +22,8 @@ from unilaunch.output.files import write_failure
 
 #: A terminal sends these to the rank as well.
 _OF_A_TERMINAL = {signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
-#: How a script ends that the user has stopped: no failure.
-_ENDS_OF_A_STOP = {"KeyboardInterrupt", "SystemExit"}
+#: How a rank ends that the user has stopped: no failure.
+_ENDS_OF_A_STOP = {Cause.ENDED_FROM_OUTSIDE, Cause.EXIT}
 _TELL = 0.5  # seconds between two words on progress
 _LAST_OUTPUT = 1.0  # seconds for output that a child of the rank may still hold open
 #: Seconds from SIGTERM to SIGKILL, and from a failure to the rank's own end.
@@ -144,13 +144,13 @@ class RankProcess:
         self.known = failure
         if not self.stop:
             self.kill_at = min(self.kill_at, time.monotonic() + FAREWELL)
-        if not (self.stop and failure.error in _ENDS_OF_A_STOP):
+        if not (self.stop and failure.cause in _ENDS_OF_A_STOP):
             self._record(failure)
 
     # Orders
 
     def end(self, why: Failure | None = None) -> None:
-        """End the rank: with SIGTERM, and if it does not go, with SIGKILL.
+        """End the rank: with SIGTERM, and if it does not go, with SIGKILL; with SIGKILL if it has no handlers to run.
 
         Args:
             why: If its agent ends it unasked.
@@ -158,6 +158,9 @@ class RankProcess:
         if self.is_running:
             self.state = State.ENDING
         self.ended_by = self.ended_by or why
+        if self.placed and not self.placed.has_handlers:
+            self.signal(signal.SIGKILL)
+            return
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGCONT)
         self.kill_at = min(self.kill_at, time.monotonic() + FAREWELL)

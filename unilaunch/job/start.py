@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 
 from unilaunch import handover
+from unilaunch.errors import REQUEUE
 from unilaunch.job.live import Live
 from unilaunch.job.mpirun import openmpi
 from unilaunch.job.plan import Plan
@@ -76,7 +77,7 @@ def start(plan: Plan, environ: Mapping[str, str]) -> LaunchResult:
             _end_session(process.pid)
         stopped = 0 if monitor.ending else asked.number  # what had failed before the stop is still a failure
         verdict = None if stopped else _judge(plan, monitor, returncode)
-        result = _collect(plan, inbox, _exit_code(returncode, verdict, stopped), verdict)
+        result = _collect(plan, inbox, _exit_code(returncode, verdict, stopped, inbox), verdict)
         result = replace(result, interrupted=bool(asked.number))
     if verdict:
         _report(plan, verdict, _runs(inbox), live)
@@ -284,9 +285,10 @@ def _collect(plan: Plan, inbox: Inbox, returncode: int, verdict: Verdict | None)
     return LaunchResult(returncode, tuple(results), verdict.first if verdict else None, root, result, tuple(lost))
 
 
-def _exit_code(returncode: int, verdict: Verdict | None, asked: int) -> int:
+def _exit_code(returncode: int, verdict: Verdict | None, asked: int, inbox: Inbox) -> int:
     if asked:
-        return 128 + asked
+        can_go_on = {seen.exit_code for seen in inbox.ranks.values()} == {REQUEUE}
+        return REQUEUE if can_go_on else 128 + asked
     if verdict:
         return verdict.exit_code
     return 128 - returncode if returncode < 0 else returncode

@@ -37,7 +37,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """All ranks have agreed on who they are and where their output goes."""
+    """All ranks have agreed on who they are and where their output goes; a program may have handlers of signals."""
 
     host: str
     device: str
@@ -45,6 +45,7 @@ class Placed:
     folder: str
     shown: str
     abort: bool
+    has_handlers: bool = True
 
 
 @dataclass(frozen=True, slots=True)

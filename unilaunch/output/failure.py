@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from unilaunch.errors import PeerLostError, UnilaunchError
+from unilaunch.errors import PeerLostError, StoppedError, UnilaunchError
 from unilaunch.json_value import JsonValue
 
 
@@ -109,6 +109,8 @@ def describe_exception(
 
 def _cause_of(error: BaseException) -> Cause:
     match error:
+        case StoppedError() | KeyboardInterrupt():
+            return Cause.ENDED_FROM_OUTSIDE
         case PeerLostError() | ConnectionError():
             return Cause.LOST_PEER
         case UnilaunchError() if error.exit_code == UnilaunchError.exit_code:

@@ -32,6 +32,7 @@ from unilaunch.rank.framework_env import framework_env
 from unilaunch.rank.joining import join, join_mpi
 from unilaunch.rank.placement import Wish, place
 from unilaunch.rank.status import Status
+from unilaunch.rank.stops import note_stops
 from unilaunch.task import Task
 from unilaunch.world import Found, World, count_world
 
@@ -189,7 +190,11 @@ def _agree_on_rank(
     if facts[0]["watch"]:
         status.send(messages.MonitorAt(facts[0]["watch"]))
     shown = "lines" if task.spec.console == "all" and world.size > 1 else "nothing" if world.rank else "all"
-    status.send(messages.Placed(world.host, world.device, found.run_id, str(output.rank_dir), shown, task.spec.abort))
+    status.send(
+        messages.Placed(
+            world.host, world.device, found.run_id, str(output.rank_dir), shown, task.spec.abort, task.model is None
+        )
+    )
     return _Rank(task, world, placement, peers, output, environ, status)
 
 
@@ -294,6 +299,8 @@ def _run_model(rank: _Rank, model: Model, backend: Backend, rendezvous: Rendezvo
     try:
         output.record(phase="init")
         framework = Framework(backend, _collectives(rank, backend, rendezvous))
+        if model.stops_patiently:
+            session = replace(session, stop_asked=note_stops(rank.status))
         result = model.run(task.options, prepared, session, framework)
     finally:
         backend.stop()

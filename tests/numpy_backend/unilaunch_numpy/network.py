@@ -40,7 +40,7 @@ class NumpyNetwork(Network):
         logits = self._forward(epoch, weights)
         loss, gradient = self.loss.value_and_gradient(logits.array)
         arrays = (array.ravel() for array in gradients(logits, gradient, weights))
-        return np.concatenate([[loss], *arrays], dtype=np.float64)
+        return np.concatenate([[loss, 0.0], *arrays], dtype=np.float64)
 
     @override
     def evaluate(self) -> NDArray[np.float64]:
