@@ -77,10 +77,12 @@ def _run(arguments: Sequence[str], started: float, status: "Status") -> int:
 
 def _rank_task(arguments: Sequence[str], environ: Mapping[str, str]) -> "Task[RunSpec]":
     """Return what a rank is to do: what `launch` has handed over, or what its own command line says."""
-    from unilaunch.handover import VARIABLE, take_over
+    from unilaunch.start_variables import SPEC
 
-    if VARIABLE in environ:
-        return take_over(environ[VARIABLE], arguments[arguments.index("--") + 1 :] if "--" in arguments else ())
+    if SPEC in environ:
+        from unilaunch.handover import take_over
+
+        return take_over(environ[SPEC], arguments[arguments.index("--") + 1 :] if "--" in arguments else ())
     from unilaunch.reading import read_task
     from unilaunch.spec import RunSpec
 

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from unilaunch.launch_spec import LaunchSpec
     from unilaunch.spec import RunSpec, Spec
 
-#: In each rank's environment; a rank that finds it reads no option and no UNILAUNCH_ variable.
-VARIABLE = "_UNILAUNCH_SPEC"
-
 
 class Values:
     """The values of a spec, by name and frozen, on a rank that was handed them."""

@@ -110,6 +110,27 @@ def test_launch_starts_a_job_again(launcher: Launcher, whole: list[float], tmp_p
     _same(job.result["loss"], whole)
 
 
+def test_the_agent_outlives_the_ranks(launcher: Launcher, tmp_path: Path) -> None:
+    """The framework is imported once for all starts; and the last one is told of the first one's ranks no more."""
+    (tmp_path / "again.py").write_text(
+        "import os, sys, time\nfrom pathlib import Path\n"
+        "count, rank = os.environ['TORCHELASTIC_RESTART_COUNT'], os.environ['RANK']\n"
+        "Path(f'agent.{count}.{rank}').write_text(str(os.getppid()))\n"
+        "while len(list(Path().glob(f'agent.{count}.?'))) < 3: time.sleep(0.01)\n"
+        "if count == '0' and rank == '1': os._exit(5)\n"
+        "if count == '0': time.sleep(60)\n"
+    )
+    options = ["--mpirun", str(launcher.path), "--allow-run-as-root", "--oversubscribe", "--max-restarts", "3"]
+    job = alone(["-m", "unilaunch", "launch", "-n", "3", *options, "again.py"], tmp_path).check()
+    assert job.refusals()[-1].startswith("unilaunch: restart 1 of 3")
+    (agent,) = {path.read_text() for path in tmp_path.glob("agent.*")}
+    assert len(list(tmp_path.glob("agent.1.?"))) == 3
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{agent}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def test_a_program_is_told_that_it_was_started_again(openmpi5: Launcher, tmp_path: Path) -> None:
     """As under torchrun; and no more often than it may be."""
     (tmp_path / "again.py").write_text(

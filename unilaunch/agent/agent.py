@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from unilaunch.agent.channel import Channel
 from unilaunch.agent.output import Stream
-from unilaunch.agent.processes import adopt_orphans, kill_children
+from unilaunch.agent.processes import adopt_orphans, hear_signals_again, kill_children
 from unilaunch.agent.rank_process import FAREWELL, RankProcess, State
 from unilaunch.limits import allow_files
 from unilaunch.monitor import messages
-from unilaunch.monitor.connection import VARIABLE, Connection
+from unilaunch.monitor.connection import Connection
 from unilaunch.monitor.messages import NO_RANK, OfAgent, OfRank
 from unilaunch.output.failure import Cause, Failure
 from unilaunch.output.folder import write_report
 from unilaunch.rank.status import Status
+from unilaunch.start_variables import MONITOR
 
 if TYPE_CHECKING:
     from unilaunch.agent.shim import Shim
@@ -76,10 +77,18 @@ class Agent:
         self.standing_orders: list[messages.Message] = []
         self.full: list[tuple[RankProcess, Stream]] = []  # streams that wait for the launcher
         self.linger_until = 0.0
-        if VARIABLE in environ:
-            self._connect(environ[VARIABLE])
+        if MONITOR in environ:
+            self._connect(environ[MONITOR])
         adopt_orphans()
         self._wake_at_signals()
+
+    def begin_again(self) -> None:
+        """Be the agent of the next attempt: what the last one's ranks have left is over, the connection stays."""
+        self.leave_behind()
+        self.ranks.clear()
+        self.full.clear()
+        self.standing_orders.clear()
+        self.exit_code = self.stop = None
 
     # The ranks
 
@@ -232,8 +241,8 @@ class Agent:
         if not self.connection:
             self.connection = Connection(where, self.selector, self._obey, self._lose_monitor)
             for one in self.ranks:
-                if one.rank.number != NO_RANK:
-                    self._tell(one.rank, messages.Named(one.rank.number, one.rank.host))
+                if one.rank.named:
+                    self._tell(one.rank, one.rank.named)
 
     def _pass_on(self, rank: RankProcess, message: OfRank | OfAgent) -> None:
         """Take what a rank or its supervision tells, and pass it on to the monitor."""
@@ -273,6 +282,11 @@ class Agent:
             if self.exit_code is None and one.rank.is_running:
                 words = f"unilaunch ended it: its control connection to the monitor broke: {reason}"
                 one.rank.end(Failure(Cause.LOST_PEER, words, 1))
+
+    @property
+    def is_connected(self) -> bool:
+        """The connection to the monitor stands."""
+        return bool(self.connection and self.connection.connection)
 
     @property
     def is_cut_off(self) -> bool:
@@ -321,8 +335,7 @@ class Agent:
 
     def leave(self) -> None:
         """Say the last words, and end what the ranks have left behind."""
-        if self.stop or any(self.code_of(one) for one in self.ranks):
-            kill_children()
+        self.leave_behind()
         until = time.monotonic() + FAREWELL
         while self.connection and self.connection.open and self.connection.outgoing and time.monotonic() < until:
             self.turn()
@@ -331,6 +344,11 @@ class Agent:
         for one in self.ranks:
             if not one.dismissed:
                 self._say_last(one)
+
+    def leave_behind(self) -> None:
+        """End what the ranks have left behind, if the job has not ended well."""
+        if self.stop or any(self.code_of(one) for one in self.ranks):
+            kill_children()
 
     def _say_last(self, one: Supervised) -> None:
         """Without a monitor that has heard it, say how a rank failed that could not say it itself."""
@@ -388,4 +406,5 @@ def be_rank(channel: Channel, *, own_group: bool) -> Status:
     """Be the rank that has just been forked from the agent."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    hear_signals_again()
     return channel.be_rank(own_group=own_group)

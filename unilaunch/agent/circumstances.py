@@ -9,16 +9,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from unilaunch.start_variables import RESTARTS, SPEC
+
 #: Who a rank is, and what its launcher needs of it: differs from rank to rank, and no framework's import reads it.
 _LAUNCHERS = (
     "OMPI_", "PMIX_", "PRTE_", "PMI_", "MPI_LOCAL", "HYDI_", "HYDRA_", "I_MPI_", "SLURM_", "FLUX_", "PALS_", "MV2_",
 )  # fmt: skip
+#: What differs from one start of a job to the next.
+_OF_A_START = {RESTARTS, SPEC}
 #: With these an import depends on the process: which processors are its own, which rank a log file is named after.
 _OF_A_PROCESS = (
     "OMP_PLACES", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_HW_SUBSET", "GLOG_log_dir",
 )  # fmt: skip
 _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts")
-_LIMITS = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
+LIMITS = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
 
 
 def circumstances(environ: Mapping[str, str]) -> dict[str, Any] | None:
@@ -36,13 +40,17 @@ def circumstances(environ: Mapping[str, str]) -> dict[str, Any] | None:
         "folder": folder,
         "mask": _mask(),
         "command": [sys.executable, *sys.orig_argv],
-        "variables": {name: value for name, value in environ.items() if not name.startswith(_LAUNCHERS)},
+        "variables": {
+            name: value
+            for name, value in environ.items()
+            if not name.startswith(_LAUNCHERS) and name not in _OF_A_START
+        },
         "ignored": [number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN],
         "users": [*os.getresuid(), *os.getresgid(), *os.getgroups()],
         "cgroup": _read("/proc/self/cgroup"),
         "namespaces": [_link(f"/proc/self/ns/{name}") for name in _NAMESPACES],
         "root": _link("/proc/self/root"),
-        "limits": [list(resource.getrlimit(getattr(resource, name))) for name in _LIMITS],
+        "limits": [list(resource.getrlimit(getattr(resource, name))) for name in LIMITS],
         "scheduling": [os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)],
         "oom": _read("/proc/self/oom_score_adj"),
         "memory": _read("/proc/self/numa_maps", 64).split()[1:2],  # the policy: numactl's

@@ -3,26 +3,31 @@
 import atexit
 import fcntl
 import os
+import resource
 import select
 import selectors
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from unilaunch.agent import shim as shims
 from unilaunch.agent.agent import Agent, be_rank
 from unilaunch.agent.channel import Channel
-from unilaunch.agent.circumstances import circumstances
+from unilaunch.agent.circumstances import LIMITS, circumstances
 from unilaunch.agent.processes import is_single, pass_signals_on, state
 from unilaunch.agent.shim import Shim
 from unilaunch.agent.wake import wake_launcher
+from unilaunch.limits import allow_files
 from unilaunch.rank.status import Status
+from unilaunch.start_variables import attempt_of, may_start_again
 
 _TICK = 0.2
+_FILES = 16  # open files of each rank in its agent, at most
 _IDLE = 5.0  # seconds without a rank after which nobody else is waited for
 #: Imports what every rank would, and returns the variables that this has set; every rank is on its own if it returns
 #: None or raises.
@@ -112,51 +117,73 @@ class _Host:
         self.door, self.own, self.launcher, self.expected = door, own, launcher, expected
         self.variables: Mapping[str, str] = {}
         self.agent: Agent | None = None
+        self.attempt = 0
         self.asked = 0
+        self.waiting: list[Shim] = []  # who has asked
         self.idle_since = time.monotonic()
-        self.is_asked = False
+        self.may_start_again = False
 
-    def accept(self) -> _Forked | None:
-        """Fork a rank for who asks, if it is alike; return it in the rank itself."""
-        self.is_asked = False
-        self.asked += 1
-        shim = Shim(self.door.accept()[0])
-        if shim.request.get("circumstances") != self.own or not shim.accept():
+    def accept(self) -> None:
+        """Hear who asks; it waits if it is not alike."""
+        with suppress(OSError):  # it has given up, or there is no file descriptor left
+            shim = Shim(self.door.accept()[0])
+            self.asked += 1
+            if shim.request.get("circumstances") == self.own:
+                self.waiting.append(shim)
+            else:
+                shim.close()
+
+    def fork_next(self) -> "_Forked | None":
+        """Fork a rank for the first that waits; return it in the rank itself.
+
+        The ranks of a new attempt wait until those of the last one have ended.
+        """
+        environ = self.waiting[0].request["environ"]
+        agent = self.agent or self._start(environ)
+        if attempt_of(environ) != self.attempt:
+            if not agent.is_over:
+                return None
+            agent.begin_again()
+            self.attempt, self.asked = attempt_of(environ), len(self.waiting)
+        self.may_start_again = may_start_again(environ)
+        shim = self.waiting.pop(0)
+        if not shim.accept():
             shim.close()
             return None
-        agent = self.agent or self._start(shim.request["environ"])
         channel = Channel()
         pid = os.fork()
         if not pid:
             self.door.close()
+            for other in self.waiting:
+                other.close()
             agent.forget()
             channel.close()
-            return _become(shim, channel, self.variables)
+            return _become(shim, channel, self.variables, self.own["limits"])
         agent.add(pid, channel, shim, own_group=True)
         return None
 
     def _start(self, environ: Mapping[str, str]) -> Agent:
-        self.agent = Agent(environ, 0)
-        self.agent.selector.register(self.door, selectors.EVENT_READ, self._note)
+        self.agent, self.attempt = Agent(environ, 0), attempt_of(environ)
+        self.agent.selector.register(self.door, selectors.EVENT_READ, self.accept)
+        pass_signals_on(self.agent.pass_signal_on)  # Slurm sends them to every process of a step
         return self.agent
 
-    def _note(self) -> None:
-        self.is_asked = True
-
     def turn(self) -> None:
-        """Wait for the next event, and do what it asks for; `is_asked` if somebody asks."""
+        """Wait for the next event, and do what it asks for."""
         if self.agent:
             self.agent.turn()
-        else:
-            self.is_asked = bool(select.select([self.door], [], [], _TICK)[0])
+        elif select.select([self.door], [], [], _TICK)[0]:
+            self.accept()
 
     @property
     def is_over(self) -> bool:
         """Every rank has ended, and nobody else will ask."""
         now = time.monotonic()
-        if self.agent and not self.agent.is_over:
+        if self.waiting or (self.agent and not self.agent.is_over):
             self.idle_since = now
             return False
+        if self.may_start_again and self.agent and self.agent.is_connected:
+            return False  # the next attempt needs no import
         nobody_else = self.asked >= self.expected or now - self.idle_since > _IDLE
         return (self.agent is not None and nobody_else) or state(self.launcher) in {"", "Z"}
 
@@ -164,16 +191,17 @@ class _Host:
 def _serve(host: _Host, preload: Preload) -> _Forked:
     """Be the agent of a host until its last rank has ended; return in a rank that was forked."""
     try:
-        os.setpgid(0, 0)  # what a launcher sends to its child's group comes through the shim
+        os.setsid()  # what a launcher sends to its child's group or session comes through the shim
         _let_go_of_files()
         variables = preload()
         if variables is None or not is_single():
             os._exit(0)
         host.variables = variables
+        allow_files(_FILES * host.expected)
         _point_nowhere(1, 2)
         while not host.is_over:
             host.turn()
-            if host.is_asked and (rank := host.accept()):
+            if host.waiting and (rank := host.fork_next()):
                 return rank
         host.door.close()
         if host.agent:
@@ -183,12 +211,13 @@ def _serve(host: _Host, preload: Preload) -> _Forked:
     os._exit(0)
 
 
-def _become(shim: Shim, channel: Channel, variables: Mapping[str, str]) -> _Forked:
-    """Be the rank that a shim has asked for: with its environment, processors and open files."""
+def _become(shim: Shim, channel: Channel, variables: Mapping[str, str], limits: Sequence[Sequence[int]]) -> _Forked:
+    """Be the rank that a shim has asked for: with its environment, limits, processors and open files."""
     request, files = shim.request, shim.files
     os.environ.clear()  # noqa: TID251  (another process's takes its place)
     os.environ.update({**request["environ"], **variables})  # noqa: TID251
     os.sched_setaffinity(0, request["processors"])
+    resource.setrlimit(resource.RLIMIT_NOFILE, tuple(limits[LIMITS.index("RLIMIT_NOFILE")]))
     above = max([2, *request["files"]]) + 1  # no number that is to be taken
     shim.connection.close()
     channel.move_ranks_ends(above)

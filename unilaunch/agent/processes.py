@@ -37,6 +37,13 @@ def pass_signals_on(handler: Callable[[int, FrameType | None], None]) -> None:
             signal.signal(number, handler)
 
 
+def hear_signals_again() -> None:
+    """Take back what `pass_signals_on` did, in a process that was forked."""
+    for number in _PASSED_ON:
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
 def state(process: int) -> str:
     """Return a process's state as proc(5) has it: "T" is stopped, "Z" has ended; "" if there is none."""
     try:

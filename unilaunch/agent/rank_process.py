@@ -25,6 +25,7 @@ _OF_A_TERMINAL = {signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 #: How a rank ends that the user has stopped: no failure.
 _ENDS_OF_A_STOP = {Cause.ENDED_FROM_OUTSIDE, Cause.EXIT}
 _TELL = 0.5  # seconds between two words on progress
+_LOOK = 0.1  # seconds between two looks at it
 _LAST_OUTPUT = 1.0  # seconds for output that a child of the rank may still hold open
 #: Seconds from SIGTERM to SIGKILL, and from a failure to the rank's own end.
 FAREWELL = 1.0
@@ -75,6 +76,7 @@ class RankProcess:
         self.number = NO_RANK
         self.placed: messages.Placed | None = None
         self.host = "?"
+        self.named: messages.Named | None = None
         self.unread = b""
         self.listener = -1  # of the monitor, if the agent is to be that
         self.lock = -1  # holds the output folder for the job as long as the agent lives
@@ -93,7 +95,7 @@ class RankProcess:
         # When what is due, in seconds of time.monotonic.
         self.kill_at = self.grace_until = self.drained_at = self.stack_at = _NEVER
         self.stack = b""
-        self.told_at = self.seen_at = 0.0
+        self.told_at = self.seen_at = self.looked_at = 0.0
         self.told: object = None  # the newest state that was told
         self.seen: object = None  # the newest state
 
@@ -113,7 +115,7 @@ class RankProcess:
     def _understand(self, message: messages.Message, descriptors: list[int]) -> None:
         match message:
             case messages.Named():
-                self.number, self.host = message.rank, message.host
+                self.number, self.host, self.named = message.rank, message.host, message
             case messages.Placed():
                 self._take_place(message)
             case messages.HoldLock():
@@ -253,8 +255,9 @@ class RankProcess:
 
     def _tell_progress(self, now: float) -> None:
         """Tell what the rank is doing, if it has changed, and how long ago that was noticed."""
-        if self.number == NO_RANK:
+        if self.number == NO_RANK or now - self.looked_at < _LOOK:
             return
+        self.looked_at = now
         current = (self.channel.page.read()[0], *self.output.sizes())
         if current != self.seen:
             self.seen_at, self.seen = now, current

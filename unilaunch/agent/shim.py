@@ -14,6 +14,7 @@ import socket
 import struct
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -21,6 +22,7 @@ from zlib import crc32
 from unilaunch.agent.processes import pass_signals_on
 from unilaunch.environments import detect
 from unilaunch.errors import UnilaunchError
+from unilaunch.start_variables import MONITOR
 
 _CREDENTIALS = struct.Struct("3i")
 PATIENCE = 60.0  # seconds that an asker waits for the agent's import
@@ -37,11 +39,23 @@ def address_of(own: Mapping[str, Any] | None, environ: Mapping[str, str]) -> str
     """Return where a launcher's children in equal circumstances meet; "" if this one is to be on its own."""
     if not own or os.isatty(0) or local_size(environ) == 1:
         return ""
+    job = _job(environ)
+    alike = crc32(repr(own).encode(errors="backslashreplace"))
+    return f"\0unilaunch-{os.getuid()}-{job}-{alike}" if job else ""
+
+
+def _job(environ: Mapping[str, str]) -> str:
+    """Return what is the same in all ranks of a job on this host, and in no other job.
+
+    Under `launch` it is the same at each start, and its public hash tells nothing of the secret.
+    """
+    if MONITOR in environ:
+        return sha256(f"agent {environ[MONITOR]}".encode()).hexdigest()[:24]
     with suppress(OSError, IndexError):
         parent = os.getppid()
         stat = Path(f"/proc/{parent}/stat").read_text(encoding="utf-8", errors="replace")
         began = stat.rpartition(")")[2].split()[19]  # a process number is given again, at another time
-        return f"\0unilaunch-{os.getuid()}-{parent}-{began}-{crc32(repr(own).encode(errors='backslashreplace'))}"
+        return f"{parent}-{began}"
     return ""
 
 
@@ -198,5 +212,6 @@ def _read_request(connection: socket.socket) -> tuple[dict[str, Any], list[int]]
             text, files, _, _ = socket.recv_fds(connection, _PIECE, _MOST_FILES)
             while not text.endswith(b"\n") and (piece := connection.recv(_PIECE)):
                 text += piece
-            return json.loads(text), files
+            request = json.loads(text)
+            return (request if isinstance(request, dict) else {}), files
     return {}, files

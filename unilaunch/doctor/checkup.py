@@ -20,8 +20,8 @@ from unilaunch.job.mpirun import find_mpirun, openmpi
 from unilaunch.job.mpirun.request import Request
 from unilaunch.job.plan import hosts_of, write
 from unilaunch.launch_spec import LaunchSpec
-from unilaunch.monitor.connection import VARIABLE
 from unilaunch.monitor.inbox import Inbox, listen
+from unilaunch.start_variables import MONITOR
 
 #: Seconds for mpirun to start one rank on each host, and for these to find each other.
 DEADLINE = 30.0
@@ -103,12 +103,12 @@ def _visit(request: Request, hosts: Sequence[Host]) -> tuple[list[Visit], list[F
         program = (sys.executable, "-m", "unilaunch.doctor.probe", str(token))
         line = write(replace(request, program=program))
         if request.several and request.mpirun.launcher == "Open MPI":
-            line[1:1] = ["-x", VARIABLE]
+            line[1:1] = ["-x", MONITOR]
         arrived: dict[int, float] = {}
         token.touch()
         try:
             with subprocess.Popen(
-                line, env={**request.environ, VARIABLE: listening.where}, stdin=subprocess.DEVNULL, stdout=console,
+                line, env={**request.environ, MONITOR: listening.where}, stdin=subprocess.DEVNULL, stdout=console,
                 stderr=subprocess.STDOUT, start_new_session=True,
             ) as process:  # fmt: skip
                 late = _listen(process, inbox, arrived)

@@ -9,13 +9,11 @@ from itertools import count
 from unilaunch.errors import UnilaunchError
 from unilaunch.job.hostfile import Host
 from unilaunch.job.plan import Plan, hosts_of, make_plan
-from unilaunch.job.start import start
+from unilaunch.job.start import listening, start
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.output.result import LaunchResult
+from unilaunch.start_variables import MAX_RESTARTS, MONITOR, RESTARTS
 from unilaunch.task import Task
-
-#: Where a program finds how often it was started again, as under torchrun.
-RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 
 
 def start_again(task: Task[LaunchSpec], environ: Mapping[str, str]) -> LaunchResult:
@@ -31,15 +29,22 @@ def start_again(task: Task[LaunchSpec], environ: Mapping[str, str]) -> LaunchRes
         UnilaunchError: It cannot be started.
     """
     allowed = task.spec.max_restarts
-    plan = make_plan(task, environ)
-    for restarts in count():
-        known = {RESTARTS: str(restarts), "TORCHELASTIC_MAX_RESTARTS": str(allowed)} if allowed else {}
-        result = start(plan, {**environ, **known})
-        if restarts == allowed or not _is_worth_it(result):
-            return result
-        plan = _plan_again(plan, result.lost_hosts, environ)
-        _say(f"restart {restarts + 1} of {allowed}, with {len(plan.rows)} ranks")
+    plan = make_plan(task, _counted(environ, 0, allowed))
+    with listening(plan) as (inbox, where):
+        for restarts in count():
+            known = _counted(environ, restarts, allowed)
+            inbox.begin(restarts)
+            result = start(plan, {**known, MONITOR: where}, inbox)
+            if restarts == allowed or not _is_worth_it(result):
+                return result
+            plan = _plan_again(plan, result.lost_hosts, _counted(environ, restarts + 1, allowed))
+            _say(f"restart {restarts + 1} of {allowed}, with {len(plan.rows)} ranks")
     raise AssertionError
+
+
+def _counted(environ: Mapping[str, str], restarts: int, allowed: int) -> Mapping[str, str]:
+    """Return the environment with what a program is to know of restarts, on every host."""
+    return {**environ, RESTARTS: str(restarts), MAX_RESTARTS: str(allowed)} if allowed else environ
 
 
 def _is_worth_it(result: LaunchResult) -> bool:

@@ -21,7 +21,6 @@ from unilaunch.job.mpirun import openmpi
 from unilaunch.job.plan import Plan
 from unilaunch.limits import allow_files
 from unilaunch.monitor import messages
-from unilaunch.monitor.connection import VARIABLE
 from unilaunch.monitor.inbox import Inbox, RankSeen, listen
 from unilaunch.monitor.monitor import DOUBT, DOUBT_ON_SEVERAL, Monitor
 from unilaunch.monitor.verdict import Verdict, describe, is_consequence, name, ranks, show
@@ -29,6 +28,7 @@ from unilaunch.output.claim import release
 from unilaunch.output.failure import Cause, Failure, signal_name
 from unilaunch.output.folder import Told, keep_reports, rank_folder, write_report
 from unilaunch.output.result import LaunchResult, RankResult
+from unilaunch.start_variables import MONITOR, SPEC
 
 #: Seconds that mpirun has to end the ranks once it is told to, or once they have all gone.
 GRACE = 10.0
@@ -41,7 +41,17 @@ _FILES = 12
 _ECHO = 0.1
 
 
-def start(plan: Plan, environ: Mapping[str, str]) -> LaunchResult:
+@contextmanager
+def listening(plan: Plan) -> Iterator[tuple[Inbox, str]]:
+    """Listen for the agents of a job, at all its starts; give also what they are told to call."""
+    hosts = list(dict.fromkeys(row.host for row in plan.rows if row.host != "?")) if plan.several else []
+    timeout = plan.task.spec.host_timeout
+    heard = listen(hosts, several=plan.several, host_timeout=timeout)
+    with Inbox(heard.listener, heard.secret, timeout) as inbox:
+        yield inbox, heard.where
+
+
+def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox) -> LaunchResult:
     """Start the job, pass its output on, wait, and return how it ended.
 
     Ctrl-C, SIGTERM and SIGHUP stop the job: the ranks get the signal, and time to save. A second one ends it at once.
@@ -49,13 +59,11 @@ def start(plan: Plan, environ: Mapping[str, str]) -> LaunchResult:
 
     Args:
         plan: What to start.
-        environ: The process's environment.
+        environ: The process's environment, with MONITOR for the agents.
+        inbox: Where the agents call.
     """
-    hosts = list(dict.fromkeys(row.host for row in plan.rows if row.host != "?")) if plan.several else []
     spec = plan.task.spec
-    listening = listen(hosts, several=plan.several, host_timeout=spec.host_timeout)
     with (
-        Inbox(listening.listener, listening.secret, spec.host_timeout) as inbox,
         _signals() as asked,
         TemporaryDirectory(prefix="unilaunch-", ignore_cleanup_errors=True) as session,
     ):
@@ -64,7 +72,7 @@ def start(plan: Plan, environ: Mapping[str, str]) -> LaunchResult:
             live.say(_few_files(len(plan.rows)))
         monitor = Monitor(inbox, len(plan.rows), plan.several, spec.stall_timeout, spec.abort)
         pipe = subprocess.PIPE if live.shown else None
-        environ = {**environ, VARIABLE: listening.where, handover.VARIABLE: handover.hand_over(plan.task)}
+        environ = {**environ, SPEC: handover.hand_over(plan.task)}
         with (
             subprocess.Popen(
                 _line(plan, environ, session), env=environ, start_new_session=True, stdout=pipe, stderr=pipe
@@ -101,7 +109,7 @@ def _line(plan: Plan, environ: Mapping[str, str], session: str) -> list[str]:
     line, mpirun = list(plan.line), plan.mpirun
     if mpirun.launcher == "Open MPI":
         own = openmpi.session(mpirun.version[0], plan.task.spec.mpi, environ, session)
-        told = ["-x", VARIABLE, "-x", handover.VARIABLE]
+        told = ["-x", MONITOR, "-x", SPEC]
         line[1:1] = told if plan.several else own  # a daemon elsewhere would leave that folder there
     return line
 

@@ -13,9 +13,6 @@ from typing import Any
 from unilaunch.monitor.messages import BadMessageError, Message, decode, encode
 from unilaunch.sockets import Calls
 
-#: "ADDRESS,ADDRESS PORT SECRET SECONDS"; set by `launch`, in each rank's environment.
-VARIABLE = "_UNILAUNCH_MONITOR"
-
 #: Bytes of the kernel's tcp_info, and where in it stand the number of unacknowledged segments and the milliseconds
 #: since the last acknowledgement.
 _INFO, _UNACKED, _LAST_ACK = 60, 24, 56
@@ -57,7 +54,7 @@ def _read_info(connection: socket.socket, offset: int) -> int:
 
 
 def read_where(where: str) -> tuple[list[tuple[str, int]], bytes, float]:
-    """Return the places, the secret and the seconds of silence that stand in VARIABLE."""
+    """Return the places, the secret and the seconds of silence that stand in the variable MONITOR."""
     addresses, port, secret, seconds = where.split()
     return [(address, int(port)) for address in addresses.split(",")], bytes.fromhex(secret), float(seconds)
 

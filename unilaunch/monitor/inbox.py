@@ -81,7 +81,7 @@ class RankSeen:
 
     def _come_further(self, message: OfRank | OfAgent) -> None:
         match message:
-            case messages.Named(_, host):
+            case messages.Named(_, host, _):
                 self.host = host
             case messages.Placed(host, device, run):
                 self.host, self.device, self.run, self.state = host, device, run, State.RUNNING
@@ -119,6 +119,15 @@ class Inbox:
         self.failed: list[int] = []
         self.meeting = ""  # where rank 0 listens for the others
         self.asking: set[socket.socket] = set()  # those who wait for that word
+        self.attempt = 0  # how often the job was started before
+
+    def begin(self, attempt: int) -> None:
+        """Forget what was told before: the job is started (again). Agents whose connection stands are kept."""
+        self.attempt = attempt
+        self.ranks, self.failed, self.meeting = {}, [], ""
+        self.asking.clear()
+        for ranks in self.ranks_of.values():
+            ranks.clear()
 
     def take(self, patience: float) -> None:
         """Take what comes in, for at most *patience* seconds or until something has."""
@@ -216,7 +225,10 @@ class Inbox:
             return
         if rank < 0 or not isinstance(message, OfRank | OfAgent):
             raise BadMessageError(f"{type(message).__name__} of rank {rank}: nothing that an agent tells")
-        self.ranks_of[agent].add(rank)
+        if isinstance(message, messages.Named) and message.attempt == self.attempt:
+            self.ranks_of[agent].add(rank)
+        if rank not in self.ranks_of[agent]:
+            return  # of an earlier attempt
         seen = self.ranks.setdefault(rank, RankSeen())
         seen.hear(message)
         if isinstance(message, messages.Failed):

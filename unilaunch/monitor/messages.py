@@ -29,10 +29,11 @@ class BadMessageError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The rank's number is known."""
+    """The rank's number is known; attempt: how often the job was started before. The first message of a rank."""
 
     rank: int
     host: str
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)

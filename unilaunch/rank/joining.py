@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 
 from unilaunch.backend import Peers
-from unilaunch.monitor.connection import VARIABLE, read_where
+from unilaunch.monitor.connection import read_where
 from unilaunch.rank import mpi, tcp
 from unilaunch.rank.alone import Alone
 from unilaunch.rank.board import Board, PublicBoard
+from unilaunch.start_variables import MONITOR
 from unilaunch.world import Found
 
 _HYDRA = {"MPICH", "Intel MPI"}
@@ -42,10 +43,10 @@ def join_mpi(found: Found, peers: Peers) -> Peers:
 
 def find_board(found: Found, environ: Mapping[str, str], *, insecure: bool) -> Board | None:
     """Return where the ranks of a start meet; None if only MPI is left. Arguments as of `join`."""
-    if VARIABLE in environ and _is_reachable(environ[VARIABLE], found):
+    if MONITOR in environ and _is_reachable(environ[MONITOR], found):
         from unilaunch.rank.launch_board import LaunchBoard
 
-        return LaunchBoard(found, environ[VARIABLE])
+        return LaunchBoard(found, environ[MONITOR])
     if found.launcher == "Open MPI 4" and (libmpi := mpi.find_libmpi(environ)):
         from unilaunch.rank.pmix import PmixBoard, find_library
 

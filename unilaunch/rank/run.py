@@ -13,7 +13,7 @@ from pathlib import Path
 from socket import gethostname
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from unilaunch import environments, handover
+from unilaunch import environments
 from unilaunch.agreement import agree
 from unilaunch.backend import Backend, Collectives, Peers, Placement, Rendezvous
 from unilaunch.environments import msrun
@@ -21,7 +21,6 @@ from unilaunch.errors import EnvironmentMismatchError, PeerLostError, RefusedTog
 from unilaunch.limits import allow_files
 from unilaunch.model import Framework, Model, Session
 from unilaunch.monitor import messages
-from unilaunch.monitor.connection import VARIABLE
 from unilaunch.output.folder import RESULT, SPEC, OutputFolder, Use
 from unilaunch.output.log import rank_log
 from unilaunch.rank import current, mpi, program
@@ -33,6 +32,8 @@ from unilaunch.rank.joining import join, join_mpi
 from unilaunch.rank.placement import Wish, place
 from unilaunch.rank.status import Status
 from unilaunch.rank.stops import note_stops
+from unilaunch.start_variables import MONITOR, attempt_of
+from unilaunch.start_variables import SPEC as SPEC_VARIABLE
 from unilaunch.task import Task
 from unilaunch.world import Found, World, count_world
 
@@ -85,7 +86,7 @@ def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], st
         found = environments.detect(environ)
         number = found.rank
         allow_files(_FILES * (found.size or 1))
-        status.send(messages.Named(number, gethostname()))
+        status.send(messages.Named(number, gethostname(), attempt_of(environ)))
         status.note(phase="meeting the other ranks")
         task, refused = _attempt(read_task)
         chosen = mpi.variables(found, environ) if found.mpi and found.size != 1 else {}
@@ -116,7 +117,7 @@ def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], st
 
 def _forget_launch() -> None:
     """Take out of the environment what is not meant for a job that a program may start."""
-    for variable in (VARIABLE, handover.VARIABLE):
+    for variable in (MONITOR, SPEC_VARIABLE):
         os.environ.pop(variable, None)  # noqa: TID251
 
 
@@ -159,7 +160,7 @@ def _agree_on_rank(
     task: "Task[RunSpec]", found: Found, peers: Peers, environ: Mapping[str, str], status: Status
 ) -> _Rank:
     """Return who this rank is, and open its output folder."""
-    listening = _listen(found, task.spec.host_timeout) if found.rank == 0 and VARIABLE not in environ else None
+    listening = _listen(found, task.spec.host_timeout) if found.rank == 0 and MONITOR not in environ else None
     facts = tell_facts(task, peers, environ, listening.where if listening else "")
     # torchrun's, msrun's and other starts of the same address have the same name, one after the other or on two hosts.
     found = replace(found, run_id=f"{found.run_id}-{facts[0]['start']}")

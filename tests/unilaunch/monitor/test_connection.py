@@ -204,7 +204,7 @@ def test_a_long_value_takes_time_in_proportion(call: Call) -> None:
     with Inbox(listening.listener, listening.secret, 15) as inbox:
         agent = call(listening.where)
         used = time.process_time()
-        agent.tell(1, Returned("x" * 30_000_000))
+        agent.tell(1, Named(1, "a"), Returned("x" * 30_000_000))
         _until(lambda: inbox.ranks, inbox, agent)
         assert time.process_time() - used < 2  # 17 s, when each piece was searched from the beginning
 
@@ -277,8 +277,11 @@ def test_progress_that_is_sent_late_counts_from_when_it_was_made(call: Call) -> 
     listening = listen([], several=False, host_timeout=15)
     with Inbox(listening.listener, listening.secret, 15) as inbox:
         agent = call(listening.where)
-        agent.tell(0, Progress({"epoch": 1}, 3.0))
+        agent.tell(0, Named(0, "a"))
         _until(lambda: inbox.ranks, inbox, agent)
+        inbox.ranks[0].moved = 0.0
+        agent.tell(0, Progress({"epoch": 1}, 3.0))
+        _until(lambda: inbox.ranks[0].progress, inbox, agent)
         assert 3.0 <= time.monotonic() - inbox.ranks[0].moved < 13.0
         agent.tell(0, Progress({"epoch": 2}, 0.0))
         agent.tell(0, Progress({"epoch": 3}, 20.0))

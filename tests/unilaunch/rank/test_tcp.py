@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from unilaunch import sockets
 from unilaunch.errors import EnvironmentMismatchError, PeerLostError, RendezvousError
 from unilaunch.handshake import Caller, Listener, NotProvenError, new_secret
-from unilaunch.monitor.connection import VARIABLE
 from unilaunch.monitor.inbox import Inbox, listen
 from unilaunch.rank import launch_board
 from unilaunch.rank.board import Board, Meeting, PublicBoard
@@ -33,6 +32,7 @@ from unilaunch.rank.secret_file import FileBoard, find_folder
 from unilaunch.rank.tcp import TcpPeers, accept_ranks, join
 from unilaunch.rank.tcp_collectives import TcpCollectives
 from unilaunch.sockets import call
+from unilaunch.start_variables import MONITOR
 from unilaunch.world import Found
 
 T = TypeVar("T")
@@ -138,7 +138,7 @@ def test_ranks_elsewhere_do_not_call_a_launch_that_listens_on_loopback() -> None
     boards = {}
     for name, found in {"several": two_hosts, "one": one_host}.items():
         for where in ("127.0.0.1 1 00 15", "10.0.0.1,127.0.0.1 1 00 15"):
-            board = find_board(found, {VARIABLE: where}, insecure=True)
+            board = find_board(found, {MONITOR: where}, insecure=True)
             boards[name, where.partition(" ")[0]] = type(board)
     assert boards == {
         ("several", "127.0.0.1"): PublicBoard, ("several", "10.0.0.1,127.0.0.1"): LaunchBoard,
