@@ -1,6 +1,6 @@
-"""What watching costs: start-up and epochs with the guard, its record, its capture and stall detection, and without.
+"""What supervision costs: start-up and epochs with the agent, its record, its capture and stall detection, and without.
 
-    python benchmarks/guard.py [--rounds 15]
+    python benchmarks/agent.py [--rounds 15]
 
 Without: the same rank in the launcher's own child, its output going straight to the launcher. Interleaved, medians, one
 rank; an epoch is one of the generated graph, 2 ms long: the shortest there is. Bounds: 0.05 s of start-up, 2 % of an
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from mpirun import UNILAUNCH, execute, verdict
 
-UNGUARDED = [sys.executable, "-c", """
+UNSUPERVISED = [sys.executable, "-c", """
 import gc; gc.disable()
 import os, socket, sys, time
 began = time.monotonic()
@@ -43,7 +43,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
-    lines = {"guarded": UNILAUNCH, "unguarded": UNGUARDED}
+    lines = {"supervised": UNILAUNCH, "unsupervised": UNSUPERVISED}
     starts: dict[str, list[float]] = {name: [] for name in lines}
     epochs: dict[str, list[float]] = {name: [] for name in lines}
     with tempfile.TemporaryDirectory() as name:
@@ -55,7 +55,7 @@ def main() -> int:
                 said = execute([*line, "run", str(folder / "first.py"), "--output-dir", str(folder / "log")], 60)
                 starts[kind].append(float(said.split()[-1]) - begin)
                 if number < options.rounds // 2:
-                    stall = ["--stall-timeout", "60"] if kind == "guarded" else []
+                    stall = ["--stall-timeout", "60"] if kind == "supervised" else []
                     execute([*line, "run", *EPOCHS, *stall, "--output-dir", str(folder / "log")], 60)
                     result = json.loads((folder / "log" / "result.json").read_text())
                     epochs[kind].append(result["seconds_per_epoch"])
@@ -63,8 +63,8 @@ def main() -> int:
     epoch = {kind: statistics.median(taken) for kind, taken in epochs.items()}
     for kind in lines:
         print(f"{kind:10} {start[kind]:7.3f} s to the script's first line {epoch[kind] * 1000:8.3f} ms an epoch")
-    kept = verdict("seconds added to the start", start["guarded"] - start["unguarded"], 0.05)
-    return 0 if verdict("of an epoch", epoch["guarded"] / epoch["unguarded"] - 1, 0.02) and kept else 1
+    kept = verdict("seconds added to the start", start["supervised"] - start["unsupervised"], 0.05)
+    return 0 if verdict("of an epoch", epoch["supervised"] / epoch["unsupervised"] - 1, 0.02) and kept else 1
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ class DivergedError(RefusedTogetherError):
 
 
 class StoppedError(RefusedTogetherError):
-    """The user has stopped the job, and its state is kept: it can be started again to go on. Every rank raises it."""
+    """The job was stopped, by the user or a scheduler, and its state is kept: it can go on. Every rank raises it."""
 
     final = True
 

@@ -220,8 +220,9 @@ class Training:
         """
         if not (self.options.checkpoint_every or self.options.checkpoint_dir):
             self._make_folder()
-        if self.saved < len(self.losses):
-            self._save()
+        with self.session.together("checkpoint"):  # no rank leaves before it is written: that would end the others
+            if self.saved < len(self.losses):
+                self._save()
         raise StoppedError(
             f"stopped after epoch {len(self.losses)} of {self.options.epochs}; its checkpoint is in "
             f"{self.checkpoints.folder}: go on with --resume"

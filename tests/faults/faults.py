@@ -17,6 +17,7 @@ from zlib import crc32
 
 from cluster.hosts import Cluster
 from jobs.mpirun import NUMPY_BACKEND, Finished
+from unilaunch.errors import REQUEUE
 from unilaunch.job.mpirun.openmpi import keepalive
 
 INJECT = Path(__file__).parent / "inject"
@@ -307,7 +308,7 @@ def _judge(cell: Cell, job: Finished, seconds: float, left: list[str]) -> Iterat
         return
     if fault.code is None and job.returncode == 0 and not _forgiven(cell):
         yield "exit code 0"
-    if fault.code is not None and job.returncode not in {fault.code, _mpis_own(cell)}:
+    if fault.code is not None and job.returncode not in {fault.code, _mpis_own(cell), _stopped(cell)}:
         yield f"exit code {job.returncode}, not {fault.code}"
     if fault.words not in _report(cell, job) and not cell.loses_the_monitor:
         yield f"nobody says {fault.words!r}"
@@ -316,6 +317,11 @@ def _judge(cell: Cell, job: Finished, seconds: float, left: list[str]) -> Iterat
     if left:
         yield f"left: {left[0][:120]}"
     yield from _kept(cell, job)
+
+
+def _stopped(cell: Cell) -> int | None:
+    """A training that is stopped writes a checkpoint, and ends with the code that says so."""
+    return REQUEUE if cell.fault == "Ctrl-C" and cell.moment in {"first collective", "epoch", "checkpoint"} else None
 
 
 def _mpis_own(cell: Cell) -> int | None:

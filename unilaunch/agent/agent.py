@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from unilaunch.agent.channel import Channel
 from unilaunch.agent.output import Stream
-from unilaunch.agent.processes import adopt_orphans, hear_signals_again, kill_children
+from unilaunch.agent.processes import adopt_orphans, kill_children
 from unilaunch.agent.rank_process import FAREWELL, RankProcess, State
 from unilaunch.limits import allow_files
 from unilaunch.monitor import messages
@@ -27,7 +27,7 @@ from unilaunch.monitor.messages import NO_RANK, OfAgent, OfRank
 from unilaunch.output.failure import Cause, Failure
 from unilaunch.output.folder import write_report
 from unilaunch.rank.status import Status
-from unilaunch.start_variables import MONITOR
+from unilaunch.start_variables import MONITOR, attempt_of
 
 if TYPE_CHECKING:
     from unilaunch.agent.shim import Shim
@@ -47,13 +47,15 @@ class Supervised:
     Attributes:
         rank: The rank.
         shim: The launcher's child; None if this process is that itself.
-        dismissed: The launcher's child has been told what to exit with.
+        dismissed: The launcher's child has been told what to exit with, or has gone.
+        closed: Nothing of the rank or its shim is open any more, but for the lock on the output folder.
         waits_until: When the wait for an order of the monitor is over, once the rank has ended.
     """
 
     def __init__(self, rank: RankProcess, shim: "Shim | None") -> None:
         self.rank, self.shim = rank, shim
         self.dismissed = False
+        self.closed = False
         self.waits_until = _NEVER
 
 
@@ -66,7 +68,7 @@ class Agent:
     """
 
     def __init__(self, environ: Mapping[str, str], launcher: int) -> None:
-        self.launcher = launcher
+        self.launcher, self.attempt = launcher, attempt_of(environ)
         self.selector = DefaultSelector()
         self.ranks: list[Supervised] = []
         self.connection: Connection | None = None
@@ -82,13 +84,17 @@ class Agent:
         adopt_orphans()
         self._wake_at_signals()
 
-    def begin_again(self) -> None:
+    def begin_again(self, attempt: int) -> None:
         """Be the agent of the next attempt: what the last one's ranks have left is over, the connection stays."""
+        self.attempt = attempt
         self.leave_behind()
+        for one in self.ranks:
+            one.rank.let_go()
         self.ranks.clear()
         self.full.clear()
         self.standing_orders.clear()
         self.exit_code = self.stop = None
+        self.linger_until = 0.0
 
     # The ranks
 
@@ -110,7 +116,7 @@ class Agent:
 
     def _move(self, rank: RankProcess, stream: Stream) -> bool:
         """Take a piece of a rank's output; if much of it waits for the launcher, the rank is to wait too."""
-        if stream.is_full:
+        if stream.is_full and rank.is_running:
             self.full.append((rank, stream))
             return False
         return rank.output.move(stream)
@@ -120,10 +126,13 @@ class Agent:
         self.selector.close()
         if self.connection:
             self.connection.close()
+        if self.monitor:
+            self.monitor.inbox.forget()
         for one in self.ranks:
-            one.rank.channel.close()
-            one.rank.output.close()
-            if one.shim:
+            one.rank.let_go()
+            if not one.closed:
+                one.rank.close()
+            if one.shim and not one.closed:
                 one.shim.close()
 
     def _watch(self, source: Any, act: Callable[[], bool]) -> None:
@@ -141,7 +150,7 @@ class Agent:
         for number in numbers:
             one.rank.pass_on(number)
         if not numbers and not one.dismissed:
-            one.dismissed = True
+            one.dismissed = one.rank.abandoned = True
             if one.rank.is_running:
                 one.rank.end(_lost_launcher())
         return bool(numbers)
@@ -178,15 +187,29 @@ class Agent:
     def _tend_ranks(self) -> None:
         now = time.monotonic()
         for one in self.ranks:
+            if one.closed:
+                continue
             one.rank.tick(now)
-            if one.shim and not one.dismissed and one.rank.state is State.ENDED and self._may_go(one):
-                self._clean_up(one)
-                self._say_last(one)
-                one.dismissed = True
-                one.shim.dismiss(self.code_of(one))
+            if one.shim and one.rank.state is State.ENDED and (one.dismissed or self._may_go(one)):
+                self._dismiss(one, one.shim)
+
+    def _dismiss(self, one: Supervised, shim: "Shim") -> None:
+        """Let the launcher's child of a rank exit, and close everything of the two."""
+        self._clean_up(one)
+        if not one.dismissed:
+            self._say_last(one)
+            one.dismissed = True
+            shim.dismiss(self.code_of(one))
+        one.closed = True
+        streams = [stream.source for stream in one.rank.output.streams]
+        for source in (one.rank.channel.control, one.rank.channel.stacks, shim.connection, *streams):
+            with suppress(KeyError):
+                self.selector.unregister(source)
+        one.rank.close()
+        shim.close()
 
     def _resume_streams(self) -> None:
-        for rank, stream in [one for one in self.full if not one[1].is_full]:
+        for rank, stream in [one for one in self.full if not (one[1].is_full and one[0].is_running)]:
             self.full.remove((rank, stream))
             self._watch(stream.source, partial(self._move, rank, stream))
 
@@ -198,7 +221,7 @@ class Agent:
                 if not pid:
                     return
                 for one in self.ranks:
-                    if one.rank.pid == pid:
+                    if one.rank.pid == pid and one.rank.is_running:
                         one.rank.exited(status, usage.ru_maxrss * 1024)
                         patience = self.connection.host_timeout if self.connection else 0.0
                         one.waits_until = time.monotonic() + _ORDER + patience
@@ -206,7 +229,7 @@ class Agent:
     def _lose_launcher(self) -> None:
         self.launcher = 0
         for one in self.ranks:
-            one.dismissed = True  # nobody waits for it
+            one.dismissed = one.rank.abandoned = True  # nobody waits for it
             if one.rank.is_running:
                 one.rank.end(_lost_launcher())
 
@@ -239,7 +262,7 @@ class Agent:
 
     def _connect(self, where: str) -> None:
         if not self.connection:
-            self.connection = Connection(where, self.selector, self._obey, self._lose_monitor)
+            self.connection = Connection(where, self.selector, self._hear_order, self._lose_monitor)
             for one in self.ranks:
                 if one.rank.named:
                     self._tell(one.rank, one.rank.named)
@@ -257,6 +280,10 @@ class Agent:
     def _tell(self, rank: RankProcess, message: OfRank | OfAgent) -> None:
         if self.connection and rank.number != NO_RANK:
             self.connection.send(message, rank.number)
+
+    def _hear_order(self, attempt: int, order: messages.Message) -> None:
+        if attempt == self.attempt:  # or it is of an earlier start
+            self._obey(order)
 
     def _obey(self, order: messages.Message) -> None:
         match order:
@@ -329,7 +356,7 @@ class Agent:
         if (placed := one.rank.placed) and (folder := one.rank.output.folder):
             said = write_report(folder.parent, placed.run, verdict.as_json(), folder)
         text = "" if verdict.first.together else show(verdict, traceback=False)
-        _say(one, text + (f"unilaunch: {said}\n" if said else ""))
+        one.rank.output.streams[1].say(text + (f"unilaunch: {said}\n" if said else ""))
 
     # The end
 
@@ -356,7 +383,13 @@ class Agent:
 
         heard = self.monitor or (self.connection and self.connection.connection)
         if one.rank.failure and not one.rank.known and not heard:
-            _say(one, show(judge([one.rank.failure]), traceback=False))
+            one.rank.output.streams[1].say(show(judge([one.rank.failure]), traceback=False))
+
+    def say_to_all(self, text: str) -> None:
+        """Write to the consoles of all ranks that have not been dismissed."""
+        for one in self.ranks:
+            if not one.dismissed:
+                one.rank.output.streams[1].say(text)
 
     def _wake_at_signals(self) -> None:
         """Wake up when a rank ends or a signal comes."""
@@ -369,13 +402,6 @@ class Agent:
         """Pass a signal on to the ranks: where this process is the launcher's child itself."""
         for one in self.ranks:
             one.rank.pass_on(number)
-
-
-def _say(one: Supervised, text: str) -> None:
-    """Write to a rank's console; it may have gone with the launcher."""
-    console = (one.shim.consoles if one.shim else (1, 2))[1]
-    with suppress(OSError):
-        os.write(console, text.encode())
 
 
 def _order(rank: RankProcess, order: messages.Message) -> None:
@@ -406,5 +432,4 @@ def be_rank(channel: Channel, *, own_group: bool) -> Status:
     """Be the rank that has just been forked from the agent."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    hear_signals_again()
     return channel.be_rank(own_group=own_group)

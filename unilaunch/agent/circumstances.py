@@ -39,7 +39,7 @@ def circumstances(environ: Mapping[str, str]) -> dict[str, Any] | None:
     return {
         "folder": folder,
         "mask": _mask(),
-        "command": [sys.executable, *sys.orig_argv],
+        "command": [sys.executable, *_command(environ)],
         "variables": {
             name: value
             for name, value in environ.items()
@@ -55,6 +55,14 @@ def circumstances(environ: Mapping[str, str]) -> dict[str, Any] | None:
         "oom": _read("/proc/self/oom_score_adj"),
         "memory": _read("/proc/self/numa_maps", 64).split()[1:2],  # the policy: numactl's
     }
+
+
+def _command(environ: Mapping[str, str]) -> list[str]:
+    """Return the command line, but for the spec if it was handed over besides: that of a next start says "go on"."""
+    words = list(sys.orig_argv)
+    if SPEC in environ and "--spec" in words:
+        del words[words.index("--spec") + 1]
+    return words
 
 
 def _mask() -> int:

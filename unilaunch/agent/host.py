@@ -6,6 +6,7 @@ import os
 import resource
 import select
 import selectors
+import signal
 import socket
 import sys
 import threading
@@ -19,7 +20,7 @@ from unilaunch.agent import shim as shims
 from unilaunch.agent.agent import Agent, be_rank
 from unilaunch.agent.channel import Channel
 from unilaunch.agent.circumstances import LIMITS, circumstances
-from unilaunch.agent.processes import is_single, pass_signals_on, state
+from unilaunch.agent.processes import PASSED_ON, hear_signals_again, is_single, pass_signals_on, state
 from unilaunch.agent.shim import Shim
 from unilaunch.agent.wake import wake_launcher
 from unilaunch.limits import allow_files
@@ -122,13 +123,15 @@ class _Host:
         self.waiting: list[Shim] = []  # who has asked
         self.idle_since = time.monotonic()
         self.may_start_again = False
+        self.replaced: Mapping[signal.Signals, Any] = {}
 
     def accept(self) -> None:
-        """Hear who asks; it waits if it is not alike."""
-        with suppress(OSError):  # it has given up, or there is no file descriptor left
+        """Hear who asks; it waits for its rank if it is alike, or else goes on by itself."""
+        with suppress(OSError):  # it has given up
             shim = Shim(self.door.accept()[0])
             self.asked += 1
-            if shim.request.get("circumstances") == self.own:
+            alike = shim.request.get("circumstances") == self.own and len(shim.files) == len(shim.request["files"])
+            if alike and attempt_of(shim.request["environ"]) >= self.attempt:
                 self.waiting.append(shim)
             else:
                 shim.close()
@@ -143,29 +146,41 @@ class _Host:
         if attempt_of(environ) != self.attempt:
             if not agent.is_over:
                 return None
-            agent.begin_again()
+            if not agent.is_connected:  # nobody would hear of these ranks: each has an agent of its own
+                self._send_away()
+                return None
             self.attempt, self.asked = attempt_of(environ), len(self.waiting)
+            agent.begin_again(self.attempt)
         self.may_start_again = may_start_again(environ)
         shim = self.waiting.pop(0)
         if not shim.accept():
             shim.close()
             return None
         channel = Channel()
+        signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
         pid = os.fork()
         if not pid:
+            hear_signals_again(self.replaced)
             self.door.close()
             for other in self.waiting:
                 other.close()
             agent.forget()
             channel.close()
             return _become(shim, channel, self.variables, self.own["limits"])
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
         agent.add(pid, channel, shim, own_group=True)
         return None
+
+    def _send_away(self) -> None:
+        for shim in self.waiting:
+            shim.close()
+        self.waiting.clear()
+        self.may_start_again = False
 
     def _start(self, environ: Mapping[str, str]) -> Agent:
         self.agent, self.attempt = Agent(environ, 0), attempt_of(environ)
         self.agent.selector.register(self.door, selectors.EVENT_READ, self.accept)
-        pass_signals_on(self.agent.pass_signal_on)  # Slurm sends them to every process of a step
+        self.replaced = pass_signals_on(self.agent.pass_signal_on)  # Slurm sends them to every process of a step
         return self.agent
 
     def turn(self) -> None:
@@ -175,6 +190,11 @@ class _Host:
         elif select.select([self.door], [], [], _TICK)[0]:
             self.accept()
 
+    def complain(self, error: BaseException) -> None:
+        """Say on the ranks' consoles that the agent fails, and they with it."""
+        if self.agent:
+            self.agent.say_to_all(f"unilaunch: the agent of this host fails, and its ranks end: {error!r}\n")
+
     @property
     def is_over(self) -> bool:
         """Every rank has ended, and nobody else will ask."""
@@ -183,6 +203,7 @@ class _Host:
             self.idle_since = now
             return False
         if self.may_start_again and self.agent and self.agent.is_connected:
+            self.agent.leave_behind()
             return False  # the next attempt needs no import
         nobody_else = self.asked >= self.expected or now - self.idle_since > _IDLE
         return (self.agent is not None and nobody_else) or state(self.launcher) in {"", "Z"}
@@ -197,16 +218,19 @@ def _serve(host: _Host, preload: Preload) -> _Forked:
         if variables is None or not is_single():
             os._exit(0)
         host.variables = variables
-        allow_files(_FILES * host.expected)
+        if not allow_files(_FILES * host.expected):
+            os._exit(0)
         _point_nowhere(1, 2)
         while not host.is_over:
             host.turn()
-            if host.waiting and (rank := host.fork_next()):
-                return rank
+            for _ in list(host.waiting):
+                if host.waiting and (rank := host.fork_next()):
+                    return rank
         host.door.close()
         if host.agent:
             host.agent.leave()
-    except BaseException:  # noqa: BLE001  (what goes wrong here goes wrong in the ranks too, which say so)
+    except BaseException as error:  # noqa: BLE001  (before the first rank it goes wrong in the ranks too, which say so)
+        host.complain(error)
         os._exit(1)
     os._exit(0)
 

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import select
 import stat
 import struct
 import termios
@@ -17,11 +18,12 @@ _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 _PIECE = 1 << 16
 _TAIL = 8192  # bytes of a log's end that are looked at for its last lines
 _PAUSE = 0.02  # least seconds between two entries of `times`
-#: Bytes that a launcher reads at once (Open MPI 4 and 5), and that a pipe takes whole.
-_READ_AT_ONCE = 4096
+#: Bytes that a launcher reads at once (Open MPI 4 and 5): of a pipe one more.
+_READ_AT_ONCE = 4095
 _MOST_WAITING = 1 << 18  # bytes that wait for the launcher before the rank has to
 _UNFINISHED = 1.0  # seconds after which a line without an end is shown: it may be a question
 _SOONEST, _LATEST = 0.0001, 0.05  # seconds until the launcher is looked at again that has not read yet
+_SPACE = 0.0005  # seconds for the launcher to read from a terminal
 _LOOKS = 10  # at once, at a launcher that has much to read
 
 
@@ -33,22 +35,73 @@ class Shown(Enum):
     ALL = "all"
 
 
+class Console:
+    """Where a stream is shown: a launcher's pipe or terminal, or a file. Writing never waits, but to a file.
+
+    Args:
+        descriptor: It is another's to close.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        mode = os.fstat(descriptor).st_mode
+        self.is_pipe, self.is_terminal = stat.S_ISFIFO(mode), os.isatty(descriptor)
+        self.own = descriptor
+        if self.is_pipe or self.is_terminal:
+            # Another open file of the same: a shell is not to find that its own does not block.
+            with suppress(OSError):
+                flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+                self.own = os.open(f"/proc/self/fd/{descriptor}", flags)
+        self.is_ours = self.own != descriptor
+        self.wrote_at = 0.0
+
+    def is_read(self) -> bool:
+        """Return whether the launcher has read what was written: then it reads the next piece alone.
+
+        Of a terminal (Open MPI gives a rank one as its standard output) nobody can tell; it is given some time.
+        """
+        if self.is_terminal:
+            return time.monotonic() - self.wrote_at > _SPACE
+        if not self.is_pipe:
+            return True
+        queued = struct.unpack("i", fcntl.ioctl(self.own, termios.FIONREAD, b"0123"))[0]
+        return not queued or self._is_broken()
+
+    def _is_broken(self) -> bool:
+        """Return whether nobody reads any more: to write then says so."""
+        watching = select.poll()
+        watching.register(self.own, 0)
+        return bool(watching.poll(0))
+
+    def write(self, piece: bytes) -> int:
+        """Write what there is room for, and return how much that was.
+
+        Raises:
+            OSError: There is none now (BlockingIOError), or nobody reads it any more.
+        """
+        self.wrote_at = time.monotonic()
+        return os.write(self.own, piece)
+
+    def close(self) -> None:
+        """Close what is our own of it."""
+        if self.is_ours:
+            os.close(self.own)
+
+
 class Stream:
     """One of a rank's two streams.
 
-    mpirun reads 4 KiB of a rank's output at once, wherever a line ends, and shows that among the other ranks'. So a
-    pipe gets at most so many whole lines, and the next when it has been read.
+    mpirun reads 4 KiB of a rank's output at once, wherever a line ends, and shows that among the other ranks'. So it
+    gets at most so many bytes, in whole lines, and the next when it has read them.
 
     Args:
         source: The reading end of the rank's pipe.
-        console: Where it is shown.
+        console: Where it is shown; -1 for nowhere.
     """
 
     def __init__(self, source: int, console: int) -> None:
         self.source = source
-        self.console = console
-        self.shown = Shown.LINES
-        self.is_pipe = stat.S_ISFIFO(os.fstat(console).st_mode)
+        self.console = Console(console) if console >= 0 else None
+        self.shown = Shown.LINES if self.console else Shown.NOTHING
         self.file = -1
         self.held = b""
         self.lost = ""
@@ -92,14 +145,14 @@ class Stream:
     def show(self) -> None:
         """Show what can be shown now."""
         try:
-            while piece := self._next():
-                if not self._is_read():
+            while self.console and (piece := self._next()):
+                if self.shown is Shown.LINES and not self._is_read(self.console):
                     self.again = min(2 * self.again, _LATEST)
                     return
-                del self.waiting[: os.write(self.console, piece)]
+                del self.waiting[: self.console.write(piece)]
                 self.again = _SOONEST
         except BlockingIOError:
-            pass
+            self.again = min(2 * self.again, _LATEST)
         except OSError:  # nobody reads it any more
             self.shown = Shown.NOTHING
             self.waiting.clear()
@@ -113,9 +166,7 @@ class Stream:
         """Return what to write next: whole lines, as many as are read at once."""
         late = time.monotonic() - self.since > _UNFINISHED
         unfinished = late or self.ended or self.shown is Shown.ALL
-        end = len(self.waiting)
-        if self.is_pipe:
-            end = min(end, _READ_AT_ONCE)
+        end = min(len(self.waiting), _READ_AT_ONCE)
         line_end = 1 + max(self.waiting.rfind(b"\n", 0, end), self.waiting.rfind(b"\r", 0, end))
         if line_end:
             end = line_end
@@ -123,18 +174,19 @@ class Stream:
             end = 0
         return bytes(self.waiting[:end])
 
-    def _is_read(self) -> bool:
-        """Return whether a pipe can take the next piece: it is empty, or nobody else's output comes in between."""
-        if not self.is_pipe:
-            return True
-        allowed = 0 if self.shown is Shown.LINES else 3 * _PIECE // 4
-        looks = _LOOKS if len(self.waiting) > _PIECE else 1
-        for look in range(looks):
-            if look:
-                time.sleep(_SOONEST)
-            if struct.unpack("i", fcntl.ioctl(self.console, termios.FIONREAD, b"0123"))[0] <= allowed:
+    def _is_read(self, console: Console) -> bool:
+        """Look whether the launcher has read; if much waits, several times."""
+        for _ in range(_LOOKS if len(self.waiting) > _PIECE else 1):
+            if console.is_read():
                 return True
+            time.sleep(_SOONEST)
         return False
+
+    def say(self, text: str) -> None:
+        """Write a line of the agent's own to the console, whatever is shown of the rank."""
+        with suppress(OSError):  # it may have gone with the launcher
+            if self.console:
+                self.console.write(text.encode())
 
     def _keep(self, data: bytes) -> None:
         try:
@@ -142,6 +194,14 @@ class Stream:
                 data = data[os.write(self.file, data) :]
         except OSError as error:  # the disk is full, say: the rank works on, and its output is still shown
             self.lost = error.strerror or str(error)
+
+    def close(self) -> None:
+        """Close its file and what is our own of its console."""
+        if self.file >= 0:
+            os.close(self.file)
+        if self.console:
+            self.console.close()
+        self.file, self.console, self.shown = -1, None, Shown.NOTHING
 
 
 class Output:
@@ -198,10 +258,11 @@ class Output:
         return not any(stream.waiting for stream in self.streams)
 
     def close(self) -> None:
-        """Close the rank's files and the pipes; the console is another's to close."""
+        """Close everything but the rank's pipes."""
         for stream in self.streams:
-            if stream.file >= 0:
-                os.close(stream.file)
+            stream.close()
+        if self.clock:
+            self.clock.close()
 
     def sizes(self) -> list[int]:
         """Return the files' sizes in bytes."""
@@ -235,6 +296,12 @@ class _Clock:
             self.written, self.sizes = now, sizes
             with suppress(OSError):
                 os.write(self.file, f"{now:.3f} {sizes[0]} {sizes[1]}\n".encode())
+
+    def close(self) -> None:
+        """Close its file."""
+        if self.file >= 0:
+            os.close(self.file)
+            self.file = -1
 
 
 def last_lines(path: Path, number: int) -> list[str]:

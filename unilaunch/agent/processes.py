@@ -4,13 +4,14 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 #: What is passed on to a process below when it comes from outside.
-_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
@@ -30,18 +31,21 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def pass_signals_on(handler: Callable[[int, FrameType | None], None]) -> None:
-    """Have *handler* called at signals from outside; one that was ignored at our start (nohup) stays ignored."""
-    for number in _PASSED_ON:
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, handler)
+def pass_signals_on(handler: Callable[[int, FrameType | None], None]) -> dict[signal.Signals, Any]:
+    """Have *handler* called at signals from outside; one that was ignored at our start (nohup) stays ignored.
+
+    Returns:
+        The handlers before.
+    """
+    heard = [number for number in PASSED_ON if signal.getsignal(number) != signal.SIG_IGN]
+    return {number: signal.signal(number, handler) for number in heard}
 
 
-def hear_signals_again() -> None:
-    """Take back what `pass_signals_on` did, in a process that was forked."""
-    for number in _PASSED_ON:
-        if callable(signal.getsignal(number)):
-            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+def hear_signals_again(before: Mapping[signal.Signals, Any]) -> None:
+    """Take back what `pass_signals_on` did, in a process that was forked with `PASSED_ON` blocked."""
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
 
 
 def state(process: int) -> str:

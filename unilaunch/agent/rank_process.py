@@ -16,7 +16,7 @@ from unilaunch.agent.output import Output, Shown
 from unilaunch.agent.processes import state
 from unilaunch.json_value import JsonValue
 from unilaunch.monitor import messages
-from unilaunch.monitor.messages import NO_RANK, OfAgent, OfRank
+from unilaunch.monitor.messages import NO_RANK, BadMessageError, OfAgent, OfRank
 from unilaunch.output.failure import Cause, Failure, describe_exit
 from unilaunch.output.files import write_failure
 
@@ -91,6 +91,7 @@ class RankProcess:
         self.from_outside = False  # a signal has come from outside
         self.stop: messages.Stop | None = None  # the user stops the job, patiently
         self.ordered = False  # its exit code is the job's
+        self.abandoned = False  # its launcher has gone: nobody sees its output
         self.overdue = False  # it did not end in the time that the user gave it
         # When what is due, in seconds of time.monotonic.
         self.kill_at = self.grace_until = self.drained_at = self.stack_at = _NEVER
@@ -107,9 +108,12 @@ class RankProcess:
             data, descriptors, _, _ = socket.recv_fds(self.channel.control, 1 << 16, 1)
         except OSError:
             data, descriptors = b"", []
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
         *lines, self.unread = (self.unread + data).split(b"\n")
         for line in lines:
-            self._understand(messages.decode(line)[1], descriptors)
+            with suppress(BadMessageError, IndexError):  # the program has written to a file that is not its own
+                self._understand(messages.decode(line)[1], descriptors)
         return bool(data)
 
     def _understand(self, message: messages.Message, descriptors: list[int]) -> None:
@@ -243,11 +247,26 @@ class RankProcess:
         if now > self.stack_at:
             self.stack_at = _NEVER
             self.tell(self, messages.Stack(self.stack.decode(errors="replace"), self._doing))
-        drained = not self.output.flowing and self.output.is_shown
-        if self.state is State.EXITED and (drained or now > self.drained_at):
+        if self.state is State.EXITED and self._is_drained(now):
             self.output.tick(last=True)
             self.state = State.ENDED
             self._conclude()
+
+    def _is_drained(self, now: float) -> bool:
+        """Return whether the output is kept, and shown if anybody is to see it."""
+        kept = not self.output.flowing or now > self.drained_at
+        return kept and (self.output.is_shown or self.ordered or self.abandoned)
+
+    def close(self) -> None:
+        """Close what joined the agent with the rank, once it has ended; the lock is held on."""
+        self.channel.close()
+        self.output.close()
+
+    def let_go(self) -> None:
+        """Give the output folder free."""
+        if self.lock >= 0:
+            os.close(self.lock)
+            self.lock = -1
 
     @property
     def _doing(self) -> dict[str, JsonValue]:

@@ -1,9 +1,9 @@
 """The launcher's child, which stands for a rank that the agent of its host has forked: the shim.
 
-A launcher's children on one host meet at an abstract socket that is named after the launcher's process and the
-circumstances that they share (folder, limits, cgroup). The first to come starts the agent, and each asks it to fork a
-rank: the new process has the asker's environment, processors and open files. The asker stays as the rank's shim: it
-passes signals on, and exits as the rank does. Whoever finds no agent supervises its rank itself.
+A launcher's children on one host meet at an abstract socket that is named after their job and the circumstances that
+they share (folder, limits, cgroup). The first to come starts the agent, and each asks it to fork a rank: the new
+process has the asker's environment, processors and open files. The asker stays as the rank's shim: it passes signals
+on, and exits as the rank does. Whoever finds no agent supervises its rank itself.
 """
 
 import json
@@ -26,7 +26,7 @@ from unilaunch.start_variables import MONITOR
 
 _CREDENTIALS = struct.Struct("3i")
 PATIENCE = 60.0  # seconds that an asker waits for the agent's import
-_REQUEST = 10.0  # seconds for an asker's request, which it sends before it waits
+_REQUEST = 2.0  # seconds for an asker's request, which it sends before it waits
 _TICK = 0.2
 _PIECE = 1 << 16
 _MOST_FILES = 250  # the kernel passes no more of them at once

@@ -32,7 +32,7 @@ from unilaunch.start_variables import MONITOR, SPEC
 
 #: Seconds that mpirun has to end the ranks once it is told to, or once they have all gone.
 GRACE = 10.0
-#: Seconds in which the guards end their ranks when they are told to; mpirun takes longer.
+#: Seconds in which the agents end their ranks when they are told to; mpirun takes longer.
 PROMPT = 2.0
 _TICK = 0.2
 #: Open files of each rank, in mpirun and here.
@@ -194,7 +194,7 @@ class _Stop:
         return self.asked.again or self.monitor.ending or not self.told or late
 
     def order_end(self) -> None:
-        """Have every guard end its rank now, unless a failure has done that already."""
+        """Have every agent end its ranks now, unless a failure has done that already."""
         if not self.monitor.ending:
             self.monitor.inbox.tell_all(messages.End(128 + self.asked.number))
 

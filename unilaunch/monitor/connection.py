@@ -66,7 +66,7 @@ class Connection:
         where: "ADDRESS,ADDRESS PORT SECRET SECONDS": all addresses are tried at once, the first that proves that it
             knows the secret is taken; it breaks when the other host has not answered for so many seconds.
         selector: What the agent waits on.
-        order: Called with each message that comes.
+        order: Called with each message that comes, and the attempt to start the job that it is of.
         broken: Called with the reason when a connection that stood has broken.
 
     Attributes:
@@ -77,7 +77,7 @@ class Connection:
         self,
         where: str,
         selector: BaseSelector,
-        order: Callable[[Message], None],
+        order: Callable[[int, Message], None],
         broken: Callable[[str], None],
     ) -> None:
         self.places, self.secret, self.host_timeout = read_where(where)
@@ -176,7 +176,7 @@ class Connection:
         while (end := self.incoming.find(b"\n")) >= 0:
             message, self.incoming[: end + 1] = bytes(self.incoming[:end]), b""
             with suppress(BadMessageError):
-                self.order(decode(message)[1])
+                self.order(*decode(message))
 
     def _flush(self) -> None:
         if not self.connection:

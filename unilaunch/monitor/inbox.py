@@ -146,7 +146,7 @@ class Inbox:
         """Send *order* to the *agents* that can still be reached."""
         for agent in agents:
             with suppress(OSError):  # a few bytes: they fit, or nobody is there to read them
-                agent.send(messages.encode(order))
+                agent.send(messages.encode(order, self.attempt))
 
     @property
     def agents(self) -> set[socket.socket]:
@@ -179,6 +179,11 @@ class Inbox:
             connection.close()
         self.door.close()
         self.selector.close()
+
+    def forget(self) -> None:
+        """Close the sockets, in a process that was forked and does not know the selector."""
+        for own in (self.door.listener, *self.door.strangers, *self.unread):
+            own.close()
 
     def __enter__(self) -> Self:
         return self
@@ -221,7 +226,8 @@ class Inbox:
     def _understand(self, agent: socket.socket, rank: int, message: Message) -> None:
         """Keep what is told of a rank."""
         if isinstance(message, messages.Meeting):
-            self._meet(agent, message.text)
+            if rank == self.attempt:  # or it is of an earlier start
+                self._meet(agent, message.text)
             return
         if rank < 0 or not isinstance(message, OfRank | OfAgent):
             raise BadMessageError(f"{type(message).__name__} of rank {rank}: nothing that an agent tells")
@@ -247,7 +253,7 @@ class Inbox:
             self.meeting = text
         while self.meeting and self.asking:
             with suppress(OSError):
-                self.asking.pop().send(messages.encode(messages.Meeting(self.meeting)))
+                self.asking.pop().send(messages.encode(messages.Meeting(self.meeting), self.attempt))
 
     def _hang_up(self, connection: socket.socket, cause: Cause, reason: str) -> None:
         self.selector.unregister(connection)

@@ -1,7 +1,8 @@
 """What ranks, agents and the monitor tell each other: a closed list of messages, checked when they arrive.
 
-On the wire a message is one line of JSON: [rank, name, {field: value}]; rank is -1 where it is of no rank. The version
-of the protocol is part of the handshake (`unilaunch.handshake`). Nothing that arrives is executed.
+On the wire a message is one line of JSON: [rank, name, {field: value}]. In orders and meetings the number is that of
+the attempt: how often the job was started before. The version of the protocol is part of the handshake
+(`unilaunch.handshake`). Nothing that arrives is executed.
 """
 
 import json
@@ -189,14 +190,19 @@ _KINDS: dict[str, type[Message]] = {kind.__name__: kind for kind in get_args(Mes
 
 
 def encode(message: Message, rank: int = NO_RANK) -> bytes:
-    """Return a message as one line."""
+    """Return a message as one line.
+
+    Args:
+        message: What is told.
+        rank: Of which rank, or of which attempt.
+    """
     values = {name.name: getattr(message, name.name) for name in fields(message)}
     text = json.dumps([rank, type(message).__name__, values], default=asdict)
     return text.encode() + b"\n"
 
 
 def decode(line: bytes) -> tuple[int, Message]:
-    """Return the rank and the message that a line holds.
+    """Return the rank or the attempt, and the message, that a line holds.
 
     Raises:
         BadMessageError: It holds none.

@@ -1,6 +1,6 @@
 """Whose a folder is: the marker in every folder that a run makes, and the lock that a running job holds on it.
 
-Each guard of a job holds a shared lock on the marker of the output folder, so the lock goes with the last of them,
+Each agent of a job holds a shared lock on the marker of the output folder, so the lock goes with the last of them,
 however the job ends. A job that comes must get an exclusive one first. On a file system without locks nothing is
 locked.
 """
@@ -20,7 +20,7 @@ from stat import S_ISVTX, S_IWGRP, S_IWOTH
 from unilaunch.output.files import open_file, write_text
 
 MARKER = ".unilaunch"
-_PATIENCE = 3.0  # seconds for the last guards of a job that has ended
+_PATIENCE = 3.0  # seconds for the last agents of a job that has ended
 _TICK = 0.1
 _LARGEST = 1 << 16  # bytes of a marker
 

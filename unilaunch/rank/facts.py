@@ -26,7 +26,7 @@ def tell_facts(task: "Task[RunSpec]", peers: Peers, environ: Mapping[str, str], 
         task: What this rank was told to do.
         peers: The ranks.
         environ: The process's environment.
-        watch: Where the guards are to call, on rank 0 if it is to watch the job.
+        watch: Where the agents are to call, on rank 0 if its agent is to be the monitor.
 
     Raises:
         RefusedTogetherError: Two ranks were told to do different things.

@@ -7,7 +7,7 @@ from unilaunch.monitor.connection import read_where
 from unilaunch.rank import mpi, tcp
 from unilaunch.rank.alone import Alone
 from unilaunch.rank.board import Board, PublicBoard
-from unilaunch.start_variables import MONITOR
+from unilaunch.start_variables import MONITOR, attempt_of
 from unilaunch.world import Found
 
 _HYDRA = {"MPICH", "Intel MPI"}
@@ -46,7 +46,7 @@ def find_board(found: Found, environ: Mapping[str, str], *, insecure: bool) -> B
     if MONITOR in environ and _is_reachable(environ[MONITOR], found):
         from unilaunch.rank.launch_board import LaunchBoard
 
-        return LaunchBoard(found, environ[MONITOR])
+        return LaunchBoard(found, environ[MONITOR], attempt_of(environ))
     if found.launcher == "Open MPI 4" and (libmpi := mpi.find_libmpi(environ)):
         from unilaunch.rank.pmix import PmixBoard, find_library
 

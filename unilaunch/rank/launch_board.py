@@ -24,11 +24,12 @@ class LaunchBoard(Board):
 
     Args:
         found: What the launcher says.
-        where: Where it listens, as in `monitor.connection.VARIABLE`.
+        where: Where it listens, as in `start_variables.MONITOR`.
+        attempt: How often the job was started before.
     """
 
-    def __init__(self, found: Found, where: str) -> None:
-        self.found = found
+    def __init__(self, found: Found, where: str, attempt: int = 0) -> None:
+        self.found, self.attempt = found, attempt
         self.places, self.secret, _ = read_where(where)
         self.connection: socket.socket | None = None
 
@@ -70,7 +71,7 @@ class LaunchBoard(Board):
         if self.connection:
             self.connection.settimeout(_TRY)
             with suppress(OSError):
-                self.connection.sendall(encode(messages.Meeting(text)))
+                self.connection.sendall(encode(messages.Meeting(text), self.attempt))
                 return self.connection
         return None
 

@@ -18,7 +18,7 @@ class Facts(TypedDict):
         folder: The current folder.
         cores: The processors that this rank may run on.
         devices: The visible devices of each kind, as the mask names them.
-        watch: Where the guards are to call, from rank 0 if it is to watch the job.
+        watch: Where the agents are to call, from rank 0 if its agent is to be the monitor.
         start: A random word; rank 0's tells this start from others of the same name.
     """
 

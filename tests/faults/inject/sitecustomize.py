@@ -105,6 +105,7 @@ _FAULTS = {
     "ulimit -v": _use_up_addresses,
     "daemon killed": _kill_daemon,
     **dict.fromkeys(_FROM_OUTSIDE, lambda: time.sleep(60)),
+    "Ctrl-C": lambda: time.sleep(0.5),  # a rank that goes on: a training stops with the others
     "disk full": _fill_disk,
 }
 _FAULTS = {kind.replace(" ", "_"): fault for kind, fault in _FAULTS.items()}

@@ -331,8 +331,9 @@ def test_another_users_agent_is_told_nothing(tmp_path: Path) -> None:
         pytest.skip("only root can start another user's process")
     with _launcher(tmp_path, body=WAIT) as launcher:
         launcher.start(2)
-        launcher.seen(0)
+        agent = launcher.seen(0)["agent"]
         address = str(_address()).replace("\0", "\\0")
+    os.kill(agent, signal.SIGKILL)  # it would wait some seconds for the other one
     _until(lambda: not _address())
     (tmp_path / "seen.0").unlink()
     spy = (

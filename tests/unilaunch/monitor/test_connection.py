@@ -37,7 +37,9 @@ class _Agent:
         self.selector = DefaultSelector()
         self.orders: list[Message] = []
         self.broken: list[str] = []
-        self.connection = Connection(where, self.selector, self.orders.append, self.broken.append)
+        self.connection = Connection(
+            where, self.selector, lambda _, order: self.orders.append(order), self.broken.append
+        )
 
     def tell(self, rank: int, *told: OfRank | OfAgent) -> None:
         for message in told:

@@ -41,8 +41,8 @@ def write(request: Request) -> list[str]:
 def keepalive(host_timeout: float) -> dict[str, str]:
     """Return the parameters with which Open MPI's daemons count a host as lost after *host_timeout* seconds.
 
-    Its own values make it hours. A probe goes out each second, and one answer is enough. The guards' lines break a
-    second earlier (`watch.line.notice_silence`), so that unilaunch names the lost host before Open MPI ends the job.
+    Its own values make it hours. A probe goes out each second, and one answer is enough. The agents' connections break
+    a second earlier (`monitor.connection.notice_silence`), so that unilaunch names the lost host first.
     """
     return {
         "oob_tcp_keepalive_time": "1",
