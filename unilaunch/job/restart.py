@@ -14,8 +14,8 @@ from unilaunch.launch_spec import LaunchSpec
 from unilaunch.output.result import LaunchResult
 from unilaunch.task import Task
 
-#: Where a program finds how often it was started again, as under torchrun.
-RESTARTS = "TORCHELASTIC_RESTART_COUNT"
+#: Where a program finds how often it was started again, and how often it may be; as under torchrun.
+RESTARTS, MAX_RESTARTS = "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"
 
 
 def start_again(task: Task[LaunchSpec], environ: Mapping[str, str]) -> LaunchResult:
@@ -31,15 +31,23 @@ def start_again(task: Task[LaunchSpec], environ: Mapping[str, str]) -> LaunchRes
         UnilaunchError: It cannot be started.
     """
     allowed = task.spec.max_restarts
-    plan = make_plan(task, environ)
+    plan = make_plan(task, _counted(environ, 0, allowed))
     for restarts in count():
-        known = {RESTARTS: str(restarts), "TORCHELASTIC_MAX_RESTARTS": str(allowed)} if allowed else {}
-        result = start(plan, {**environ, **known})
+        result = start(plan, _counted(environ, restarts, allowed))
         if restarts == allowed or not _is_worth_it(result):
             return result
-        plan = _plan_again(plan, result.lost_hosts, environ)
+        plan = _plan_again(plan, result.lost_hosts, _counted(environ, restarts + 1, allowed))
         _say(f"restart {restarts + 1} of {allowed}, with {len(plan.rows)} ranks")
     raise AssertionError
+
+
+def _counted(environ: Mapping[str, str], restarts: int, allowed: int) -> Mapping[str, str]:
+    """Return the environment with what a program is to know of restarts, on every host; else with nothing of them.
+
+    Nothing: this `launch` may itself have been started by a program that was started again.
+    """
+    own = {name: value for name, value in environ.items() if name not in {RESTARTS, MAX_RESTARTS}}
+    return {**own, RESTARTS: str(restarts), MAX_RESTARTS: str(allowed)} if allowed else own
 
 
 def _is_worth_it(result: LaunchResult) -> bool:
