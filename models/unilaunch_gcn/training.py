@@ -291,7 +291,7 @@ class Training:
 
     def _say(self, epoch: int, *, last: bool) -> None:
         now = time.perf_counter()
-        first = len(self.epoch_seconds) == 1
+        first = len(self.epoch_seconds) == 1  # of this start
         if first or last or now - self.said >= _PROGRESS:
             self.said = now
             share = self.evaluations[-1]["val_accuracy"] if self.evaluations else None

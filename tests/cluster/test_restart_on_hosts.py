@@ -36,3 +36,22 @@ def test_a_job_goes_on_without_the_host_that_is_lost(make_cluster: MakeCluster, 
     assert "resumed after epoch 3" in job.console
     assert job.result["world_size"] == 2
     assert np.abs(np.array(job.result["loss"]) - whole).max() < 1e-10
+
+
+def test_every_host_is_told_how_often_the_job_was_started(
+    make_cluster: MakeCluster, mpirun: Path, tmp_path: Path
+) -> None:  # fmt: skip
+    """The count of this launch, whatever the one says that this launch was itself started under."""
+    (tmp_path / "again.py").write_text(
+        "import os\nfrom pathlib import Path\n"
+        "count, allowed = os.environ['TORCHELASTIC_RESTART_COUNT'], os.environ['TORCHELASTIC_MAX_RESTARTS']\n"
+        "Path(f'seen.{count}.{allowed}.' + os.environ['RANK']).touch()\nraise SystemExit(3 * (count == '0'))\n"
+    )
+    hosts = make_cluster(2)
+    options = ["--mpirun", str(mpirun), "--hostfile", str(hosts.hostfile([1, 1], tmp_path)), "--max-restarts", "1"]
+    line = [sys.executable, "-m", "unilaunch", "launch", "--allow-run-as-root", *options, "again.py"]
+    outer = {"TORCHELASTIC_RESTART_COUNT": "7", "TORCHELASTIC_MAX_RESTARTS": "9"}
+    hosts.start(0, line, tmp_path, outer).finish(60).check()
+    seen = sorted(path.name for path in tmp_path.glob("seen.*"))
+    assert seen[-2:] == ["seen.1.1.0", "seen.1.1.1"]
+    assert all(name.startswith(("seen.0.1.", "seen.1.1.")) for name in seen)

@@ -43,8 +43,12 @@ def start_again(task: Task[LaunchSpec], environ: Mapping[str, str]) -> LaunchRes
 
 
 def _counted(environ: Mapping[str, str], restarts: int, allowed: int) -> Mapping[str, str]:
-    """Return the environment with what a program is to know of restarts, on every host."""
-    return {**environ, RESTARTS: str(restarts), MAX_RESTARTS: str(allowed)} if allowed else environ
+    """Return the environment with what a program is to know of restarts, on every host; else with nothing of them.
+
+    Nothing: this `launch` may itself have been started by a program that was started again.
+    """
+    own = {name: value for name, value in environ.items() if name not in {RESTARTS, MAX_RESTARTS}}
+    return {**own, RESTARTS: str(restarts), MAX_RESTARTS: str(allowed)} if allowed else own
 
 
 def _is_worth_it(result: LaunchResult) -> bool:
