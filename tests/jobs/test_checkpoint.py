@@ -114,7 +114,7 @@ def test_the_agent_outlives_the_ranks(launcher: Launcher, tmp_path: Path) -> Non
     """The framework is imported once for all starts; and the last one is told of the first one's ranks no more."""
     (tmp_path / "again.py").write_text(
         "import os, sys, time\nfrom pathlib import Path\n"
-        "count, rank = os.environ['TORCHELASTIC_RESTART_COUNT'], os.environ['RANK']\n"
+        "count, rank = os.environ['TORCHELASTIC_RESTART_COUNT'], os.environ['OMPI_COMM_WORLD_RANK']\n"
         "Path(f'agent.{count}.{rank}').write_text(str(os.getppid()))\n"
         "while len(list(Path().glob(f'agent.{count}.?'))) < 3: time.sleep(0.01)\n"
         "if count == '0' and rank == '1': os._exit(5)\n"

@@ -202,7 +202,8 @@ class Agent:
             shim.dismiss(self.code_of(one))
         one.closed = True
         streams = [stream.source for stream in one.rank.output.streams]
-        for source in (one.rank.channel.control, one.rank.channel.stacks, shim.connection, *streams):
+        sources: list[Any] = [one.rank.channel.control, one.rank.channel.stacks, shim.connection, *streams]
+        for source in sources:
             with suppress(KeyError):
                 self.selector.unregister(source)
         one.rank.close()

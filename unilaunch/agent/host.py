@@ -241,7 +241,8 @@ def _become(shim: Shim, channel: Channel, variables: Mapping[str, str], limits: 
     os.environ.clear()  # noqa: TID251  (another process's takes its place)
     os.environ.update({**request["environ"], **variables})  # noqa: TID251
     os.sched_setaffinity(0, request["processors"])
-    resource.setrlimit(resource.RLIMIT_NOFILE, tuple(limits[LIMITS.index("RLIMIT_NOFILE")]))
+    soft, hard = limits[LIMITS.index("RLIMIT_NOFILE")]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     above = max([2, *request["files"]]) + 1  # no number that is to be taken
     shim.connection.close()
     channel.move_ranks_ends(above)
