@@ -1,5 +1,6 @@
 """Values on the command line and in variables: several at once, none, and such as begin with a dash."""
 
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from typing_extensions import override
 
 from unilaunch import plugins
 from unilaunch.errors import PluginError, SpecError
+from unilaunch.launch_spec import LaunchSpec
 from unilaunch.options import parse
 from unilaunch.reading import read_task
 from unilaunch.spec import RunSpec, Spec, read_file, validate
@@ -82,9 +84,7 @@ def test_a_spec_with_a_check_of_its_own_is_refused_in_its_words() -> None:
         validate(_Checked, {"low": 3}, {})
 
 
-def test_a_fault_inside_names_its_place(tmp_path: Path) -> None:
-    from unilaunch.launch_spec import LaunchSpec
-
+def test_a_fault_inside_names_its_place() -> None:
     with pytest.raises(SpecError, match=r"--mpi\.bind_too: no such option; did you mean bind_to\?"):
         validate(LaunchSpec, {"mpi": {"bind_too": "core"}}, {})
 
@@ -109,8 +109,6 @@ def test_a_broken_plug_in_breaks_only_itself(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its name says why it cannot be used; the others can."""
-    from importlib.metadata import EntryPoint
-
     group = {**plugins._installed(plugins.MODELS), "broken": EntryPoint("broken", "no_such_module:Model", "g")}
     monkeypatch.setattr(plugins, "_installed", lambda _: group)
     plugins._load_all.cache_clear()
