@@ -190,7 +190,9 @@ def test_kills_leave_one_that_loads(tmp_path: Path) -> None:
             own = Writer(tmp_path, LAYERS, 2)
             for epoch in range(begin, 10**6):
                 own.save(_state(epoch))
+        deadline = time.monotonic() + 20
         while not any(int(path.name[6:12]) >= begin for path in tmp_path.glob("epoch-*")):
+            assert time.monotonic() < deadline
             time.sleep(0.001)
         time.sleep(draw.uniform(0, 0.01))
         os.kill(writer, signal.SIGKILL)

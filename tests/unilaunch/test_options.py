@@ -1,0 +1,121 @@
+"""Values on the command line and in variables: several at once, none, and such as begin with a dash."""
+
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import Field, model_validator
+from typing_extensions import override
+
+from unilaunch import plugins
+from unilaunch.errors import PluginError, SpecError
+from unilaunch.launch_spec import LaunchSpec
+from unilaunch.options import parse
+from unilaunch.reading import read_task
+from unilaunch.spec import RunSpec, Spec, read_file, validate
+from unilaunch_gcn.model import GcnModel
+
+
+class _Several(Spec):
+    widths: tuple[int, ...] = (16,)
+    names: list[str] = Field(default=[])
+    by_name: dict[str, float] = Field(default={})
+    patience: int | None = 3
+
+
+class _Model(GcnModel):
+    name = "several"
+    spec = _Several  # type: ignore[assignment]
+
+    @override
+    def check(self, options: Any, world_size: int) -> None:
+        """Fit any number of ranks."""
+
+
+@pytest.fixture
+def _several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "models", lambda: {"several": _Model()})
+
+
+def _read(words: list[str], **environ: str) -> dict[str, Any]:
+    given = parse(["run", "several", "--backend", "torch", *words])
+    del given["command"]
+    return dict(read_task(RunSpec, given, environ).options or {})
+
+
+@pytest.mark.usefixtures("_several")
+@pytest.mark.parametrize(("words", "environ", "field", "value"), [
+    (["--widths", "64"], {}, "widths", (64,)),
+    (["--widths", "64", "--widths", "32"], {}, "widths", (64, 32)),
+    (["--widths", "[64, 32]"], {}, "widths", (64, 32)),
+    (["--names", "-a", "--names", "b c"], {}, "names", ["-a", "b c"]),
+    (["--by-name", '{"a": 1}', "--by-name", '{"b": 2}'], {}, "by_name", {"a": 1.0, "b": 2.0}),
+    (["--patience", "none"], {}, "patience", None),
+    ([], {"UNILAUNCH_WIDTHS": "[8, 4]"}, "widths", (8, 4)),
+    ([], {"UNILAUNCH_PATIENCE": "none"}, "patience", None),
+])  # fmt: skip
+def test_several_values_and_none(words: list[str], environ: dict[str, str], field: str, value: Any) -> None:
+    assert _read(words, **environ)[field] == value
+
+
+@pytest.mark.parametrize(("words", "field", "value"), [
+    (["--output-dir", "-out"], "output_dir", "-out"),
+    (["--output-dir=-out"], "output_dir", "-out"),
+    (["--mpi-arg", "--report-bindings", "--mpi-arg", "-v"], "mpi", {"args": ["--report-bindings", "-v"]}),
+])  # fmt: skip
+def test_values_that_begin_with_a_dash(words: list[str], field: str, value: object) -> None:
+    assert parse(["launch", *words])[field] == value
+
+
+class _Checked(Spec):
+    low: int = 0
+    high: int = 1
+
+    @model_validator(mode="after")
+    def _order(self) -> "_Checked":
+        if self.low > self.high:
+            raise ValueError("low must not be above high")
+        return self
+
+
+def test_a_spec_with_a_check_of_its_own_is_refused_in_its_words() -> None:
+    with pytest.raises(SpecError, match=r"^low must not be above high$"):
+        validate(_Checked, {"low": 3}, {})
+
+
+def test_a_fault_inside_names_its_place() -> None:
+    with pytest.raises(SpecError, match=r"--mpi\.bind_too: no such option; did you mean bind_to\?"):
+        validate(LaunchSpec, {"mpi": {"bind_too": "core"}}, {})
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("a: &a [1]\nb: [*a, *a]\n", "aliases"),
+    ("# " + "x" * (1 << 20) + "\nseed: 1\n", "more than 1 MiB"),
+], ids=["aliases", "large"])  # fmt: skip
+def test_a_file_that_would_grow_is_refused(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(SpecError, match=words):
+        read_file(tmp_path / "run.yaml")
+
+
+def test_what_is_no_file_is_not_read() -> None:
+    """It might have no end."""
+    with pytest.raises(SpecError, match="it is no file"):
+        read_file(Path("/dev/zero"))
+
+
+def test_a_broken_plug_in_breaks_only_itself(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its name says why it cannot be used; the others can."""
+    group = {**plugins._installed(plugins.MODELS), "broken": EntryPoint("broken", "no_such_module:Model", "g")}
+    monkeypatch.setattr(plugins, "_installed", lambda _: group)
+    plugins._load_all.cache_clear()
+    try:
+        assert set(plugins.models()) == {"calibration", "gcn", "mnist"}
+        assert "left out: model 'broken' (no_such_module:Model) cannot be loaded" in capsys.readouterr().err
+        with pytest.raises(PluginError, match=r"model 'broken' .* cannot be loaded: ModuleNotFoundError"):
+            plugins.load_model("broken")
+    finally:
+        plugins._load_all.cache_clear()
