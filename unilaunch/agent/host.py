@@ -61,6 +61,8 @@ def supervise(environ: Mapping[str, str], started: float, preload: Preload, work
         return supervise_alone(environ, started, work)
     code = shims.stand_for(connection, launcher)
     wake_launcher(launcher, code, environ)
+    if code < 0:
+        os.kill(os.getpid(), -code)
     return code
 
 

@@ -128,7 +128,7 @@ def _same_user(connection: socket.socket) -> bool:
 
 
 def stand_for(connection: socket.socket, launcher: int) -> int:
-    """Pass signals on, and return what the rank exits with; if the agent was killed, be killed too.
+    """Pass signals on, and return what the rank exits with; -SIGKILL if the agent was killed, and with it the rank.
 
     When the launcher has gone this process goes, and the agent sees it.
     """
@@ -143,9 +143,7 @@ def stand_for(connection: socket.socket, launcher: int) -> int:
             code = b""
             with suppress(OSError):
                 code = connection.recv(1)
-            if code:
-                return code[0]
-            os.kill(os.getpid(), signal.SIGKILL)
+            return code[0] if code else -signal.SIGKILL
     return 1
 
 
