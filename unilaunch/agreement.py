@@ -1,10 +1,13 @@
 """All ranks or none: what one rank must refuse is refused by every rank, and nobody waits for one that has gone."""
 
+from collections.abc import Callable
 from socket import gethostname
-from typing import cast
+from typing import TypeVar, cast
 
 from unilaunch.backend import Peers
 from unilaunch.errors import RefusedTogetherError, UnilaunchError, one_line
+
+T = TypeVar("T")
 
 
 def agree(peers: Peers, refused: UnilaunchError | None) -> None:
@@ -24,3 +27,23 @@ def agree(peers: Peers, refused: UnilaunchError | None) -> None:
             alone = None in answers and not message.startswith(f"rank {rank}")
             message = one_line(message)  # another process's words
             raise RefusedTogetherError(f"rank {rank} on {one_line(host)}: {message}" if alone else message, exit_code)
+
+
+def attempt(step: Callable[[], T]) -> tuple[T | None, UnilaunchError | None]:
+    """Return what a step of this rank alone gives, and why it cannot be taken: one of the two is None."""
+    try:
+        return step(), None
+    except UnilaunchError as error:
+        return None, error
+
+
+def alike(step: Callable[[], T]) -> T:
+    """Take a step that comes out alike on every rank, since all know the same.
+
+    Raises:
+        RefusedTogetherError: It cannot be taken.
+    """
+    try:
+        return step()
+    except UnilaunchError as error:
+        raise RefusedTogetherError(str(error), error.exit_code) from None

@@ -1,6 +1,8 @@
 """What can be wrong, each with the exit code that the process ends with."""
 
+import sys
 from collections.abc import Iterable
+from contextlib import suppress
 
 #: What a job exits with that was stopped and can go on: EX_TEMPFAIL of sysexits.h.
 REQUEUE = 75
@@ -21,6 +23,13 @@ class UnilaunchError(Exception):
 def one_line(text: str) -> str:
     """Return *text* as one line that does nothing to a terminal: control characters are escaped."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def say(message: object) -> None:
+    """Write the one line that the user is to read; a program may have closed its standard error."""
+    with suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"unilaunch: {message}\n")
+        sys.stderr.flush()
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -25,7 +25,7 @@ from unilaunch.monitor import messages
 from unilaunch.monitor.connection import Connection
 from unilaunch.monitor.messages import NO_RANK, OfAgent, OfRank
 from unilaunch.output.failure import Cause, Failure
-from unilaunch.output.folder import write_report
+from unilaunch.output.reports import write_report
 from unilaunch.rank.status import Status
 from unilaunch.start_variables import MONITOR, attempt_of
 

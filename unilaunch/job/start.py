@@ -26,7 +26,8 @@ from unilaunch.monitor.monitor import DOUBT, DOUBT_ON_SEVERAL, Monitor
 from unilaunch.monitor.verdict import Verdict, describe, is_consequence, name, ranks, show
 from unilaunch.output.claim import release
 from unilaunch.output.failure import Cause, Failure, signal_name
-from unilaunch.output.folder import Told, keep_reports, rank_folder, write_report
+from unilaunch.output.folder import rank_folder
+from unilaunch.output.reports import Told, keep_reports, write_report
 from unilaunch.output.result import LaunchResult, RankResult
 from unilaunch.start_variables import MONITOR, SPEC
 

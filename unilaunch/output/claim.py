@@ -170,6 +170,23 @@ def open_to_others(folder: Path) -> Path | None:
     return None
 
 
+def is_ours(folder: Path, run_id: str | None = None) -> bool:
+    """Return whether a run made a folder, or if one is named that one."""
+    marker = None if folder.is_symlink() else read_marker(folder)
+    if marker is None:
+        return False
+    if run_id is not None:
+        return marker.run == run_id
+    return marker.made or [path.name for path in folder.iterdir()] == [MARKER]  # a run may have been killed there
+
+
+def is_free(folder: Path) -> bool:
+    """Return whether there is nothing of that name, or an empty folder: a run may have been killed as it made it."""
+    if not os.path.lexists(folder):
+        return True
+    return folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())
+
+
 def _is_trusted(status: os.stat_result) -> bool:
     return status.st_uid in {0, os.geteuid()}
 

@@ -62,3 +62,14 @@ def write_text(path: Path, text: str) -> None:
         with suppress(OSError):
             aside.unlink(missing_ok=True)
         raise
+
+
+def move_aside(path: Path, folder: Path) -> None:
+    """Move *path* into *folder* under a name that is free there; another rank may have moved it already."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target, copy = folder / path.name, 1
+    while target.exists():
+        copy += 1
+        target = folder / f"{path.name}~{copy}"
+    with suppress(FileNotFoundError):
+        path.rename(target)

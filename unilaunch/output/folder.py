@@ -2,29 +2,27 @@
 
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unilaunch.errors import InputError
-from unilaunch.json_value import JsonValue
+from unilaunch.errors import InputError, say
 from unilaunch.output.claim import (
-    MARKER,
     Marker,
     claim,
     foreign_owner,
     hold,
+    is_free,
+    is_ours,
     make_folder,
     note_files,
     open_to_others,
     read_marker,
 )
-from unilaunch.output.failure import Failure
-from unilaunch.output.files import append, write_failure, write_json
+from unilaunch.output.files import append, move_aside, write_json
 
 SPEC, RESULT, REPORT = "spec.json", "result.json", "report.json"
 
@@ -111,7 +109,7 @@ class OutputFolder:
                 self._refuse_strangers()
             if self._use.claims:
                 self._take()
-            taken = [] if _is_free(self.rank_dir) or _is_ours(self.rank_dir) else [self.rank_dir.name]
+            taken = [] if is_free(self.rank_dir) or is_ours(self.rank_dir) else [self.rank_dir.name]
             ours = self._marker().files
             taken += [name for name in self._files if name not in ours and os.path.lexists(self.root / name)]
             if taken:
@@ -129,7 +127,7 @@ class OutputFolder:
             self._refuse_strangers()
             if self.rank == 0:
                 self._move_leftovers()
-            if _is_ours(self.rank_dir):
+            if is_ours(self.rank_dir):
                 self._move(self.rank_dir)
             elif os.path.lexists(self.rank_dir):
                 self.rank_dir.rmdir()  # it is empty
@@ -171,17 +169,6 @@ class OutputFolder:
         with self._losing():
             write_json(self.rank_dir / "value.json", value)
 
-    def keep(self, told: "Told") -> None:
-        """Write what a rank has told that could not write here itself."""
-        self.record(host=told.host)
-        if told.failure:
-            write_failure(self.rank_dir, told.failure)
-        if told.value is not None:
-            with self._losing():
-                write_json(self.rank_dir / "value.json", told.value)
-        if told.result is not None:
-            self.write_result(told.result)
-
     def make_checkpoints(self) -> Path:
         """Return the folder of the checkpoints, which is made if it is not there.
 
@@ -189,9 +176,9 @@ class OutputFolder:
             InputError: There is one that is not a run's, or it cannot be made.
         """
         with self._refusing():
-            if _is_free(self.checkpoints):
+            if is_free(self.checkpoints):
                 make_folder(self.checkpoints, self.run_id)
-            elif not _is_ours(self.checkpoints):
+            elif not is_ours(self.checkpoints):
                 raise self._in_the_way(self.checkpoints.name, "give --checkpoint-dir")
         return self.checkpoints
 
@@ -227,17 +214,17 @@ class OutputFolder:
     def _move_leftovers(self) -> None:
         files = self._marker().files
         for name in {SPEC, RESULT, REPORT} & set(files):
-            _move(self.root / name, self.root / "previous" / _name(files[name]))
+            move_aside(self.root / name, self.root / "previous" / _name(files[name]))
         for path in self.root.glob("rank.*"):
-            if path.name not in self._ranks and _is_ours(path):
+            if path.name not in self._ranks and is_ours(path):
                 self._move(path)
-        if not self._use.resumes and _is_ours(self.checkpoints):
+        if not self._use.resumes and is_ours(self.checkpoints):
             self._move(self.checkpoints)
         note_files(self.root, dict.fromkeys(self._files, self.run_id))
 
     def _move(self, path: Path) -> None:
         """Move a folder of ours aside."""
-        _move(path, self.root / "previous" / _name((read_marker(path) or Marker()).run))
+        move_aside(path, self.root / "previous" / _name((read_marker(path) or Marker()).run))
 
     def _marker(self) -> Marker:
         return read_marker(self.root) or Marker()
@@ -260,7 +247,7 @@ class OutputFolder:
             if not self._lost:
                 self._lost = True
                 where, why = self.shown / self.rank_dir.name, getattr(error, "strerror", None) or error
-                _say(f"{where}: rank {self.rank} can no longer write its records: {why}; the job goes on")
+                say(f"{where}: rank {self.rank} can no longer write its records: {why}; the job goes on")
 
 
 def rank_folder(root: Path, rank: int, size: int) -> Path:
@@ -268,122 +255,11 @@ def rank_folder(root: Path, rank: int, size: int) -> Path:
     return root / f"rank.{rank:0{len(str(size - 1))}d}"
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What a rank has told over the network: its run and its host, and what else there is."""
-
-    run: str
-    host: str
-    failure: Failure | None
-    value: JsonValue
-    result: Mapping[str, JsonValue] | None
-
-
-def keep_reports(root: Path, size: int, ranks: Mapping[int, Told]) -> None:
-    """Write what ranks have told that could not write here themselves: their hosts have other file systems.
-
-    Args:
-        root: The output folder.
-        size: Number of ranks.
-        ranks: What each rank has told, by rank.
-    """
-    with ExitStack() as kept:
-        claims = True
-        for rank, told in sorted(ranks.items()):
-            if not told.run or _is_ours(rank_folder(root, rank, size), told.run):
-                continue
-            files = [RESULT] if told.result is not None else []
-            output = OutputFolder(root, rank, size, told.run, Use(claims=claims, files=files, resumes=True))
-            kept.callback(output.let_go)
-            try:
-                output.claim()
-                output.open()
-                output.keep(told)
-            except InputError as error:
-                _say(f"what rank {rank} on {told.host} told is not kept here: {error}")
-                if claims and output.lock < 0:  # no rank's can be
-                    return
-            claims = False
-
-
-def write_report(root: Path, run_id: str, report: Mapping[str, Any], rank_0: Path) -> str:
-    """Write `report.json` of a run, and return what the user is to know of that; "" if nothing.
-
-    If the user has a file of that name it is written into rank 0's folder.
-
-    Args:
-        root: The output folder; nothing is written if another run has it.
-        run_id: The run.
-        report: How its job failed.
-        rank_0: Rank 0's folder.
-    """
-    if not _is_ours(root.resolve(), run_id):
-        return ""
-    path, said = root / REPORT, ""
-    try:
-        with _held(root):  # from here on no other run can come, and one that has come is seen
-            marker = read_marker(root) or Marker()
-            if marker.run != run_id:
-                return ""
-            if os.path.lexists(path) and REPORT not in marker.files:
-                said = f"{path} is there, and unilaunch did not write it: the report of this run is {rank_0 / REPORT}"
-                path = rank_0 / REPORT
-            else:
-                note_files(root, {**marker.files, REPORT: run_id})
-            write_json(path, report)
-    except OSError as error:
-        return f"{path}: cannot be written: {error.strerror}"
-    return said
-
-
-@contextmanager
-def _held(root: Path) -> Iterator[None]:
-    lock = hold(root)
-    try:
-        yield
-    finally:
-        os.close(lock)
-
-
 def _event(**event: Any) -> str:
     return json.dumps({"time": time.time(), **event}, allow_nan=False) + "\n"
-
-
-def _is_ours(folder: Path, run_id: str | None = None) -> bool:
-    """Return whether a run made a folder, or if one is named that one."""
-    marker = None if folder.is_symlink() else read_marker(folder)
-    if marker is None:
-        return False
-    if run_id is not None:
-        return marker.run == run_id
-    return marker.made or [path.name for path in folder.iterdir()] == [MARKER]  # a run may have been killed there
-
-
-def _is_free(folder: Path) -> bool:
-    """Return whether there is nothing of that name, or an empty folder: a run may have been killed as it made it."""
-    if not os.path.lexists(folder):
-        return True
-    return folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())
 
 
 def _name(run_id: str) -> str:
     """Return a run's name as that of a folder."""
     name = Path(run_id).name
     return "unknown" if name in {"", ".."} else name
-
-
-def _move(path: Path, folder: Path) -> None:
-    """Move *path* into *folder* under a name that is free there; another rank may have moved it already."""
-    folder.mkdir(parents=True, exist_ok=True)
-    target, copy = folder / path.name, 1
-    while target.exists():
-        copy += 1
-        target = folder / f"{path.name}~{copy}"
-    with suppress(FileNotFoundError):
-        path.rename(target)
-
-
-def _say(text: str) -> None:
-    with suppress(OSError, ValueError, AttributeError):  # a program may have closed its standard error
-        sys.stderr.write(f"unilaunch: {text}\n")
-        sys.stderr.flush()

@@ -19,27 +19,27 @@ if TYPE_CHECKING:
     from unilaunch.spec import RunSpec
 
 
-def tell_facts(task: "Task[RunSpec]", peers: Peers, environ: Mapping[str, str], watch: str) -> list[Facts]:
+def tell_facts(task: "Task[RunSpec]", peers: Peers, environ: Mapping[str, str], monitor: str) -> list[Facts]:
     """Return what every rank sees of its host, by rank. All ranks must call it.
 
     Args:
         task: What this rank was told to do.
         peers: The ranks.
         environ: The process's environment.
-        watch: Where the agents are to call, on rank 0 if its agent is to be the monitor.
+        monitor: Where the agents are to call, on rank 0 if its agent is to be the monitor.
 
     Raises:
         RefusedTogetherError: Two ranks were told to do different things.
     """
     told = task.spec.to_json() | (task.options.to_json() if task.options else {})
-    answers = peers.share({"facts": cast("JsonValue", dict(_own_facts(environ, watch))), "told": told})
+    answers = peers.share({"facts": cast("JsonValue", dict(_own_facts(environ, monitor))), "told": told})
     ranks = cast("list[dict[str, dict[str, JsonValue]]]", answers)
     for rank, answer in enumerate(ranks):
         _compare(rank, answer["told"], ranks[0]["told"])
     return [cast("Facts", answer["facts"]) for answer in ranks]
 
 
-def _own_facts(environ: Mapping[str, str], watch: str) -> Facts:
+def _own_facts(environ: Mapping[str, str], monitor: str) -> Facts:
     name = socket.gethostname()
     # Two hosts can have one name, and two containers of one machine have two.
     host = f"{name} {BOOT_ID.read_text(encoding='ascii').strip()}"
@@ -49,7 +49,7 @@ def _own_facts(environ: Mapping[str, str], watch: str) -> Facts:
         folder=str(Path.cwd()),
         cores=sorted(os.sched_getaffinity(0)),
         devices=visible_devices(environ),
-        watch=watch,
+        monitor=monitor,
         start=token_hex(4),
     )
 

@@ -18,7 +18,7 @@ class Facts(TypedDict):
         folder: The current folder.
         cores: The processors that this rank may run on.
         devices: The visible devices of each kind, as the mask names them.
-        watch: Where the agents are to call, from rank 0 if its agent is to be the monitor.
+        monitor: Where the agents are to call, from rank 0 if its agent is to be the monitor.
         start: A random word; rank 0's tells this start from others of the same name.
     """
 
@@ -27,12 +27,12 @@ class Facts(TypedDict):
     folder: str
     cores: list[int]
     devices: dict[str, list[str]]
-    watch: str
+    monitor: str
     start: str
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class DeviceRequest:
     """What the user asked for.
 
     Attributes:
@@ -46,13 +46,13 @@ class Wish:
     threads: int | None
 
 
-def place(wish: Wish, facts: Sequence[Facts]) -> list[Placement]:
+def place(request: DeviceRequest, facts: Sequence[Facts]) -> list[Placement]:
     """Return what every rank runs on, by rank.
 
     Raises:
         PlacementError: The backend has no such device, or a host has fewer devices than ranks.
     """
-    kind = _choose(wish, facts)
+    kind = _choose(request, facts)
     placements = []
     for rank, mine in enumerate(facts):
         local = [other for other, fact in enumerate(facts) if fact["host"] == mine["host"]]
@@ -61,19 +61,19 @@ def place(wish: Wish, facts: Sequence[Facts]) -> list[Placement]:
             Placement(
                 device=kind,
                 index=0 if kind == "cpu" else _index(kind, rank, local, facts),
-                threads=wish.threads or max(1, len(mine["cores"]) // sharing),
+                threads=request.threads or max(1, len(mine["cores"]) // sharing),
             )
         )
     return placements
 
 
-def _choose(wish: Wish, facts: Sequence[Facts]) -> str:
-    if wish.device == "auto":
-        on_all = (kind for kind in wish.kinds if kind == "cpu" or all(fact["devices"].get(kind) for fact in facts))
+def _choose(request: DeviceRequest, facts: Sequence[Facts]) -> str:
+    if request.device == "auto":
+        on_all = (kind for kind in request.kinds if kind == "cpu" or all(fact["devices"].get(kind) for fact in facts))
         return next(on_all)
-    if wish.device not in wish.kinds:
-        raise PlacementError(f"--device {wish.device}: this backend runs on {', '.join(wish.kinds)}")
-    return wish.device
+    if request.device not in request.kinds:
+        raise PlacementError(f"--device {request.device}: this backend runs on {', '.join(request.kinds)}")
+    return request.device
 
 
 def _index(kind: str, rank: int, local: Sequence[int], facts: Sequence[Facts]) -> int:

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from unilaunch.errors import InputError
 from unilaunch.output import claim
 from unilaunch.output.files import write_json
-from unilaunch.output.folder import OutputFolder, Told, Use, keep_reports, write_report
+from unilaunch.output.folder import OutputFolder, Use
+from unilaunch.output.reports import Told, keep_reports, write_report
 
 #: What belongs to a folder of ours besides what the tests are about.
 MARKER = ".unilaunch"

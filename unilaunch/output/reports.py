@@ -1,0 +1,102 @@
+"""What `launch` and the agents write into the output folder after the ranks: what they told, and how the job failed."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unilaunch.errors import InputError, say
+from unilaunch.json_value import JsonValue
+from unilaunch.output.claim import Marker, hold, is_ours, note_files, read_marker
+from unilaunch.output.failure import Failure
+from unilaunch.output.files import write_failure, write_json
+from unilaunch.output.folder import REPORT, RESULT, OutputFolder, Use, rank_folder
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a rank has told over the network: its run and its host, and what else there is."""
+
+    run: str
+    host: str
+    failure: Failure | None
+    value: JsonValue
+    result: Mapping[str, JsonValue] | None
+
+
+def keep_reports(root: Path, size: int, ranks: Mapping[int, Told]) -> None:
+    """Write what ranks have told that could not write here themselves: their hosts have other file systems.
+
+    Args:
+        root: The output folder.
+        size: Number of ranks.
+        ranks: What each rank has told, by rank.
+    """
+    with ExitStack() as kept:
+        claims = True
+        for rank, told in sorted(ranks.items()):
+            if not told.run or is_ours(rank_folder(root, rank, size), told.run):
+                continue
+            files = [RESULT] if told.result is not None else []
+            output = OutputFolder(root, rank, size, told.run, Use(claims=claims, files=files, resumes=True))
+            kept.callback(output.let_go)
+            try:
+                output.claim()
+                output.open()
+                _keep(output, told)
+            except InputError as error:
+                say(f"what rank {rank} on {told.host} told is not kept here: {error}")
+                if claims and output.lock < 0:  # no rank's can be
+                    return
+            claims = False
+
+
+def _keep(output: OutputFolder, told: Told) -> None:
+    output.record(host=told.host)
+    if told.failure:
+        write_failure(output.rank_dir, told.failure)
+    if told.value is not None:
+        output.write_value(told.value)
+    if told.result is not None:
+        output.write_result(told.result)
+
+
+def write_report(root: Path, run_id: str, report: Mapping[str, Any], rank_0: Path) -> str:
+    """Write `report.json` of a run, and return what the user is to know of that; "" if nothing.
+
+    If the user has a file of that name it is written into rank 0's folder.
+
+    Args:
+        root: The output folder; nothing is written if another run has it.
+        run_id: The run.
+        report: How its job failed.
+        rank_0: Rank 0's folder.
+    """
+    if not is_ours(root.resolve(), run_id):
+        return ""
+    path, said = root / REPORT, ""
+    try:
+        with _held(root):  # from here on no other run can come, and one that has come is seen
+            marker = read_marker(root) or Marker()
+            if marker.run != run_id:
+                return ""
+            if os.path.lexists(path) and REPORT not in marker.files:
+                said = f"{path} is there, and unilaunch did not write it: the report of this run is {rank_0 / REPORT}"
+                path = rank_0 / REPORT
+            else:
+                note_files(root, {**marker.files, REPORT: run_id})
+            write_json(path, report)
+    except OSError as error:
+        return f"{path}: cannot be written: {error.strerror}"
+    return said
+
+
+@contextmanager
+def _held(root: Path) -> Iterator[None]:
+    lock = hold(root)
+    try:
+        yield
+    finally:
+        os.close(lock)

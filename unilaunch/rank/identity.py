@@ -1,0 +1,154 @@
+"""Who this rank is: what all ranks agree on before any of them works."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import getpid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unilaunch.agreement import agree, alike, attempt
+from unilaunch.backend import Peers, Placement
+from unilaunch.errors import EnvironmentMismatchError
+from unilaunch.monitor import messages
+from unilaunch.output.folder import RESULT, SPEC, OutputFolder, Use
+from unilaunch.rank.facts import tell_facts
+from unilaunch.rank.placement import DeviceRequest, Facts, place
+from unilaunch.rank.status import Status
+from unilaunch.start_variables import MONITOR
+from unilaunch.task import Task
+from unilaunch.world import Found, World, count_world
+
+if TYPE_CHECKING:
+    from unilaunch.monitor.inbox import Listening
+    from unilaunch.spec import RunSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """Who this rank is and what it is to do, once all ranks have agreed.
+
+    Attributes:
+        task: What it is to do.
+        world: Where it stands among the ranks.
+        placement: Its device and threads.
+        peers: The other ranks.
+        output: Its part of the output folder.
+        environ: The environment that its launcher gave it.
+        status: The way to its agent.
+    """
+
+    task: "Task[RunSpec]"
+    world: World
+    placement: Placement
+    peers: Peers
+    output: OutputFolder
+    environ: Mapping[str, str]
+    status: Status
+
+
+def complete(found: Found, peers: Peers) -> Found:
+    """Return *found* with what its launcher does not tell: rank 0 names the run, and bare PMIx has no world size."""
+    if found.run_id and found.size:
+        return found
+    names = peers.share(f"{found.launcher}-{time.strftime('%Y%m%d-%H%M%S')}-{getpid()}")
+    return replace(found, run_id=found.run_id or str(names[0]), size=len(names))
+
+
+def agree_on_rank(
+    task: "Task[RunSpec]", found: Found, peers: Peers, environ: Mapping[str, str], status: Status
+) -> Rank:
+    """Return who this rank is, with its output folder open; all ranks must call it.
+
+    Raises:
+        UnilaunchError: The ranks contradict each other, or one of them cannot do what was asked.
+    """
+    listening = _listen(found, task.spec.host_timeout) if found.rank == 0 and MONITOR not in environ else None
+    facts = tell_facts(task, peers, environ, listening.where if listening else "")
+    # torchrun's, msrun's and other starts of the same address have the same name, one after the other or on two hosts.
+    found = replace(found, run_id=f"{found.run_id}-{facts[0]['start']}")
+    world = _count(found, facts)
+    placement = _place(task, facts)[world.rank]
+    world = replace(world, device=str(placement))
+    output = _open_output(task, world, found.run_id, facts, peers)
+    output.on_phase = status.note
+    status.hand_over(output.lock, messages.HoldLock())
+    if listening:
+        status.hand_over(listening.listener.detach(), _be_monitor(task.spec, world, listening))
+    if facts[0]["monitor"]:
+        status.send(messages.MonitorAt(facts[0]["monitor"]))
+    status.send(
+        messages.Placed(
+            host=world.host,
+            device=world.device,
+            run=found.run_id,
+            folder=str(output.rank_dir),
+            shown=_shown(task.spec.console, world),
+            abort=task.spec.abort,
+            has_handlers=task.model is None,
+        )
+    )
+    return Rank(task, world, placement, peers, output, environ, status)
+
+
+def _count(found: Found, facts: Sequence[Facts]) -> World:
+    world = count_world(found, [fact["host"] for fact in facts], facts[found.rank]["name"])
+    if found.local_size not in {None, world.local_size}:
+        raise EnvironmentMismatchError(
+            f"{found.launcher} says {found.local_size} ranks on {world.host}, and {world.local_size} ranks named it: "
+            "are two hosts called the same?"
+        )
+    return world
+
+
+def _place(task: "Task[RunSpec]", facts: Sequence[Facts]) -> list[Placement]:
+    kinds = dict.fromkeys(kind for backend in task.backends for kind in backend.devices)
+    request = DeviceRequest(task.spec.device, sorted(kinds, key="cpu".__eq__) or ["cpu"], task.spec.threads)
+    return alike(lambda: place(request, facts))
+
+
+def _open_output(
+    task: "Task[RunSpec]", world: World, run_id: str, facts: Sequence[Facts], peers: Peers
+) -> OutputFolder:
+    """Return the open output folder of this rank; nobody moves anything before all may."""
+    # mpirun starts a rank in the home folder of a host that has not the current one.
+    own = facts[world.rank]["folder"] == facts[0]["folder"]
+    root = task.spec.output_dir if own else Path(facts[0]["folder"], task.spec.output_dir)
+    use = Use(
+        task.spec.output_dir,
+        claims=world.local_rank == 0,
+        foreign=not own,
+        files=[SPEC, RESULT] if task.model else [SPEC],
+        resumes=bool(task.model and task.model.resumes(task.options)),
+    )
+    output = OutputFolder(root, world.rank, world.size, run_id, use)
+    for step in (output.claim, output.open):
+        _, refused = attempt(step)
+        agree(peers, refused)
+    return output
+
+
+def _shown(console: str, world: World) -> str:
+    """Return which of a rank's output is shown on the console, and how: a value of `Shown`."""
+    if console == "all" and world.size > 1:
+        return "lines"
+    return "nothing" if world.rank else "all"
+
+
+def _be_monitor(spec: "RunSpec", world: World, listening: "Listening") -> messages.BeMonitor:
+    return messages.BeMonitor(
+        secret=listening.secret.hex(),
+        size=world.size,
+        several=world.num_hosts > 1,
+        host_timeout=spec.host_timeout,
+        lost_patience=3.0,  # Open MPI 4 hangs if its ranks end before it has noticed by itself that a host is lost
+        stall_timeout=spec.stall_timeout,
+        abort=spec.abort,
+    )
+
+
+def _listen(found: Found, host_timeout: float) -> "Listening":
+    """Return where the agents are to call: without a `launch` rank 0's agent is the monitor."""
+    from unilaunch.monitor.inbox import listen
+
+    return listen(found.heads, several=found.local_size != found.size, host_timeout=host_timeout)

@@ -1,0 +1,199 @@
+"""A rank's work, once all ranks have agreed: its framework's variables, then the model or the program."""
+
+import gc
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+from unilaunch.agreement import alike
+from unilaunch.backend import Backend, Collectives, Rendezvous
+from unilaunch.errors import PeerLostError, RefusedTogetherError, UnilaunchError, say
+from unilaunch.model import Framework, Model, Session
+from unilaunch.monitor import messages
+from unilaunch.output.log import rank_log
+from unilaunch.rank import current, mpi, program
+from unilaunch.rank.collector import uncollected
+from unilaunch.rank.framework_env import framework_env
+from unilaunch.rank.identity import Rank
+from unilaunch.rank.stops import note_stops
+
+if TYPE_CHECKING:
+    from unilaunch.json_value import JsonValue
+
+INTERRUPTED = 130
+
+
+def work(rank: Rank) -> int:
+    """Do the task; show and tell whatever ends it badly."""
+    try:
+        _do(rank)
+    except RefusedTogetherError as error:
+        rank.status.fail(error, error.exit_code, together=True)
+        if rank.world.rank == 0:
+            say(error)
+        else:
+            rank.output.append_stderr(f"unilaunch: {error}\n")
+        return _ended(rank, error.exit_code)
+    except BaseException as error:  # noqa: BLE001  (a rank's last net: SystemExit and Ctrl-C of a program too)
+        if rank.task.model is None:
+            program.leave_out_launcher(error)
+        if exit_code := _explain(error, rank):
+            said = isinstance(error, KeyboardInterrupt)
+            rank.status.fail(error, exit_code, together=said)
+            return _ended(rank, exit_code)
+        _wait_for_all(rank)
+    return _ended(rank, 0)
+
+
+def _explain(error: BaseException, rank: Rank) -> int:
+    """Show what ended the task, and return the exit code."""
+    match error:
+        case UnilaunchError():
+            say(error)
+            return error.exit_code
+        case SystemExit():
+            return program.exit_code(error) or int(rank.task.model is not None)  # a model returns, it does not exit
+        case MemoryError() if rank.task.model:
+            where = f"rank {rank.world.rank} on {rank.world.host}"
+            say(f"{where}: out of memory: {error}: take more ranks on more hosts, or a smaller model")
+        case _:
+            traceback.print_exception(error)
+    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _ended(rank: Rank, exit_code: int) -> int:
+    rank.output.record(phase="end", exit_code=exit_code)
+    return exit_code
+
+
+def _do(rank: Rank) -> None:
+    """Set what the framework is to find, then run the model or the program."""
+    task, world, placement, output = rank.task, rank.world, rank.placement, rank.output
+    rendezvous = _meet(rank)
+    chosen = framework_env(task.backends, world, placement, rendezvous, rank.environ, program=task.model is None)
+    os.environ.update(chosen)  # noqa: TID251  (written once, before numpy and the framework read it)
+    gc.enable()
+    _part(task.backends)
+    output.record(phase="prepare", host=world.host, device=world.device, threads=placement.threads, variables=chosen)
+    if task.model:
+        _run_model(rank, task.model, task.backends[0], rendezvous)
+    else:
+        _run_program(rank, cast("Rendezvous", rendezvous))
+
+
+def _part(backends: Sequence[Backend]) -> None:
+    """Make what was imported for all ranks of this host this rank's own, as its own import would have made it."""
+    if "numpy" not in sys.modules:  # nothing was
+        return
+    sys.modules["numpy"].random.seed()
+    told = os.environ["OMP_NUM_THREADS"].partition(",")[0]  # noqa: TID251  (which a library reads at its import)
+    threads = int(told) if told.isdecimal() else 1
+    if threads > 1:
+        from threadpoolctl import threadpool_limits
+
+        threadpool_limits(threads)
+    for backend in backends:
+        if backend.framework in sys.modules:
+            backend.after_fork(threads)
+
+
+def _run_model(rank: Rank, model: Model, backend: Backend, rendezvous: Rendezvous | None) -> None:
+    """Refuse bad input first, then start the framework, then train."""
+    task, world, output = rank.task, rank.world, rank.output
+    log = rank_log(task.spec.log_level, world.host, world.rank, output.stderr)
+    session = Session(world, rank.placement, rank.peers, output, log, task.spec.seed, rank.status.note)
+    prepared = model.prepare(task.options, session)
+    if world.rank == 0:
+        options = task.options.to_json() if task.options else {}
+        output.write_spec(task.spec.to_json() | {"options": options})
+    output.record(phase="framework import")
+    with uncollected():
+        backend.start(world, rank.placement)
+    try:
+        output.record(phase="init")
+        framework = Framework(backend, _collectives(rank, backend, rendezvous))
+        if model.stops_patiently:
+            session = replace(session, stop_asked=note_stops(rank.status))
+        result = model.run(task.options, prepared, session, framework)
+    finally:
+        backend.stop()
+    if world.rank == 0:
+        whole = _heading(rank, model, backend) | dict(result)
+        output.write_result(whole)
+        rank.status.send(messages.Returned(result=whole))
+
+
+def _run_program(rank: Rank, rendezvous: Rendezvous) -> None:
+    """Let the user's own program find what its framework's launcher would have left, and run it."""
+    task, world, output = rank.task, rank.world, rank.output
+    if world.rank == 0:
+        output.write_spec(task.spec.to_json())
+    served = [backend for backend in task.backends if backend.launcher != world.launcher]
+    hooks = {backend.framework: program.no_hook for backend in task.backends}
+    for backend in served:
+        hooks |= backend.hooks(rendezvous, world, rank.peers)
+    if isinstance(rank.peers, mpi.MpiPeers):
+        mpi.lend()
+    program.around_import(hooks)
+    current.world = world
+    appended = [f"--local-rank={world.local_rank}"] if task.spec.local_rank_argument else []
+    output.record(phase="program", target=str(task.target))
+    value = program.run_program(task.target, [*appended, *task.spec.args])
+    if task.target.kind == "function":
+        output.write_value(value)
+        rank.status.send(messages.Returned(value=value))
+    gc.collect()  # torch's threads can abort an interpreter that ends while DistributedDataParallel's cycles hold them
+    _wait_for_all(rank)
+
+
+def _wait_for_all(rank: Rank) -> None:
+    """Rank 0 serves the others' store: nobody leaves before all have come to their end.
+
+    But a rank that ended too early is missed at once: its connections do not wait.
+    """
+    for backend in rank.task.backends:
+        if backend.name in sys.modules and rank.placement.device == "cpu":
+            backend.stop()
+    rank.status.note(phase="waiting for the other ranks' end")
+    if rank.status.stopped:
+        rank.status.wait_for_release()
+        return
+    rank.status.send(messages.Done())
+    if isinstance(rank.peers, mpi.MpiPeers) and mpi.is_finalized():
+        return  # the program has ended MPI itself, and with it waited for the others
+    with suppress(PeerLostError):  # a rank may end in its own way, os._exit too; how it ended its agent tells
+        rank.peers.share(None)
+    rank.status.send(messages.Done(leaving=True))
+
+
+def _meet(rank: Rank) -> Rendezvous | None:
+    """Find rank 0, where the framework's own communication is needed: between devices, and for a program."""
+    if rank.task.model and (rank.world.size == 1 or rank.placement.device == "cpu"):
+        return None
+    from unilaunch.rank.rendezvous import meet
+
+    return alike(lambda: meet(rank.peers, rank.world, rank.task.spec))
+
+
+def _collectives(rank: Rank, backend: Backend, rendezvous: Rendezvous | None) -> Collectives:
+    if rendezvous:
+        return backend.connect(rank.world, rank.placement, rendezvous, rank.task.spec.timeout)
+    return rank.peers.collectives()
+
+
+def _heading(rank: Rank, model: Model, backend: Backend) -> "dict[str, JsonValue]":
+    return {
+        "model": model.name,
+        "backend": backend.name,
+        "device": rank.placement.device,
+        "world_size": rank.world.size,
+        "num_hosts": rank.world.num_hosts,
+        "launcher": rank.world.launcher,
+        "threads": rank.placement.threads,
+        "seed": rank.task.spec.seed,
+        "versions": dict(backend.versions()),
+    }
