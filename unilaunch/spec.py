@@ -6,9 +6,10 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from unilaunch.errors import SpecError, nearest
+from unilaunch.output.placeholders import has_known_placeholders
 
 VARIABLE_PREFIX = "UNILAUNCH_"
 #: Variables whose name is not the field's.
@@ -19,6 +20,15 @@ _LARGEST_FILE = 1 << 20
 
 S = TypeVar("S", bound="Spec")
 Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+def _known_placeholders(folder: Path) -> Path:
+    if not has_known_placeholders(folder):
+        raise ValueError("a folder whose placeholders are {job}, {array} or {date}")
+    return folder
+
+
+OutputDir = Annotated[Path, AfterValidator(_known_placeholders)]
 
 
 class Spec(BaseModel):
@@ -50,7 +60,10 @@ class RunSpec(Spec):
     device: Literal["auto", "cpu", "cuda", "npu"] = Field(
         default="auto", description="kind of device; auto takes the best seen"
     )
-    output_dir: Path = Field(default=Path("log_output"), description="folder of the logs and the result")
+    output_dir: OutputDir = Field(
+        default=Path("log_output"), description="folder of the logs and the result; {job} in its name is the job's "
+        "id, {array} its index in an array of jobs, {date} the time of its start"
+    )  # fmt: skip
     threads: int | None = Field(
         default=None, ge=1, description="threads per rank; default: this rank's share of its cores"
     )

@@ -1,5 +1,6 @@
 """A job that is started again when it has failed, from its newest checkpoint."""
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -11,6 +12,7 @@ from unilaunch.job.hostfile import Host
 from unilaunch.job.plan import Plan, hosts_of, make_plan
 from unilaunch.job.start import listening, start
 from unilaunch.launch_spec import LaunchSpec
+from unilaunch.output.placeholders import placeholder_values, replace_placeholders
 from unilaunch.output.result import LaunchResult
 from unilaunch.start_variables import MAX_RESTARTS, MONITOR, RESTARTS
 from unilaunch.task import Task
@@ -29,6 +31,7 @@ def start_again(task: Task[LaunchSpec], environ: Mapping[str, str]) -> LaunchRes
         UnilaunchError: It cannot be started.
     """
     allowed = task.spec.max_restarts
+    task = _with_own_folder(task, environ)
     plan = make_plan(task, _counted(environ, 0, allowed))
     with listening(plan) as (inbox, where):
         for restarts in count():
@@ -40,6 +43,11 @@ def start_again(task: Task[LaunchSpec], environ: Mapping[str, str]) -> LaunchRes
             plan = _plan_again(plan, result.lost_hosts, _counted(environ, restarts + 1, allowed))
             _say(f"restart {restarts + 1} of {allowed}, with {len(plan.rows)} ranks")
     raise AssertionError
+
+
+def _with_own_folder(task: Task[LaunchSpec], environ: Mapping[str, str]) -> Task[LaunchSpec]:
+    folder = replace_placeholders(task.spec.output_dir, placeholder_values(environ, str(os.getpid())))
+    return replace(task, spec=task.spec.model_copy(update={"output_dir": folder}))
 
 
 def _counted(environ: Mapping[str, str], restarts: int, allowed: int) -> Mapping[str, str]:

@@ -6,21 +6,21 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from resource import RLIMIT_NOFILE, getrlimit
 from tempfile import TemporaryDirectory
-from types import FrameType
 
 from unilaunch import handover
 from unilaunch.errors import REQUEUE
 from unilaunch.job.live import Live
 from unilaunch.job.mpirun import openmpi
 from unilaunch.job.plan import Plan
+from unilaunch.job.stop import PROMPT, Stop, noting_signals
+from unilaunch.job.terminal import passing_input
 from unilaunch.limits import allow_files
-from unilaunch.monitor import messages
 from unilaunch.monitor.inbox import Inbox, RankSeen, listen
 from unilaunch.monitor.monitor import DOUBT, DOUBT_ON_SEVERAL, Monitor
 from unilaunch.monitor.verdict import Verdict, describe, is_consequence, name, ranks, show
@@ -33,13 +33,9 @@ from unilaunch.start_variables import MONITOR, SPEC
 
 #: Seconds that mpirun has to end the ranks once it is told to, or once they have all gone.
 GRACE = 10.0
-#: Seconds in which the agents end their ranks when they are told to; mpirun takes longer.
-PROMPT = 2.0
 _TICK = 0.2
 #: Open files of each rank, in mpirun and here.
 _FILES = 12
-#: Seconds in which a signal that was meant once may come twice: timeout(1) signals its child, and its group.
-_ECHO = 0.1
 
 
 @contextmanager
@@ -65,36 +61,31 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox) -> LaunchResult:
     """
     spec = plan.task.spec
     with (
-        _signals() as asked,
+        noting_signals() as asked,
         TemporaryDirectory(prefix="unilaunch-", ignore_cleanup_errors=True) as session,
     ):
         live = Live(shown=sys.stderr.isatty())
         if not allow_files(_FILES * len(plan.rows)):
             live.say(_few_files(len(plan.rows)))
         monitor = Monitor(inbox, len(plan.rows), plan.several, spec.stall_timeout, spec.abort)
-        pipe = subprocess.PIPE if live.shown else None
         environ = {**environ, SPEC: handover.hand_over(plan.task)}
-        with (
-            subprocess.Popen(
-                _line(plan, environ, session), env=environ, start_new_session=True, stdout=pipe, stderr=pipe
-            ) as process,
-            live.passing(process.stdout, process.stderr),
-        ):
-            returncode = _wait(process, monitor, _Stop(monitor, asked, spec.grace, live), live)
-        _hear_out(monitor)
-        if inbox.on_lost_hosts:
-            _end_session(process.pid)
+        returncode = _run(_line(plan, environ, session), environ, monitor, Stop(monitor, asked, spec.grace, live), live)
         stopped = 0 if monitor.ending else asked.number  # what had failed before the stop is still a failure
         verdict = None if stopped else _judge(plan, monitor, returncode)
         result = _collect(plan, inbox, _exit_code(returncode, verdict, stopped, inbox), verdict)
         result = replace(result, interrupted=bool(asked.number))
     if verdict:
         _report(plan, verdict, _runs(inbox), live)
+    _tell_of_stop(inbox, spec.grace, live, stopped=bool(stopped))
+    return result
+
+
+def _tell_of_stop(inbox: Inbox, grace: float, live: Live, *, stopped: bool) -> None:
+    """Say what a stop has cut short, and what went wrong at it."""
     if overdue := [rank for rank, seen in inbox.ranks.items() if seen.overdue]:
-        live.say(f"{ranks(overdue)} did not end within the {spec.grace:g} s of --grace: killed")
+        live.say(f"{ranks(overdue)} did not end within the {grace:g} s of --grace: killed")
     for failure in [seen.failure for seen in inbox.ranks.values() if seen.failure and not seen.lost] if stopped else []:
         live.say(f"{name(failure)} failed while it ended: {describe(failure)}; its log is {failure.log}")
-    return result
 
 
 def _few_files(ranks: int) -> str:
@@ -115,92 +106,25 @@ def _line(plan: Plan, environ: Mapping[str, str], session: str) -> list[str]:
     return line
 
 
-@dataclass(slots=True)
-class _Asked:
-    """What the user has asked for by signals.
-
-    Attributes:
-        number: The signal that stops the job; 0 if none has come.
-        at: When it, or the last one like it, came.
-        again: A second one has come: the job is to end at once.
-        others: Signals that the ranks are to get, and have not had yet.
-    """
-
-    number: int = 0
-    at: float = 0.0
-    again: bool = False
-    others: list[int] = field(default_factory=list)
-
-
-@contextmanager
-def _signals() -> Iterator[_Asked]:
-    asked = _Asked()
-
-    def note(number: int, _: FrameType | None) -> None:
-        if number in {signal.SIGUSR1, signal.SIGUSR2}:
-            asked.others.append(number)
-        else:
-            asked.again |= bool(asked.number) and time.monotonic() - asked.at > _ECHO
-            asked.number, asked.at = asked.number or number, time.monotonic()
-
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-    caught = [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]  # under nohup: SIGHUP
-    try:
-        before = {number: signal.signal(number, note) for number in caught}
-    except ValueError:  # not the main thread: whoever runs it there handles its signals
-        before = {}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _run(line: Sequence[str], environ: Mapping[str, str], monitor: Monitor, stop: Stop, live: Live) -> int:
+    """Run mpirun, and return its exit code."""
+    shown = subprocess.PIPE if live.shown else None
+    typed = subprocess.PIPE if os.isatty(0) else None
+    with (
+        subprocess.Popen(
+            line, bufsize=0, env=environ, start_new_session=True, stdin=typed, stdout=shown, stderr=shown
+        ) as process,
+        live.passing(process.stdout, process.stderr),
+        passing_input(process.stdin),
+    ):
+        returncode = _wait(process, monitor, stop, live)
+    _hear_out(monitor)
+    if monitor.inbox.on_lost_hosts:
+        _end_session(process.pid)
+    return returncode
 
 
-class _Stop:
-    """How the user's signals reach the ranks, and when a job that is stopped must end."""
-
-    def __init__(self, monitor: Monitor, asked: _Asked, grace: float, live: Live) -> None:
-        self.monitor, self.asked, self.grace, self.live = monitor, asked, grace, live
-        self.told: set[socket.socket] = set()
-        self.released = self.left = False
-        self.until = float("inf")
-
-    def pass_on(self) -> None:
-        """Pass on what has come in; a rank that has connected since the stop gets it too."""
-        inbox, now = self.monitor.inbox, time.monotonic()
-        while self.asked.others:
-            inbox.tell_all(messages.PassSignal(self.asked.others.pop(0)))
-        if not self.asked.number or self.monitor.ending:
-            return
-        if new := inbox.agents - self.told:
-            first, self.told = not self.told, self.told | new
-            self.until = now + self.grace if first else self.until
-            inbox.tell(new, messages.Stop(self.asked.number, max(0.0, self.until - now)))
-            if first:
-                name = signal_name(self.asked.number)
-                self.live.say(f"{name}: the ranks have {self.grace:g} s to end; a second signal ends them at once")
-        if self.told and self.monitor.all_done and not self.released:
-            self.released = True
-            inbox.tell_all(messages.Release())
-        if self.told and self.monitor.finished and not self.left:  # not before: mpirun ends all at the first one's end
-            self.left = True
-            inbox.tell_all(messages.Leave(128 + self.asked.number))
-
-    @property
-    def is_over(self) -> bool:
-        """The time has come to end the job by force: a second signal, no rank to stop, or no time left."""
-        if not self.asked.number:
-            return False
-        late = time.monotonic() > self.until + PROMPT
-        return self.asked.again or self.monitor.ending or not self.told or late
-
-    def order_end(self) -> None:
-        """Have every agent end its ranks now, unless a failure has done that already."""
-        if not self.monitor.ending:
-            self.monitor.inbox.tell_all(messages.End(128 + self.asked.number))
-
-
-def _wait(process: "subprocess.Popen[bytes]", monitor: Monitor, stop: _Stop, live: Live) -> int:
+def _wait(process: "subprocess.Popen[bytes]", monitor: Monitor, stop: Stop, live: Live) -> int:
     """Return mpirun's exit code, once it has ended by itself or has been made to."""
     deadline = terminate_at = float("inf")
     had_ranks = ended = False

@@ -191,7 +191,7 @@ class OutputFolder:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.since))
         raise InputError(
             f"--output-dir {self.shown}: run {found.run} is writing there (process {found.process} on {found.host}, "
-            f"since {since}): wait for its end, or choose another --output-dir"
+            f"since {since}): wait for its end, or choose another --output-dir, as --output-dir '{self.shown}/{{job}}'"
         )
 
     def _refuse_strangers(self) -> None:

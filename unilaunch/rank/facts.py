@@ -11,6 +11,7 @@ from unilaunch.backend import Peers
 from unilaunch.devices import visible_devices
 from unilaunch.errors import RefusedTogetherError
 from unilaunch.json_value import JsonValue
+from unilaunch.output.placeholders import placeholder_values
 from unilaunch.rank.placement import Facts
 from unilaunch.task import Task
 from unilaunch.world import BOOT_ID
@@ -19,27 +20,30 @@ if TYPE_CHECKING:
     from unilaunch.spec import RunSpec
 
 
-def tell_facts(task: "Task[RunSpec]", peers: Peers, environ: Mapping[str, str], monitor: str) -> list[Facts]:
+def tell_facts(
+    task: "Task[RunSpec]", peers: Peers, environ: Mapping[str, str], run_id: str, monitor: str
+) -> list[Facts]:
     """Return what every rank sees of its host, by rank. All ranks must call it.
 
     Args:
         task: What this rank was told to do.
         peers: The ranks.
         environ: The process's environment.
+        run_id: The run.
         monitor: Where the agents are to call, on rank 0 if its agent is to be the monitor.
 
     Raises:
         RefusedTogetherError: Two ranks were told to do different things.
     """
     told = task.spec.to_json() | (task.options.to_json() if task.options else {})
-    answers = peers.share({"facts": cast("JsonValue", dict(_own_facts(environ, monitor))), "told": told})
+    answers = peers.share({"facts": cast("JsonValue", dict(_own_facts(environ, run_id, monitor))), "told": told})
     ranks = cast("list[dict[str, dict[str, JsonValue]]]", answers)
     for rank, answer in enumerate(ranks):
         _compare(rank, answer["told"], ranks[0]["told"])
     return [cast("Facts", answer["facts"]) for answer in ranks]
 
 
-def _own_facts(environ: Mapping[str, str], monitor: str) -> Facts:
+def _own_facts(environ: Mapping[str, str], run_id: str, monitor: str) -> Facts:
     name = socket.gethostname()
     # Two hosts can have one name, and two containers of one machine have two.
     host = f"{name} {BOOT_ID.read_text(encoding='ascii').strip()}"
@@ -50,6 +54,7 @@ def _own_facts(environ: Mapping[str, str], monitor: str) -> Facts:
         cores=sorted(os.sched_getaffinity(0)),
         devices=visible_devices(environ),
         monitor=monitor,
+        placeholders=placeholder_values(environ, run_id),
         start=token_hex(4),
     )
 

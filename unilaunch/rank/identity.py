@@ -12,6 +12,7 @@ from unilaunch.backend import Peers, Placement
 from unilaunch.errors import EnvironmentMismatchError
 from unilaunch.monitor import messages
 from unilaunch.output.folder import RESULT, SPEC, OutputFolder, Use
+from unilaunch.output.placeholders import replace_placeholders
 from unilaunch.rank.facts import tell_facts
 from unilaunch.rank.placement import DeviceRequest, Facts, place
 from unilaunch.rank.status import Status
@@ -64,7 +65,7 @@ def agree_on_rank(
         UnilaunchError: The ranks contradict each other, or one of them cannot do what was asked.
     """
     listening = _listen(found, task.spec.host_timeout) if found.rank == 0 and MONITOR not in environ else None
-    facts = tell_facts(task, peers, environ, listening.where if listening else "")
+    facts = tell_facts(task, peers, environ, found.run_id, listening.where if listening else "")
     # torchrun's, msrun's and other starts of the same address have the same name, one after the other or on two hosts.
     found = replace(found, run_id=f"{found.run_id}-{facts[0]['start']}")
     world = _count(found, facts)
@@ -113,9 +114,10 @@ def _open_output(
     """Return the open output folder of this rank; nobody moves anything before all may."""
     # mpirun starts a rank in the home folder of a host that has not the current one.
     own = facts[world.rank]["folder"] == facts[0]["folder"]
-    root = task.spec.output_dir if own else Path(facts[0]["folder"], task.spec.output_dir)
+    shown = alike(lambda: replace_placeholders(task.spec.output_dir, facts[0]["placeholders"]))
+    root = shown if own else Path(facts[0]["folder"], shown)
     use = Use(
-        task.spec.output_dir,
+        shown,
         claims=world.local_rank == 0,
         foreign=not own,
         files=[SPEC, RESULT] if task.model else [SPEC],

@@ -20,6 +20,7 @@ class Facts(TypedDict):
         devices: The visible devices of each kind, as the mask names them.
         monitor: Where the agents are to call, from rank 0 if its agent is to be the monitor.
         start: A random word; rank 0's tells this start from others of the same name.
+        placeholders: What those in the output folder's name stand for; rank 0's count.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Facts(TypedDict):
     devices: dict[str, list[str]]
     monitor: str
     start: str
+    placeholders: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)

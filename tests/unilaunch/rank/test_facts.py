@@ -30,7 +30,7 @@ class _Beside(Alone):
 def test_facts_are_this_processes() -> None:
     """Its cores, and the devices that its environment shows."""
     (facts,) = tell_facts(
-        read_task(RunSpec, {}, {}), Alone(), {"CUDA_VISIBLE_DEVICES": "3", "ASCEND_RT_VISIBLE_DEVICES": ""}, ""
+        read_task(RunSpec, {}, {}), Alone(), {"CUDA_VISIBLE_DEVICES": "3", "ASCEND_RT_VISIBLE_DEVICES": ""}, "", ""
     )
     assert facts["cores"] == sorted(os.sched_getaffinity(0))
     assert facts["devices"] == {"cuda": ["3"], "npu": []}
@@ -44,5 +44,5 @@ def test_facts_are_this_processes() -> None:
 def test_ranks_that_were_told_different_things_are_refused(told: dict[str, JsonValue], words: str) -> None:
     """Both values are named, on every rank alike, before anything waits for the other."""
     with pytest.raises(RefusedTogetherError, match=words) as refusal:
-        tell_facts(read_task(RunSpec, {"backend": "torch"}, {}), _Beside(**told), {}, "")
+        tell_facts(read_task(RunSpec, {"backend": "torch"}, {}), _Beside(**told), {}, "", "")
     assert refusal.value.exit_code == 2

@@ -16,7 +16,9 @@ KINDS = ("cuda", "npu", "cpu")
 def _facts(host: str, cuda: list[str], cores: list[int] | None = None) -> Facts:
     devices = {"cuda": cuda, "npu": []}
     mine = cores or [0, 1, 2, 3]
-    return Facts(name=host, host=f"{host} boot", folder="/", cores=mine, devices=devices, monitor="", start="")
+    return Facts(
+        name=host, host=f"{host} boot", folder="/", cores=mine, devices=devices, monitor="", start="", placeholders={}
+    )
 
 
 @pytest.mark.parametrize(
