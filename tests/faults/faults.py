@@ -48,6 +48,7 @@ class Fault:
         moments: When.
         stalls: It shows only as a stall.
         why: Why not elsewhere or at other moments.
+        patience: Seconds that the job may take more, since the user has given them.
     """
 
     code: int | None
@@ -56,9 +57,13 @@ class Fault:
     moments: tuple[str, ...] = MOMENTS
     stalls: bool = False
     why: str = ""
+    patience: float = 0.0
 
 
-_ANY_EPOCH = ("epoch",)
+#: Seconds of --grace.
+GRACE = 0.5
+#: Nobody has failed then.
+_BY_THE_USER = {"Ctrl-C", "Ctrl-C twice", "SIGUSR1", "grace cut short"}
 FAULTS = {
     "exception": Fault(1, "RuntimeError: broken on purpose"),
     "exit 3": Fault(3, "SystemExit: 3"),
@@ -83,6 +88,12 @@ FAULTS = {
                            why="it is found before anything starts"),
     "Ctrl-C": Fault(130, "", places="launch", why="a bare mpirun's Ctrl-C is mpirun's: it sends SIGTERM to every rank"),
     "Ctrl-C twice": Fault(130, "", places="launch", why="as Ctrl-C"),
+    "SIGUSR1": Fault(138, "", places="launch", why="as Ctrl-C"),
+    "grace cut short": Fault(143, f"did not end within the {GRACE:g} s of --grace: killed", places="launch",
+                             moments=MOMENTS[2:], why="before, a rank has nothing to save: SIGTERM ends it at once",
+                             patience=GRACE),
+    "disk full at the end": Fault(0, "rank 0 can no longer write its records: No space left on device", places="one",
+                                  moments=("checkpoint",), why="it is of rank 0, after the last epoch"),
 }  # fmt: skip
 
 
@@ -101,6 +112,11 @@ class Cell:
         """Why there is no such cell; "" if there is."""
         fault = FAULTS[self.fault]
         return fault.why if fault.places not in self.place or self.moment not in fault.moments else ""
+
+    @property
+    def fills_disk(self) -> bool:
+        """The disk of the output folder is small, and is filled."""
+        return self.fault.startswith("disk full")
 
     @property
     def loses_the_monitor(self) -> bool:
@@ -150,7 +166,7 @@ def run_cell(cell: Cell, folder: Path, data: Path, cluster: Cluster | None) -> O
     output = folder / "log_output"
     if cell.fault == "output folder":
         output.write_text("not a folder")
-    if cell.fault == "disk full":
+    if cell.fills_disk:
         output.mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", output], check=True, timeout=20)
     try:
@@ -158,10 +174,11 @@ def run_cell(cell: Cell, folder: Path, data: Path, cluster: Cluster | None) -> O
             _on_hosts(cell, line, environ, folder, cluster) if cluster else _here(cell, line, environ, folder)
         )
         struck = _struck(folder, end)
-        known = max(struck, _last_move(output)) + STALL[cell.framework] if FAULTS[cell.fault].stalls else struck
+        fault = FAULTS[cell.fault]
+        known = max(struck, _last_move(output)) + STALL[cell.framework] if fault.stalls else struck + fault.patience
         return Outcome(end - known, tuple(_judge(cell, job, end - known, left)), job)
     finally:
-        if cell.fault == "disk full":
+        if cell.fills_disk:
             subprocess.run(["umount", output], check=True, timeout=20)
         for group in Path("/sys/fs/cgroup/memory").glob(f"**/unilaunch-{crc32(str(folder).encode())}"):
             with suppress(OSError):
@@ -172,10 +189,13 @@ def _line(cell: Cell, folder: Path, data: Path) -> tuple[list[str], dict[str, st
     """Return the command line, and what stands in the environment."""
     where = ["--hostfile", str(folder / "hosts")] if "three" in cell.place else []
     fault = f"{cell.fault.replace(' ', '_')} {cell.moment.replace(' ', '_')} {cell.rank} {folder}"
-    run = ["--backend", cell.framework, "--data-dir", str(data), "--epochs", "1000000", "--threads", "1"]
+    epochs = "3" if cell.fault == "disk full at the end" else "1000000"
+    run = ["--backend", cell.framework, "--data-dir", str(data), "--epochs", epochs, "--threads", "1"]
     run += ["--log-level", "DEBUG"]
     if cell.fault in {"link cut", "power off"}:
         run += ["--host-timeout", str(HOST_TIMEOUT)]
+    if cell.fault == "grace cut short":
+        run += ["--grace", str(GRACE)]
     if cell.moment == "checkpoint":
         run += ["--checkpoint-every", "1"]
     if FAULTS[cell.fault].stalls:
@@ -246,7 +266,10 @@ def _on_hosts(
 
 def _strike(cell: Cell, folder: Path, process: "subprocess.Popen[bytes]", started: int) -> None:
     """Do to the process that was started, or to mpirun below it, what a person would do to it."""
-    signals = {"mpirun killed": [9], "launch killed": [9], "Ctrl-C": [2], "Ctrl-C twice": [2, 2]}.get(cell.fault, [])
+    signals = {
+        "mpirun killed": [9], "launch killed": [9], "Ctrl-C": [2], "Ctrl-C twice": [2, 2], "SIGUSR1": [10],
+        "grace cut short": [15],
+    }.get(cell.fault, [])  # fmt: skip
     if signals:
         _await(folder / "now", process)
         started = started or _child(process.pid)
@@ -321,7 +344,7 @@ def _judge(cell: Cell, job: Finished, seconds: float, left: list[str]) -> Iterat
 
 def _stopped(cell: Cell) -> int | None:
     """A training that is stopped writes a checkpoint, and ends with the code that says so."""
-    return REQUEUE if cell.fault == "Ctrl-C" and cell.moment in {"first collective", "epoch", "checkpoint"} else None
+    return REQUEUE if cell.fault in {"Ctrl-C", "SIGUSR1"} and cell.moment in MOMENTS[2:] else None
 
 
 def _mpis_own(cell: Cell) -> int | None:
@@ -351,7 +374,7 @@ def _kept(cell: Cell, job: Finished) -> Iterator[str]:
     if not job.output.is_dir():
         return
     stdout = (job.output / f"rank.{cell.rank}" / "stdout").read_text()
-    if cell.fault == "disk full":  # what finds no room is still shown
+    if cell.fills_disk:  # what finds no room is still shown
         stdout += job.stdout
     if "the last line before the fault" not in stdout and cell.fault not in {"power off", "link cut"}:
         yield "a log line is lost"
@@ -359,7 +382,8 @@ def _kept(cell: Cell, job: Finished) -> Iterator[str]:
     named = "rank " if cell.fault == "agent killed" and "one" in cell.place else f"rank {cell.rank} on"
     if cell.loses_the_monitor:
         named = ""
-    if named and FAULTS[cell.fault].code not in {None, 2, 124, 130} and f"unilaunch: {named}" not in job.console:
+    unnamed = cell.fault in _BY_THE_USER or FAULTS[cell.fault].code in {None, 0, 2, 124}
+    if named and not unnamed and f"unilaunch: {named}" not in job.console:
         yield f"{named} is not named: {job.refusals()[:1]}"
     if cell.moment == "checkpoint":
         _load_checkpoints(job)

@@ -22,6 +22,7 @@ KIND, MOMENT, RANK, FOLDER = (os.environ.get("FAULT", "") + "   ").split(" ")[:4
 EPOCH = 4
 _LEFT = 96 << 20  # bytes that the memory cgroup still allows when the fault begins
 _ADDRESSES = 24 << 30  # bytes of addresses
+_AT_THE_END = KIND == "disk_full_at_the_end"  # whatever the moment
 
 
 def _rank() -> str:
@@ -31,7 +32,7 @@ def _rank() -> str:
 
 def strike(moment: str) -> None:
     """Fail, if this is the moment and the rank."""
-    if moment != MOMENT or _rank() != RANK or Path(FOLDER, "now").exists():
+    if moment != ("end" if _AT_THE_END else MOMENT) or _rank() != RANK or Path(FOLDER, "now").exists():
         return
     sys.stdout.write("the last line before the fault\n")
     sys.stdout.flush()
@@ -89,7 +90,7 @@ def _kill_daemon() -> None:
     time.sleep(60)
 
 
-_FROM_OUTSIDE = ("mpirun killed", "launch killed", "link cut", "power off", "Ctrl-C", "Ctrl-C twice")
+_FROM_OUTSIDE = ("mpirun killed", "launch killed", "link cut", "power off", "Ctrl-C twice", "grace cut short")
 _FAULTS = {
     "exception": _raise,
     "exit 3": lambda: sys.exit(3),
@@ -105,8 +106,8 @@ _FAULTS = {
     "ulimit -v": _use_up_addresses,
     "daemon killed": _kill_daemon,
     **dict.fromkeys(_FROM_OUTSIDE, lambda: time.sleep(60)),
-    "Ctrl-C": lambda: time.sleep(0.5),  # a rank that goes on: a training stops with the others
-    "disk full": _fill_disk,
+    **dict.fromkeys(("Ctrl-C", "SIGUSR1"), lambda: time.sleep(0.5)),  # a rank that goes on: a training stops
+    **dict.fromkeys(("disk full", "disk full at the end"), _fill_disk),
 }
 _FAULTS = {kind.replace(" ", "_"): fault for kind, fault in _FAULTS.items()}
 
@@ -120,6 +121,13 @@ def _after_folder(module: Any) -> None:
         strike({"framework import": "before_import", "init": "before_init"}.get(str(event.get("phase")), ""))
 
     kind.record = recorded
+    write_result = kind.write_result
+
+    def written(self: object, result: object) -> None:
+        strike("end")
+        write_result(self, result)
+
+    kind.write_result = written
 
 
 def _after_mpi(module: Any) -> None:
@@ -177,7 +185,7 @@ def _memory_group() -> Path:
 
 
 def _limit() -> None:
-    """Limit the guard and the rank before they part."""
+    """Limit the agent and the rank before they part."""
     if KIND == "ulimit_-v":
         import resource
 
@@ -188,7 +196,7 @@ def _limit() -> None:
         (group / "cgroup.procs").write_text(str(os.getpid()))
 
 
-if KIND:  # in every process: the failing rank may be forked from another rank's fork server
+if KIND:  # in every process: the failing rank may be forked by another rank's agent
     sys.meta_path.insert(0, _Finder())
     _in_checkpoint()
     if _rank() == RANK:
