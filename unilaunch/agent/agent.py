@@ -6,57 +6,32 @@ connection: with `unilaunch launch`, or without it with the agent of rank 0, whi
 """
 
 import os
-import signal
-import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from selectors import EVENT_READ, DefaultSelector
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from unilaunch.agent.channel import Channel
+from unilaunch.agent.loop import Loop
 from unilaunch.agent.output import Stream
 from unilaunch.agent.processes import adopt_orphans, kill_children
 from unilaunch.agent.rank_process import FAREWELL, RankProcess, State
-from unilaunch.limits import allow_files
+from unilaunch.agent.shim import Shim
+from unilaunch.agent.supervised import NEVER, Supervised, lost_launcher, order_rank
 from unilaunch.monitor import messages
 from unilaunch.monitor.connection import Connection
 from unilaunch.monitor.messages import NO_RANK, OfAgent, OfRank
 from unilaunch.output.failure import Cause, Failure
-from unilaunch.output.reports import write_report
-from unilaunch.rank.status import Status
 from unilaunch.start_variables import MONITOR, attempt_of
 
 if TYPE_CHECKING:
-    from unilaunch.agent.shim import Shim
-    from unilaunch.monitor.monitor import Monitor
-    from unilaunch.monitor.verdict import Verdict
+    from unilaunch.agent.own_monitor import OwnMonitor
 
 _TICK = 0.2
 _ORDER = 15.0  # seconds in which the monitor has ended the job, if it can, once it knows that no host is lost
 _DAEMONS_OWN = 1.5  # seconds in which a daemon of the launcher notices too that the other hosts do not answer
-_FILES = 4  # open files of each rank in the monitor: its share of a connection, and a probe's
-_NEVER = float("inf")
-
-
-class Supervised:
-    """A rank, and the launcher's child that stands for it.
-
-    Attributes:
-        rank: The rank.
-        shim: The launcher's child; None if this process is that itself.
-        dismissed: The launcher's child has been told what to exit with, or has gone.
-        closed: Nothing of the rank or its shim is open any more, but for the lock on the output folder.
-        waits_until: When the wait for an order of the monitor is over, once the rank has ended.
-    """
-
-    def __init__(self, rank: RankProcess, shim: "Shim | None") -> None:
-        self.rank, self.shim = rank, shim
-        self.dismissed = False
-        self.closed = False
-        self.waits_until = _NEVER
 
 
 class Agent:
@@ -69,11 +44,10 @@ class Agent:
 
     def __init__(self, environ: Mapping[str, str], launcher: int) -> None:
         self.launcher, self.attempt = launcher, attempt_of(environ)
-        self.selector = DefaultSelector()
+        self.loop = Loop()
         self.ranks: list[Supervised] = []
         self.connection: Connection | None = None
-        self.monitor: Monitor | None = None
-        self.monitored_by: Supervised | None = None  # the rank for which this is the monitor
+        self.monitor: OwnMonitor | None = None  # if this agent is the monitor, without a `launch`
         self.exit_code: int | None = None  # the job's, once the monitor has ordered its end
         self.stop: messages.Stop | None = None
         self.standing_orders: list[messages.Message] = []
@@ -82,7 +56,6 @@ class Agent:
         if MONITOR in environ:
             self._connect(environ[MONITOR])
         adopt_orphans()
-        self._wake_at_signals()
 
     def begin_again(self, attempt: int) -> None:
         """Be the agent of the next attempt: what the last one's ranks have left is over, the connection stays."""
@@ -98,21 +71,21 @@ class Agent:
 
     # The ranks
 
-    def add(self, pid: int, channel: Channel, shim: "Shim | None", *, own_group: bool) -> None:
+    def add(self, pid: int, channel: Channel, shim: Shim | None, *, own_group: bool) -> None:
         """Supervise a rank that has just been forked."""
         channel.be_agent()
         consoles = shim.consoles if shim else (1, 2)
         rank = RankProcess(pid, channel, consoles, own_group=own_group, tell=self._pass_on)
         one = Supervised(rank, shim)
         self.ranks.append(one)
-        self._watch(channel.control, rank.hear)
-        self._watch(channel.stacks, rank.hear_stack)
+        self.loop.watch(channel.control, rank.hear)
+        self.loop.watch(channel.stacks, rank.hear_stack)
         for stream in rank.output.streams:
-            self._watch(stream.source, partial(self._move, rank, stream))
+            self.loop.watch(stream.source, partial(self._move, rank, stream))
         if shim:
-            self._watch(shim.connection, lambda: self._hear_shim(one))
+            self.loop.watch(shim.connection, lambda: self._hear_shim(one))
         for order in self.standing_orders:  # given before this rank came
-            _order(rank, order)
+            order_rank(rank, order)
 
     def _move(self, rank: RankProcess, stream: Stream) -> bool:
         """Take a piece of a rank's output; if much of it waits for the launcher, the rank is to wait too."""
@@ -123,7 +96,7 @@ class Agent:
 
     def forget(self) -> None:
         """Close what is the agent's, in a rank that has been forked from it."""
-        self.selector.close()
+        self.loop.leave()
         if self.connection:
             self.connection.close()
         if self.monitor:
@@ -135,15 +108,6 @@ class Agent:
             if one.shim and not one.closed:
                 one.shim.close()
 
-    def _watch(self, source: Any, act: Callable[[], bool]) -> None:
-        """Call *act* when there is something to read, until it returns False."""
-
-        def acted() -> None:
-            if not act():
-                self.selector.unregister(source)
-
-        self.selector.register(source, EVENT_READ, acted)
-
     def _hear_shim(self, one: Supervised) -> bool:
         """Pass on the signals that the launcher's child got; if it has gone, the launcher has, or has killed it."""
         numbers = one.shim.hear() if one.shim else b""
@@ -152,7 +116,7 @@ class Agent:
         if not numbers and not one.dismissed:
             one.dismissed = one.rank.abandoned = True
             if one.rank.is_running:
-                one.rank.end(_lost_launcher())
+                one.rank.end(lost_launcher())
         return bool(numbers)
 
     # The loop
@@ -169,12 +133,8 @@ class Agent:
     def turn(self) -> None:
         """Wait for the next event, do what it asks for, and what is due."""
         soon = min((one.rank.output.again for one in self.ranks), default=_TICK)
-        due = min((one.rank.stack_at for one in self.ranks), default=_NEVER) - time.monotonic()
-        for key, events in self.selector.select(min(_TICK, soon, max(0.0, due))):
-            if isinstance(key.data, Connection):
-                key.data.ready(key.fileobj, events)
-            else:
-                key.data()
+        due = min((one.rank.stack_at for one in self.ranks), default=NEVER) - time.monotonic()
+        self.loop.turn(min(_TICK, soon, max(0.0, due)))
         self._resume_streams()
         self._reap()
         if self.launcher and os.getppid() != self.launcher:
@@ -182,7 +142,8 @@ class Agent:
         self._tend_ranks()
         if self.connection:
             self.connection.look()
-        self._be_monitor_for_a_turn()
+        if self.monitor and (code := self.monitor.turn()) is not None and self.exit_code is None:
+            self._obey(messages.End(code))
 
     def _tend_ranks(self) -> None:
         now = time.monotonic()
@@ -193,7 +154,7 @@ class Agent:
             if one.shim and one.rank.state is State.ENDED and (one.dismissed or self._may_go(one)):
                 self._dismiss(one, one.shim)
 
-    def _dismiss(self, one: Supervised, shim: "Shim") -> None:
+    def _dismiss(self, one: Supervised, shim: Shim) -> None:
         """Let the launcher's child of a rank exit, and close everything of the two."""
         self._clean_up(one)
         if not one.dismissed:
@@ -203,16 +164,14 @@ class Agent:
         one.closed = True
         streams = [stream.source for stream in one.rank.output.streams]
         sources: list[Any] = [one.rank.channel.control, one.rank.channel.stacks, shim.connection, *streams]
-        for source in sources:
-            with suppress(KeyError):
-                self.selector.unregister(source)
+        self.loop.forget(sources)
         one.rank.close()
         shim.close()
 
     def _resume_streams(self) -> None:
         for rank, stream in [one for one in self.full if not (one[1].is_full and one[0].is_running)]:
             self.full.remove((rank, stream))
-            self._watch(stream.source, partial(self._move, rank, stream))
+            self.loop.watch(stream.source, partial(self._move, rank, stream))
 
     def _reap(self) -> None:
         """Take note of processes that have exited: ranks, and what they left behind."""
@@ -232,13 +191,13 @@ class Agent:
         for one in self.ranks:
             one.dismissed = one.rank.abandoned = True  # nobody waits for it
             if one.rank.is_running:
-                one.rank.end(_lost_launcher())
+                one.rank.end(lost_launcher())
 
     def _may_go(self, one: Supervised) -> bool:
         """Return whether the launcher may see that this rank has ended: it may end the others at once."""
         now = time.monotonic()
-        if self.monitored_by is one and self.monitor:
-            return self.monitor.ending or (self.monitor.finished and not self.monitor.failures())
+        if self.monitor and self.monitor.rank is one.rank:
+            return self.monitor.may_end
         if now < self.linger_until and not one.dismissed:
             return False
         if self.exit_code is not None or one.rank.ended_by:
@@ -263,7 +222,7 @@ class Agent:
 
     def _connect(self, where: str) -> None:
         if not self.connection:
-            self.connection = Connection(where, self.selector, self._hear_order, self._lose_monitor)
+            self.connection = Connection(where, self.loop.selector, self._hear_order, self._lose_monitor)
             for one in self.ranks:
                 if one.rank.named:
                     self._tell(one.rank, one.rank.named)
@@ -274,7 +233,10 @@ class Agent:
             case messages.MonitorAt(where):
                 self._connect(where)
             case messages.BeMonitor():
-                self._be_monitor(rank, message)
+                from unilaunch.agent.own_monitor import OwnMonitor
+
+                self.monitor = OwnMonitor(rank, message)
+                self.loop.watch(self.monitor.inbox.selector.fileno(), partial(self.monitor.inbox.take, 0))
             case _:
                 self._tell(rank, message)
 
@@ -297,7 +259,7 @@ class Agent:
             case _:
                 pass
         for one in self.ranks:
-            _order(one.rank, order)
+            order_rank(one.rank, order)
 
     def _lose_monitor(self, reason: str) -> None:
         """End the ranks; if the other hosts do not answer, be there until the launcher's daemon has noticed too.
@@ -321,44 +283,6 @@ class Agent:
         """The host of the monitor does not answer."""
         return bool(self.connection and self.connection.host_lost)
 
-    # The monitor, without a `launch`
-
-    def _be_monitor(self, rank: RankProcess, how: messages.BeMonitor) -> None:
-        from unilaunch.monitor.inbox import Inbox
-        from unilaunch.monitor.monitor import Monitor
-
-        allow_files(_FILES * how.size)
-        inbox = Inbox(socket.socket(fileno=rank.listener), bytes.fromhex(how.secret), how.host_timeout)
-        self.monitored_by = next(one for one in self.ranks if one.rank is rank)
-        self.monitor = Monitor(
-            inbox, how.size, how.several, how.stall_timeout, how.abort, how.lost_patience, announce=self._give_verdict
-        )
-        self.selector.register(inbox.selector.fileno(), EVENT_READ, lambda: inbox.take(0))
-
-    def _be_monitor_for_a_turn(self) -> None:
-        monitor = self.monitor
-        if not monitor or not self.monitored_by:
-            return
-        rank = self.monitored_by.rank
-        monitor.inbox.take(0)
-        monitor.hurried = rank.from_outside or bool(rank.ended_by)
-        monitor.look()
-        if monitor.ending and monitor.verdict and self.exit_code is None:
-            self._obey(messages.End(monitor.verdict.exit_code))
-
-    def _give_verdict(self, verdict: "Verdict") -> None:
-        """Show and keep what the whole job came to."""
-        from unilaunch.monitor.verdict import show
-
-        one = self.monitored_by
-        if not one:
-            return
-        said = ""
-        if (placed := one.rank.placed) and (folder := one.rank.output.folder):
-            said = write_report(folder.parent, placed.run, verdict.as_json(), folder)
-        text = "" if verdict.first.together else show(verdict, traceback=False)
-        one.rank.output.streams[1].say(text + (f"unilaunch: {said}\n" if said else ""))
-
     # The end
 
     def leave(self) -> None:
@@ -367,8 +291,8 @@ class Agent:
         until = time.monotonic() + FAREWELL
         while self.connection and self.connection.open and self.connection.outgoing and time.monotonic() < until:
             self.turn()
-        if self.monitor and not self.monitor.ending and (verdict := self.monitor.conclude()):
-            self._give_verdict(verdict)
+        if self.monitor:
+            self.monitor.conclude()
         for one in self.ranks:
             if not one.dismissed:
                 self._say_last(one)
@@ -392,45 +316,7 @@ class Agent:
             if not one.dismissed:
                 one.rank.output.streams[1].say(text)
 
-    def _wake_at_signals(self) -> None:
-        """Wake up when a rank ends or a signal comes."""
-        reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        self.selector.register(reading, EVENT_READ, lambda: os.read(reading, 512))
-
     def pass_signal_on(self, number: int, _: FrameType | None = None) -> None:
         """Pass a signal on to the ranks: where this process is the launcher's child itself."""
         for one in self.ranks:
             one.rank.pass_on(number)
-
-
-def _order(rank: RankProcess, order: messages.Message) -> None:
-    """Do with one rank what the monitor has ordered."""
-    match order:
-        case messages.ShowStacks():
-            rank.ask_stack()
-        case messages.PassSignal(number):
-            rank.signal(number)
-        case messages.Stop():
-            rank.stop_patiently(order)
-        case messages.Release():
-            rank.release()
-        case messages.Leave():
-            rank.ordered = True
-        case messages.End():
-            rank.ordered = True
-            rank.end()
-        case _:
-            pass
-
-
-def _lost_launcher() -> Failure:
-    return Failure(Cause.LOST_LAUNCHER, "unilaunch ended it: its launcher has gone", 1)
-
-
-def be_rank(channel: Channel, *, own_group: bool) -> Status:
-    """Be the rank that has just been forked from the agent."""
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    return channel.be_rank(own_group=own_group)

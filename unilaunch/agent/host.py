@@ -5,7 +5,6 @@ import fcntl
 import os
 import resource
 import select
-import selectors
 import signal
 import socket
 import sys
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unilaunch.agent import shim as shims
-from unilaunch.agent.agent import Agent, be_rank
+from unilaunch.agent.agent import Agent
 from unilaunch.agent.channel import Channel
 from unilaunch.agent.circumstances import LIMITS, circumstances
 from unilaunch.agent.processes import PASSED_ON, hear_signals_again, is_single, pass_signals_on, state
@@ -72,7 +71,7 @@ def supervise_alone(environ: Mapping[str, str], started: float, work: Work) -> i
     pid = os.fork()
     if not pid:
         channel.close()
-        return _live(work, started, be_rank(channel, own_group=own_group))
+        return _live(work, started, channel.be_rank(own_group=own_group))
     agent = Agent(environ, launcher)
     agent.add(pid, channel, None, own_group=own_group)
     pass_signals_on(agent.pass_signal_on)
@@ -181,7 +180,7 @@ class _Host:
 
     def _start(self, environ: Mapping[str, str]) -> Agent:
         self.agent, self.attempt = Agent(environ, 0), attempt_of(environ)
-        self.agent.selector.register(self.door, selectors.EVENT_READ, self.accept)
+        self.agent.loop.watch(self.door, self.accept)
         self.replaced = pass_signals_on(self.agent.pass_signal_on)  # Slurm sends them to every process of a step
         return self.agent
 
@@ -254,7 +253,7 @@ def _become(shim: Shim, channel: Channel, variables: Mapping[str, str], limits: 
     for file, number in zip(moved, request["files"], strict=True):
         os.dup2(file, number)
         os.close(file)
-    return _Forked(request["started"], be_rank(channel, own_group=True))
+    return _Forked(request["started"], channel.be_rank(own_group=True))
 
 
 def _let_go_of_files() -> None:

@@ -1,0 +1,50 @@
+"""An event loop: what is to be done when there is something to read."""
+
+import os
+import signal
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from selectors import EVENT_READ, DefaultSelector
+from typing import Any
+
+from unilaunch.monitor.connection import Connection
+
+
+class Loop:
+    """Waits for what it watches, for a child that ends, and for a signal."""
+
+    def __init__(self) -> None:
+        self.selector = DefaultSelector()
+        reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        self.watch(reading, lambda: bool(os.read(reading, 512)))
+
+    def watch(self, source: Any, act: Callable[[], object]) -> None:
+        """Call *act* when there is something to read, until it returns False."""
+
+        def acted() -> None:
+            if act() is False:
+                self.selector.unregister(source)
+
+        self.selector.register(source, EVENT_READ, acted)
+
+    def forget(self, sources: Iterable[Any]) -> None:
+        """Watch these no longer; some may not be watched."""
+        for source in sources:
+            with suppress(KeyError):
+                self.selector.unregister(source)
+
+    def turn(self, seconds: float) -> None:
+        """Wait for the next event, *seconds* at the most, and do what it asks for."""
+        for key, events in self.selector.select(seconds):
+            if isinstance(key.data, Connection):
+                key.data.ready(key.fileobj, events)
+            else:
+                key.data()
+
+    def leave(self) -> None:
+        """Close what is the agent's, in a rank that has been forked from it."""
+        self.selector.close()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -1,0 +1,51 @@
+"""A rank and the launcher's child that stands for it, as their agent sees the two."""
+
+from unilaunch.agent.rank_process import RankProcess
+from unilaunch.agent.shim import Shim
+from unilaunch.monitor import messages
+from unilaunch.output.failure import Cause, Failure
+
+NEVER = float("inf")
+
+
+class Supervised:
+    """A rank, and the launcher's child that stands for it.
+
+    Attributes:
+        rank: The rank.
+        shim: The launcher's child; None if this process is that itself.
+        dismissed: The launcher's child has been told what to exit with, or has gone.
+        closed: Nothing of the rank or its shim is open any more, but for the lock on the output folder.
+        waits_until: When the wait for an order of the monitor is over, once the rank has ended.
+    """
+
+    def __init__(self, rank: RankProcess, shim: Shim | None) -> None:
+        self.rank, self.shim = rank, shim
+        self.dismissed = False
+        self.closed = False
+        self.waits_until = NEVER
+
+
+def order_rank(rank: RankProcess, order: messages.Message) -> None:
+    """Do with one rank what the monitor has ordered."""
+    match order:
+        case messages.ShowStacks():
+            rank.ask_stack()
+        case messages.PassSignal(number):
+            rank.signal(number)
+        case messages.Stop():
+            rank.stop_patiently(order)
+        case messages.Release():
+            rank.release()
+        case messages.Leave():
+            rank.ordered = True
+        case messages.End():
+            rank.ordered = True
+            rank.end()
+        case _:
+            pass
+
+
+def lost_launcher() -> Failure:
+    """Return why a rank is ended whose launcher has gone."""
+    return Failure(Cause.LOST_LAUNCHER, "unilaunch ended it: its launcher has gone", 1)
