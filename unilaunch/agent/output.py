@@ -1,17 +1,13 @@
 """A rank's standard output and error on their way through its agent: into its folder, and to the launcher's console."""
 
-import fcntl
 import os
-import select
-import stat
-import struct
-import termios
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 
+from unilaunch.agent.console import Console
 from unilaunch.output.files import open_file
 
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
@@ -23,7 +19,6 @@ _READ_AT_ONCE = 4095
 _MOST_WAITING = 1 << 18  # bytes that wait for the launcher before the rank has to
 _UNFINISHED = 1.0  # seconds after which a line without an end is shown: it may be a question
 _SOONEST, _LATEST = 0.0001, 0.05  # seconds until the launcher is looked at again that has not read yet
-_SPACE = 0.0005  # seconds for the launcher to read from a terminal
 _LOOKS = 10  # at once, at a launcher that has much to read
 
 
@@ -33,58 +28,6 @@ class Shown(Enum):
     NOTHING = "nothing"
     LINES = "lines"
     ALL = "all"
-
-
-class Console:
-    """Where a stream is shown: a launcher's pipe or terminal, or a file. Writing never waits, but to a file.
-
-    Args:
-        descriptor: It is another's to close.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        mode = os.fstat(descriptor).st_mode
-        self.is_pipe, self.is_terminal = stat.S_ISFIFO(mode), os.isatty(descriptor)
-        self.own = descriptor
-        if self.is_pipe or self.is_terminal:
-            # Another open file of the same: a shell is not to find that its own does not block.
-            with suppress(OSError):
-                flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-                self.own = os.open(f"/proc/self/fd/{descriptor}", flags)
-        self.is_ours = self.own != descriptor
-        self.wrote_at = 0.0
-
-    def is_read(self) -> bool:
-        """Return whether the launcher has read what was written: then it reads the next piece alone.
-
-        Of a terminal (Open MPI gives a rank one as its standard output) nobody can tell; it is given some time.
-        """
-        if self.is_terminal:
-            return time.monotonic() - self.wrote_at > _SPACE
-        if not self.is_pipe:
-            return True
-        queued = struct.unpack("i", fcntl.ioctl(self.own, termios.FIONREAD, b"0123"))[0]
-        return not queued or self._is_broken()
-
-    def _is_broken(self) -> bool:
-        """Return whether nobody reads any more: to write then says so."""
-        watching = select.poll()
-        watching.register(self.own, 0)
-        return bool(watching.poll(0))
-
-    def write(self, piece: bytes) -> int:
-        """Write what there is room for, and return how much that was.
-
-        Raises:
-            OSError: There is none now (BlockingIOError), or nobody reads it any more.
-        """
-        self.wrote_at = time.monotonic()
-        return os.write(self.own, piece)
-
-    def close(self) -> None:
-        """Close what is our own of it."""
-        if self.is_ours:
-            os.close(self.own)
 
 
 class Stream:

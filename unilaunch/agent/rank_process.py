@@ -14,7 +14,7 @@ from unilaunch.agent.channel import STACKS, Channel
 from unilaunch.agent.evidence import Memory, find_evidence
 from unilaunch.agent.output import Output, Shown
 from unilaunch.agent.processes import state
-from unilaunch.json_value import JsonValue
+from unilaunch.agent.progress import ProgressTeller
 from unilaunch.monitor import messages
 from unilaunch.monitor.messages import NO_RANK, BadMessageError, OfAgent, OfRank
 from unilaunch.output.failure import Cause, Failure, describe_exit
@@ -24,8 +24,6 @@ from unilaunch.output.files import write_failure
 _OF_A_TERMINAL = {signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 #: How a rank ends that the user has stopped: no failure.
 _ENDS_OF_A_STOP = {Cause.ENDED_FROM_OUTSIDE, Cause.EXIT}
-_TELL = 0.5  # seconds between two words on progress
-_LOOK = 0.1  # seconds between two looks at it
 _LAST_OUTPUT = 1.0  # seconds for output that a child of the rank may still hold open
 #: Seconds from SIGTERM to SIGKILL, and from a failure to the rank's own end.
 FAREWELL = 1.0
@@ -71,6 +69,7 @@ class RankProcess:
     ) -> None:
         self.pid, self.channel, self.own_group, self.tell = pid, channel, own_group, tell
         self.output = Output((channel.stdout, channel.stderr), consoles)
+        self.progress = ProgressTeller(channel.page, self.output, lambda progress: tell(self, progress))
         self.memory = Memory()
         self.state = State.STARTING
         self.number = NO_RANK
@@ -96,9 +95,6 @@ class RankProcess:
         # When what is due, in seconds of time.monotonic.
         self.kill_at = self.grace_until = self.drained_at = self.stack_at = _NEVER
         self.stack = b""
-        self.told_at = self.seen_at = self.looked_at = 0.0
-        self.told: object = None  # the newest state that was told
-        self.seen: object = None  # the newest state
 
     # What the rank says
 
@@ -243,10 +239,11 @@ class RankProcess:
             self.overdue |= now > self.grace_until and not self._waits_for_others
             self.signal(signal.SIGKILL)
         self.output.tick()
-        self._tell_progress(now)
+        if self.number != NO_RANK:
+            self.progress.tick(now)
         if now > self.stack_at:
             self.stack_at = _NEVER
-            self.tell(self, messages.Stack(self.stack.decode(errors="replace"), self._doing))
+            self.tell(self, messages.Stack(self.stack.decode(errors="replace"), self.progress.doing))
         if self.state is State.EXITED and self._is_drained(now):
             self.output.tick(last=True)
             self.state = State.ENDED
@@ -267,22 +264,6 @@ class RankProcess:
         if self.lock >= 0:
             os.close(self.lock)
             self.lock = -1
-
-    @property
-    def _doing(self) -> dict[str, JsonValue]:
-        return self.channel.page.read()[1]
-
-    def _tell_progress(self, now: float) -> None:
-        """Tell what the rank is doing, if it has changed, and how long ago that was noticed."""
-        if self.number == NO_RANK or now - self.looked_at < _LOOK:
-            return
-        self.looked_at = now
-        current = (self.channel.page.read()[0], *self.output.sizes())
-        if current != self.seen:
-            self.seen_at, self.seen = now, current
-        if self.seen != self.told and now - self.told_at >= _TELL:
-            self.told_at, self.told = now, current
-            self.tell(self, messages.Progress(self._doing, round(now - self.seen_at, 3)))
 
     def _conclude(self) -> None:
         """Record and tell how the rank ended."""
@@ -306,7 +287,7 @@ class RankProcess:
         seen = self.ended_by or describe_exit(self.returncode, oom_kills=self.memory.killed())
         if self.from_outside and not self.ended_by:
             seen = replace(seen, cause=Cause.ENDED_FROM_OUTSIDE)
-        doing = self._doing
+        doing = self.progress.doing
         phase = doing.pop("phase", None)
         return replace(seen, phase=phase if isinstance(phase, str) else None, progress=doing)
 
