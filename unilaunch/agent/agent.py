@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from unilaunch.agent.channel import Channel
 from unilaunch.agent.loop import Loop
-from unilaunch.agent.output import Stream
 from unilaunch.agent.processes import adopt_orphans, kill_children
 from unilaunch.agent.rank_process import FAREWELL, RankProcess, State
 from unilaunch.agent.shim import Shim
-from unilaunch.agent.supervised import NEVER, Supervised, lost_launcher, order_rank
+from unilaunch.agent.stack_reader import NEVER
+from unilaunch.agent.streams import Streams
+from unilaunch.agent.supervised import Supervised, lost_launcher, order_rank
 from unilaunch.monitor import messages
 from unilaunch.monitor.connection import Connection
 from unilaunch.monitor.messages import NO_RANK, OfAgent, OfRank
@@ -51,7 +52,7 @@ class Agent:
         self.exit_code: int | None = None  # the job's, once the monitor has ordered its end
         self.stop: messages.Stop | None = None
         self.standing_orders: list[messages.Message] = []
-        self.full: list[tuple[RankProcess, Stream]] = []  # streams that wait for the launcher
+        self.streams = Streams(self.loop)
         self.linger_until = 0.0
         if MONITOR in environ:
             self._connect(environ[MONITOR])
@@ -64,7 +65,7 @@ class Agent:
         for one in self.ranks:
             one.rank.let_go()
         self.ranks.clear()
-        self.full.clear()
+        self.streams.clear()
         self.standing_orders.clear()
         self.exit_code = self.stop = None
         self.linger_until = 0.0
@@ -79,20 +80,12 @@ class Agent:
         one = Supervised(rank, shim)
         self.ranks.append(one)
         self.loop.watch(channel.control, rank.hear)
-        self.loop.watch(channel.stacks, rank.hear_stack)
-        for stream in rank.output.streams:
-            self.loop.watch(stream.source, partial(self._move, rank, stream))
+        self.loop.watch(channel.stacks, rank.stacks.hear)
+        self.streams.add(rank)
         if shim:
             self.loop.watch(shim.connection, lambda: self._hear_shim(one))
         for order in self.standing_orders:  # given before this rank came
             order_rank(rank, order)
-
-    def _move(self, rank: RankProcess, stream: Stream) -> bool:
-        """Take a piece of a rank's output; if much of it waits for the launcher, the rank is to wait too."""
-        if stream.is_full and rank.is_running:
-            self.full.append((rank, stream))
-            return False
-        return rank.output.move(stream)
 
     def forget(self) -> None:
         """Close what is the agent's, in a rank that has been forked from it."""
@@ -133,9 +126,9 @@ class Agent:
     def turn(self) -> None:
         """Wait for the next event, do what it asks for, and what is due."""
         soon = min((one.rank.output.again for one in self.ranks), default=_TICK)
-        due = min((one.rank.stack_at for one in self.ranks), default=NEVER) - time.monotonic()
+        due = min((one.rank.stacks.due for one in self.ranks), default=NEVER) - time.monotonic()
         self.loop.turn(min(_TICK, soon, max(0.0, due)))
-        self._resume_streams()
+        self.streams.resume()
         self._reap()
         if self.launcher and os.getppid() != self.launcher:
             self._lose_launcher()
@@ -167,11 +160,6 @@ class Agent:
         self.loop.forget(sources)
         one.rank.close()
         shim.close()
-
-    def _resume_streams(self) -> None:
-        for rank, stream in [one for one in self.full if not (one[1].is_full and one[0].is_running)]:
-            self.full.remove((rank, stream))
-            self.loop.watch(stream.source, partial(self._move, rank, stream))
 
     def _reap(self) -> None:
         """Take note of processes that have exited: ranks, and what they left behind."""
@@ -278,11 +266,6 @@ class Agent:
         """The connection to the monitor stands."""
         return bool(self.connection and self.connection.connection)
 
-    @property
-    def is_cut_off(self) -> bool:
-        """The host of the monitor does not answer."""
-        return bool(self.connection and self.connection.host_lost)
-
     # The end
 
     def leave(self) -> None:
@@ -309,12 +292,6 @@ class Agent:
         heard = self.monitor or (self.connection and self.connection.connection)
         if one.rank.failure and not one.rank.known and not heard:
             one.rank.output.streams[1].say(show(judge([one.rank.failure]), traceback=False))
-
-    def say_to_all(self, text: str) -> None:
-        """Write to the consoles of all ranks that have not been dismissed."""
-        for one in self.ranks:
-            if not one.dismissed:
-                one.rank.output.streams[1].say(text)
 
     def pass_signal_on(self, number: int, _: FrameType | None = None) -> None:
         """Pass a signal on to the ranks: where this process is the launcher's child itself."""

@@ -79,7 +79,7 @@ def supervise_alone(environ: Mapping[str, str], started: float, work: Work) -> i
         agent.turn()
     agent.leave()
     code = agent.code_of(agent.ranks[0])
-    if not agent.is_cut_off:
+    if not (agent.connection and agent.connection.host_lost):
         wake_launcher(launcher, code, environ)
     return code
 
@@ -193,8 +193,10 @@ class _Host:
 
     def complain(self, error: BaseException) -> None:
         """Say on the ranks' consoles that the agent fails, and they with it."""
-        if self.agent:
-            self.agent.say_to_all(f"unilaunch: the agent of this host fails, and its ranks end: {error!r}\n")
+        for one in self.agent.ranks if self.agent else []:
+            if not one.dismissed:
+                said = f"unilaunch: the agent of this host fails, and its ranks end: {error!r}\n"
+                one.rank.output.streams[1].say(said)
 
     @property
     def is_over(self) -> bool:

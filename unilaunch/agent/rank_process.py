@@ -15,6 +15,7 @@ from unilaunch.agent.evidence import Memory, find_evidence
 from unilaunch.agent.output import Output, Shown
 from unilaunch.agent.processes import state
 from unilaunch.agent.progress import ProgressTeller
+from unilaunch.agent.stack_reader import NEVER, StackReader
 from unilaunch.monitor import messages
 from unilaunch.monitor.messages import NO_RANK, BadMessageError, OfAgent, OfRank
 from unilaunch.output.failure import Cause, Failure, describe_exit
@@ -27,9 +28,7 @@ _ENDS_OF_A_STOP = {Cause.ENDED_FROM_OUTSIDE, Cause.EXIT}
 _LAST_OUTPUT = 1.0  # seconds for output that a child of the rank may still hold open
 #: Seconds from SIGTERM to SIGKILL, and from a failure to the rank's own end.
 FAREWELL = 1.0
-_WRITTEN = 0.3  # seconds in which a rank has written its stacks
 _LINES = 20
-_NEVER = float("inf")
 
 
 class State(Enum):
@@ -70,6 +69,7 @@ class RankProcess:
         self.pid, self.channel, self.own_group, self.tell = pid, channel, own_group, tell
         self.output = Output((channel.stdout, channel.stderr), consoles)
         self.progress = ProgressTeller(channel.page, self.output, lambda progress: tell(self, progress))
+        self.stacks = StackReader(channel.stacks)
         self.memory = Memory()
         self.state = State.STARTING
         self.number = NO_RANK
@@ -93,8 +93,7 @@ class RankProcess:
         self.abandoned = False  # its launcher has gone: nobody sees its output
         self.overdue = False  # it did not end in the time that the user gave it
         # When what is due, in seconds of time.monotonic.
-        self.kill_at = self.grace_until = self.drained_at = self.stack_at = _NEVER
-        self.stack = b""
+        self.kill_at = self.grace_until = self.drained_at = NEVER
 
     # What the rank says
 
@@ -197,18 +196,9 @@ class RankProcess:
 
     def ask_stack(self) -> None:
         """Have the rank write where it stands."""
-        if not self.is_running:
-            return
-        self.stack = b"stopped (SIGSTOP)" if state(self.pid) in {"T", "t"} else b""
-        self.signal(STACKS)
-        self.stack_at = time.monotonic() + _WRITTEN
-
-    def hear_stack(self) -> bool:
-        """Take what it writes; False at the end of the pipe."""
-        data = os.read(self.channel.stacks, 1 << 16)
-        self.stack += data
-        self.stack_at = time.monotonic() + _WRITTEN if data else self.stack_at
-        return bool(data)
+        if self.is_running:
+            self.stacks.begin(stopped=state(self.pid) in {"T", "t"})
+            self.signal(STACKS)
 
     # Its end
 
@@ -241,9 +231,8 @@ class RankProcess:
         self.output.tick()
         if self.number != NO_RANK:
             self.progress.tick(now)
-        if now > self.stack_at:
-            self.stack_at = _NEVER
-            self.tell(self, messages.Stack(self.stack.decode(errors="replace"), self.progress.doing))
+        if (text := self.stacks.take(now)) is not None:
+            self.tell(self, messages.Stack(text, self.progress.doing))
         if self.state is State.EXITED and self._is_drained(now):
             self.output.tick(last=True)
             self.state = State.ENDED

@@ -2,10 +2,9 @@
 
 from unilaunch.agent.rank_process import RankProcess
 from unilaunch.agent.shim import Shim
+from unilaunch.agent.stack_reader import NEVER
 from unilaunch.monitor import messages
 from unilaunch.output.failure import Cause, Failure
-
-NEVER = float("inf")
 
 
 class Supervised:
