@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -39,12 +39,22 @@ def cluster(make_cluster: MakeCluster) -> Cluster:
 @pytest.fixture(params=LAUNCHERS, ids=lambda version: f"openmpi-{version}", scope="session")
 def mpirun(request: pytest.FixtureRequest) -> Path:
     """Each Open MPI version that unilaunch is for."""
-    path = LAUNCHERS[request.param]
+    return _find(request.param)
+
+
+@pytest.fixture(scope="session")
+def mpiruns() -> Mapping[str, Path]:
+    """All Open MPI versions that unilaunch is for."""
+    return {version: _find(version) for version in LAUNCHERS}
+
+
+def _find(version: str) -> Path:
+    path = LAUNCHERS[version]
     if not path.exists():
         pytest.skip(f"no {path}")
     shown = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=20).stdout
-    if f"(Open MPI) {request.param}" not in shown:
-        pytest.skip(f"{path} is not Open MPI {request.param}")
+    if f"(Open MPI) {version}" not in shown:
+        pytest.skip(f"{path} is not Open MPI {version}")
     return path
 
 
