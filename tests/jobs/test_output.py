@@ -252,3 +252,19 @@ def test_launch_from_python_hears_no_variable_in_its_ranks(
     written = json.loads((tmp_path / "log_output" / "spec.json").read_text())
     assert (written["seed"], written["threads"]) == (0, None)
     assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.usefixtures("by_numpy")
+@pytest.mark.parametrize("launched", [True, False])
+def test_every_job_gets_its_folder(openmpi5: Launcher, tmp_path: Path, *, launched: bool) -> None:
+    """With `launch` and under a bare mpirun; all ranks are in the same one."""
+    (tmp_path / "script.py").write_text("", encoding="utf-8")
+    options = ["--output-dir", "runs/{array}-{job}", "script.py"]
+    for index in ("7", "8"):
+        if launched:
+            _launch(openmpi5, options, tmp_path, SLURM_ARRAY_TASK_ID=index).check()
+        else:
+            openmpi5.unilaunch(2, ["run", *options], tmp_path, variables={"SLURM_ARRAY_TASK_ID": index}).check()
+    folders = sorted((tmp_path / "runs").iterdir())
+    assert [folder.name.partition("-")[0] for folder in folders] == ["7", "8"]
+    assert [_ranks(folder) for folder in folders] == [["rank.0", "rank.1"]] * 2

@@ -100,9 +100,11 @@ def _line(plan: Plan, environ: Mapping[str, str], session: str) -> list[str]:
     """Return the command line, with the way to the inbox for ranks on other hosts, and a folder for mpirun's files."""
     line, mpirun = list(plan.line), plan.mpirun
     if mpirun.launcher == "Open MPI":
-        own = openmpi.session(mpirun.version[0], plan.task.spec.mpi, environ, session)
+        version, mpi = mpirun.version[0], plan.task.spec.mpi
+        own = openmpi.session(version, mpi, environ, session)
         told = ["-x", MONITOR, "-x", SPEC]
         line[1:1] = told if plan.several else own  # a daemon elsewhere would leave that folder there
+        line[1:1] = openmpi.unbuffered(version, mpi)
     return line
 
 

@@ -1,12 +1,10 @@
 """`--output-dir 'runs/{job}'`."""
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
-from jobs.mpirun import Launcher, finish
 from unilaunch.errors import SpecError
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.output.placeholders import placeholder_values, replace_placeholders
@@ -37,21 +35,3 @@ def test_a_job_outside_an_array_has_no_index(environ: dict[str, str]) -> None:
 def test_another_placeholder_is_refused(folder: str) -> None:
     with pytest.raises(ValueError, match=r"placeholders are \{job\}, \{array\} or \{date\}"):
         LaunchSpec(output_dir=Path(folder))
-
-
-@pytest.mark.usefixtures("by_numpy")
-@pytest.mark.parametrize("launched", [True, False])
-def test_every_job_gets_its_folder(openmpi5: Launcher, tmp_path: Path, *, launched: bool) -> None:
-    """With `launch` and under a bare mpirun; all ranks are in the same one."""
-    (tmp_path / "script.py").write_text("", encoding="utf-8")
-    for job in ("7", "8"):
-        options, variables = ["--output-dir", "runs/{array}-{job}", "script.py"], {"SLURM_ARRAY_TASK_ID": job}
-        if launched:
-            launch = ["launch", "-n", "2", "--oversubscribe", "--allow-run-as-root", "--mpirun", str(openmpi5.path)]
-            finish([sys.executable, "-m", "unilaunch", *launch, *options], tmp_path, variables, 60).check()
-        else:
-            openmpi5.unilaunch(2, ["run", *options], tmp_path, variables=variables).check()
-    folders = sorted((tmp_path / "runs").iterdir())
-    assert [folder.name.partition("-")[0] for folder in folders] == ["7", "8"]
-    for folder in folders:
-        assert sorted(path.name for path in folder.glob("rank.*")) == ["rank.0", "rank.1"]

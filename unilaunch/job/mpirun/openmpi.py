@@ -62,6 +62,15 @@ def session(version: int, mpi: MpiSpec, environ: Mapping[str, str], folder: str)
     return ["--prtemca", "prte_local_tmpdir_base", folder] if version >= FIVE and not own and not told else []
 
 
+def unbuffered(version: int, mpi: MpiSpec) -> list[str]:
+    """Return the option with which Open MPI 5 shows what ends no line: a question, a progress bar.
+
+    The agents send whole lines all the same. With options that name or tag the output it shows nothing, or mixes it.
+    """
+    told = mpi.output_filename or mpi.tag_output or "--output" in mpi.args
+    return ["--output", ":raw"] if version >= FIVE and not told else []
+
+
 def check_root(request: Request, user: int) -> None:
     """Refuse what mpirun would refuse: root without its leave.
 
