@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from unilaunch.backend import Backend, Collectives, Peers, Placement
     from unilaunch.output.folder import OutputFolder
     from unilaunch.output.log import Log
+    from unilaunch.progress import Step
+    from unilaunch.report_layout import ReportLayout
     from unilaunch.spec import Spec
     from unilaunch.world import World
 
@@ -29,7 +31,8 @@ class Session:
         output: Where logs and results go.
         log: This rank's log.
         seed: Seed of everything that is drawn.
-        progress: Notes how far this rank has come (epoch=3, epochs=200, loss=0.7); costs microseconds.
+        progress: Notes the step that this rank is in, for the live line and for the report of a failure; costs
+            microseconds.
         stop_asked: Returns whether the user stops the job; for a model with `stops_patiently`.
     """
 
@@ -39,7 +42,7 @@ class Session:
     output: "OutputFolder"
     log: "Log"
     seed: int
-    progress: Callable[..., None] = lambda **_: None
+    progress: "Callable[[Step], None]" = lambda _: None
     stop_asked: Callable[[], bool] = lambda: False
 
     @contextmanager
@@ -105,6 +108,13 @@ class Model(ABC):
         Raises:
             UnilaunchError: The input cannot be used.
         """
+
+    @property
+    def report(self) -> "ReportLayout":
+        """What `unilaunch report` shows of its runs; by default no curves, and each figure under its own name."""
+        from unilaunch.report_layout import ReportLayout
+
+        return ReportLayout()
 
     def resumes(self, options: Any) -> bool:  # noqa: ARG002  (most do not)
         """Return whether a run with *options* goes on from what an earlier one has left in the output folder."""

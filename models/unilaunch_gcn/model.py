@@ -10,6 +10,7 @@ from unilaunch.json_value import JsonValue
 from unilaunch.model import Framework, Model, Session
 
 if TYPE_CHECKING:
+    from unilaunch.report_layout import ReportLayout
     from unilaunch_gcn.partition import Part
     from unilaunch_gcn.spec import GcnSpec
 
@@ -26,6 +27,13 @@ class GcnModel(Model):
         from unilaunch_gcn.spec import GcnSpec
 
         return GcnSpec
+
+    @property
+    @override
+    def report(self) -> "ReportLayout":
+        from unilaunch_gcn.report import LAYOUT
+
+        return LAYOUT
 
     @override
     def check(self, options: "GcnSpec", world_size: int) -> None:

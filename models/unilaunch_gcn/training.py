@@ -14,6 +14,7 @@ from unilaunch.backend import Collectives
 from unilaunch.errors import DivergedError, SpecError, StoppedError
 from unilaunch.json_value import JsonValue
 from unilaunch.model import Framework, Session
+from unilaunch.progress import Step
 from unilaunch_gcn import checkpoint
 from unilaunch_gcn.graph import TRAIN
 from unilaunch_gcn.layers import Layer, count_decayed, plan_layers
@@ -147,11 +148,11 @@ class Training:
         trace.write(self.session.output.rank_dir / "trace.json")
 
     def _tell(self, epoch: int) -> None:
-        """Note what is begun, with the last epoch's figures."""
-        known = {}
-        if self.epoch_seconds:
-            known = {"loss": self.losses[-1], "compute": self.epoch_seconds[-1] - self.communication[-1]}
-        self.session.progress(epoch=epoch + 1, epochs=self.options.epochs, **known)
+        """Note the epoch that begins, with the last one's figures."""
+        has_last = bool(self.epoch_seconds)  # of this start
+        values = {"loss": self.losses[-1]} if has_last else {}
+        busy = self.epoch_seconds[-1] - self.communication[-1] if has_last else None
+        self.session.progress(Step("epoch", epoch + 1, self.options.epochs, values, busy))
 
     def _step(self, epoch: int) -> None:
         begin = time.perf_counter()

@@ -9,6 +9,7 @@ from unilaunch.json_value import JsonValue
 from unilaunch.model import Framework, Model, Session
 
 if TYPE_CHECKING:
+    from unilaunch.report_layout import ReportLayout
     from unilaunch_mnist.preparation import Mnist
     from unilaunch_mnist.spec import MnistSpec
 
@@ -24,6 +25,13 @@ class MnistModel(Model):
         from unilaunch_mnist.spec import MnistSpec
 
         return MnistSpec
+
+    @property
+    @override
+    def report(self) -> "ReportLayout":
+        from unilaunch_mnist.report import LAYOUT
+
+        return LAYOUT
 
     @override
     def check(self, options: "MnistSpec", world_size: int) -> None:

@@ -11,6 +11,7 @@ from unilaunch.backend import Collectives
 from unilaunch.errors import DivergedError
 from unilaunch.json_value import JsonValue
 from unilaunch.model import Framework, Session
+from unilaunch.progress import Step
 from unilaunch_mnist.arrays import Ids
 from unilaunch_mnist.loading import load_network
 from unilaunch_mnist.network import Network
@@ -67,6 +68,8 @@ class Training:
             DivergedError: The loss or a weight is not a finite number; on every rank.
         """
         for epoch in range(self.options.epochs):
+            values = {"loss": self.losses[-1]} if self.losses else {}
+            self.session.progress(Step("epoch", epoch + 1, self.options.epochs, values))
             begin = time.perf_counter()
             with np.errstate(over="ignore", invalid="ignore"):  # what comes of it ends the training, in one line
                 self._train(epoch)

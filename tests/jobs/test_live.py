@@ -1,4 +1,4 @@
-"""The line below a job's output, on a terminal."""
+"""The live line: below a job's output, on a terminal."""
 
 import os
 import pty
@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from jobs.mpirun import Launcher
-from unilaunch.job.live import describe
-from unilaunch.monitor.inbox import RankSeen
 
 
 @pytest.mark.usefixtures("by_numpy")
@@ -42,14 +40,3 @@ def _read(terminal: int) -> str:
         pass
     os.close(terminal)
     return said.decode()
-
-
-def test_nothing_is_said_of_what_is_not_known() -> None:
-    assert describe({0: RankSeen(host="a", progress={"phase": "program"}), 1: RankSeen()}) == ""
-    told = {
-        0: RankSeen(progress={"epoch": 3}),
-        1: RankSeen(progress={"epoch": 2, "epochs": 9, "loss": 0.5}),
-    }
-    assert describe(told) == "epoch 2/9, loss 0.5000"
-    told[1].progress["loss"] = None
-    assert describe(told) == "epoch 2/9"

@@ -63,7 +63,7 @@ def test_a_page_has_the_runs_figures_and_needs_nothing(two_runs: Path) -> None:
 def test_two_runs_are_laid_over_each_other(two_runs: Path) -> None:
     page = _Page(_report(two_runs, "torch", "--compare", "mindspore", "--output", "both.html"))
     assert "torch and mindspore" in page.text
-    assert float(re.findall(r"largest difference of a loss\s*(\S+)", page.text)[0]) < 1e-5
+    assert float(re.findall(r"largest difference of the loss\s*(\S+)", page.text)[0]) < 1e-5
 
 
 def test_a_browser_draws_it(two_runs: Path) -> None:

@@ -1,4 +1,4 @@
-"""One line below a job's output that says how far it has come; on a terminal only."""
+"""The live line: one line below a job's output that says how far the job has come; on a terminal only."""
 
 import os
 import shutil
@@ -6,16 +6,20 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import IO, Any
+from typing import IO
 
+from unilaunch.errors import one_line
 from unilaunch.monitor.inbox import RankSeen
+from unilaunch.progress import Step
 
-_PAUSE = 0.5  # seconds between two states of the line
+_PAUSE = 0.5  # seconds between two states of the live line
+#: Figures from the first to the second are shown with four decimals, others with an exponent.
+_PLAIN = (1e-3, 1e6)
 _CLEAR = "\r\x1b[K"
 
 
 class Live:
-    """The line, and what passes above it."""
+    """The live line, and the job's output, which passes above it."""
 
     def __init__(self, *, shown: bool) -> None:
         self.shown = shown
@@ -25,7 +29,7 @@ class Live:
         self.lock = threading.Lock()
 
     def follow(self, ranks: Mapping[int, RankSeen]) -> None:
-        """Draw the line anew, if it is time."""
+        """Draw the live line again, if it is time."""
         if self.shown and time.monotonic() - self.drawn > _PAUSE and (text := describe(ranks)):
             with self.lock:
                 self.drawn, self.text = time.monotonic(), text[: shutil.get_terminal_size().columns - 1]
@@ -33,13 +37,13 @@ class Live:
                     _write(2, _CLEAR + self.text)
 
     def say(self, line: str) -> None:
-        """Write a line of the launcher's own, above the line."""
+        """Write a message of the launcher, above the live line."""
         with self.lock:
             _write(2, (_CLEAR if self.text and not self.open_line else "") + f"unilaunch: {line}\n")
 
     @contextmanager
     def passing(self, *outputs: IO[bytes] | None) -> Iterator[None]:
-        """Pass on what mpirun writes while the block runs, above the line."""
+        """Pass on what mpirun writes while the block runs, above the live line."""
         targets = zip((1, 2), outputs, strict=True)
         threads = [
             threading.Thread(target=self._pass_on, args=(output, target), daemon=True)
@@ -76,15 +80,22 @@ def _write(target: int, data: str | bytes) -> None:
 
 
 def describe(ranks: Mapping[int, RankSeen]) -> str:
-    """Return how far the ranks have come: "epoch 12/200, loss 0.4312, slowest rank 3 on node1 (...)"; "" if unknown."""
-    told: dict[int, Any] = {rank: seen.progress for rank, seen in ranks.items() if "epoch" in seen.progress}
-    if not told:
+    """Return how far the ranks have come: the slowest one's step and its figures, and which rank holds up the others.
+
+    "epoch 12/200, error 0.4312, slowest rank 3 on node1 (0.012 s of computing)"; "" if no rank has noted a step.
+    """
+    steps = {rank: step for rank, seen in ranks.items() if (step := Step.from_facts(seen.progress))}
+    if not steps:
         return ""
-    behind = min(told.values(), key=lambda progress: progress["epoch"])
-    words = [f"epoch {behind['epoch']}" + (f"/{behind['epochs']}" if "epochs" in behind else "")]
-    if isinstance(behind.get("loss"), float):
-        words.append(f"loss {behind['loss']:.4f}")
-    if len(told) > 1 and all("compute" in progress for progress in told.values()):
-        slowest = max(told, key=lambda rank: told[rank]["compute"])
-        words.append(f"slowest rank {slowest} on {ranks[slowest].host} ({told[slowest]['compute']:.3f} s of computing)")
-    return ", ".join(words)
+    behind = min(steps.values(), key=lambda step: step.number)
+    words = [f"{behind.kind} {behind.number}" + ("" if behind.total is None else f"/{behind.total}")]
+    words += [f"{name} {_figure(value)}" for name, value in behind.values.items() if value is not None]
+    busy = {rank: step.busy for rank, step in steps.items() if step.busy is not None}
+    if len(busy) == len(steps) > 1:
+        slowest = max(busy, key=busy.__getitem__)
+        words.append(f"slowest rank {slowest} on {ranks[slowest].host} ({busy[slowest]:.3f} s of computing)")
+    return one_line(", ".join(words))
+
+
+def _figure(value: float) -> str:
+    return f"{value:.4f}" if not value or _PLAIN[0] <= abs(value) < _PLAIN[1] else f"{value:.3e}"

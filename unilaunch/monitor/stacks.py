@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unilaunch.monitor.messages import Stack
+from unilaunch.progress import Step
 
 _FRAME = re.compile(r'^ +File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+ .*$", re.MULTILINE)
@@ -34,11 +35,13 @@ def group(stacks: Mapping[int, Stack]) -> list[dict[str, Any]]:
 
 
 def describe(stack: str, progress: Mapping[str, Any]) -> str:
-    """Return "all_reduce (mpi.py:152) < _step (training.py:96), epoch 12": the main thread, innermost first."""
+    """Return where the main thread stands, innermost first: "all_reduce (mpi.py:152) < train (model.py:96), in ..."."""
     frames = _main_thread(stack)
     text = " < ".join(f"{function} ({file.rpartition('/')[2]}:{line})" for file, line, function in frames[:_SHOWN])
-    what = f", epoch {progress['epoch']}" if "epoch" in progress else f", in phase {progress.get('phase')!r}"
-    return (text or stack.partition("\n")[0]) + what
+    step = Step.from_facts(progress)
+    doing = step.place if step else f"phase {progress.get('phase')!r}"
+    where = text or stack.partition("\n")[0]
+    return f"{where}, in {doing}"
 
 
 def _main_thread(stack: str) -> Sequence[tuple[str, str, str]]:

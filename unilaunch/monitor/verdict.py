@@ -6,6 +6,7 @@ from typing import Any
 
 from unilaunch.errors import one_line
 from unilaunch.output.failure import Cause, Failure
+from unilaunch.progress import Step
 
 #: How far a cause is from being the first: 1 has lost its launcher, 2 another rank, 3 was just ended; others are 0.
 _DISTANCES = {Cause.LOST_LAUNCHER: 1, Cause.LOST_PEER: 2, Cause.ENDED_FROM_OUTSIDE: 3}
@@ -88,9 +89,8 @@ def _what(failure: Failure) -> str:
 
 
 def _when(failure: Failure) -> str:
-    progress = failure.progress
-    if "epoch" in progress:
-        return f", in epoch {progress['epoch']}" + (f" of {progress['epochs']}" if "epochs" in progress else "")
+    if step := Step.from_facts(failure.progress):
+        return f", in {step.place}"
     return f", in phase {failure.phase!r}" if failure.phase else ""
 
 

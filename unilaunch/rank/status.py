@@ -1,4 +1,4 @@
-"""The rank's end of its channel to the agent: who it is, what it is doing, and how it failed."""
+"""The rank's end of its status channel: it tells the agent who it is, what it is doing, and how it failed."""
 
 import os
 import socket
@@ -7,6 +7,7 @@ from typing import Any
 
 from unilaunch.monitor.messages import Done, Failed, OfRank, encode
 from unilaunch.output.failure import describe_exception
+from unilaunch.progress import Step
 from unilaunch.rank.status_page import StatusPage
 
 #: What the agent says to its rank when the user stops the job.
@@ -14,11 +15,11 @@ STOP = b"s"
 
 
 class Status:
-    """What a rank tells.
+    """What a rank tells its agent.
 
     Args:
-        connection: The way to the agent.
-        page: What the agent can still read when the rank has been killed.
+        connection: The status channel.
+        page: The status page, which the agent can still read when the rank has been killed.
     """
 
     def __init__(self, connection: socket.socket, page: StatusPage) -> None:
@@ -30,6 +31,10 @@ class Status:
     def note(self, **facts: Any) -> None:
         """Note what this rank is doing; costs microseconds."""
         self.page.note(**facts)
+
+    def note_step(self, step: Step) -> None:
+        """Note the step that this rank is in; costs microseconds."""
+        self.page.note(**step.as_facts())
 
     def fail(self, error: BaseException, exit_code: int, *, together: bool = False) -> None:
         """Tell how this rank fails, and at what."""

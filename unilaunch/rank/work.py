@@ -105,7 +105,7 @@ def _run_model(rank: Rank, model: Model, backend: Backend, rendezvous: Rendezvou
     """Refuse bad input first, then start the framework, then train."""
     task, world, output = rank.task, rank.world, rank.output
     log = rank_log(task.spec.log_level, world.host, world.rank, output.stderr)
-    session = Session(world, rank.placement, rank.peers, output, log, task.spec.seed, rank.status.note)
+    session = Session(world, rank.placement, rank.peers, output, log, task.spec.seed, rank.status.note_step)
     prepared = model.prepare(task.options, session)
     if world.rank == 0:
         options = task.options.to_json() if task.options else {}

@@ -6,33 +6,29 @@ from typing import Any
 import plotly.graph_objects as go
 
 from unilaunch.report.reading import Run
-from unilaunch.report.series import Split, epoch_seconds, evaluations, losses, split_time, thin
+from unilaunch.report.series import Split, curve, split_time, step_seconds, thin
+from unilaunch.report_layout import Plot
 
 #: Ranks that get a curve of their own; of more the fastest, the median and the slowest are drawn.
 _MOST_RANKS = 8
 _COLOURS = ("#2a78d6", "#e0662b", "#2f9e6e", "#9352c8")
 _DASHES = ("solid", "dash")
-_ACCURACIES = {"train_accuracy": "train", "val_accuracy": "validation", "test_accuracy": "test"}
 
 
-def loss_figure(runs: Sequence[tuple[str, Run]]) -> go.Figure | None:
-    """Return the loss of each run over its epochs; None if there is none."""
-    figure = _figure("loss", "epoch")
+def plot_figure(plot: Plot, runs: Sequence[tuple[str, Run]]) -> go.Figure | None:
+    """Return the curves of each run over its steps; None if there are none.
+
+    A colour tells the curves from each other, or where there is a single one the runs.
+    """
+    figure = _figure(plot.title.lower(), runs[0][1].layout.step)
+    if plot.percent:
+        figure.update_yaxes(tickformat=".0%")
+    single = len(plot.curves) == 1
     for number, (name, run) in enumerate(runs):
-        _draw(figure, losses(run), name=name, line={"color": _COLOURS[number], "dash": _DASHES[number % 2]})
-    return figure if figure.data else None
-
-
-def accuracy_figure(runs: Sequence[tuple[str, Run]]) -> go.Figure | None:
-    """Return the accuracies of each run where they were measured; None if they were not."""
-    figure = _figure("accuracy", "epoch")
-    figure.update_yaxes(tickformat=".0%")
-    for number, (name, run) in enumerate(runs):
-        for colour, (key, what) in zip(_COLOURS, _ACCURACIES.items(), strict=False):
-            measured = {one.epoch: getattr(one, key) for one in evaluations(run) if one.epoch is not None}
-            known = {epoch: value for epoch, value in measured.items() if value is not None}
-            line = {"color": colour, "dash": _DASHES[number % 2]}
-            _draw(figure, known, name=f"{what}{f', {name}' if len(runs) > 1 else ''}", line=line)
+        for place, value in enumerate(plot.curves):
+            label = name if single else f"{value.label}, {name}" if len(runs) > 1 else value.label
+            line = {"color": _COLOURS[(number if single else place) % len(_COLOURS)], "dash": _DASHES[number % 2]}
+            _draw(figure, curve(run, value.key), name=label, line=line)
     return figure if figure.data else None
 
 
@@ -41,7 +37,7 @@ def time_figure(run: Run) -> go.Figure | None:
     shares = split_time(run)
     if not shares:
         return None
-    figure = _figure("seconds per epoch", "rank")
+    figure = _figure(f"seconds per {run.layout.step}", "rank")
     figure.update_layout(barmode="stack")
     for number, name in enumerate(Split._fields):
         figure.add_bar(
@@ -51,16 +47,16 @@ def time_figure(run: Run) -> go.Figure | None:
     return figure
 
 
-def epoch_figure(run: Run) -> go.Figure | None:
-    """Return the seconds of every epoch; None if unknown."""
-    figure = _figure("seconds", "epoch")
-    for name, seconds in epoch_seconds(run, _MOST_RANKS).items():
+def step_figure(run: Run) -> go.Figure | None:
+    """Return the seconds of every step; None if unknown."""
+    figure = _figure("seconds", run.layout.step)
+    for name, seconds in step_seconds(run, _MOST_RANKS).items():
         _draw(figure, seconds, name=name, line={"width": 1})
     return figure if figure.data else None
 
 
-def _draw(figure: Any, curve: Mapping[int, float], **how: Any) -> None:
-    x, y = thin(list(curve), list(curve.values()))
+def _draw(figure: Any, points: Mapping[float, float], **how: Any) -> None:
+    x, y = thin(list(points), list(points.values()))
     if y:
         figure.add_scatter(x=x, y=y, **how)
 

@@ -1,68 +1,47 @@
-"""What a run has left in its folder: all that is there, and nothing that must be."""
+"""Read the output folder of a run: every file may be missing, since a run may have failed or still go on."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from unilaunch.errors import InputError
+from unilaunch import plugins
+from unilaunch.errors import InputError, PluginError
 from unilaunch.monitor.verdict import judge
 from unilaunch.output.failure import Failure
+from unilaunch.report_layout import ReportLayout
 
-#: Lines of warnings that are kept of a rank.
+#: Log lines from WARNING up that are kept of a rank.
 WARNINGS = 20
 _LEVELS = (" WARNING ", " ERROR ", " CRITICAL ")
+_NUMBERS = TypeAdapter(dict[str, int | float])
 
 M = TypeVar("M")
 
 
-class Epoch(BaseModel):
-    """A line of `epochs.jsonl`: seconds of the epoch, of which communication, and halo bytes received."""
-
-    epoch: int
-    loss: float
-    seconds: float
-    communication: float
-    bytes: int
-
-
 class Event(BaseModel):
-    """A line of `events.jsonl`, or an evaluation of `result.json`: of each kind what the page shows."""
+    """A line of `events.jsonl`; what a model has noted is `extra`."""
 
+    model_config = ConfigDict(extra="allow")
     phase: str | None = None
     host: str | None = None
     device: str | None = None
     exit_code: int | None = None
-    epoch: int | None = None
-    loss: float | None = None
-    train_accuracy: float | None = None
-    val_accuracy: float | None = None
-    test_accuracy: float | None = None
-
-
-class Part(BaseModel):
-    """What a rank says of itself in `result.json`: owned and halo nodes, and what they cost."""
-
-    owned: int | None = None
-    halo: int | None = None
-    bytes_per_epoch: int | None = None
-    peak_memory_bytes: int | None = None
 
 
 class Result(BaseModel):
-    """`result.json`; its single values are `extra`."""
+    """`result.json`; a model's own figures are `extra`."""
 
     model_config = ConfigDict(extra="allow")
-    loss: list[float] = []
-    evaluations: list[Event] = []
-    ranks: list[Part] = []
+    model: str | None = None
+    ranks: list[dict[str, Any]] = []
     versions: dict[str, str] = {}
 
 
 class Group(BaseModel):
-    """Ranks of which the same can be said."""
+    """Ranks with the same failure, or with the same stack."""
 
     ranks: list[int]
     what: str = ""
@@ -80,10 +59,11 @@ class Report(BaseModel):
 
 
 class Settings(BaseModel):
-    """`spec.json`; its single values are `extra`."""
+    """`spec.json`; its other fields are `extra`. Only a model's has `options`."""
 
     model_config = ConfigDict(extra="allow")
-    options: dict[str, Any] = {}
+    target: str | None = None
+    options: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +75,8 @@ class RankRun:
         host: Where it ran; "?" if it did not say.
         device: On what; "?" if it did not say.
         exit_code: How it ended; None if it has not, or could not say.
-        epochs: Each epoch's figures.
-        events: What it noted.
+        series: Each step's figures, by name.
+        events: What it has noted.
         failure: How it failed; None if it did not.
         warnings: Lines of its log from WARNING up.
     """
@@ -105,7 +85,7 @@ class RankRun:
     host: str
     device: str
     exit_code: int | None
-    epochs: Sequence[Epoch] = field(default_factory=list)
+    series: Sequence[Mapping[str, int | float]] = field(default_factory=list)
     events: Sequence[Event] = field(default_factory=list)
     failure: Failure | None = None
     warnings: Sequence[str] = field(default_factory=list)
@@ -117,13 +97,17 @@ class Run:
 
     Attributes:
         target: The model, or the program; "run" if unknown.
-        facts: Every single value of its spec and of its result, by name.
+        layout: What the page shows of it.
+        missing: Why that is not what its model wants to be shown; "" if it is.
+        facts: Every number and text of its spec and of its result, by name.
         result: Its result; empty for a program, and of a run that failed or goes on.
         report: How it failed; None if it did not.
         ranks: In their order.
     """
 
     target: str
+    layout: ReportLayout
+    missing: str
     facts: dict[str, str | int | float]
     result: Result
     report: Report | None
@@ -134,33 +118,45 @@ def read_run(folder: Path) -> Run:
     """Return what is in an output folder.
 
     Raises:
-        InputError: It is none, or a file in it cannot be read.
+        InputError: It is not an output folder, or a file in it cannot be read.
     """
     rank_dirs = [path for path in folder.glob("rank.*") if path.name[5:].isdecimal() and path.is_dir()]
     if not rank_dirs:
         raise InputError(f"{folder}: no output of a run: expected {folder}/rank.0/events.jsonl and the like")
     spec = _read(folder / "spec.json", Settings) or Settings()
     result = _read(folder / "result.json", Result) or Result()
-    ranks = sorted((_rank(path) for path in rank_dirs), key=lambda rank: rank.rank)
-    seen = {"world_size": len(ranks), "num_hosts": len({rank.host for rank in ranks})}
-    said = seen | spec.options | (spec.model_extra or {}) | (result.model_extra or {})
-    facts = {name: value for name, value in said.items() if isinstance(value, str | int | float)}
+    model = result.model or (spec.target if spec.options is not None else None)
+    layout, missing = _layout(model)
+    ranks = sorted((_rank(path, layout) for path in rank_dirs), key=lambda rank: rank.rank)
+    counted = {"world_size": len(ranks), "num_hosts": len({rank.host for rank in ranks})}
+    every = counted | (spec.options or {}) | (spec.model_extra or {}) | result.model_dump(exclude_none=True)
+    facts = {name: value for name, value in every.items() if isinstance(value, str | int | float)}
     report = _read(folder / "report.json", Report) or _report(ranks)
-    return Run(str(facts.get("model") or facts.get("target") or "run"), facts, result, report, ranks)
+    return Run(model or spec.target or "run", layout, missing, facts, result, report, ranks)
 
 
-def _rank(folder: Path) -> RankRun:
-    events, lost = _lines(folder / "events.jsonl", Event)
-    epochs, also_lost = _lines(folder / "epochs.jsonl", Epoch)
+def _layout(model: str | None) -> tuple[ReportLayout, str]:
+    """Return what the page shows of a model's run, and why that is not what the model wants to be shown."""
+    if model is None:
+        return ReportLayout(), ""
+    try:
+        return plugins.load_model(model).report, ""
+    except PluginError as error:
+        return ReportLayout(), f"the page shows no curves: {error}"
+
+
+def _rank(folder: Path, layout: ReportLayout) -> RankRun:
+    events, lost = _lines(folder / "events.jsonl", TypeAdapter(Event))
+    series, also_lost = _lines(folder / layout.series, _NUMBERS) if layout.series else ([], [])
     failure = _read(folder / "failure.json", Failure)
     ended = next((event.exit_code for event in events if event.phase == "end"), None)
-    told: list[Failure | Event] = [failure, *events] if failure else [*events]
+    records: list[Failure | Event] = [failure, *events] if failure else [*events]
     return RankRun(
         rank=int(folder.name[5:]),
-        host=next((one.host for one in told if one.host), "?"),
-        device=next((one.device for one in told if one.device), "?"),
+        host=next((record.host for record in records if record.host), "?"),
+        device=next((record.device for record in records if record.device), "?"),
         exit_code=failure.exit_code if failure else ended,
-        epochs=epochs,
+        series=series,
         events=events,
         failure=failure,
         warnings=[*lost, *also_lost, *_warnings(folder / "stderr")],
@@ -168,7 +164,7 @@ def _rank(folder: Path) -> RankRun:
 
 
 def _report(ranks: Sequence[RankRun]) -> Report | None:
-    """Return the verdict over the ranks' own records: who writes one for the job has not come to it."""
+    """Return the verdict over the ranks' own failures, where the launcher has not lived to write `report.json`."""
     failures = sorted((rank.failure for rank in ranks if rank.failure), key=lambda failure: failure.time)
     if not failures:
         return None
@@ -189,10 +185,10 @@ def _read(path: Path, model: type[M]) -> M | None:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def _lines(path: Path, model: type[M]) -> tuple[list[M], list[str]]:
+def _lines(path: Path, adapter: TypeAdapter[M]) -> tuple[list[M], list[str]]:
     """Return a file's lines, and a warning if some make no sense.
 
-    A last line that is not whole is none of these: it is still being written, or the rank was killed in it.
+    A last line without an end is left out silently: it is still being written, or the rank was killed meanwhile.
     """
     if not path.exists():
         return [], []
@@ -200,23 +196,23 @@ def _lines(path: Path, model: type[M]) -> tuple[list[M], list[str]]:
         lines = path.read_bytes().split(b"\n")[:-1]
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    found, adapter = [], TypeAdapter(model)
+    valid = []
     for line in lines:
         try:
-            found.append(adapter.validate_json(line))
+            valid.append(adapter.validate_json(line))
         except ValidationError:
             continue
-    lost = len(lines) - len(found)
-    return found, [f"{path}: {lost} of {len(lines)} lines make no sense and are left out"] if lost else []
+    lost = len(lines) - len(valid)
+    return valid, [f"{path}: {lost} of {len(lines)} lines make no sense and are left out"] if lost else []
 
 
 def _warnings(path: Path) -> list[str]:
-    found: list[str] = []
+    warnings: list[str] = []
     if path.exists():
         with path.open(encoding="utf-8", errors="replace") as file:
             for line in file:
                 if any(level in line for level in _LEVELS):
-                    found.append(line.rstrip())
-                    if len(found) == WARNINGS:
+                    warnings.append(line.rstrip())
+                    if len(warnings) == WARNINGS:
                         break
-    return found
+    return warnings

@@ -1,83 +1,104 @@
-"""The curves of a run, and what can be said of two."""
+"""The curves of a run, and how far those of two runs differ."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean, median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from unilaunch.report.reading import Event, Run
+from unilaunch.report.reading import RankRun, Run
 
 #: Points of a curve; more cannot be seen, and make the page slow.
 POINTS = 1500
 
 
 class Split(NamedTuple):
-    """Mean seconds of an epoch; their sum is the epoch's."""
+    """Mean seconds of a step; their sum is the step's."""
 
     computing: float
     communicating: float
     waiting: float
 
 
-def losses(run: Run) -> dict[int, float]:
-    """Return the loss by epoch: of the result, or as far as the run has come."""
-    if run.result.loss:
-        return dict(enumerate(run.result.loss, start=1))
-    ranks = [rank.epochs for rank in run.ranks if rank.epochs]
-    if ranks:
-        return {one.epoch: one.loss for one in max(ranks, key=len)}  # every rank has the same, one wrote most
-    return {one.epoch: one.loss for one in evaluations(run) if one.epoch is not None and one.loss is not None}
+def curve(run: Run, key: str) -> dict[float, float]:
+    """Return a figure by step: of the result, or as far as the run has come; {} if there is none."""
+    figures = run.result.model_extra or {}
+    listed = figures.get(key)
+    if isinstance(listed, list) and listed and all(map(_is_number, listed)):
+        return dict(enumerate(listed, start=1))
+    step = run.layout.step
+    for rows in _sources(run):
+        if points := {row[step]: row[key] for row in rows if _is_number(row.get(step)) and _is_number(row.get(key))}:
+            return points
+    return {}
 
 
-def evaluations(run: Run) -> list[Event]:
-    """Return what was measured after epochs: of the result, or of the first rank that noted any."""
-    of_ranks = ([event for event in rank.events if event.epoch is not None] for rank in run.ranks)
-    return run.result.evaluations or next((events for events in of_ranks if events), [])
+def _sources(run: Run) -> Iterator[Sequence[Mapping[str, Any]]]:
+    """Give the places where a step's figures may be, the best one first."""
+    lists = (value for value in (run.result.model_extra or {}).values() if isinstance(value, list))
+    yield [row for rows in lists for row in rows if isinstance(row, dict)]
+    yield max((rank.series for rank in run.ranks), key=len, default=[])  # a rank that was killed has written less
+    for rank in run.ranks:
+        yield [event.model_extra or {} for event in rank.events]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def split_time(run: Run) -> dict[int, Split]:
     """Return where each rank's time goes; {} if not every rank says.
 
-    In an epoch the rank that communicated the shortest waited for nobody: the others' excess over it is waiting. These
-    are means, since they add up: a wait in every tenth epoch has a median of nothing.
+    In a step the rank that communicated the shortest waited for nobody: the others' excess over it is waiting. These
+    are means, since they add up: a wait in every tenth step has a median of 0.
     """
-    by_rank = {rank.rank: {one.epoch: one for one in rank.epochs} for rank in run.ranks}
-    common = sorted(set.intersection(*(set(epochs) for epochs in by_rank.values())))[1:]  # the first one warms up
+    by_rank = {rank.rank: _times(rank, run.layout.step) for rank in run.ranks}
+    common = sorted(set.intersection(*(set(times) for times in by_rank.values())))[1:]  # the first one warms up
     if not common:
         return {}
-    least = {epoch: min(epochs[epoch].communication for epochs in by_rank.values()) for epoch in common}
+    least = {step: min(times[step][1] for times in by_rank.values()) for step in common}
     return {
         rank: Split(
-            fmean(epochs[epoch].seconds - epochs[epoch].communication for epoch in common),
+            fmean(times[step][0] - times[step][1] for step in common),
             fmean(least.values()),
-            fmean(epochs[epoch].communication - least[epoch] for epoch in common),
+            fmean(times[step][1] - least[step] for step in common),
         )
-        for rank, epochs in by_rank.items()
+        for rank, times in by_rank.items()
     }
 
 
-def epoch_seconds(run: Run, most: int) -> dict[str, dict[int, float]]:
-    """Return the seconds of each epoch but the first, which warms up, by the name of a curve.
+def _times(rank: RankRun, step: str) -> dict[float, tuple[float, float]]:
+    """Return the seconds of each step, and how many of these were communication."""
+    keys = {step, "seconds", "communication"}
+    return {row[step]: (row["seconds"], row["communication"]) for row in rank.series if keys <= row.keys()}
+
+
+def step_seconds(run: Run, most: int) -> dict[str, dict[float, float]]:
+    """Return the seconds of each step but the first, which warms up, by the name of a curve.
 
     Args:
         run: Of which run.
-        most: For so many ranks a curve each; for more the fastest, the median and the slowest one of each epoch.
+        most: For so many ranks a curve each; for more the fastest, the median and the slowest one of each step.
     """
-    by_rank = {rank.rank: {one.epoch: one.seconds for one in rank.epochs[1:]} for rank in run.ranks if rank.epochs[1:]}
+    step = run.layout.step
+    seconds_of = {
+        rank.rank: {row[step]: row["seconds"] for row in rank.series[1:] if {step, "seconds"} <= row.keys()}
+        for rank in run.ranks
+    }
+    by_rank = {rank: seconds for rank, seconds in seconds_of.items() if seconds}
     if len(by_rank) <= most:
         return {f"rank {rank}": seconds for rank, seconds in by_rank.items()}
-    of_epoch: dict[int, list[float]] = {}
+    by_step: dict[float, list[float]] = {}
     for seconds in by_rank.values():
-        for epoch, value in seconds.items():
-            of_epoch.setdefault(epoch, []).append(value)
+        for number, value in seconds.items():
+            by_step.setdefault(number, []).append(value)
     kinds: dict[str, Callable[[list[float]], float]] = {"fastest rank": min, "median rank": median, "slowest rank": max}
-    return {name: {epoch: kind(values) for epoch, values in of_epoch.items()} for name, kind in kinds.items()}
+    return {name: {number: kind(values) for number, values in by_step.items()} for name, kind in kinds.items()}
 
 
-def largest_difference(first: Run, second: Run) -> tuple[float, int]:
-    """Return by how much the losses of two runs differ at most, and how many epochs both have."""
-    one, other = losses(first), losses(second)
+def largest_difference(first: Run, second: Run, key: str) -> tuple[float, int]:
+    """Return by how much a curve of two runs differs at most, and how many steps both have."""
+    one, other = curve(first, key), curve(second, key)
     common = one.keys() & other.keys()
-    return max((abs(one[epoch] - other[epoch]) for epoch in common), default=0.0), len(common)
+    return max((abs(one[step] - other[step]) for step in common), default=0.0), len(common)
 
 
 def thin(x: Sequence[float], y: Sequence[float]) -> tuple[list[float], list[float]]:

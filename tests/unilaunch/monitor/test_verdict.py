@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from unilaunch.monitor.verdict import judge, ranks, show
 from unilaunch.output.failure import Cause, Failure, describe_exception, describe_exit
+from unilaunch.progress import Step
 
 KILLED = describe_exit(-9)
 RESET = describe_exception(RuntimeError("Connection closed by peer [10.0.0.3]:3"), 1, {"phase": "train"})
@@ -50,6 +51,12 @@ def test_the_same_consequence_of_many_is_one_line() -> None:
     assert "rank 2 on node2 (cpu) failed first: killed by SIGKILL (exit code 137), in phase 'train'" in text
     assert "after it ranks 0-1, 3, 7: RuntimeError: Connection closed by peer" in text
     assert "| the end" in text
+
+
+@pytest.mark.parametrize(("total", "when"), [(200, ", in epoch 3 of 200"), (None, ", in epoch 3")])
+def test_a_failure_names_the_step_that_its_model_noted(total: int | None, when: str) -> None:
+    noted = replace(_of(2, KILLED), progress=Step("epoch", 3, total).as_facts())
+    assert judge([noted]).line == f"rank 2 on node2 (cpu) failed: killed by SIGKILL (exit code 137){when}"
 
 
 def test_a_job_that_was_ended_from_outside_has_no_culprit() -> None:

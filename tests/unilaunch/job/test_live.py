@@ -1,0 +1,32 @@
+"""What the live line says."""
+
+from unilaunch.job.live import describe
+from unilaunch.monitor.inbox import RankSeen
+from unilaunch.progress import Step
+
+
+def _seen(step: Step, host: str = "?") -> RankSeen:
+    return RankSeen(host=host, progress=step.as_facts())
+
+
+def test_the_slowest_rank_is_named() -> None:
+    """With the step of the rank that is furthest behind, and that step's figures."""
+    ranks = {
+        0: _seen(Step("epoch", 12, 200, {"loss": 0.43}, 0.25), "node0"),
+        1: _seen(Step("epoch", 11, 200, {"loss": 0.5}, 0.5), "node1"),
+    }
+    assert describe(ranks) == "epoch 11/200, loss 0.5000, slowest rank 1 on node1 (0.500 s of computing)"
+
+
+def test_nothing_is_said_of_what_is_not_known() -> None:
+    assert describe({0: RankSeen(host="a", progress={"phase": "program"}), 1: RankSeen()}) == ""
+    assert describe({0: _seen(Step("batch", 3)), 1: _seen(Step("batch", 2, 9, {"loss": None}))}) == "batch 2/9"
+
+
+def test_small_and_large_figures_have_an_exponent() -> None:
+    step = Step("epoch", 1, values={"none": 0.0, "small": 2e-7, "large": -3.21e9})
+    assert describe({0: _seen(step)}) == "epoch 1, none 0.0000, small 2.000e-07, large -3.210e+09"
+
+
+def test_a_name_cannot_leave_the_line() -> None:
+    assert "\n" not in describe({0: _seen(Step("epoch\n\x1b[2J", 1))})

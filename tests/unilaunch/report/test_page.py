@@ -1,0 +1,56 @@
+"""What the page shows of models that name their figures, of one that names none, and of one that is not installed."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unilaunch import plugins
+from unilaunch.report.page import make_page
+from unilaunch.report.reading import read_run
+from unilaunch.report_layout import ReportLayout
+
+HEADING = {"backend": "numpy", "world_size": 1, "seed": 12345, "versions": {"numpy": "2.1"}}
+
+
+def _page(folder: Path, spec: dict[str, Any], result: dict[str, Any] | None, events: list[dict[str, Any]]) -> str:
+    (folder / "rank.0").mkdir()
+    (folder / "rank.0" / "events.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in events))
+    (folder / "spec.json").write_text(json.dumps(spec))
+    if result is not None:
+        (folder / "result.json").write_text(json.dumps(HEADING | result))
+    page = make_page([(folder.name, read_run(folder))])
+    return re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+
+
+def test_a_model_names_its_figures_and_curves(tmp_path: Path) -> None:
+    """The losses come from the result, the accuracies from events: MNIST keeps no rows of them in its result."""
+    result = {"model": "mnist", "loss": [0.5, 0.25], "num_train": 60_000, "test_accuracy": 0.925}
+    events = [{"epoch": epoch, "test_accuracy": 0.9} for epoch in (1, 2)]
+    page = _page(tmp_path, {"target": "mnist", "options": {"epochs": 2}}, result, events)
+    for words in ("<h2>Loss</h2>", "<h2>Test accuracy</h2>", "<td>60,000</td>", "<td>92.50%</td>", "<td>12345</td>"):
+        assert words in page
+    assert "<h2>Epochs</h2>" not in page
+
+
+@pytest.mark.parametrize("result", [{"model": "absent", "num_things": 7_000, "curve": [1.0], "is_good": True}, None])
+def test_of_a_model_that_is_not_installed_the_figures_are_shown(tmp_path: Path, result: dict[str, Any] | None) -> None:
+    """Under their own names; one line says why there are no curves."""
+    page = _page(tmp_path, {"target": "absent", "seed": 12345, "options": {}}, result, [])
+    assert len(re.findall("the page shows no curves: no model &#39;absent&#39;; installed: ", page)) == 1
+    assert "<td>12345</td>" in page
+    assert ("<th>num things</th><td>7,000</td>" in page) == (result is not None)
+    assert ("<th>is good</th><td>True</td>" in page) == (result is not None)
+
+
+def test_of_a_program_nothing_is_missing(tmp_path: Path) -> None:
+    assert "shows no curves" not in _page(tmp_path, {"target": "train.py", "seed": 12345}, None, [])
+
+
+def test_every_models_report_is_data() -> None:
+    """Hashable data: what two runs show is merged."""
+    layouts = dict.fromkeys(model.report for model in plugins.models().values())
+    assert {"epoch", "step"} == {layout.step for layout in layouts}
+    assert all(isinstance(layout, ReportLayout) for layout in layouts)
