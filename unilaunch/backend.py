@@ -163,7 +163,7 @@ class Backend(ABC):
     def network(self, model: str) -> Callable[[Any], Any] | None:  # noqa: ARG002  (a backend that brings one asks)
         """Return what makes this backend's network for the model named *model* on cpu; None if it brings none.
 
-        So a third party's backend trains a model that does not know it. For gcn it takes a
-        `unilaunch_gcn.network.Problem` and returns a `unilaunch_gcn.network.Network`.
+        So a third party's backend trains a model that does not know it. What the returned function takes and returns
+        is for the model to say.
         """
         return None

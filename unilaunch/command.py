@@ -1,6 +1,7 @@
 """A command that a plug-in adds to the command line, beside `run`."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,6 +13,8 @@ class Command(ABC):
 
     #: One line for `--help`.
     help: str
+    #: Command lines that `--help` shows.
+    examples: Sequence[str] = ()
     #: The type of its options.
     spec: "type[Spec]"
 

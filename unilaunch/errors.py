@@ -57,7 +57,7 @@ class PluginError(UnilaunchError):
 
 
 class InputError(UnilaunchError):
-    """A data set, a partition or another input file is missing, damaged, or does not fit."""
+    """An input file is missing, damaged, or does not fit."""
 
 
 class LauncherError(UnilaunchError):
@@ -91,7 +91,7 @@ class RefusedTogetherError(UnilaunchError):
 
 
 class DivergedError(RefusedTogetherError):
-    """A training's loss or weights are not finite numbers. All ranks have the same, so every rank raises it."""
+    """A training has diverged: its numbers are not finite. All ranks have the same ones, so every rank raises it."""
 
     final = True
 

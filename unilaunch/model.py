@@ -1,7 +1,7 @@
 """What a model is to the launcher: a name, a spec of its options, and `run`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -85,6 +85,8 @@ class Model(ABC):
 
     #: The name in `run NAME`.
     name: str
+    #: What can stand behind `run` and `launch`, for `--help`.
+    examples: Sequence[str] = ()
     #: It looks at `Session.stop_asked`, keeps its state, and raises `StoppedError` on all ranks; others end at once.
     stops_patiently: bool = False
 

@@ -13,7 +13,7 @@ class Step:
     """The step that a rank is in.
 
     Attributes:
-        kind: What the model counts: "epoch", "batch".
+        kind: What the model counts: "batch".
         number: Which one it is, from 1.
         total: Number of steps of the run; None if it is unknown.
         values: Figures of the last step by name, such as {"error": 0.7}. Who has none of a name gives None.
@@ -50,7 +50,7 @@ class Step:
 
     @property
     def place(self) -> str:
-        """The step as a sentence names it: "epoch 3 of 200"."""
+        """The step as a sentence names it: "batch 3 of 200"."""
         return f"{self.kind} {self.number}" + ("" if self.total is None else f" of {self.total}")
 
 

@@ -44,7 +44,7 @@ class ReportLayout:
     """What the page shows of a run besides what every run has.
 
     Attributes:
-        step: What the model counts ("epoch"), and the key of the step's number.
+        step: What the model counts ("batch"), and the key of the step's number.
         series: A file in a rank's folder with a JSON object of numbers for each step, one a line; "" if there is none.
             If all ranks' have "seconds", and "communication" (how many of these the rank communicated), the page shows
             where each rank's time goes.

@@ -178,7 +178,7 @@ def validate(kind: type[S], fields: Mapping[str, Any], sources: Mapping[str, str
     Args:
         kind: The spec's type.
         fields: Values by field name, as text or as a file gave them.
-        sources: Where each field's value came from, by field name: "--epochs", "run.toml: epochs".
+        sources: Where each field's value came from, by field name: "--seed", "run.toml: seed".
 
     Raises:
         SpecError: One line that names every field that is wrong, its value and what is allowed.

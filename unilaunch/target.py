@@ -26,7 +26,7 @@ class Target:
 
     @override
     def __str__(self) -> str:
-        """Return it as it stands in a spec: "gcn", "train.py", "-m package.train", "package.train:main"."""
+        """Return it as it stands in a spec: "model", "train.py", "-m package.train", "package.train:main"."""
         return MODULE_MARK + self.name if self.kind == "module" else self.name
 
     def find_script(self) -> None:

@@ -19,6 +19,7 @@ class PartitionCommand(Command):
     """Cut a graph into parts, and store them where `run` finds them."""
 
     help = "cut a graph into parts ahead of a run"
+    examples = ("unilaunch partition --dataset cora --num-parts 4",)
     spec = PartitionSpec
 
     @override

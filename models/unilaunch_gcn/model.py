@@ -19,6 +19,7 @@ class GcnModel(Model):
     """The partitioned graph convolutional network."""
 
     name = "gcn"
+    examples = ("--dataset cora", "--backend torch --epochs 100")
     stops_patiently = True
 
     @property

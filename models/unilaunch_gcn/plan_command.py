@@ -53,6 +53,7 @@ class PlanCommand(Command):
     """Cut the graph into each number of parts, count what they send, and predict an epoch."""
 
     help = "predict traffic, memory and time on how many parts"
+    examples = ("unilaunch plan --dataset cora --num-parts 2,4", "unilaunch plan --dataset cora --hosts a:4,b:4")
     spec = PlanSpec
 
     @override

@@ -233,7 +233,7 @@ class Training:
         """Make the folder of the checkpoints, or refuse one of the user's with its name; all ranks must call it."""
         with self.session.together("checkpoints"):
             if self.session.world.rank == 0:
-                self.session.output.make_checkpoints()
+                self.session.output.make_checkpoints("give --checkpoint-dir")
 
     def _refuse_others(self, folder: Path) -> None:
         """Refuse a folder that holds another run's checkpoints; all ranks must call it."""

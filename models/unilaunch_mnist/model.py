@@ -18,6 +18,7 @@ class MnistModel(Model):
     """The data-parallel network of MindSpore's mpirun tutorial."""
 
     name = "mnist"
+    examples = ("mnist --epochs 10",)
 
     @property
     @override

@@ -116,7 +116,7 @@ def _folder(told: Mapping[str, Visit]) -> Iterator[Finding]:
     alone = [host for host, visit in told.items() if not _facts(visit)["shares_folder"]]
     if alone:
         yield Finding(
-            f"{', '.join(alone)}: other files than here: copy scripts and data sets there; logs stay, results and "
+            f"{', '.join(alone)}: other files than here: copy scripts and data there; logs stay, results and "
             "failures come back",
             stops=False,
         )

@@ -82,7 +82,7 @@ def _write(target: int, data: str | bytes) -> None:
 def describe(ranks: Mapping[int, RankSeen]) -> str:
     """Return how far the ranks have come: the slowest one's step and its figures, and which rank holds up the others.
 
-    "epoch 12/200, error 0.4312, slowest rank 3 on node1 (0.012 s of computing)"; "" if no rank has noted a step.
+    "batch 12/200, error 0.4312, slowest rank 3 on node1 (0.012 s of computing)"; "" if no rank has noted a step.
     """
     steps = {rank: step for rank, seen in ranks.items() if (step := Step.from_facts(seen.progress))}
     if not steps:

@@ -50,6 +50,12 @@ class LogsCommand(Command):
     """Show what the ranks wrote, merged in the order of time."""
 
     help = "show what the ranks wrote, merged in the order of time"
+    examples = (
+        "unilaunch logs",
+        "unilaunch logs --rank 0,4-7 --level WARNING --since 10m",
+        "unilaunch logs log_output --follow --grep 'warning|Error'",
+        "unilaunch logs --json | jq -r 'select(.count > 1).text'",
+    )
     spec = LogsSpec
 
     @override

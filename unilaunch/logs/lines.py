@@ -11,7 +11,7 @@ from typing import IO
 from unilaunch.errors import InputError
 from unilaunch.logs.layouts import Stream
 
-#: A line of unilaunch.output.log: "04:32:20.123 node0:3 INFO    epoch 1/200".
+#: A line of unilaunch.output.log: "04:32:20.123 node0:3 INFO    ready".
 _RECORD = re.compile(
     r"(?P<clock>[0-2]\d:[0-5]\d:[0-5]\d\.\d{3}) (?P<host>\S+):\d+ (?P<level>[A-Z]+) +(?P<text>.*)", re.ASCII | re.DOTALL
 )

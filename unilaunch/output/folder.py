@@ -169,8 +169,11 @@ class OutputFolder:
         with self._losing():
             write_json(self.rank_dir / "value.json", value)
 
-    def make_checkpoints(self) -> Path:
+    def make_checkpoints(self, instead: str = "choose another --output-dir") -> Path:
         """Return the folder of the checkpoints, which is made if it is not there.
+
+        Args:
+            instead: What the user can do if a file has its name.
 
         Raises:
             InputError: There is one that is not a run's, or it cannot be made.
@@ -179,7 +182,7 @@ class OutputFolder:
             if is_free(self.checkpoints):
                 make_folder(self.checkpoints, self.run_id)
             elif not is_ours(self.checkpoints):
-                raise self._in_the_way(self.checkpoints.name, "give --checkpoint-dir")
+                raise self._in_the_way(self.checkpoints.name, instead)
         return self.checkpoints
 
     def _take(self) -> None:

@@ -15,7 +15,7 @@ from unilaunch.spec import Spec
 
 
 class ReportSpec(Spec):
-    """Of which run, and where to."""
+    """Which run is shown, and where the page goes."""
 
     positional: ClassVar[tuple[str, ...]] = ("folder",)
     folder: Path = Field(default=Path("log_output"), description="the output folder of a run")
@@ -26,7 +26,11 @@ class ReportSpec(Spec):
 class ReportCommand(Command):
     """Write one self-contained page about a run, or about two."""
 
-    help = "write a page about a run: curves, times, traffic, hosts, and the failure if any"
+    help = "write a page about a run: curves, times, hosts, and the failure if any"
+    examples = (
+        "unilaunch report",
+        "unilaunch report torch_output --compare mindspore_output --output both.html",
+    )
     spec = ReportSpec
 
     @override

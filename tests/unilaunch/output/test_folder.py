@@ -163,7 +163,7 @@ def test_checkpoints_of_the_user_are_refused(tmp_path: Path) -> None:
     folder.checkpoints.mkdir()
     (folder.checkpoints / "epoch-000001.safetensors").touch()
     with pytest.raises(InputError, match=r"checkpoints is there, and unilaunch did not make it.*--checkpoint-dir"):
-        folder.make_checkpoints()
+        folder.make_checkpoints("give --checkpoint-dir")
 
 
 @pytest.mark.parametrize("left", [None, "marker"])
