@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from unilaunch.backend import Backend, Collectives, Peers, Placement
     from unilaunch.output.folder import OutputFolder
     from unilaunch.output.log import Log
-    from unilaunch.progress import Step
     from unilaunch.report_layout import ReportLayout
     from unilaunch.spec import Spec
+    from unilaunch.step import Step
     from unilaunch.world import World
 
 

@@ -14,7 +14,7 @@ from unilaunch.backend import Collectives
 from unilaunch.errors import DivergedError, SpecError, StoppedError
 from unilaunch.json_value import JsonValue
 from unilaunch.model import Framework, Session
-from unilaunch.progress import Step
+from unilaunch.step import Step
 from unilaunch_gcn import checkpoint
 from unilaunch_gcn.graph import TRAIN
 from unilaunch_gcn.layers import Layer, count_decayed, plan_layers

@@ -11,7 +11,7 @@ from unilaunch.backend import Collectives
 from unilaunch.errors import DivergedError
 from unilaunch.json_value import JsonValue
 from unilaunch.model import Framework, Session
-from unilaunch.progress import Step
+from unilaunch.step import Step
 from unilaunch_mnist.arrays import Ids
 from unilaunch_mnist.loading import load_network
 from unilaunch_mnist.network import Network

@@ -10,7 +10,7 @@ from typing import IO
 
 from unilaunch.errors import one_line
 from unilaunch.monitor.inbox import RankSeen
-from unilaunch.progress import Step
+from unilaunch.step import Step
 
 _PAUSE = 0.5  # seconds between two states of the live line
 #: Figures from the first to the second are shown with four decimals, others with an exponent.

@@ -6,7 +6,7 @@ from typing import Any
 
 from unilaunch.errors import one_line
 from unilaunch.output.failure import Cause, Failure
-from unilaunch.progress import Step
+from unilaunch.step import Step
 
 #: How far a cause is from being the first: 1 has lost its launcher, 2 another rank, 3 was just ended; others are 0.
 _DISTANCES = {Cause.LOST_LAUNCHER: 1, Cause.LOST_PEER: 2, Cause.ENDED_FROM_OUTSIDE: 3}

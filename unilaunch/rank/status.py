@@ -7,8 +7,8 @@ from typing import Any
 
 from unilaunch.monitor.messages import Done, Failed, OfRank, encode
 from unilaunch.output.failure import describe_exception
-from unilaunch.progress import Step
 from unilaunch.rank.status_page import StatusPage
+from unilaunch.step import Step
 
 #: What the agent says to its rank when the user stops the job.
 STOP = b"s"

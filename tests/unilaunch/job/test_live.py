@@ -2,7 +2,7 @@
 
 from unilaunch.job.live import describe
 from unilaunch.monitor.inbox import RankSeen
-from unilaunch.progress import Step
+from unilaunch.step import Step
 
 
 def _seen(step: Step, host: str = "?") -> RankSeen:

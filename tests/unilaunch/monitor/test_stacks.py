@@ -2,7 +2,7 @@
 
 from unilaunch.monitor.messages import Stack
 from unilaunch.monitor.stacks import describe, group
-from unilaunch.progress import Step
+from unilaunch.step import Step
 
 STACK = """Thread 0x00007f0000000001 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 320 in wait

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from unilaunch.monitor.verdict import judge, ranks, show
 from unilaunch.output.failure import Cause, Failure, describe_exception, describe_exit
-from unilaunch.progress import Step
+from unilaunch.step import Step
 
 KILLED = describe_exit(-9)
 RESET = describe_exception(RuntimeError("Connection closed by peer [10.0.0.3]:3"), 1, {"phase": "train"})

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unilaunch.progress import Step
+from unilaunch.step import Step
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 STEPS = st.builds(
