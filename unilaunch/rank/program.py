@@ -19,7 +19,7 @@ from unilaunch.monitor.messages import LARGEST
 from unilaunch.rank.collector import uncollected
 from unilaunch.target import Target
 
-#: Bytes of a function's value as JSON: with the words around it, it is one message.
+#: Bytes of what a function or a model returns, as JSON: with the words around it, it is one message.
 _LARGEST_VALUE = LARGEST - 4096
 Hook = Callable[[ModuleType], None]
 
@@ -77,18 +77,32 @@ def _call(name: str, args: Sequence[str]) -> JsonValue:
             raise SpecError(f"{name}: {module} has no {path}")
         function = getattr(function, part)
     positional, named = read_arguments(args)
-    value = function(*positional, **named)
+    value: JsonValue = function(*positional, **named)
+    check_value(value, name)
+    return value
+
+
+def check_value(value: object, name: str) -> None:
+    """Refuse what a function or a model has returned, if it cannot be sent back.
+
+    Args:
+        value: What was returned.
+        name: Of the function or of the model.
+
+    Raises:
+        SpecError: It cannot be written as JSON (NaN cannot either), or it is too large.
+    """
     try:
         size = len(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise SpecError(
-            f"{name} returned what is no JSON ({error}): numbers, text, lists and dicts come back"
+            f"{name} returned a value that cannot be written as JSON ({error}): expected finite numbers, text, lists "
+            "and dicts"
         ) from None
     if size > _LARGEST_VALUE:
         raise SpecError(
             f"{name} returned {size / 1e6:.0f} MB: at most {_LARGEST_VALUE / 1e6:.0f} MB come back; write a file"
         )
-    return value  # type: ignore[no-any-return]
 
 
 def read_arguments(args: Sequence[str]) -> tuple[list[JsonValue], dict[str, JsonValue]]:

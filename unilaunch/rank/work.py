@@ -118,11 +118,12 @@ def _run_model(rank: Rank, model: Model, backend: Backend, rendezvous: Rendezvou
         framework = Framework(backend, _collectives(rank, backend, rendezvous))
         if model.stops_patiently:
             session = replace(session, stop_asked=note_stops(rank.status))
-        result = model.run(task.options, prepared, session, framework)
+        result = dict(model.run(task.options, prepared, session, framework))
+        alike(lambda: program.check_value(result, f"model {model.name}"))
     finally:
         backend.stop()
     if world.rank == 0:
-        whole = _heading(rank, model, backend) | dict(result)
+        whole = _heading(rank, model, backend) | result
         output.write_result(whole)
         rank.status.send(messages.Returned(result=whole))
 

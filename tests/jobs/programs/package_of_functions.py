@@ -13,7 +13,7 @@ def add(first: int, second: int = 0) -> dict[str, object]:
 
 
 def unwritable() -> object:
-    """Return what is no JSON."""
+    """Return a value that cannot be written as JSON."""
     return {1, 2}
 
 
