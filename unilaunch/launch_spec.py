@@ -39,7 +39,9 @@ class LaunchSpec(RunSpec):
         default=30.0, ge=0, description="seconds that the ranks have to end after SIGTERM, SIGINT or SIGHUP to launch"
     )
     max_restarts: int = Field(
-        default=0, ge=0, description="how often the job is started again, from its newest checkpoint, when it fails"
+        default=0,
+        ge=0,
+        description="how often the job is started again, from its newest checkpoint if it keeps any, when it fails",
     )
     elastic: bool = Field(default=False, description="start it again without the hosts that are lost")
     options: dict[str, JsonValue] = Field(default={}, description="the model's options, or a function's arguments")

@@ -33,7 +33,7 @@ class Live:
         if self.shown and time.monotonic() - self.drawn > _PAUSE and (text := describe(ranks)):
             with self.lock:
                 self.drawn, self.text = time.monotonic(), text[: shutil.get_terminal_size().columns - 1]
-                if not self.open_line:  # what a rank has begun to write stays whole
+                if not self.open_line:  # a line that a rank has begun to write stays whole
                     _write(2, _CLEAR + self.text)
 
     def say(self, line: str) -> None:
@@ -72,7 +72,7 @@ class Live:
 
 
 def _write(target: int, data: str | bytes) -> None:
-    """Write to the console. Where nobody reads it any more (a closed terminal) the job goes on."""
+    """Write to the console. If it is closed, the job goes on."""
     left = data.encode() if isinstance(data, str) else data
     with suppress(OSError):
         while left:

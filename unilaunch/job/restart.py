@@ -1,4 +1,4 @@
-"""A job that is started again when it has failed, from its newest checkpoint."""
+"""Restart a job that has failed; its model decides from where it goes on."""
 
 import os
 import sys
@@ -19,9 +19,9 @@ from unilaunch.task import Task
 
 
 def start_again(task: Task[LaunchSpec], environ: Mapping[str, str]) -> LaunchResult:
-    """Start a job, and as often again as it may be, while a rank or a host is lost; return how it ended at last.
+    """Start a job; if it fails, restart it at most `max_restarts` times. Return how the last start ended.
 
-    What the user ended, what was refused before it began, and a training that diverged, is not started again.
+    A job is not restarted if the user has ended it, if its input was refused, or if the same start would fail again.
 
     Args:
         task: What the ranks are to do.
@@ -51,9 +51,9 @@ def _with_own_folder(task: Task[LaunchSpec], environ: Mapping[str, str]) -> Task
 
 
 def _counted(environ: Mapping[str, str], restarts: int, allowed: int) -> Mapping[str, str]:
-    """Return the environment with what a program is to know of restarts, on every host; else with nothing of them.
+    """Return the environment with the number of restarts, or without it if the job is never restarted.
 
-    Nothing: this `launch` may itself have been started by a program that was started again.
+    Without: this `launch` may itself have been started by a rank of another job, which was restarted.
     """
     own = {name: value for name, value in environ.items() if name not in {RESTARTS, MAX_RESTARTS}}
     return {**own, RESTARTS: str(restarts), MAX_RESTARTS: str(allowed)} if allowed else own
@@ -67,7 +67,7 @@ def _is_worth_it(result: LaunchResult) -> bool:
 
 
 def _plan_again(plan: Plan, lost: Sequence[str], environ: Mapping[str, str]) -> Plan:
-    """Return what to start now: the same from its newest checkpoint, on the hosts that are left if it may shrink."""
+    """Return the plan of the restart: with the model's options for it, on the hosts that are left if it may shrink."""
     task = plan.task
     fewer = bool(lost) and task.spec.elastic
     if task.model:

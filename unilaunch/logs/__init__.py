@@ -1,1 +1,1 @@
-"""What the ranks of a job wrote, as one story."""
+"""Show what the ranks of a job wrote."""

@@ -18,31 +18,31 @@ from unilaunch.limits import allow_files
 from unilaunch.logs.ending import first_failure
 from unilaunch.logs.follow import follow
 from unilaunch.logs.layouts import Stream, find_streams
-from unilaunch.logs.lines import Line, Reader
+from unilaunch.logs.lines import LogLine, Reader
+from unilaunch.logs.merging import FoldedLine, choose, fold, merge
 from unilaunch.logs.show import as_json, as_text, without_escapes
-from unilaunch.logs.story import Told, choose, fold, merge
 from unilaunch.spec import Spec
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DAY = 86400.0
-_FILES = 1 << 20  # as many as may be: each rank has four
+_FILES = 1 << 20  # open files, as many as the system allows: each rank has four
 
 
 class LogsSpec(Spec):
-    """Which lines are shown, and how."""
+    """Which log lines are shown, and how."""
 
     positional: ClassVar[tuple[str, ...]] = ("folder",)
     folder: Path = Field(default=Path("log_output"), description="the output folder, or what mpirun was told to write")
     rank: str | None = Field(default=None, description="only these ranks: 0,4-7")
     grep: str | None = Field(default=None, description="only lines in which this regular expression is found")
     level: Literal["TRACE", "DEBUG", "INFO", "SUCCESS", "WARNING", "ERROR", "CRITICAL"] = Field(
-        default="TRACE", description="least level; what is no log record has that of the record before it, or INFO"
+        default="TRACE", description="least level; text that is no log record has that of the record before it, or INFO"
     )
     since: str | None = Field(
         default=None, description="only lines after: 90s, 10m, 2h ago, 14:30:00, or 2026-11-21T04:32:00"
     )
     follow: bool = Field(default=False, description="go on until the job has ended")
-    fold: bool = Field(default=True, description="what several ranks say at once is shown once, with their number")
+    fold: bool = Field(default=True, description="show what several ranks write at once only once, with their number")
     as_json: bool = Field(default=False, description="one JSON object a line")
 
 
@@ -72,8 +72,8 @@ class LogsCommand(Command):
         try:
             _write((line for line in lines if line is None or test(line)), options)
             sys.stdout.flush()
-        except BrokenPipeError:  # whoever reads has read enough
-            sys.stdout = None  # nothing is left to flush
+        except BrokenPipeError:  # the reader (head, less) has ended
+            sys.stdout = None  # there is nothing to flush
         return 0
 
 
@@ -94,8 +94,8 @@ def _of_ranks(spans: list[range] | None, streams: list[Stream]) -> list[Stream]:
     return [stream for stream in streams if spans is None or any(stream.rank in span for span in spans)]
 
 
-def _all_lines(streams: list[Stream], since: float) -> Iterator[Line]:
-    """Return what is there; a file that was last written before *since* is not even opened."""
+def _all_lines(streams: list[Stream], since: float) -> Iterator[LogLine]:
+    """Return the log lines in all files; a file that was last written before *since* is not opened."""
     files = [(stream, stream.path.stat()) for stream in streams]
     readers = [Reader(stream) for stream, file in files if file.st_size and file.st_mtime >= since]
     yield from merge(reader.lines() for reader in readers)
@@ -103,13 +103,13 @@ def _all_lines(streams: list[Stream], since: float) -> Iterator[Line]:
         reader.close()
 
 
-def _write(lines: Iterable[Line | None], options: LogsSpec) -> None:
-    """Write the lines, and on top what failed first; who follows a job reads it at the end, if it fails meanwhile."""
+def _write(lines: Iterable[LogLine | None], options: LogsSpec) -> None:
+    """Write the first failure, then the log lines; of a job that is followed and fails meanwhile, the failure last."""
     show = as_json if options.as_json else as_text()
-    told = fold(lines) if options.fold else (Told(line, [line.rank]) for line in lines if line)
+    every = fold(lines) if options.fold else (FoldedLine(line, [line.rank]) for line in lines if line)
     announced = _announce(options)
-    for one in told:
-        sys.stdout.write(show(one))
+    for folded in every:
+        sys.stdout.write(show(folded))
     if options.follow and not announced:
         _announce(options)
 
@@ -144,7 +144,7 @@ def _pattern(text: str | None) -> Callable[[str], object] | None:
 
 
 def _since(text: str | None) -> float:
-    """Return the moment that is meant; a time of day that is still to come today was yesterday's."""
+    """Return the moment; a time of day that is still to come today is yesterday's."""
     if text is None:
         return 0.0
     now = time.time()

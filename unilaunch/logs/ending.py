@@ -1,4 +1,4 @@
-"""How a job has ended, as far as its folder says."""
+"""Whether and how a job has ended, read from its output folder."""
 
 import json
 import time
@@ -9,14 +9,14 @@ from unilaunch.logs.layouts import read_events
 
 #: Seconds from a verdict to the end of the last rank, at most: on several hosts, by Open MPI 4.
 _ABORT = 8.0
-_TAIL = 4096  # bytes of a rank's events in which its last one stands
+_TAIL = 4096  # bytes at the end of events.jsonl that hold the last event
 
 
 def have_ended(folder: Path) -> bool:
-    """Return whether every rank that writes into *folder* has come to its end.
+    """Return whether every rank that writes into *folder* has ended.
 
-    A rank that was ended because another one had failed leaves no word of its own: it is gone when the time has passed
-    in which a job ends after its verdict.
+    A rank that was ended because another one failed records nothing. It has ended once the time has passed in which a
+    job ends after its verdict.
     """
     ranks = [path for path in folder.glob("rank.*") if (path / "stdout").exists()]
     return bool(ranks) and (all(map(_has_ended, ranks)) or _was_aborted(folder))
@@ -37,7 +37,7 @@ def _was_aborted(folder: Path) -> bool:
 
 
 def first_failure(folder: Path) -> str:
-    """Return the line on what failed first, and where its log is; "" if nothing did."""
+    """Return in one line which rank failed first, why, and where its log is; "" if none did."""
     report = _json(folder / "report.json")
     first = report.get("first")
     if "verdict" in report:
@@ -60,7 +60,7 @@ def _time(failure: dict[str, Any]) -> float:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """Return the object in a file; an empty one if it is not there or is none."""
+    """Return the JSON object in a file; an empty one if there is none."""
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError):

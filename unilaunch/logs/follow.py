@@ -1,4 +1,4 @@
-"""The lines of a job that runs, as they come."""
+"""The log lines of a running job, as they come."""
 
 import sys
 import time
@@ -7,19 +7,19 @@ from pathlib import Path
 
 from unilaunch.logs.ending import have_ended
 from unilaunch.logs.layouts import Stream
-from unilaunch.logs.lines import Line, Reader
-from unilaunch.logs.story import merge
+from unilaunch.logs.lines import LogLine, Reader
+from unilaunch.logs.merging import merge
 
-_PAUSE = 0.2  # seconds between two looks
-_DRAIN = 0.5  # seconds in which the last words come, after a rank has said that it ends
+_PAUSE = 0.2  # seconds between two reads
+_DRAIN = 0.5  # seconds in which the last output arrives, after a rank has recorded its end
 
 
-def follow(folder: Path, find: Callable[[], list[Stream]]) -> Iterator[Line | None]:
-    """Return what is there and what comes, also of ranks that begin later, until the job has ended; None at each pause.
+def follow(folder: Path, find: Callable[[], list[Stream]]) -> Iterator[LogLine | None]:
+    """Return the log lines until the job has ended, also of ranks that begin later; None at each pause.
 
     Args:
-        folder: The job's.
-        find: Returns the streams that there are by now.
+        folder: The job's output folder.
+        find: Returns the streams that exist by now.
     """
     readers: dict[tuple[Path, int], Reader] = {}
     has_paused = False
@@ -38,14 +38,14 @@ def follow(folder: Path, find: Callable[[], list[Stream]]) -> Iterator[Line | No
 
 def _new_lines(
     readers: dict[tuple[Path, int], Reader], streams: list[Stream], *, whole: bool = False
-) -> Iterator[Line]:
+) -> Iterator[LogLine]:
     found = {key: stream for stream in streams if (key := _identity(stream.path))}
     gone = {key: readers.pop(key) for key in set(readers) - set(found)}
     for key, stream in found.items():
         if key not in readers:
             readers[key] = Reader(stream)
-        readers[key].stream = stream  # its host is known only after a while
-    # What a new run has moved aside is read to its end; Open MPI's copy of what has turned out to be ours too is not.
+        readers[key].stream = stream  # its host becomes known later
+    # A file that a new run has moved aside is read to its end; Open MPI's copy of a stream that is ours too is not.
     rests = [reader.lines() for key, reader in gone.items() if _identity(key[0]) != key]
     yield from merge([*rests, *(reader.lines(whole=whole) for reader in readers.values())])
     for reader in gone.values():
@@ -53,7 +53,7 @@ def _new_lines(
 
 
 def _identity(path: Path) -> tuple[Path, int] | None:
-    """Return what tells a file from another one that gets its name; None if there is none."""
+    """Return what tells a file from a later one of the same name; None if there is no such file."""
     try:
         return path, path.stat().st_ino
     except OSError:

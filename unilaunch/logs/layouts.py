@@ -1,4 +1,4 @@
-"""Where the ranks' output lies: in our folder, in Open MPI 4's, and in Open MPI 5's files."""
+"""Find the ranks' output: in our folder, in Open MPI 4's, or in Open MPI 5's files."""
 
 import json
 import re
@@ -19,12 +19,12 @@ class Stream:
     """One rank's standard output or standard error, in a file.
 
     Attributes:
-        rank: Whose.
+        rank: Which rank's.
         name: "stdout" or "stderr".
         path: The file.
-        host: Where the rank ran; "" if nothing says so.
-        began: When it began, in seconds since 1970; 0 if nothing says so.
-        times: The file that says when the output had which size, if this layout has one; it may come later.
+        host: Where the rank ran; "" if unknown.
+        began: When it began, in seconds since 1970; 0 if unknown.
+        times: The file that says when the output had which size, if this layout has one; it may be made later.
     """
 
     rank: int
@@ -36,13 +36,13 @@ class Stream:
 
 
 def find_streams(folder: Path) -> list[Stream]:
-    """Return the streams of the job that *folder* is about, by rank; ours, if Open MPI kept the same output too."""
+    """Return the streams of the job in *folder*, by rank; ours, if Open MPI kept the same output too."""
     found = [*_ours(folder)] or [*_of_a_tree(folder)] or [*_of_files_beside(folder)]
     return sorted(found, key=lambda stream: (stream.rank, stream.name))
 
 
 def _ours(folder: Path) -> Iterator[Stream]:
-    """Return what lies in DIR/rank.N: ours, or Open MPI 4's with `DIR:nojobid`, which has no events and no times."""
+    """Return the streams in DIR/rank.N: ours, or Open MPI 4's with `DIR:nojobid`, which has no events and no times."""
     for rank_dir in folder.glob("rank.*"):
         if found := _RANK.fullmatch(rank_dir.name):
             host, began = _host_and_begin(rank_dir / "events.jsonl")
@@ -71,7 +71,7 @@ def _of_files_beside(folder: Path) -> Iterator[Stream]:
 
 
 def _newest(jobs: dict[str, list[Stream]]) -> list[Stream]:
-    """Return the newest job's streams: Open MPI 5 leaves each run's beside those of the ones before."""
+    """Return the newest job's streams: Open MPI 5 leaves the files of each run beside those of earlier ones."""
     return max(jobs.values(), key=lambda streams: max(stream.path.stat().st_mtime for stream in streams), default=[])
 
 
@@ -79,7 +79,7 @@ def _host_and_begin(events: Path) -> tuple[str, float]:
     host, began = "", 0.0
     for event in read_events(events):
         time = event.get("time")
-        if not began and isinstance(time, (int, float)) and 0 < time < 1e11:  # noqa: PLR2004  (a time that there is)
+        if not began and isinstance(time, (int, float)) and 0 < time < 1e11:  # noqa: PLR2004  (a plausible time)
             began = float(time)
         if host := str(event.get("host", "")):
             break
@@ -87,7 +87,7 @@ def _host_and_begin(events: Path) -> tuple[str, float]:
 
 
 def read_events(path: Path, tail: int | None = None) -> Iterator[dict[str, Any]]:
-    """Return the events of a rank, or those in the last *tail* bytes; a line that is not whole is left out."""
+    """Return the events of a rank, or those in the last *tail* bytes; an incomplete line is left out."""
     try:
         with path.open("rb") as file:
             if tail is not None:

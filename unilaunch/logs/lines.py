@@ -1,4 +1,4 @@
-"""One stream's lines, each with its time, its level and its text."""
+"""The log lines of one stream, each with its time, its level and its text."""
 
 import os
 import re
@@ -11,30 +11,30 @@ from typing import IO
 from unilaunch.errors import InputError
 from unilaunch.logs.layouts import Stream
 
-#: A line of unilaunch.output.log: "04:32:20.123 node0:3 INFO    ready".
+#: A log line of unilaunch.output.log: "04:32:20.123 node0:3 INFO    ready".
 _RECORD = re.compile(
     r"(?P<clock>[0-2]\d:[0-5]\d:[0-5]\d\.\d{3}) (?P<host>\S+):\d+ (?P<level>[A-Z]+) +(?P<text>.*)", re.ASCII | re.DOTALL
 )
 #: An entry of `times`: seconds since 1970, and the sizes of stdout and stderr.
 _ENTRY = re.compile(rb"(\d{1,10}(?:\.\d+)?) (\d{1,18}) (\d{1,18})\n")
 _DAY = 86400.0
-_LONGEST = 1 << 20  # bytes; a line that is longer is told in pieces
-_DELAY = 60.0  # seconds that a record needs into its file at most; one that differs by more has another clock
+_LONGEST = 1 << 20  # bytes; a longer line is shown in pieces
+_DELAY = 60.0  # seconds from a record to its file at most; if they differ by more, the record has another clock
 _SET_BACK = 3700.0  # seconds by which a clock may be set back in the middle of a run
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """A line that a rank wrote.
+class LogLine:
+    """A line that a rank wrote: a log record of unilaunch's, or any other text.
 
     Attributes:
-        time: When, in seconds since 1970; if nobody knows, when its rank began (0 if nobody knows that either).
-        rank: Who.
-        host: Where; "" if unknown.
+        time: When, in seconds since 1970. If that is unknown, when the rank began; if that is unknown too, 0.
+        rank: Which rank.
+        host: Its host; "" if unknown.
         stream: "stdout" or "stderr".
-        level: A log record's level, also of the lines that belong to it; INFO of all else.
-        text: Without its time and name, if it is a record.
-        number: Of a line whose time nobody knows, which one of its stream it is, from 1; else 0.
+        level: The record's level. Other text has that of the record before it, or INFO.
+        text: Of a record without its time, its host and its level.
+        number: The line's number in its stream, from 1, if its time is unknown; else 0.
     """
 
     time: float
@@ -47,7 +47,7 @@ class Line:
 
 
 class Reader:
-    """Reads a stream from where it stopped the last time; a last line without an end waits for it.
+    """Reads a stream from where it stopped the last time.
 
     Raises:
         InputError: The file cannot be read.
@@ -64,11 +64,11 @@ class Reader:
         self.level = "INFO"
         self.has_caught_up = False
 
-    def lines(self, *, whole: bool = True) -> Iterator[Line]:
-        """Return the lines that have come.
+    def lines(self, *, whole: bool = True) -> Iterator[LogLine]:
+        """Return the new log lines.
 
         Args:
-            whole: Also a last line that has no end yet: the rank will write no more.
+            whole: Return also a last line without an end: the rank will write no more.
         """
         self.sizes.open()
         while line := self.file.readline(_LONGEST):
@@ -84,7 +84,7 @@ class Reader:
         self.file.close()
         self.sizes.close()
 
-    def _line(self, text: str) -> Line:
+    def _line(self, text: str) -> LogLine:
         moment, host = self._written(), self.stream.host
         if self.stream.name == "stderr" and (found := _RECORD.match(text)):
             host, self.level, text = found["host"], found["level"], found["text"]
@@ -93,12 +93,12 @@ class Reader:
             self.time, self.is_dated = max(self.time, moment), True
         self.number += 1
         number = 0 if self.is_dated else self.number
-        return Line(self.time, self.stream.rank, host, self.stream.name, self.level, text, number)
+        return LogLine(self.time, self.stream.rank, host, self.stream.name, self.level, text, number)
 
     def _written(self) -> float | None:
-        """Return when the file was as large as it is up to here, if that is known."""
+        """Return when the file had grown to the current position, if that is known."""
         moment = self.sizes.when(self.position)
-        if moment is None and self.has_caught_up:  # what was not there at the last look is as new as the file
+        if moment is None and self.has_caught_up:  # what was not there at the last read is as new as the file
             return os.fstat(self.file.fileno()).st_mtime
         return moment
 
@@ -107,8 +107,8 @@ class Reader:
 
         Args:
             clock: "04:32:20.123", on the rank's host.
-            written: When it came into its file, if that is known: then it was half a day before at most. Else it was
-                after the record before it, and of the first record all that is known is that the file is no older.
+            written: When the record came into its file, if that is known: it was made at most half a day before.
+                Otherwise it was made after the record before it; a first record is no older than the file.
         """
         if written is not None:
             earliest = written - _DAY / 2
@@ -122,7 +122,7 @@ class Reader:
 
 
 class _Sizes:
-    """`times`, read along with a stream: when its file had which size."""
+    """The file `times`, read along with a stream: when the stream's file had which size."""
 
     def __init__(self, path: Path | None, column: int) -> None:
         self.path = path
@@ -132,7 +132,7 @@ class _Sizes:
         self.size = 0
 
     def open(self) -> None:
-        """Open the file, if it is there by now."""
+        """Open the file, if it exists by now."""
         if self.path and not self.file and self.path.exists():
             self.file = _open(self.path)
 

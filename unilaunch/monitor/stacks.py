@@ -1,4 +1,4 @@
-"""Where the ranks stand, from what faulthandler writes of each."""
+"""Where the ranks stand, read from faulthandler's text of each."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from unilaunch.step import Step
 
 _FRAME = re.compile(r'^ +File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+ .*$", re.MULTILINE)
-#: Below these the program is: the launcher's own frames are the same on all ranks.
+#: Files of frames that are left out: the launcher's own are the same on all ranks.
 _LAUNCHER = (
     "/unilaunch/rank/",
     "/unilaunch/agent/",
@@ -22,10 +22,10 @@ _SHOWN = 4  # frames
 
 
 def group(stacks: Mapping[int, Stack]) -> list[dict[str, Any]]:
-    """Return who stands where, the larger groups first: "ranks", "where" and "stack" (one of them, whole).
+    """Return the ranks that stand at the same place, the larger groups first: "ranks", "where", and one whole "stack".
 
     Args:
-        stacks: What each rank's agent has told, by rank.
+        stacks: Each rank's stack, by rank.
     """
     groups: dict[str, dict[str, Any]] = {}
     for rank, told in sorted(stacks.items()):

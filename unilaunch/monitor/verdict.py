@@ -8,7 +8,8 @@ from unilaunch.errors import one_line
 from unilaunch.output.failure import Cause, Failure
 from unilaunch.step import Step
 
-#: How far a cause is from being the first: 1 has lost its launcher, 2 another rank, 3 was just ended; others are 0.
+#: Likelihood that a failure is a consequence: 0 (all others) = possible root cause, 1 = lost its launcher, 2 = lost a
+#: peer, 3 = ended from outside.
 _DISTANCES = {Cause.LOST_LAUNCHER: 1, Cause.LOST_PEER: 2, Cause.ENDED_FROM_OUTSIDE: 3}
 
 
@@ -19,8 +20,8 @@ class Verdict:
     Attributes:
         first: The failure of the rank that failed first, as in its `failure.json`.
         exit_code: The job's.
-        consequences: The other ranks' failures, the same ones together: "ranks" and "what".
-        stacks: Where the ranks stood when nothing moved any more: "ranks" and "where".
+        consequences: The other ranks' failures, equal ones together: "ranks" and "what".
+        stacks: Where the ranks of a stalled job stood: "ranks" and "where".
     """
 
     first: Failure
@@ -40,7 +41,7 @@ class Verdict:
 
     @property
     def everyone(self) -> list[Mapping[str, Any]]:
-        """What became of all ranks that failed, the same failures together."""
+        """The failures of all ranks, equal ones together."""
         return [{"ranks": [self.first.rank], "what": describe(self.first)}, *self.consequences]
 
     def as_json(self) -> dict[str, Any]:
@@ -49,9 +50,9 @@ class Verdict:
 
 
 def judge(failures: Sequence[Failure]) -> Verdict:
-    """Return the verdict over *failures*, which are in the order in which they were told.
+    """Return the verdict over *failures*, which are in the order in which they became known.
 
-    The cause is the first of them that speaks of no other process's end; only if all do, the first.
+    The root cause is the first of those that are least likely a consequence.
     """
     first = min(failures, key=_distance)
     others: dict[str, list[int]] = {}
@@ -115,7 +116,7 @@ def show(verdict: Verdict, *, traceback: bool) -> str:
         lines.append(f"unilaunch:   {ranks(group['ranks'])}: {group['where']}")
     for group in verdict.consequences:
         lines.append(f"unilaunch:   after it {ranks(group['ranks'])}: {group['what']}")
-    # What other processes say can hold anything; only the lines of a traceback are several.
+    # Text from other processes can hold anything; only a traceback has several lines.
     return "".join(f"{one_line(line)}\n" for text in lines for line in text.split("\n"))
 
 

@@ -10,7 +10,7 @@ from unilaunch.output.failure import describe_exception
 from unilaunch.rank.status_page import StatusPage
 from unilaunch.step import Step
 
-#: What the agent says to its rank when the user stops the job.
+#: The agent sends this to its rank when the user stops the job.
 STOP = b"s"
 
 
@@ -37,32 +37,32 @@ class Status:
         self.page.note(**step.as_facts())
 
     def fail(self, error: BaseException, exit_code: int, *, together: bool = False) -> None:
-        """Tell how this rank fails, and at what."""
+        """Tell the agent how this rank fails, and what it was doing."""
         self.failed = True
         self.send(Failed(describe_exception(error, exit_code, self.page.facts, together=together)))
 
     @property
     def stopped(self) -> bool:
-        """The user stops the job: another rank may have gone, and is not to be waited for in a collective."""
+        """The user stops the job: another rank may have ended, so this one must not wait for it in a collective."""
         with suppress(OSError):
             return self.connection.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK) == STOP
         return False
 
     def wait_for_release(self) -> None:
-        """Tell that the program has ended; the job is stopped: wait until every rank has come as far or has ended."""
+        """In a job that is stopped: tell that the program has ended, and wait until all programs have."""
         self.released = True
-        self.send(Done(leaving=True))  # at once: a release may follow the first word
+        self.send(Done(leaving=True))  # in one message: the release may follow the first one
         with suppress(OSError):
             while self.connection.recv(1):
                 pass
 
     def send(self, message: OfRank) -> None:
-        """Tell the agent, or through it the monitor."""
-        with suppress(OSError):  # without an agent there is nobody to tell
+        """Send a message to the agent, and through it to the monitor."""
+        with suppress(OSError):  # there is no agent any more
             self.connection.sendall(encode(message))
 
     def hand_over(self, descriptor: int, message: OfRank) -> None:
-        """Give the agent a descriptor; it is closed here, so a program's children do not get it."""
+        """Send the agent a descriptor, and close it here, so that a program's children do not inherit it."""
         with suppress(OSError):
             socket.send_fds(self.connection, [encode(message)], [descriptor])
         os.close(descriptor)

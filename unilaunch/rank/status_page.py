@@ -1,16 +1,16 @@
-"""What a rank is doing: a page of memory shared with its agent, which can read it after the rank was killed."""
+"""The status page: memory that a rank shares with its agent, which can read it after the rank was killed."""
 
 import json
 import mmap
 import struct
 from typing import Any
 
-_SLOT = 2000  # bytes of one note
+_SLOT = 2000  # bytes of one status
 _COUNT = struct.Struct("=QHH")
 
 
 class StatusPage:
-    """Notes, each in the place of the last but one: a rank that is killed while it writes leaves the last one whole."""
+    """Double-buffered status: if the rank is killed while it writes, the status before is intact."""
 
     def __init__(self) -> None:
         self.memory = mmap.mmap(-1, _COUNT.size + 2 * _SLOT)
@@ -31,10 +31,10 @@ class StatusPage:
         _COUNT.pack_into(self.memory, 0, self.count, *self.sizes)
 
     def read(self) -> tuple[int, dict[str, Any]]:
-        """Return how many notes were taken, and the newest."""
+        """Return how often the status was written, and the newest one."""
         count, *sizes = _COUNT.unpack_from(self.memory)
         begin = _COUNT.size + count % 2 * _SLOT
         try:
             return count, json.loads(self.memory[begin : begin + sizes[count % 2]])
-        except ValueError:  # none yet, too long, or overtaken while we read
+        except ValueError:  # there is none yet, it is too long, or a newer one was written meanwhile
             return count, {}

@@ -1,1 +1,1 @@
-"""A run as one page that people look at."""
+"""Show a run, or two, on one HTML page."""

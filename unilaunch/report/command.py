@@ -19,7 +19,7 @@ class ReportSpec(Spec):
 
     positional: ClassVar[tuple[str, ...]] = ("folder",)
     folder: Path = Field(default=Path("log_output"), description="the output folder of a run")
-    compare: Path | None = Field(default=None, description="the output folder of another run, laid over it")
+    compare: Path | None = Field(default=None, description="the output folder of another run, drawn over it")
     output: Path | None = Field(default=None, description="the page; default: report.html in the folder")
 
 

@@ -71,10 +71,10 @@ class RankRun:
     """What one rank has left.
 
     Attributes:
-        rank: Which.
-        host: Where it ran; "?" if it did not say.
-        device: On what; "?" if it did not say.
-        exit_code: How it ended; None if it has not, or could not say.
+        rank: Its number.
+        host: Where it ran; "?" if unknown.
+        device: What it ran on; "?" if unknown.
+        exit_code: None if it has not ended, or if that is unknown.
         series: Each step's figures, by name.
         events: What it has noted.
         failure: How it failed; None if it did not.

@@ -1,36 +1,36 @@
-"""Lines of many ranks as one story."""
+"""Log lines of many ranks, merged, folded and chosen."""
 
 from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unilaunch.logs.lines import Line
-from unilaunch.logs.story import TOGETHER, choose, fold, merge
+from unilaunch.logs.lines import LogLine
+from unilaunch.logs.merging import TOGETHER, choose, fold, merge
 
 
-def _line(rank: int, time: float, text: str, level: str = "INFO") -> Line:
-    return Line(time, rank, "node0", "stdout", level, text)
+def _line(rank: int, time: float, text: str, level: str = "INFO") -> LogLine:
+    return LogLine(time, rank, "node0", "stdout", level, text)
 
 
 LINES = st.builds(_line, st.integers(0, 4), st.floats(0, 20), st.sampled_from(["a", "b", "loss 0.1"]))
 
 
 @given(st.lists(st.lists(LINES, max_size=12), max_size=5))
-def test_every_line_is_told_once_and_in_order(streams: list[list[Line]]) -> None:
+def test_every_line_is_shown_once_and_in_order(streams: list[list[LogLine]]) -> None:
     """Folded ones are counted; each rank's lines are as many as before."""
     ordered = [sorted(stream, key=lambda line: line.time) for stream in streams]
     merged = list(merge(ordered))
     assert [line.time for line in merged] == sorted(line.time for line in merged)
-    told = list(fold(merged))
-    assert Counter((rank, one.line.text) for one in told for rank in one.ranks) == Counter(
+    folded = list(fold(merged))
+    assert Counter((rank, one.line.text) for one in folded for rank in one.ranks) == Counter(
         (line.rank, line.text) for line in merged
     )
-    assert [one.line.time for one in told] == sorted(one.line.time for one in told)
-    assert all(len(one.ranks) == len(set(one.ranks)) for one in told)
+    assert [one.line.time for one in folded] == sorted(one.line.time for one in folded)
+    assert all(len(one.ranks) == len(set(one.ranks)) for one in folded)
 
 
-def test_what_many_say_at_once_is_said_once() -> None:
+def test_what_many_write_at_once_is_shown_once() -> None:
     """Not what differs by a figure, not what a rank says twice, and not what comes much later."""
     lines = [_line(rank, 1 + rank / 10, "ready") for rank in range(8)]
     lines += [_line(rank, 2, f"loss {rank}") for rank in range(3)]
