@@ -11,50 +11,10 @@ from typing_extensions import override
 
 from unilaunch import plugins
 from unilaunch.errors import SpecError, nearest
+from unilaunch.help_texts import EXAMPLES, HELP, NOTES, STARTS, epilog
 from unilaunch.model import Model
 from unilaunch.spec import RunSpec, Spec, holds_several, read_several
 
-EXAMPLES = {
-    "unilaunch": (
-        "mpirun -n 2 python -m unilaunch run",
-        "mpirun -n 8 --output-filename log_output python -m unilaunch run --backend mindspore",
-        "unilaunch launch -n 8 --hostfile hosts train.py -- --lr 0.1",
-        "unilaunch logs log_output --follow",
-    ),
-    "run": (
-        "mpirun -n 4 python -m unilaunch run train.py -- --lr 0.1",
-        "python -m unilaunch run --config run.toml --seed 3",
-    ),
-    "launch": (
-        "unilaunch launch -n 4 --oversubscribe",
-        "unilaunch launch -n 8 -H a:4,b:4 train.py -- --lr 0.1",
-        "unilaunch launch -n 8 --hostfile hosts --dry-run",
-        "unilaunch launch -n 8 --hostfile hosts --emit sbatch > job.sh && sbatch job.sh",
-    ),
-    "doctor": (
-        "unilaunch doctor",
-        "unilaunch doctor --hostfile hosts",
-        "unilaunch doctor -H a:4,b:4 --mpirun /opt/openmpi/bin/mpirun",
-    ),
-    "explain": ("unilaunch explain", "mpirun -n 2 python -m unilaunch explain"),
-}
-#: What stands in front of a model's own examples.
-_STARTS = {"run": "mpirun -n 2 python -m unilaunch run", "launch": "unilaunch launch -n 2"}
-_NOTES = {
-    "run": """
-Every option can also stand in the file of --config, and in the environment: --seed as UNILAUNCH_SEED.
-An option wins over the environment, the environment over the file.
-""",
-    "launch": """
-mpirun's options are understood in the single-dash forms too: -np 8 -bind-to none -mca K V -x NAME=VALUE.
-""",
-}
-HELP = {
-    "run": "be one rank: the one that the launcher assigned, or under no launcher the only one",
-    "launch": "check everything, then start all ranks with mpirun, wait and report",
-    "doctor": "check the hosts before a run, through the mpirun that it will use; show only what is wrong",
-    "explain": "show which launcher was seen, by which variables, and what each framework would find",
-}
 #: What mpirun's users type, as an option of ours.
 _MPIRUN_NAMES = {
     "-np": "--nprocs", "-n": "--nprocs", "--np": "--nprocs", "-c": "--nprocs",
@@ -168,7 +128,7 @@ def _parser(command: str) -> tuple[argparse.ArgumentParser, dict[str, "_Parser"]
     """Return the parser, and those of the commands: of *command* only, if there is one, since a rank needs its own."""
     parser = _Parser(
         prog="unilaunch", description="One launch spec, any MPI, either framework.", allow_abbrev=False,
-        epilog=_epilog(EXAMPLES["unilaunch"]),
+        epilog=epilog(EXAMPLES["unilaunch"]),
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=_version())
     if "--print-completion" in sys.argv:
@@ -179,7 +139,7 @@ def _parser(command: str) -> tuple[argparse.ArgumentParser, dict[str, "_Parser"]
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
     for name in [command] if command in _CORE else _CORE:
         sub = subparsers.add_parser(
-            name, help=HELP[name], description=HELP[name], epilog=_epilog(_examples(name), _NOTES.get(name, "")),
+            name, help=HELP[name], description=HELP[name], epilog=epilog(_examples(name), NOTES.get(name, "")),
             allow_abbrev=False,
         )  # fmt: skip
         _CORE[name](sub)
@@ -187,7 +147,7 @@ def _parser(command: str) -> tuple[argparse.ArgumentParser, dict[str, "_Parser"]
     if command not in _CORE:
         for name, plugin in plugins.commands().items():
             sub = subparsers.add_parser(
-                name, help=plugin.help, description=plugin.help, epilog=_epilog(plugin.examples), allow_abbrev=False
+                name, help=plugin.help, description=plugin.help, epilog=epilog(plugin.examples), allow_abbrev=False
             )
             _add_options(sub, plugin.spec)
             commands[name] = sub
@@ -196,12 +156,8 @@ def _parser(command: str) -> tuple[argparse.ArgumentParser, dict[str, "_Parser"]
 
 def _examples(command: str) -> list[str]:
     """Return the examples of a command of the core, behind those of the models that it can run."""
-    models = plugins.models().values() if command in _STARTS else ()
-    return [*(f"{_STARTS[command]} {words}" for model in models for words in model.examples), *EXAMPLES[command]]
-
-
-def _epilog(examples: Sequence[str], note: str = "") -> str | None:
-    return "\n".join(["examples:", *(f"  {example}" for example in examples), note]) if examples else None
+    models = plugins.models().values() if command in STARTS else ()
+    return [*(f"{STARTS[command]} {words}" for model in models for words in model.examples), *EXAMPLES[command]]
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:

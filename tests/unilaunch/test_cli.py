@@ -38,6 +38,20 @@ def test_what_is_no_option_is_refused(arguments: list[str], words: str) -> None:
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.parametrize(("command", "example"), [
+    ("run", "mpirun -n 2 python -m unilaunch run mnist --epochs 10"),
+    ("launch", "unilaunch launch -n 2 --dataset cora"),
+    ("partition", "unilaunch partition --dataset cora --num-parts 4"),
+])  # fmt: skip
+def test_models_and_commands_bring_their_examples(
+    command: str, example: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The core knows none of them."""
+    with pytest.raises(SystemExit):
+        parse([command, "--help"])
+    assert f"  {example}\n" in capsys.readouterr().out
+
+
 def test_only_given_options_are_there() -> None:
     """Defaults come later: a file and the environment go between. Values stay text, for the spec to judge."""
     assert parse(["run"]) == {"command": "run"}
