@@ -62,7 +62,7 @@ def _facts(runs: Sequence[tuple[str, Run]]) -> list[tuple[str, list[str]]]:
 
 def _figures(run: Run) -> Sequence[Value]:
     """Return the figures that the model names, or else all those of the result."""
-    own = [key for key in run.result.model_extra or {} if key not in {value.key for value in _FACTS}]
+    own = [key for key in run.result.figures if key not in {value.key for value in _FACTS}]
     return run.layout.figures or [Value(key, key.replace("_", " ")) for key in own]
 
 

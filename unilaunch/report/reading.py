@@ -36,8 +36,18 @@ class Result(BaseModel):
 
     model_config = ConfigDict(extra="allow")
     model: str | None = None
-    ranks: list[dict[str, Any]] = []
     versions: dict[str, str] = {}
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """The model's own figures, by name."""
+        return self.model_extra or {}
+
+    @property
+    def ranks(self) -> list[dict[str, Any]]:
+        """Each rank's figures, if the model returns them."""
+        rows = self.figures.get("ranks")
+        return rows if isinstance(rows, list) and all(isinstance(row, dict) for row in rows) else []
 
 
 class Group(BaseModel):

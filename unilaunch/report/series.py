@@ -20,8 +20,7 @@ class Split(NamedTuple):
 
 def curve(run: Run, key: str) -> dict[float, float]:
     """Return a figure by step: of the result, or as far as the run has come; {} if there is none."""
-    figures = run.result.model_extra or {}
-    listed = figures.get(key)
+    listed = run.result.figures.get(key)
     if isinstance(listed, list) and listed and all(map(_is_number, listed)):
         return dict(enumerate(listed, start=1))
     step = run.layout.step
@@ -33,7 +32,7 @@ def curve(run: Run, key: str) -> dict[float, float]:
 
 def _sources(run: Run) -> Iterator[Sequence[Mapping[str, Any]]]:
     """Give the places where a step's figures may be, the best one first."""
-    lists = (value for value in (run.result.model_extra or {}).values() if isinstance(value, list))
+    lists = (value for value in run.result.figures.values() if isinstance(value, list))
     yield [row for rows in lists for row in rows if isinstance(row, dict)]
     yield max((rank.series for rank in run.ranks), key=len, default=[])  # a rank that was killed has written less
     for rank in run.ranks:

@@ -35,13 +35,14 @@ def test_a_model_names_its_figures_and_curves(tmp_path: Path) -> None:
     assert "<h2>Epochs</h2>" not in page
 
 
-@pytest.mark.parametrize("result", [{"model": "absent", "num_things": 7_000, "curve": [1.0], "is_good": True}, None])
+@pytest.mark.parametrize("result", [{"model": "absent", "num_things": 7_000, "ranks": 3, "is_good": True}, None])
 def test_of_a_model_that_is_not_installed_the_figures_are_shown(tmp_path: Path, result: dict[str, Any] | None) -> None:
     """Under their own names; one line says why there are no curves."""
     page = _page(tmp_path, {"target": "absent", "seed": 12345, "options": {}}, result, [])
     assert len(re.findall("the page shows no curves: no model &#39;absent&#39;; installed: ", page)) == 1
     assert "<td>12345</td>" in page
     assert ("<th>num things</th><td>7,000</td>" in page) == (result is not None)
+    assert ("<th>ranks</th><td>3</td>" in page) == (result is not None)
     assert ("<th>is good</th><td>True</td>" in page) == (result is not None)
 
 
