@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
-from unilaunch.json_value import JsonValue
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -27,7 +25,7 @@ class Step:
     values: Mapping[str, float | None] = field(default_factory=dict)
     busy: float | None = None
 
-    def as_facts(self) -> dict[str, JsonValue]:
+    def as_facts(self) -> dict[str, Any]:
         """Return the step as JSON; a figure that is no finite number is left out."""
         values = {name: float(value) for name, value in self.values.items() if value is not None and isfinite(value)}
         busy = None if self.busy is None or not isfinite(self.busy) else float(self.busy)
