@@ -139,7 +139,7 @@ def exit_code(exit_: SystemExit) -> int:
 
 def leave_out_launcher(error: BaseException) -> None:
     """Let the traceback of *error* begin with the program's first line, as plain Python's does."""
-    launcher = {__file__, str(Path(__file__).with_name("run.py")), importlib.__file__}
+    launcher = {__file__, str(Path(__file__).with_name("work.py")), importlib.__file__}
     frame = error.__traceback__
     while frame:
         name = frame.tb_frame.f_code.co_filename
