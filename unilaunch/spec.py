@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from unilaunch.errors import SpecError, nearest
-from unilaunch.output.placeholders import has_known_placeholders
+from unilaunch.placeholders import has_known_placeholders
 
 VARIABLE_PREFIX = "UNILAUNCH_"
 #: Variables whose name is not the field's.

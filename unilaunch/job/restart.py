@@ -12,8 +12,8 @@ from unilaunch.job.hostfile import Host
 from unilaunch.job.plan import Plan, hosts_of, make_plan
 from unilaunch.job.start import listening, start
 from unilaunch.launch_spec import LaunchSpec
-from unilaunch.output.placeholders import placeholder_values, replace_placeholders
 from unilaunch.output.result import LaunchResult
+from unilaunch.placeholders import placeholder_values, replace_placeholders
 from unilaunch.start_variables import MAX_RESTARTS, MONITOR, RESTARTS
 from unilaunch.task import Task
 

@@ -11,7 +11,7 @@ from unilaunch.backend import Peers
 from unilaunch.devices import visible_devices
 from unilaunch.errors import RefusedTogetherError
 from unilaunch.json_value import JsonValue
-from unilaunch.output.placeholders import placeholder_values
+from unilaunch.placeholders import placeholder_values
 from unilaunch.rank.placement import Facts
 from unilaunch.task import Task
 from unilaunch.world import BOOT_ID

@@ -12,7 +12,7 @@ from unilaunch.backend import Peers, Placement
 from unilaunch.errors import EnvironmentMismatchError
 from unilaunch.monitor import messages
 from unilaunch.output.folder import RESULT, SPEC, OutputFolder, Use
-from unilaunch.output.placeholders import replace_placeholders
+from unilaunch.placeholders import replace_placeholders
 from unilaunch.rank.facts import tell_facts
 from unilaunch.rank.placement import DeviceRequest, Facts, place
 from unilaunch.rank.status import Status

@@ -7,7 +7,7 @@ import pytest
 
 from unilaunch.errors import SpecError
 from unilaunch.launch_spec import LaunchSpec
-from unilaunch.output.placeholders import placeholder_values, replace_placeholders
+from unilaunch.placeholders import placeholder_values, replace_placeholders
 
 
 @pytest.mark.parametrize(
