@@ -24,19 +24,17 @@ from mpirun import UNILAUNCH, environment, verdict
 RANKS = 4
 STEPS = str(Path(__file__).parent / "programs" / "steps.py")
 LAUNCH = [*UNILAUNCH, "launch", "-n", str(RANKS), "--oversubscribe", "--allow-run-as-root", "--max-restarts", "1"]
-TORCHRUN = [str(Path(sys.executable).parent / "torchrun"), "--nproc-per-node", str(RANKS), "--max-restarts", "1"]
-GCN = [
-    "--epochs",
-    "1000000",
-    "--checkpoint-every",
-    "25",
-    "--eval-every",
-    "1000000",
-    "--threads",
+#: Its own store of rank 0's address would be shared by both starts, and the second would read the first one's.
+OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+TORCHRUN = [
+    str(Path(sys.executable).parent / "torchrun"),
+    "--standalone",
+    "--nproc-per-node",
+    str(RANKS),
+    "--max-restarts",
     "1",
-    "--data-dir",
-    "data",
 ]
+GCN = ["--epochs", "1000000", "--checkpoint-every", "25", "--threads", "1", "--data-dir", "data"]
 
 
 def main() -> int:
@@ -60,7 +58,7 @@ def _measured(line: list[str], seconds: Callable[[Path], float]) -> float:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with subprocess.Popen(
-            line, cwd=folder, env=environment(), start_new_session=True, stdout=subprocess.DEVNULL,
+            line, cwd=folder, env=environment() | OWN_STORE, start_new_session=True, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         ) as job:  # fmt: skip
             try:

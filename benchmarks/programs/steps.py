@@ -16,8 +16,9 @@ while True:
     dist.all_reduce(gradient)
     note = Path(sys.argv[1], f"step.{attempt}.{rank}")
     if not note.exists():
-        note.with_suffix(".aside").write_text(str(time.time()))
-        note.with_suffix(".aside").rename(note)
+        aside = note.with_name(f"aside.{rank}")
+        aside.write_text(str(time.time()))
+        aside.rename(note)
     if attempt != "0" and Path(sys.argv[1], "end").exists():
         break
     time.sleep(0.01)

@@ -45,6 +45,24 @@ def operations_of(aggregate: Operator, weighted: Operator, own: Operator) -> Ope
     return Operations(*(partial(apply, operator) for operator in (aggregate, weighted, own)))
 
 
+class _KnownGradient(torch.autograd.Function):
+    """A scalar of which the gradient by the logits is known.
+
+    Where `torch.autograd.grad` is given a gradient, torch imports sympy, which takes each rank 0.6 s.
+    """
+
+    @staticmethod
+    @override
+    def forward(ctx: Any, logits: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        ctx.gradient = gradient
+        return logits.new_zeros(())
+
+    @staticmethod
+    @override
+    def backward(ctx: Any, *_: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return ctx.gradient, None
+
+
 class TorchNetwork(Network):
     """The GCN on the host: torch's autograd over the operators that both frameworks share."""
 
@@ -61,7 +79,8 @@ class TorchNetwork(Network):
     def gradient(self, epoch: int) -> NDArray[np.float64]:
         logits = self._forward(epoch)
         loss, gradient = self.loss.value_and_gradient(logits.detach().numpy())
-        gradients = torch.autograd.grad(logits, self.tensors, torch.from_numpy(gradient))
+        known = _KnownGradient.apply(logits, torch.from_numpy(gradient))  # type: ignore[no-untyped-call]
+        gradients = torch.autograd.grad(known, self.tensors)
         return np.concatenate([[loss, 0.0], *(gradient.numpy().ravel() for gradient in gradients)], dtype=np.float64)
 
     @override

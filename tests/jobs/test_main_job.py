@@ -71,6 +71,14 @@ def test_one_rank_needs_no_mpi(tmp_path: Path) -> None:
     assert job.result["launcher"] == "none"
 
 
+def test_a_training_imports_no_compiler(tmp_path: Path) -> None:
+    """torch.autograd.grad with a gradient of its own would import sympy: 0.6 s of each rank's processor."""
+    job = alone(["-X", "importtime", "-m", "unilaunch", "run", "--backend", "torch", "--epochs", "2"], tmp_path).check()
+    imported = {line.rpartition("|")[2].strip() for line in job.stderr.splitlines()}
+    assert "torch" in imported
+    assert not {"sympy", "torch._dynamo", "torch._inductor"} & imported
+
+
 @pytest.mark.usefixtures("by_numpy")
 def test_partition_made_ahead_is_used(openmpi5: Launcher, tmp_path: Path) -> None:
     """`unilaunch partition` makes what `run` finds."""
