@@ -10,7 +10,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Self
 
-from unilaunch import sockets
+from unilaunch import addresses, sockets
 from unilaunch.handshake import new_secret
 from unilaunch.json_value import JsonValue
 from unilaunch.monitor import messages
@@ -306,7 +306,7 @@ def listen(hosts: Sequence[str], *, several: bool, host_timeout: float) -> Liste
         several: There are other hosts than this one; or else nobody from outside can call.
         host_timeout: Seconds for which a host may be silent.
     """
-    listener = sockets.listen(0, several=several)
+    listener = addresses.listen(0, several=several)
     secret = new_secret()
-    addresses, port = sockets.own_addresses(hosts, several=several), listener.getsockname()[1]
-    return Listening(listener, secret, f"{','.join(addresses)} {port} {secret.hex()} {host_timeout:g}")
+    own, port = addresses.own_addresses(hosts, several=several), listener.getsockname()[1]
+    return Listening(listener, secret, f"{','.join(own)} {port} {secret.hex()} {host_timeout:g}")
