@@ -11,7 +11,7 @@ import pytest
 
 from jobs.mpirun import Launcher
 from unilaunch.job.live import describe
-from unilaunch.monitor.inbox import RankSeen
+from unilaunch.monitor.rank_seen import RankSeen
 
 
 @pytest.mark.usefixtures("by_numpy")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import IO, Any
 
-from unilaunch.monitor.inbox import RankSeen
+from unilaunch.monitor.rank_seen import RankSeen
 
 _PAUSE = 0.5  # seconds between two states of the line
 _CLEAR = "\r\x1b[K"
