@@ -149,7 +149,7 @@ def test_another_users_connections_are_closed_at_once(door: _Door) -> None:
     begin = time.monotonic()
     door.ask(REQUEST)
     door.until(lambda: door.requests.waiting)
-    assert time.monotonic() - begin < 0.1
+    assert time.monotonic() - begin < 1
     assert door.requests.asked == 1
     assert len(door.requests._unheard) == 0
 
