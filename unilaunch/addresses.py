@@ -40,8 +40,8 @@ def loopback() -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether an address means the host itself, on every host."""
-    return address.startswith("127.") or address == _LOOPBACKS[1]
+    """Return whether an address, or a name, means the host itself, on every host."""
+    return address.startswith("127.") or address in {_LOOPBACKS[1], "localhost"}
 
 
 def own_addresses(hosts: Sequence[str] = (), *, several: bool, interface: str | None = None) -> list[str]:

@@ -151,3 +151,20 @@ def test_a_data_parallel_script(hosts: Cluster, mpirun: Path, tmp_path: Path) ->
     line = [*LAUNCH, "--mpirun", str(mpirun), "-H", "node0:2,node1:1", "ddp.py", "--", "--lr", "0.01"]
     hosts.run(0, line, tmp_path, deadline=DEADLINE).check()
     assert [text[:3] for text in _said(tmp_path, 3)] == [f"{rank}/3" for rank in range(3)]
+
+
+def test_a_host_without_an_ipv4_loopback(make_cluster: MakeCluster, curve: list[float], tmp_path: Path) -> None:
+    """A job on one host meets at ::1 there, and nobody else can call it."""
+    own = make_cluster(1, version=6)
+    own.run(0, ["ip", "address", "del", "127.0.0.1/8", "dev", "lo"], tmp_path).check()
+    own.run(0, ["ip", "link", "set", "eth0", "down"], tmp_path).check()
+    jobs = [
+        own.start(0, [sys.executable, *RUN], tmp_path, NUMPY | {
+            "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "::1", "MASTER_PORT": "29500",
+            "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        })
+        for rank in range(2)
+    ]  # fmt: skip
+    ended = [job.finish(DEADLINE) for job in jobs]
+    assert all(job.returncode == 0 for job in ended), [job.console for job in ended]
+    np.testing.assert_allclose(ended[0].result["loss"], curve, rtol=0, atol=1e-5)

@@ -84,7 +84,7 @@ class Board(ABC):
 
 def open_meeting(found: Found) -> tuple[socket.socket, Meeting]:
     """Listen at a free port, with a new secret, at every address by which the job's hosts may reach this one."""
-    several = found.local_size != found.size
+    several = not found.one_host
     listener = addresses.listen(0, several=several)
     port = int(listener.getsockname()[1])
     own = addresses.own_addresses(found.heads, several=several)
@@ -98,7 +98,7 @@ class PublicBoard(Board):
     """
 
     def __init__(self, found: Found) -> None:
-        self.several = found.local_size != found.size
+        self.several = not found.one_host
         self.hosts = found.heads if self.several else (addresses.loopback(),)
         self.secret = sha256(f"unilaunch {found.run_id}".encode()).digest()
 

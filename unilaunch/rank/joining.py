@@ -69,7 +69,7 @@ def find_board(found: Found, environ: Mapping[str, str], *, insecure: bool) -> B
 def _is_reachable(where: str, found: Found) -> bool:
     """Return whether all ranks can call `launch`; it listens for this host only if it was told of no other one."""
     places, _, _ = read_where(where)
-    return found.local_size == found.size or not is_loopback(places[0][0])
+    return found.one_host or not is_loopback(places[0][0])
 
 
 def _is_openmpi5_on_one_host(found: Found, environ: Mapping[str, str]) -> bool:

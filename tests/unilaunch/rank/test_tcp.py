@@ -135,7 +135,7 @@ def test_ranks_of_a_launch_meet_through_it(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_ranks_elsewhere_do_not_call_a_launch_that_listens_on_loopback() -> None:
     """It knows of this host only, and a resource manager placed ranks on others: they meet as under a bare mpirun."""
-    one_host, two_hosts = _found(0, 2, "run"), replace(_found(0, 2, "run"), local_size=1)
+    one_host, two_hosts = _found(0, 2, "run"), replace(_found(0, 2, "run"), local_size=1, heads=("node0",))
     boards = {}
     for name, found in {"several": two_hosts, "one": one_host}.items():
         for where in ("127.0.0.1 1 00 15", "10.0.0.1,127.0.0.1 1 00 15"):
