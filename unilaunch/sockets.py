@@ -1,83 +1,22 @@
-"""Where processes of one job meet over sockets: a listening socket, this host's addresses, and a door with a secret."""
+"""How processes of one job meet over sockets: calls, and a door through which only those come who know the secret."""
 
 import errno
 import socket
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector, DefaultSelector
 from typing import Any, cast
 
+from unilaunch.addresses import FAMILIES, plain
 from unilaunch.handshake import ANSWER_SIZE, WELCOME, Caller, Listener, NotProvenError
 
 #: Seconds in which a caller must prove itself; others are served meanwhile.
 _PATIENCE = 10.0
-#: Callers that have not proven themselves; one more sends the oldest away. More than a job's own ranks at once.
-_STRANGERS = 4096
+#: Callers that have not proven themselves; one more sends the oldest away. More than a job's own agents at once.
+_STRANGERS = 1 << 14
 #: Seconds without a look at new callers when this process has no file descriptor left.
 _PAUSE = 0.2
-_LOOPBACK = "127.0.0.1"
-_FAMILIES = {False: socket.AF_INET, True: socket.AF_INET6}
-
-
-def listen(port: int, *, several: bool) -> socket.socket:
-    """Return a listening socket: on every address of this host, of both IP versions; on loopback for one host.
-
-    Args:
-        port: 0 for one that is free.
-        several: The job has other hosts than this one.
-
-    Raises:
-        OSError: The port is taken.
-    """
-    if not several:
-        return socket.create_server((_LOOPBACK, port), backlog=4096)
-    if socket.has_dualstack_ipv6():
-        return socket.create_server(("", port), family=socket.AF_INET6, backlog=4096, dualstack_ipv6=True)
-    return socket.create_server(("", port), backlog=4096)
-
-
-def own_addresses(hosts: Sequence[str], *, several: bool) -> list[str]:
-    """Return this host's addresses, first the one on the way to the job's *hosts*; loopback if there is one host."""
-    if not several:
-        return [_LOOPBACK]
-    import psutil
-
-    found = [
-        entry.address
-        for entries in psutil.net_if_addrs().values()
-        for entry in entries
-        if entry.family in {socket.AF_INET, socket.AF_INET6} and not entry.address.startswith(("127.", "::1", "fe80:"))
-    ]
-    found.sort(key=lambda address: ":" in address)
-    return list(dict.fromkeys([*_towards(hosts), *found])) or [_LOOPBACK]
-
-
-@cache
-def resolve(host: str) -> list[str]:
-    """Return a host's addresses; asked for once, since a resolver that does not know the name can take its time."""
-    try:
-        return list(dict.fromkeys(str(entry[4][0]) for entry in socket.getaddrinfo(host, None)))
-    except OSError:
-        return []
-
-
-def _towards(hosts: Sequence[str]) -> list[str]:
-    for host in hosts:
-        for family in (socket.AF_INET, socket.AF_INET6):
-            with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-                probe.connect((host, 9))  # sends nothing
-                address = str(probe.getsockname()[0])
-                if not address.startswith(("127.", "::1", "fe80:")):
-                    return [address]
-    return []
-
-
-def _plain(address: str) -> str:
-    """Return an address as both ends of a connection know it: not as IPv6 what is IPv4."""
-    return address.removeprefix("::ffff:")
 
 
 @dataclass(slots=True)
@@ -108,13 +47,13 @@ class Calls:
         self.calls: dict[socket.socket, _Call] = {}
         for address, port in places:
             try:
-                connection = socket.socket(_FAMILIES[":" in address], socket.SOCK_STREAM)
+                connection = socket.socket(FAMILIES[":" in address], socket.SOCK_STREAM)
             except OSError:  # this host has not that IP version
                 continue
             connection.setblocking(False)
             connection.connect_ex((address, port))
             selector.register(connection, EVENT_WRITE, data)
-            self.calls[connection] = _Call(Caller(secret, f"{_plain(address)} {port}", identity))
+            self.calls[connection] = _Call(Caller(secret, f"{plain(address)} {port}", identity))
 
     def __contains__(self, fileobj: object) -> bool:
         """Whether *fileobj* is a call under way."""
@@ -218,9 +157,8 @@ class Door:
     def tick(self) -> None:
         """Send away those who have not proven themselves in time. To be called now and then."""
         now = time.monotonic()
-        for stranger, (_, deadline) in list(self.strangers.items()):
-            if now > deadline:
-                self._send_away(stranger)
+        while self.strangers and now > next(iter(self.strangers.values()))[1]:
+            self._send_away(next(iter(self.strangers)))
         if self.closed_until is not None and now > self.closed_until:
             self.closed_until = None
             self.selector.register(self.listener, EVENT_READ, self)
@@ -244,7 +182,7 @@ class Door:
                 self._make_room()
             return False
         connection.setblocking(False)
-        place = f"{_plain(connection.getsockname()[0])} {self.port}"
+        place = f"{plain(connection.getsockname()[0])} {self.port}"
         self.strangers[connection] = Listener(self.secret, place), time.monotonic() + _PATIENCE
         self.selector.register(connection, EVENT_READ, self)
         return len(self.strangers) < _STRANGERS

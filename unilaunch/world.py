@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from unilaunch.addresses import is_loopback
+
 #: Tells this host from every other; two hosts can have one name.
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -32,6 +34,11 @@ class Found:
     evidence: dict[str, str]
     mpi: bool = True
     heads: tuple[str, ...] = ()
+
+    @property
+    def one_host(self) -> bool:
+        """All ranks are known to be on this host: the launcher counts so, or names a loopback address for rank 0."""
+        return self.local_size == self.size or (bool(self.heads) and all(map(is_loopback, self.heads)))
 
 
 @dataclass(frozen=True, slots=True)

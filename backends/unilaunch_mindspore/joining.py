@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+from unilaunch.addresses import resolve
 from unilaunch.backend import Peers, Rendezvous
 from unilaunch.errors import RendezvousError
 from unilaunch.world import World
@@ -36,7 +37,7 @@ def join_through_store(
         if management.GlobalComm.INITED:
             return
         backend = backend_name or ("hccl" if target == "Ascend" else "mccl")
-        store = _store(socket.gethostbyname(rendezvous.address), world, peers)
+        store = _store(resolve(rendezvous.address)[0], world, peers)
         with _short_sleeps():
             management._init_with_store(backend, PATIENCE, world.size, world.rank, store)  # noqa: SLF001
 

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def set_up(host: dict[str, Any]) -> None:
         Path(folder).mkdir(mode=0o755)
     command("ip", "link", "set", "lo", "up")
     for interface, address in host["interfaces"]:
-        command("ip", "address", "add", f"{address}/24", "dev", interface)
+        command("ip", "address", "add", address, "dev", interface, *(["nodad"] if ":" in address else []))
         command("ip", "link", "set", interface, "up")
     subprocess.Popen(host["sshd"], stdin=subprocess.DEVNULL, stdout=sys.stderr)
     wait_for_port(host["address"], 22)
@@ -49,9 +50,8 @@ def command(*line: str) -> None:
 def wait_for_port(address: str, port: int) -> None:
     """Return when somebody listens at *port*."""
     for _ in range(200):
-        with socket.socket() as probe:
-            if probe.connect_ex((address, port)) == 0:
-                return
+        with suppress(OSError), socket.create_connection((address, port)):
+            return
         time.sleep(0.02)
     raise TimeoutError(f"nobody listens at {address}:{port}")
 

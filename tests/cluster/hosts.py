@@ -21,7 +21,9 @@ from typing import IO, Literal, Self
 
 from jobs.mpirun import Finished
 
-NETWORK = "10.78.0"
+#: Where the hosts' addresses begin, by IP version, and how long the networks' prefixes are.
+NETWORKS = {4: "10.78.0.", 6: "fd00:78::"}
+PREFIXES = {4: 24, 6: 64}
 #: Every host has an address of it, and none reaches another's.
 DEAD_NETWORK = "10.78.1"
 #: The address that every host has alike, as each has one for its own containers.
@@ -177,24 +179,28 @@ class Running:
 
 
 class Cluster:
-    """Hosts node0, node1, ... at 10.78.0.10, 10.78.0.11, ...; a context manager.
+    """Hosts node0, node1, ... at 10.78.0.10, 10.78.0.11, ... or at fd00:78::10, ...; a context manager.
 
     Args:
         number: Number of hosts.
         folder: An empty folder for keys and logs.
         private: Folders that are not shared: each host has its own, empty at first. They must exist.
         second_network: Give each host another interface, up and with an address, that leads to no other host: listed
-            "before" or "after" the one that does, or "twin": after it, with the same address on every host.
+            "before" or "after" the one that does, or "twin": after it, with the same address on every host. It is IPv4.
+        version: The IP version of the network between the hosts; they have no address of the other one there.
+        named_loopback: Each host takes its own name to be 127.0.1.1, as Debian has it; the others' are their addresses.
     """
 
     def __init__(
         self, number: int, folder: Path, *, private: Sequence[Path] = (),
         second_network: Literal["before", "after", "twin"] | None = None,
+        version: Literal[4, 6] = 4, named_loopback: bool = False,
     ) -> None:  # fmt: skip
         self.number = number
         self.folder = folder
         self.names = [f"node{index}" for index in range(number)]
-        self.addresses = [f"{NETWORK}.{10 + index}" for index in range(number)]
+        self.addresses = [f"{NETWORKS[version]}{10 + index}" for index in range(number)]
+        self._named_loopback = named_loopback
         self._private = private
         self._second = second_network
         self._switch: Space
@@ -293,9 +299,11 @@ class Cluster:
         make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "cluster", "-f", str(self.folder / "key")]
         subprocess.run(make, check=True, timeout=20, env=LOGIN, stdin=subprocess.DEVNULL)
         key = (self.folder / "key.pub").read_text()
-        hosts = [f"{address} {name}\n" for address, name in zip(self.addresses, self.names, strict=True)]
-        (self.folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(hosts))
-        (self.folder / "known_hosts").write_text(f"{NETWORK}.*,node* {key}")
+        for own in self.names:
+            known = zip(self.addresses, self.names, strict=True)
+            lines = [f"{'127.0.1.1' if name == own and self._named_loopback else at} {name}\n" for at, name in known]
+            (self.folder / f"hosts.{own}").write_text("127.0.0.1 localhost\n::1 localhost\n" + "".join(lines))
+        (self.folder / "known_hosts").write_text(f"{NETWORKS[4]}*,{NETWORKS[6]}*,node* {key}")
         (self.folder / "ssh_config").write_text(_SSH.format(folder=self.folder))
         (self.folder / "sshd_config").write_text(_SSHD.format(folder=self.folder, scratch=_SCRATCH))
 
@@ -314,7 +322,8 @@ class Cluster:
             self._switch.link("set", port, *(["master", "bridge"] if good else []), "up")
 
     def _description(self, index: int) -> dict[str, object]:
-        binds = [(str(self.folder / "hosts"), "/etc/hosts"), (str(self.folder / "ssh_config"), "/etc/ssh/ssh_config")]
+        hosts = self.folder / f"hosts.{self.names[index]}"
+        binds = [(str(hosts), "/etc/hosts"), (str(self.folder / "ssh_config"), "/etc/ssh/ssh_config")]
         for number, folder in enumerate(self._private):
             own = self.folder / self.names[index] / str(number)
             own.mkdir(parents=True)
@@ -325,7 +334,10 @@ class Cluster:
             "memory": ["/run", "/dev/shm"],  # noqa: S108  (mounted over, not written to)
             "folders": ["/run/sshd", _SCRATCH],
             "binds": binds,
-            "interfaces": [(f"eth{number}", address) for number, address in enumerate(self._interfaces(index))],
+            "interfaces": [
+                (f"eth{number}", f"{address}/{PREFIXES[6 if ':' in address else 4]}")
+                for number, address in enumerate(self._interfaces(index))
+            ],
             "sshd": [shutil.which("sshd", path=LOGIN["PATH"]), "-D", "-e", "-f", str(self.folder / "sshd_config")],
         }
 

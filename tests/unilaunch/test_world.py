@@ -41,3 +41,15 @@ def test_local_ranks_count_each_host(hosts: list[str]) -> None:
         assert sorted(world.local_rank for world in there) == list(range(len(there)))
         assert {world.local_size for world in there} == {len(there)}
         assert len({world.node_rank for world in there}) == 1
+
+
+@pytest.mark.parametrize(
+    ("local_size", "heads", "expected"),
+    [
+        (2, (), True), (1, (), False), (None, (), False), (None, ("127.0.0.1",), True), (None, ("::1",), True),
+        (None, ("localhost",), True), (1, ("127.0.0.1",), True), (None, ("node0", "127.0.0.1"), False),
+    ],
+)  # fmt: skip
+def test_one_host(local_size: int | None, heads: tuple[str, ...], expected: bool) -> None:  # noqa: FBT001
+    """The launcher counts two of two ranks here, or rank 0 can be reached on this host only."""
+    assert Found("test", 0, 2, None, local_size, "run", {}, heads=heads).one_host == expected

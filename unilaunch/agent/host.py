@@ -4,15 +4,14 @@ import atexit
 import fcntl
 import os
 import resource
-import select
 import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from unilaunch.agent import shim as shims
@@ -20,6 +19,7 @@ from unilaunch.agent.agent import Agent
 from unilaunch.agent.channel import Channel
 from unilaunch.agent.circumstances import LIMITS, circumstances
 from unilaunch.agent.processes import PASSED_ON, hear_signals_again, is_single, pass_signals_on, state
+from unilaunch.agent.requests import Requests
 from unilaunch.agent.shim import Shim
 from unilaunch.agent.wake import wake_launcher
 from unilaunch.limits import allow_files
@@ -116,55 +116,40 @@ class _Host:
     """
 
     def __init__(self, door: socket.socket, own: Mapping[str, Any], launcher: int, expected: int) -> None:
-        self.door, self.own, self.launcher, self.expected = door, own, launcher, expected
+        self.requests = Requests(door, own)
+        self.own, self.launcher, self.expected = own, launcher, expected
         self.variables: Mapping[str, str] = {}
         self.agent: Agent | None = None
         self.attempt = 0
-        self.asked = 0
-        self.waiting: list[Shim] = []  # who has asked
         self.idle_since = time.monotonic()
         self.may_start_again = False
         self.replaced: Mapping[signal.Signals, Any] = {}
 
-    def accept(self) -> None:
-        """Hear who asks; it waits for its rank if it is alike, or else goes on by itself."""
-        with suppress(OSError):  # it has given up
-            shim = Shim(self.door.accept()[0])
-            self.asked += 1
-            alike = shim.request.get("circumstances") == self.own and len(shim.files) == len(shim.request["files"])
-            if alike and attempt_of(shim.request["environ"]) >= self.attempt:
-                self.waiting.append(shim)
-            else:
-                shim.close()
+    def grant(self) -> None:
+        """Offer a rank to each that waits; those of a new attempt wait until the ranks of the last one have ended."""
+        for shim in list(self.requests.waiting):
+            environ = shim.request["environ"]
+            agent, attempt = self.agent or self._start(environ), attempt_of(environ)
+            if attempt > self.attempt and not agent.is_over:
+                continue
+            if attempt > self.attempt and agent.is_connected:
+                self.attempt, self.requests.asked = attempt, len(self.requests.waiting)
+                agent.begin_again(attempt)
+            if attempt == self.attempt:
+                self.may_start_again = may_start_again(environ)
+                self.requests.offer(shim)
+            else:  # of an earlier start, or nobody would hear of its rank: it has an agent of its own
+                self.requests.send_away(shim)
 
-    def fork_next(self) -> "_Forked | None":
-        """Fork a rank for the first that waits; return it in the rank itself.
-
-        The ranks of a new attempt wait until those of the last one have ended.
-        """
-        environ = self.waiting[0].request["environ"]
-        agent = self.agent or self._start(environ)
-        if attempt_of(environ) != self.attempt:
-            if not agent.is_over:
-                return None
-            if not agent.is_connected:  # nobody would hear of these ranks: each has an agent of its own
-                self._send_away()
-                return None
-            self.attempt, self.asked = attempt_of(environ), len(self.waiting)
-            agent.begin_again(self.attempt)
-        self.may_start_again = may_start_again(environ)
-        shim = self.waiting.pop(0)
-        if not shim.accept():
-            shim.close()
-            return None
+    def fork_next(self, agent: Agent) -> "_Forked | None":
+        """Fork the rank of the first that has taken an offer; return it in the rank itself."""
+        shim = self.requests.taken.pop(0)
         channel = Channel()
         signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
         pid = os.fork()
         if not pid:
             hear_signals_again(self.replaced)
-            self.door.close()
-            for other in self.waiting:
-                other.close()
+            self.requests.close()
             agent.forget()
             channel.close()
             return _become(shim, channel, self.variables, self.own["limits"])
@@ -172,15 +157,9 @@ class _Host:
         agent.add(pid, channel, shim, own_group=True)
         return None
 
-    def _send_away(self) -> None:
-        for shim in self.waiting:
-            shim.close()
-        self.waiting.clear()
-        self.may_start_again = False
-
     def _start(self, environ: Mapping[str, str]) -> Agent:
         self.agent, self.attempt = Agent(environ, 0), attempt_of(environ)
-        self.agent.loop.watch(self.door, self.accept)
+        self.agent.loop.watch(self.requests.selector.fileno(), partial(self.requests.take, 0))
         self.replaced = pass_signals_on(self.agent.pass_signal_on)  # Slurm sends them to every process of a step
         return self.agent
 
@@ -188,8 +167,8 @@ class _Host:
         """Wait for the next event, and do what it asks for."""
         if self.agent:
             self.agent.turn()
-        elif select.select([self.door], [], [], _TICK)[0]:
-            self.accept()
+        self.requests.take(0 if self.agent else _TICK)
+        self.grant()
 
     def complain(self, error: BaseException) -> None:
         """Say on the ranks' consoles that the agent fails, and they with it."""
@@ -202,13 +181,13 @@ class _Host:
     def is_over(self) -> bool:
         """Every rank has ended, and nobody else will ask."""
         now = time.monotonic()
-        if self.waiting or (self.agent and not self.agent.is_over):
+        if not self.requests.is_empty or (self.agent and not self.agent.is_over):
             self.idle_since = now
             return False
         if self.may_start_again and self.agent and self.agent.is_connected:
             self.agent.leave_behind()
             return False  # the next attempt needs no import
-        nobody_else = self.asked >= self.expected or now - self.idle_since > _IDLE
+        nobody_else = self.requests.asked >= self.expected or now - self.idle_since > _IDLE
         return (self.agent is not None and nobody_else) or state(self.launcher) in {"", "Z"}
 
 
@@ -226,10 +205,10 @@ def _serve(host: _Host, preload: Preload) -> _Forked:
         _point_nowhere(1, 2)
         while not host.is_over:
             host.turn()
-            for _ in list(host.waiting):
-                if host.waiting and (rank := host.fork_next()):
+            while host.agent and host.requests.taken:
+                if rank := host.fork_next(host.agent):
                     return rank
-        host.door.close()
+        host.requests.close()
         if host.agent:
             host.agent.leave()
     except BaseException as error:  # noqa: BLE001  (before the first rank it goes wrong in the ranks too, which say so)

@@ -26,9 +26,9 @@ from unilaunch.start_variables import MONITOR
 
 _CREDENTIALS = struct.Struct("3i")
 PATIENCE = 60.0  # seconds that an asker waits for the agent's import
-_REQUEST = 2.0  # seconds for an asker's request, which it sends before it waits
 _TICK = 0.2
 _PIECE = 1 << 16
+_LARGEST = 1 << 26  # bytes of a request
 _MOST_FILES = 250  # the kernel passes no more of them at once
 READY = b"y"
 #: Each of their ranks has other variables, which the framework reads.
@@ -45,18 +45,34 @@ def address_of(own: Mapping[str, Any] | None, environ: Mapping[str, str]) -> str
 
 
 def _job(environ: Mapping[str, str]) -> str:
-    """Return what is the same in all ranks of a job on this host, and in no other job.
+    """Return what is the same in all ranks of a job on this host, in no other job, and what no other user can guess.
 
-    Under `launch` it is the same at each start, and its public hash tells nothing of the secret.
+    He would take the socket before the first rank comes. Under `launch` it is the same at each start, and its public
+    hash tells nothing of the secret.
     """
     if MONITOR in environ:
-        return sha256(f"agent {environ[MONITOR]}".encode()).hexdigest()[:24]
+        return _digest(environ[MONITOR].encode())
     with suppress(OSError, IndexError):
         parent = os.getppid()
         stat = Path(f"/proc/{parent}/stat").read_text(encoding="utf-8", errors="replace")
         began = stat.rpartition(")")[2].split()[19]  # a process number is given again, at another time
-        return f"{parent}-{began}"
+        return f"{parent}-{_digest(began.encode() + _secret_of(parent))}"
     return ""
+
+
+def _secret_of(process: int) -> bytes:
+    """Return what the kernel has chosen at random for a process of this user, its addresses, and shows to no other one.
+
+    b"" for another user's, such as Slurm's daemon: then another user can guess the name, and if he takes it each rank
+    has an agent of its own.
+    """
+    with suppress(OSError):
+        return Path(f"/proc/{process}/auxv").read_bytes()
+    return b""
+
+
+def _digest(secret: bytes) -> str:
+    return sha256(b"agent " + secret).hexdigest()[:24]
 
 
 def local_size(environ: Mapping[str, str]) -> int:
@@ -110,7 +126,7 @@ def ask(address: str, started: float, own: Mapping[str, Any], environ: Mapping[s
     connection.settimeout(PATIENCE)
     with suppress(OSError):
         connection.connect(address)
-        if _same_user(connection) and len(files) <= _MOST_FILES:
+        if is_same_user(connection) and len(files) <= _MOST_FILES:
             text = json.dumps(request).encode() + b"\n"
             sent = socket.send_fds(connection, [text], files)
             connection.sendall(text[sent:])
@@ -122,7 +138,8 @@ def ask(address: str, started: float, own: Mapping[str, Any], environ: Mapping[s
     return None
 
 
-def _same_user(connection: socket.socket) -> bool:
+def is_same_user(connection: socket.socket) -> bool:
+    """Return whether the process at the other end belongs to this process's user."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return bool(_CREDENTIALS.unpack(credentials)[1] == os.getuid())
 
@@ -148,7 +165,7 @@ def stand_for(connection: socket.socket, launcher: int) -> int:
 
 
 class Shim:
-    """A shim as its agent sees it.
+    """A shim as its agent sees it; the agent never waits for it.
 
     Args:
         connection: The way to it.
@@ -156,21 +173,57 @@ class Shim:
     Attributes:
         request: What it has asked for: "started", "environ", "processors", "files" and "circumstances".
         files: Its open files, in the order of their numbers in the request.
+        offered: It has been told that it can have its rank.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self.request, self.files = _read_request(connection)
+        self.request: dict[str, Any] = {}
+        self.files: list[int] = []
+        self.offered = False
+        self._text = bytearray()
+        connection.setblocking(False)
 
-    def accept(self) -> bool:
-        """Tell it that the agent is ready; True if it still waits."""
-        self.connection.settimeout(_REQUEST)
-        with suppress(OSError):
-            self.connection.sendall(READY)
-            if self.connection.recv(1) == READY:
-                self.connection.settimeout(None)
-                return True
-        return False
+    def hear_request(self) -> bool:
+        """Take what has come of the request; return whether that was all of it.
+
+        Raises:
+            OSError: The shim has gone; BlockingIOError: nothing has come.
+            ValueError: This is no request; so may TypeError and RecursionError say.
+        """
+        piece, files, _, _ = socket.recv_fds(self.connection, _PIECE, _MOST_FILES)
+        self.files += files
+        self._text += piece
+        if not piece or len(self._text) > _LARGEST:
+            raise ValueError("no request")
+        if not piece.endswith(b"\n"):
+            return False
+        request = json.loads(self._text)
+        if not isinstance(request, dict):
+            raise TypeError("no request")
+        self.request = request
+        self._text.clear()
+        return True
+
+    def offer(self) -> None:
+        """Tell it that it can have its rank.
+
+        Raises:
+            OSError: It has gone.
+        """
+        self.connection.send(READY)
+        self.offered = True
+
+    def hear_acknowledgement(self) -> bool:
+        """Return True: it still waits, and takes the rank.
+
+        Raises:
+            OSError: It has given up; BlockingIOError: nothing has come.
+        """
+        if self.connection.recv(1) != READY:
+            raise ConnectionResetError
+        self.connection.setblocking(True)
+        return True
 
     @property
     def consoles(self) -> Sequence[int]:
@@ -199,17 +252,3 @@ class Shim:
         for file in self.files:
             os.close(file)
         self.files.clear()
-
-
-def _read_request(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Return what an asker sent, and its open files; nothing of another user, or if it has gone."""
-    text, files = b"", list[int]()
-    connection.settimeout(_REQUEST)
-    with suppress(OSError, ValueError):
-        if _same_user(connection):
-            text, files, _, _ = socket.recv_fds(connection, _PIECE, _MOST_FILES)
-            while not text.endswith(b"\n") and (piece := connection.recv(_PIECE)):
-                text += piece
-            request = json.loads(text)
-            return (request if isinstance(request, dict) else {}), files
-    return {}, files

@@ -15,7 +15,7 @@ from typing import Any
 
 from unilaunch.doctor.diagnosis import Finding, Visit, diagnose, differing
 from unilaunch.job.here import own_names
-from unilaunch.job.hostfile import Host
+from unilaunch.job.hostfile import Host, format_hostfile
 from unilaunch.job.mpirun import find_mpirun, openmpi
 from unilaunch.job.mpirun.request import Request
 from unilaunch.job.plan import hosts_of, write
@@ -99,9 +99,12 @@ def _visit(request: Request, hosts: Sequence[Host]) -> tuple[list[Visit], list[F
     with (
         Inbox(listening.listener, listening.secret, request.host_timeout) as inbox,
         tempfile.TemporaryFile("w+") as console,
+        tempfile.NamedTemporaryFile("w", prefix="unilaunch-hosts-") as hostfile,
     ):
+        hostfile.write(format_hostfile(request.hosts))
+        hostfile.flush()
         program = (sys.executable, "-m", "unilaunch.doctor.probe", str(token))
-        line = write(replace(request, program=program))
+        line = write(replace(request, program=program, hostfile=hostfile.name if request.hosts else None))
         if request.several and request.mpirun.launcher == "Open MPI":
             line[1:1] = ["-x", MONITOR]
         arrived: dict[int, float] = {}

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import IO
 
 from unilaunch.errors import one_line
-from unilaunch.monitor.inbox import RankSeen
+from unilaunch.monitor.rank_seen import RankSeen
 from unilaunch.step import Step
 
 _PAUSE = 0.5  # seconds between two states of the live line

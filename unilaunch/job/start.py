@@ -21,8 +21,9 @@ from unilaunch.job.plan import Plan
 from unilaunch.job.stop import PROMPT, Stop, noting_signals
 from unilaunch.job.terminal import passing_input
 from unilaunch.limits import allow_files
-from unilaunch.monitor.inbox import Inbox, RankSeen, listen
+from unilaunch.monitor.inbox import Inbox, listen
 from unilaunch.monitor.monitor import DOUBT, DOUBT_ON_SEVERAL, Monitor
+from unilaunch.monitor.rank_seen import RankSeen
 from unilaunch.monitor.verdict import Verdict, describe, is_consequence, name, ranks, show
 from unilaunch.output.claim import release
 from unilaunch.output.failure import Cause, Failure, signal_name

@@ -5,95 +5,20 @@ import socket
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from unilaunch import sockets
+from unilaunch import addresses, sockets
 from unilaunch.handshake import new_secret
-from unilaunch.json_value import JsonValue
 from unilaunch.monitor import messages
 from unilaunch.monitor.connection import is_unanswered, notice_silence
 from unilaunch.monitor.messages import LARGEST, BadMessageError, Message, OfAgent, OfRank, Order
+from unilaunch.monitor.rank_seen import RankSeen, State
 from unilaunch.output.failure import Cause, Failure
 
-
-class State(Enum):
-    """How far a rank has come, as the monitor knows it."""
-
-    STARTING = "starting"
-    RUNNING = "running"
-    DONE = "done"
-    EXITED = "exited"
-    LOST = "lost"
-
-
-@dataclass(slots=True)
-class RankSeen:
-    """What a rank and its agent have told; a later word takes the place of an earlier one.
-
-    Attributes:
-        state: How far it has come.
-        host: Where it runs; "?" before it has said so, like the device.
-        run: The run that it says it is of, once it has an output folder.
-        progress: What it is doing.
-        moved: When it last made progress, in seconds of `time.monotonic`.
-        failure: How it failed.
-        lost: Why nobody hears of it any more.
-        exit_code: With what it exited; None if it was ordered to.
-        overdue: It did not end in the time that the user gave it.
-        value: What its function returned.
-        result: What its model returned.
-        stack: Where it stood when it was asked.
-    """
-
-    state: State = State.STARTING
-    host: str = "?"
-    device: str = "?"
-    run: str = ""
-    progress: dict[str, JsonValue] = field(default_factory=dict)
-    moved: float = 0.0
-    failure: Failure | None = None
-    lost: Cause | None = None
-    exit_code: int | None = None
-    overdue: bool = False
-    value: JsonValue = None
-    result: dict[str, JsonValue] | None = None
-    stack: messages.Stack | None = None
-
-    def hear(self, message: OfRank | OfAgent) -> None:
-        """Keep what is told."""
-        age = 0.0
-        match message:
-            case messages.Stack():
-                self.stack = message
-                return  # no progress
-            case messages.Progress(facts, age):
-                self.progress = facts
-            case messages.Exited(exit_code, overdue):
-                self.exit_code, self.overdue, self.state = exit_code, overdue, State.EXITED
-            case messages.Returned(value, result):
-                self.value, self.result = value, result
-            case _:
-                self._come_further(message)
-        self.moved = max(self.moved, time.monotonic() - age)
-
-    def _come_further(self, message: OfRank | OfAgent) -> None:
-        match message:
-            case messages.Named(_, host, _):
-                self.host = host
-            case messages.Placed(host, device, run):
-                self.host, self.device, self.run, self.state = host, device, run, State.RUNNING
-            case messages.Done():
-                self.state = State.DONE
-            case _:
-                pass
-
-    @property
-    def is_over(self) -> bool:
-        """It has exited, or nobody hears of it any more."""
-        return self.state in {State.EXITED, State.LOST}
+#: Seconds for which what comes in is taken before anything else is done.
+_AT_ONCE = 0.02
 
 
 class Inbox:
@@ -107,6 +32,9 @@ class Inbox:
     Attributes:
         ranks: What is known of each rank that was heard.
         failed: The ranks that have failed or were lost, in the order in which that became known.
+        unfinished: The ranks that have neither exited nor been lost.
+        working: Those of them whose program has not ended.
+        moved: When a rank last made progress, in seconds of `time.monotonic`.
     """
 
     def __init__(self, listener: socket.socket, secret: bytes, host_timeout: float) -> None:
@@ -115,27 +43,41 @@ class Inbox:
         self.door = sockets.Door(listener, secret, self.selector)
         self.unread: dict[socket.socket, bytearray] = {}
         self.ranks_of: dict[socket.socket, set[int]] = {}
-        self.ranks: dict[int, RankSeen] = {}
-        self.failed: list[int] = []
-        self.meeting = ""  # where rank 0 listens for the others
-        self.asking: set[socket.socket] = set()  # those who wait for that word
-        self.attempt = 0  # how often the job was started before
+        self.asking: set[socket.socket] = set()  # those who wait for the meeting's word
+        self.begin(0)
 
     def begin(self, attempt: int) -> None:
-        """Forget what was told before: the job is started (again). Agents whose connection stands are kept."""
+        """Forget what was told before: the job is started (again). Agents whose connection stands are kept.
+
+        Args:
+            attempt: How often it was started before.
+        """
         self.attempt = attempt
-        self.ranks, self.failed, self.meeting = {}, [], ""
+        self.ranks: dict[int, RankSeen] = {}
+        self.failed: list[int] = []
+        self.unfinished: set[int] = set()
+        self.working: set[int] = set()
+        self.moved = 0.0
+        self.meeting = ""  # where rank 0 listens for the others
         self.asking.clear()
         for ranks in self.ranks_of.values():
             ranks.clear()
 
     def take(self, patience: float) -> None:
-        """Take what comes in, for at most *patience* seconds or until something has."""
-        for key, _ in self.selector.select(patience):
-            if key.data is not self.door:
-                self._read(key.fileobj)  # type: ignore[arg-type]  # only sockets are registered
-            elif agent := self.door.ready(key.fileobj):
-                self._welcome(agent[0])
+        """Wait for at most *patience* seconds until something comes in, and take what has come by then.
+
+        All of it, for `_AT_ONCE` seconds at most: then what is done after each call, and looks at every rank, is not
+        done for each message of each rank.
+        """
+        ready = self.selector.select(patience)
+        until = time.monotonic() + _AT_ONCE
+        while ready:
+            for key, _ in ready:
+                if key.data is not self.door:
+                    self._read(key.fileobj)  # type: ignore[arg-type]  # only sockets are registered
+                elif agent := self.door.ready(key.fileobj):
+                    self._welcome(agent[0])
+            ready = self.selector.select(0) if time.monotonic() < until else []
         self.door.tick()
 
     def tell_all(self, order: Order) -> None:
@@ -144,9 +86,10 @@ class Inbox:
 
     def tell(self, agents: Collection[socket.socket], order: Order) -> None:
         """Send *order* to the *agents* that can still be reached."""
+        line = messages.encode(order, self.attempt)
         for agent in agents:
             with suppress(OSError):  # a few bytes: they fit, or nobody is there to read them
-                agent.send(messages.encode(order, self.attempt))
+                agent.send(line)
 
     @property
     def agents(self) -> set[socket.socket]:
@@ -237,13 +180,20 @@ class Inbox:
             return  # of an earlier attempt
         seen = self.ranks.setdefault(rank, RankSeen())
         seen.hear(message)
+        self._count(rank, seen)
         if isinstance(message, messages.Failed):
-            self._fail(rank, message.failure)
+            self._fail(rank, seen, message.failure)
 
-    def _fail(self, rank: int, failure: Failure) -> None:
-        self.ranks[rank].failure = failure
-        if rank not in self.failed:
+    def _count(self, rank: int, seen: RankSeen) -> None:
+        """Keep what is asked of all ranks after each message: it must not be counted anew each time."""
+        self.moved = max(self.moved, seen.moved)
+        for ranks, is_in in ((self.unfinished, not seen.is_over), (self.working, seen.is_working)):
+            (ranks.add if is_in else ranks.discard)(rank)
+
+    def _fail(self, rank: int, seen: RankSeen, failure: Failure) -> None:
+        if seen.failure is None:
             self.failed.append(rank)
+        seen.failure = failure
 
     def _meet(self, connection: socket.socket, text: str | None) -> None:
         """Keep where rank 0 listens; tell it whoever asks (None), once it is known."""
@@ -263,8 +213,9 @@ class Inbox:
             seen = self.ranks[rank]
             if seen.state is not State.EXITED:
                 seen.state, seen.lost = State.LOST, cause
+                self._count(rank, seen)
                 if seen.failure is None:
-                    self._fail(rank, _lost(rank, seen, cause, reason))
+                    self._fail(rank, seen, _lost(rank, seen, cause, reason))
         connection.close()
 
 
@@ -306,7 +257,7 @@ def listen(hosts: Sequence[str], *, several: bool, host_timeout: float) -> Liste
         several: There are other hosts than this one; or else nobody from outside can call.
         host_timeout: Seconds for which a host may be silent.
     """
-    listener = sockets.listen(0, several=several)
+    listener = addresses.listen(0, several=several)
     secret = new_secret()
-    addresses, port = sockets.own_addresses(hosts, several=several), listener.getsockname()[1]
-    return Listening(listener, secret, f"{','.join(addresses)} {port} {secret.hex()} {host_timeout:g}")
+    own, port = addresses.own_addresses(hosts, several=several), listener.getsockname()[1]
+    return Listening(listener, secret, f"{','.join(own)} {port} {secret.hex()} {host_timeout:g}")

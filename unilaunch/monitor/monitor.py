@@ -5,7 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from unilaunch.monitor import messages
-from unilaunch.monitor.inbox import Inbox, RankSeen, State
+from unilaunch.monitor.inbox import Inbox
+from unilaunch.monitor.rank_seen import RankSeen
 from unilaunch.monitor.stacks import group
 from unilaunch.monitor.verdict import Verdict, is_consequence, judge
 from unilaunch.output.failure import Cause, Failure
@@ -57,14 +58,13 @@ class Monitor:
     @property
     def finished(self) -> bool:
         """No rank is left to wait for; one that was never heard of is not waited for long."""
-        ranks = self.inbox.ranks
-        all_heard = len(ranks) >= self.size or time.monotonic() - self._began > UNHEARD
-        return all_heard and all(seen.is_over for seen in ranks.values())
+        all_heard = len(self.inbox.ranks) >= self.size or time.monotonic() - self._began > UNHEARD
+        return all_heard and not self.inbox.unfinished
 
     @property
     def all_done(self) -> bool:
         """No rank has anything left to do, though some may wait for one that has ended."""
-        return all(seen.is_over or seen.state is State.DONE for seen in self.inbox.ranks.values())
+        return not self.inbox.working
 
     def look(self) -> None:
         """Judge what has come in; order the end when it is time for it."""
@@ -114,7 +114,7 @@ class Monitor:
 
     def _look_for_a_stall(self, now: float, patience: float) -> None:
         ranks = self.inbox.ranks
-        moved = max([self._began, *(seen.moved for seen in ranks.values())])
+        moved = max(self._began, self.inbox.moved)
         if now - moved < patience:
             self._asked = None
         elif self._asked is None:

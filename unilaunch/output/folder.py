@@ -73,7 +73,8 @@ class OutputFolder:
         self.lock = -1
         self._use = use
         self._files = use.files if rank == 0 else ()
-        self._ranks = {rank_folder(root, other, size).name for other in range(size)}
+        # Only rank 0 asks: with all names in each rank, the reports of all ranks would take the square of their number.
+        self._ranks = {rank_folder(root, other, size).name for other in range(size if rank == 0 else 0)}
         self._lost = False
 
     @property

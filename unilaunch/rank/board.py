@@ -15,7 +15,7 @@ from typing import Self
 
 from typing_extensions import override
 
-from unilaunch import sockets
+from unilaunch import addresses
 from unilaunch.errors import RendezvousError
 from unilaunch.handshake import new_secret
 from unilaunch.world import Found
@@ -84,11 +84,11 @@ class Board(ABC):
 
 def open_meeting(found: Found) -> tuple[socket.socket, Meeting]:
     """Listen at a free port, with a new secret, at every address by which the job's hosts may reach this one."""
-    several = found.local_size != found.size
-    listener = sockets.listen(0, several=several)
+    several = not found.one_host
+    listener = addresses.listen(0, several=several)
     port = int(listener.getsockname()[1])
-    addresses = sockets.own_addresses(found.heads, several=several)
-    return listener, Meeting([(address, port) for address in addresses], new_secret())
+    own = addresses.own_addresses(found.heads, several=several)
+    return listener, Meeting([(address, port) for address in own], new_secret())
 
 
 class PublicBoard(Board):
@@ -98,8 +98,8 @@ class PublicBoard(Board):
     """
 
     def __init__(self, found: Found) -> None:
-        self.several = found.local_size != found.size
-        self.hosts = found.heads if self.several else ("127.0.0.1",)
+        self.several = not found.one_host
+        self.hosts = found.heads if self.several else (addresses.loopback(),)
         self.secret = sha256(f"unilaunch {found.run_id}".encode()).digest()
 
     @property
@@ -112,15 +112,15 @@ class PublicBoard(Board):
     def post(self) -> tuple[socket.socket, bytes]:
         for port in self.ports:
             try:
-                return sockets.listen(port, several=self.several), self.secret
+                return addresses.listen(port, several=self.several), self.secret
             except OSError:
                 continue
         raise RendezvousError(f"rank 0 cannot listen on any of the ports {self.ports}: all of them are taken")
 
     @override
     def read(self) -> Meeting | None:
-        addresses = [address for host in self.hosts for address in sockets.resolve(host)]
-        return Meeting(list(product(addresses, self.ports)), self.secret)
+        found = [address for host in self.hosts for address in addresses.resolve(host)]
+        return Meeting(list(product(found, self.ports)), self.secret)
 
     @override
     def close(self) -> None:

@@ -2,8 +2,9 @@
 
 import os
 from dataclasses import dataclass
-from ipaddress import IPv4Interface
 from pathlib import Path
+
+from unilaunch.addresses import interface_addresses, is_loopback, plain
 
 #: Programs of MPI launchers that start ranks.
 _PROGRAMS = {"orterun", "orted", "prterun", "prted", "mpirun", "mpiexec.hydra", "hydra_pmi_proxy"}
@@ -36,24 +37,19 @@ def find_daemon() -> Daemon | None:
     return None
 
 
-def routable_networks(daemon: Daemon) -> list[str]:
-    """Return the IPv4 networks over which *daemon* is connected with other hosts, if this host has others besides.
+def routable_interfaces(daemon: Daemon) -> list[str]:
+    """Return the network interfaces over which *daemon* is connected with other hosts, if this host has others besides.
 
     A second interface that leads nowhere (docker0, a management network) makes Open MPI hang or abort: it takes every
     interface to be connected with every host's.
     """
     import psutil
 
-    own = {
-        IPv4Interface(f"{entry.address}/{entry.netmask}")
-        for entries in psutil.net_if_addrs().values()
-        for entry in entries
-        if entry.family.name == "AF_INET" and entry.netmask and not entry.address.startswith("127.")
-    }
+    own = [(name, address) for name, address in interface_addresses() if not is_loopback(address)]
     try:
-        connections = psutil.Process(daemon.pid).net_connections("tcp4")
+        connections = psutil.Process(daemon.pid).net_connections("tcp")
     except psutil.Error:
         return []
-    used = {connection.laddr.ip for connection in connections if connection.status == psutil.CONN_ESTABLISHED}
-    networks = {str(interface.network) for interface in own if str(interface.ip) in used}
-    return sorted(networks) if len({interface.network for interface in own}) > 1 else []
+    used = {plain(connection.laddr.ip) for connection in connections if connection.status == psutil.CONN_ESTABLISHED}
+    connected = {name for name, address in own if address in used}
+    return sorted(connected) if {name for name, _ in own} > connected else []

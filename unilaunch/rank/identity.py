@@ -153,4 +153,4 @@ def _listen(found: Found, host_timeout: float) -> "Listening":
     """Return where the agents are to call: without a `launch` rank 0's agent is the monitor."""
     from unilaunch.monitor.inbox import listen
 
-    return listen(found.heads, several=found.local_size != found.size, host_timeout=host_timeout)
+    return listen(found.heads, several=not found.one_host, host_timeout=host_timeout)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from unilaunch.addresses import is_loopback
 from unilaunch.backend import Peers
 from unilaunch.monitor.connection import read_where
 from unilaunch.rank import mpi, tcp
@@ -68,7 +69,7 @@ def find_board(found: Found, environ: Mapping[str, str], *, insecure: bool) -> B
 def _is_reachable(where: str, found: Found) -> bool:
     """Return whether all ranks can call `launch`; it listens for this host only if it was told of no other one."""
     places, _, _ = read_where(where)
-    return found.local_size == found.size or not places[0][0].startswith("127.")
+    return found.one_host or not is_loopback(places[0][0])
 
 
 def _is_openmpi5_on_one_host(found: Found, environ: Mapping[str, str]) -> bool:

@@ -17,7 +17,7 @@ from unilaunch.backend import Collectives, Exchange, Peers
 from unilaunch.errors import EnvironmentMismatchError
 from unilaunch.json_value import JsonValue
 from unilaunch.rank.board import Board
-from unilaunch.rank.daemon import Daemon, find_daemon, routable_networks
+from unilaunch.rank.daemon import Daemon, find_daemon, routable_interfaces
 from unilaunch.world import Found
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def variables(found: Found, environ: Mapping[str, str]) -> dict[str, str]:
 
     - The libmpi of the mpirun that started us: a wheel's would else be taken under the system's mpirun.
     - On one host, shared memory and nothing else: the search for network devices takes Open MPI 5 a second.
-    - On several, of several networks those over which mpirun itself reaches the other hosts.
+    - On several, of several network interfaces those over which mpirun itself reaches the other hosts.
     - More ranks than processors: a waiting rank gives its processor to one that computes.
     """
     chosen = {}
@@ -55,8 +55,8 @@ def _transport(found: Found, daemon: Daemon | None, environ: Mapping[str, str]) 
             return {}
         only = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader"}  # vader: also an alias of 5's sm
         return only | ({"OMPI_MCA_mtl": "^ofi"} if found.launcher == "Open MPI 5" else {})
-    if daemon and not any(name in environ for name in _NETWORKS) and (networks := routable_networks(daemon)):
-        return {_NETWORKS[0]: ",".join(networks)}
+    if daemon and not any(name in environ for name in _NETWORKS) and (interfaces := routable_interfaces(daemon)):
+        return {_NETWORKS[0]: ",".join(interfaces)}
     return {}
 
 

@@ -1,75 +1,74 @@
 """Where is rank 0: an address that every rank reached, a port that rank 0 holds, and each rank's way to it."""
 
+import os
 import socket
-from contextlib import closing
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 from typing import TYPE_CHECKING, Any, cast
 
+from unilaunch.addresses import FAMILIES, interface_of, is_loopback, listen, own_addresses, plain, resolve
 from unilaunch.agreement import agree
 from unilaunch.backend import Peers, Rendezvous
 from unilaunch.errors import RendezvousError
+from unilaunch.json_value import JsonValue
 from unilaunch.world import World
 
 if TYPE_CHECKING:
     from unilaunch.spec import RunSpec
 
-PATIENCE = 2.0  # seconds that a rank tries one address
-_LOOPBACK = "127.0.0.1"
+PATIENCE = 2.0  # seconds in which a rank tries all addresses, and in which what it sends there is to arrive
+_TOKEN_SIZE = 16
+#: What a rank tells of each address that has answered: the token, and this host's interface towards it.
+_Sent = Mapping[str, tuple[str, str | None]]
 
 
 def meet(peers: Peers, world: World, spec: "RunSpec") -> Rendezvous:
     """Agree on where rank 0 listens. All ranks must call it.
 
-    Rank 0 binds its port and keeps it, so nobody can take it in between. It names its addresses, every rank tries
-    them, and the first one that all of them reached is taken; the interface of each rank follows from it. On one host
-    there is nothing to try.
+    Rank 0 binds its port and keeps it, so nobody can take it in between. It names its addresses, every rank calls all
+    of them and sends a token there. The first address at which rank 0 got the tokens of all ranks is taken: another
+    host or program that answers at the same address and port is not mistaken for rank 0. The interface of each rank
+    follows from its connection. On one host there is nothing to try.
 
     Raises:
         RefusedTogetherError: Rank 0 cannot listen.
-        RendezvousError: No address is reached by every rank.
+        RendezvousError: No address is reached by every rank, or a rank has no interface towards it.
     """
     listener = _listen_together(peers, world, spec)
     offer = peers.share([*_addresses(world, spec), listener.getsockname()[1]] if listener else None)[0]
     *addresses, port = cast("list[Any]", offer)
-    if addresses == [_LOOPBACK]:
-        return Rendezvous(_LOOPBACK, port, spec.interface or "lo", listener)
-    sources = {address: _reach(address, port) for address in addresses}
-    reached = cast("list[list[str]]", peers.share([address for address, source in sources.items() if source]))
-    if listener:
-        _drain(listener)
-    for address in addresses:
-        if all(address in others for others in reached):
-            interface = spec.interface or _interface_of(str(sources[address]))
-            return Rendezvous(address, port, interface, listener)
-    if listener:
-        listener.close()
-    lost = ", ".join(f"rank {rank} reached {', '.join(others) or 'none'}" for rank, others in enumerate(reached))
-    raise RendezvousError(
-        f"no address of rank 0 is reached by every rank (tried {', '.join(addresses)}, port {port}; {lost}): "
-        "name one with --master-addr, or the network's interface with --interface"
-    )
+    if world.num_hosts == 1 and not spec.master_addr:
+        return Rendezvous(addresses[0], port, spec.interface or str(interface_of(addresses[0])), listener)
+    with _trials(addresses, port) as trials:
+        told = peers.share({address: [trial.token, trial.interface] for address, trial in trials.items()})
+        choice = None
+        if listener:
+            sent = cast("list[_Sent]", told)
+            choice = _choose(addresses, port, sent, _hear(listener, sent), spec.interface)
+        agreed = peers.share(cast("JsonValue", choice))[0]
+    if isinstance(agreed, str):
+        if listener:
+            listener.close()
+        raise RendezvousError(agreed)
+    address, own_address, interface = cast("list[str]", agreed)
+    if world.node_rank == 0:
+        return Rendezvous(own_address, port, interface, listener)
+    return Rendezvous(address, port, spec.interface or str(trials[address].interface), listener)
 
 
 def _listen_together(peers: Peers, world: World, spec: "RunSpec") -> socket.socket | None:
     listener, refused = None, None
     if world.rank == 0:
+        port = spec.master_port or 0
         try:
-            listener = _listen(spec.master_port or 0)
-        except RendezvousError as error:
-            refused = error
+            listener = listen(port, several=world.num_hosts > 1 or bool(spec.master_addr))
+        except OSError as error:
+            words = os.strerror(error.errno or 0)
+            refused = RendezvousError(f"--master-port {port}: rank 0 cannot listen there: {words}")
     agree(peers, refused)
-    return listener
-
-
-def _listen(port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    # Connections of a run that has just ended hold its port for a minute: the next run may have it all the same.
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(("", port))
-        listener.listen(1024)
-    except OSError as error:
-        listener.close()
-        raise RendezvousError(f"--master-port {port}: rank 0 cannot listen there: {error.strerror}") from None
     return listener
 
 
@@ -77,42 +76,102 @@ def _addresses(world: World, spec: "RunSpec") -> list[str]:
     """Return rank 0's addresses, likeliest first."""
     if spec.master_addr:
         return [spec.master_addr]
-    if world.num_hosts == 1:
-        return [_LOOPBACK]
-    import psutil  # for several hosts only
-
-    found = []
-    for name, entries in psutil.net_if_addrs().items():
-        if spec.interface in {None, name}:
-            found += [entry.address for entry in entries if entry.family == socket.AF_INET]
-    return sorted(found, key=lambda address: (address.startswith("127."), address.startswith("172.17.")))
+    return own_addresses(several=world.num_hosts > 1, interface=spec.interface)
 
 
-def _reach(address: str, port: int) -> str | None:
-    """Return this host's own address on the way to rank 0; None if there is no way."""
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """A connection of this rank to one of rank 0's addresses.
+
+    Attributes:
+        connection: The connection.
+        token: What this rank has sent over it.
+        interface: This host's interface towards the address; None if that cannot be told.
+    """
+
+    connection: socket.socket
+    token: str
+    interface: str | None
+
+
+@contextmanager
+def _trials(addresses: Sequence[str], port: int) -> Iterator[dict[str, _Trial]]:
+    """Call all addresses at once, and send a token to each that answers; hang up at the end of the block."""
+    deadline = time.monotonic() + PATIENCE
+    trials: dict[str, _Trial] = {}
+    with DefaultSelector() as selector, ExitStack() as kept:
+        for called in addresses:
+            for place in resolve(called):
+                with suppress(OSError):  # this host has not that IP version
+                    connection = kept.enter_context(socket.socket(FAMILIES[":" in place], socket.SOCK_STREAM))
+                    connection.setblocking(False)
+                    connection.connect_ex((place, port))
+                    selector.register(connection, EVENT_WRITE, called)
+        while selector.get_map() and (left := deadline - time.monotonic()) > 0:
+            for key, _ in selector.select(left):
+                selector.unregister(key.fileobj)
+                if key.data not in trials and (trial := _send_token(cast("socket.socket", key.fileobj))):
+                    trials[key.data] = trial
+        yield trials
+
+
+def _send_token(connection: socket.socket) -> _Trial | None:
+    token = os.urandom(_TOKEN_SIZE)
     try:
-        with closing(socket.create_connection((address, port), timeout=PATIENCE)) as connection:
-            return str(connection.getsockname()[0])
-    except OSError:
+        connection.send(token)
+    except OSError:  # nobody has answered there
         return None
+    return _Trial(connection, token.hex(), interface_of(plain(connection.getsockname()[0])))
 
 
-def _drain(listener: socket.socket) -> None:
-    """Take and drop the connections that the trial has left in the queue."""
+def _hear(listener: socket.socket, sent: Sequence[_Sent]) -> dict[str, str]:
+    """Return at which of this host's addresses each token has arrived; take all that stand in the queue."""
+    expected = {token for trials in sent for token, _ in trials.values()}
+    arrived: dict[str, str] = {}
+    deadline = time.monotonic() + PATIENCE
     listener.setblocking(False)
-    try:
-        while True:
-            listener.accept()[0].close()
-    except BlockingIOError:
-        pass
-    finally:
-        listener.setblocking(True)
+    with DefaultSelector() as selector, ExitStack() as kept:
+        selector.register(listener, EVENT_READ)
+        while (left := deadline - time.monotonic()) > 0:
+            ready = selector.select(0 if expected <= arrived.keys() else left)
+            if not ready:
+                break
+            for key, _ in ready:
+                connection = cast("socket.socket", key.fileobj)
+                with suppress(OSError):
+                    if connection is listener:
+                        selector.register(kept.enter_context(listener.accept()[0]), EVENT_READ)
+                        continue
+                    selector.unregister(connection)
+                    token = connection.recv(_TOKEN_SIZE, socket.MSG_DONTWAIT).hex()
+                    arrived |= {token: plain(connection.getsockname()[0])} if token in expected else {}
+    listener.setblocking(True)
+    return arrived
 
 
-def _interface_of(address: str) -> str:
-    import psutil
+def _choose(
+    addresses: Sequence[str], port: int, sent: Sequence[_Sent], arrived: Mapping[str, str], named: str | None
+) -> list[str] | str:
+    """Return the address to take, and the address and the interface that it means on rank 0's host; or what is wrong.
 
-    for name, entries in psutil.net_if_addrs().items():
-        if any(entry.family == socket.AF_INET and entry.address == address for entry in entries):
-            return name
-    return "lo"
+    A host's name can mean a loopback address on that host itself (127.0.1.1), and nowhere else. So on rank 0's host
+    the address counts at which the ranks of other hosts have arrived.
+    """
+    for address in addresses:
+        if all(address in trials and trials[address][0] in arrived for trials in sent):
+            seen = [arrived[trials[address][0]] for trials in sent]
+            at = next((one for one in seen if not is_loopback(one)), seen[0])
+            interfaces = [named or trials[address][1] for trials in sent]
+            interfaces[0] = named or interface_of(at)
+            if None not in interfaces:
+                return [address, at, str(interfaces[0])]
+            return (
+                f"rank {interfaces.index(None)} reaches rank 0 at {address}, and no network interface has its own "
+                "address there: name the interface with --interface"
+            )
+    reached = [[address for address, (token, _) in trials.items() if token in arrived] for trials in sent]
+    lost = ", ".join(f"rank {rank} reached {', '.join(others) or 'none'}" for rank, others in enumerate(reached))
+    return (
+        f"no address of rank 0 is reached by every rank (tried {', '.join(addresses)}, port {port}; {lost}): "
+        "name one with --master-addr, or the network's interface with --interface"
+    )

@@ -22,7 +22,6 @@ from unilaunch.errors import EnvironmentMismatchError, RendezvousError
 from unilaunch.rank.board import Board, Meeting, open_meeting
 from unilaunch.world import BOOT_ID, Found
 
-_LOOPBACK = {"localhost", "::1"}
 _LARGEST = 4096  # bytes of a file
 _OLD = 24 * 3600.0  # seconds after which a file is of a start that was killed
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -43,12 +42,10 @@ class FileBoard(Board):
         self.found = found
         # Jobs of one host can have one name on every host (torchrun-none-29500-0), or in every container, where process
         # numbers begin anew (prterun-box-7@1); and hosts and containers can share a home.
-        one_host = found.local_size == found.size
-        local = one_host or all(host in _LOOPBACK or host.startswith("127.") for host in found.heads)
         servers = sorted(value for name, value in environ.items() if name.startswith("PMIX_SERVER_URI"))
-        start = " ".join([found.run_id, *([BOOT_ID.read_text(encoding="ascii"), *servers] if local else [])])
+        start = " ".join([found.run_id, *([BOOT_ID.read_text(encoding="ascii"), *servers] if found.one_host else [])])
         self.name = sha256(f"unilaunch {start}".encode()).hexdigest()[:32]
-        self.folder = find_folder(environ, one_host=one_host)
+        self.folder = find_folder(environ, one_host=found.one_host)
         self.posted: int | None = None  # the inode of what this rank has posted
 
     @override

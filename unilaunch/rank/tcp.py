@@ -63,10 +63,11 @@ def accept_ranks(
         RendezvousError: Some did not come before *deadline*, in seconds of `time.monotonic`.
     """
     connections: dict[int, socket.socket] = {}
+    missing = set(expected)
     with DefaultSelector() as selector:
         door = sockets.Door(listener, secret, selector)
         try:
-            while missing := expected - set(connections):
+            while missing:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     some = ", ".join(map(str, sorted(missing)[:10]))
@@ -84,8 +85,9 @@ def accept_ranks(
 
 
 def _seat(connections: dict[int, socket.socket], connection: socket.socket, rank: int, missing: set[int]) -> None:
-    """Keep the connection of a rank that is missing; a rank that comes again is not let in a second time."""
-    if rank in missing and rank not in connections:
+    """Keep the connection of a rank that is missing, which it is no more; one that comes again is not let in."""
+    if rank in missing:
+        missing.remove(rank)
         connection.setblocking(True)
         connections[rank] = connection
     else:

@@ -9,12 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from delays import is_delayed
 from unilaunch.agent.shim import local_size
 
 #: One child of a launcher. It begins as `unilaunch run` does; the rank writes what it finds to a file of its own.
@@ -371,3 +372,56 @@ def test_another_users_request_is_not_read(tmp_path: Path) -> None:
                 code = len(line.recv(1))
             os._exit(code)
         assert os.waitpid(stranger, 0)[1] == 0
+
+
+def _besiege(address: str) -> None:
+    """Be another user, who calls the agent 200 times as soon as it listens, and again and again."""
+    launcher = os.getppid()
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+    while os.getppid() == launcher:
+        with ExitStack() as kept, suppress(OSError):
+            for _ in range(200):
+                kept.enter_context(socket.socket(socket.AF_UNIX)).connect(address)
+            time.sleep(0.1)
+        time.sleep(0.002)
+
+
+@pytest.mark.timed
+def test_strangers_at_the_agents_socket_delay_no_start(tmp_path: Path) -> None:
+    """Another user's 200 connections, made again and again, delay it by less than 0.1 s."""
+    if os.getuid():
+        pytest.skip("only root can start another user's process")
+
+    addresses = set()
+
+    def seconds() -> float:
+        for seen in tmp_path.glob("seen.*"):
+            seen.unlink()
+        begin = time.monotonic()
+        with _launcher(tmp_path, body="time.sleep(0.2)") as launcher:
+            launcher.start(2)
+            launcher.start(2)
+            assert len({launcher.seen(rank)["agent"] for rank in range(2)}) == 1
+            took = time.monotonic() - begin
+            addresses.add(_address())
+            assert launcher.codes() == [7, 7]
+        _until(lambda: not _address())
+        return took
+
+    def besieged() -> float:
+        (address,) = addresses
+        assert address
+        stranger = os.fork()
+        if not stranger:
+            with suppress(BaseException):
+                _besiege(address)
+            os._exit(0)
+        try:
+            return seconds()
+        finally:
+            os.kill(stranger, signal.SIGKILL)
+            os.waitpid(stranger, 0)
+
+    assert not is_delayed(seconds, besieged, 0.1)

@@ -1,7 +1,7 @@
 """What the live line says."""
 
 from unilaunch.job.live import describe
-from unilaunch.monitor.inbox import RankSeen
+from unilaunch.monitor.rank_seen import RankSeen
 from unilaunch.step import Step
 
 

@@ -2,12 +2,12 @@
 
 import json
 import socket
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from threading import Barrier
-from types import SimpleNamespace
 
-import psutil
 import pytest
 from pydantic import JsonValue
 from typing_extensions import override
@@ -15,7 +15,7 @@ from typing_extensions import override
 from unilaunch.backend import Rendezvous
 from unilaunch.errors import RefusedTogetherError, RendezvousError
 from unilaunch.rank.alone import Alone
-from unilaunch.rank.rendezvous import meet
+from unilaunch.rank.rendezvous import PATIENCE, _choose, _hear, meet
 from unilaunch.spec import RunSpec
 from unilaunch.world import World
 
@@ -106,16 +106,46 @@ def test_the_interface_that_was_asked_for_is_taken() -> None:
             meeting.listener.close()
 
 
-def test_the_interface_is_each_ranks_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has this rank's address on the way to rank 0; the one with rank 0's address is another host's."""
-    addresses = {"eth0": "127.0.0.2", "eth1": "127.0.0.1"}
-    entries = {name: [SimpleNamespace(family=socket.AF_INET, address=address)] for name, address in addresses.items()}
-    monkeypatch.setattr(psutil, "net_if_addrs", lambda: entries)
-    for meeting in _meet(RunSpec(master_addr="127.0.0.2"), num_hosts=2):
-        assert isinstance(meeting, Rendezvous)
-        assert (meeting.address, meeting.interface) == ("127.0.0.2", "eth1")
-        if meeting.listener:
-            meeting.listener.close()
+@pytest.mark.parametrize(
+    ("arrived", "named", "expected"),
+    [
+        ({"a0": "10.0.0.1", "a1": "10.0.0.1", "b0": "fd00::1", "b1": "fd00::1"}, "ib0", ["A", "10.0.0.1", "ib0"]),
+        ({"a0": "10.0.0.1", "b0": "fd00::1", "b1": "fd00::1"}, "ib0", ["B", "fd00::1", "ib0"]),
+        ({"a0": "127.0.1.1", "a1": "127.0.0.1"}, None, ["A", "127.0.1.1", "lo"]),
+        ({"b0": "127.0.1.1", "b1": "fd00::1"}, "eth0", ["B", "fd00::1", "eth0"]),
+    ],
+    ids=["the first", "another program answers at the first", "one host", "rank 0's name is a loopback address there"],
+)
+def test_the_address_at_which_all_tokens_arrived_is_taken(
+    arrived: dict[str, str], named: str | None, expected: list[str]
+) -> None:
+    """And on rank 0's host it is the one at which other hosts arrived."""
+    sent = [{"A": (f"a{rank}", "eth0"), "B": (f"b{rank}", "eth0")} for rank in range(2)]
+    assert _choose(["A", "B"], 1, sent, arrived, named) == expected
+
+
+def test_an_interface_that_cannot_be_told_is_said() -> None:
+    """It is not taken to be the loopback."""
+    sent: list[dict[str, tuple[str, str | None]]] = [{"A": ("a0", "eth0")}, {"A": ("a1", None)}]
+    refused = _choose(["A"], 1, sent, {"a0": "127.0.0.1", "a1": "127.0.0.1"}, None)
+    assert isinstance(refused, str)
+    assert refused.startswith("rank 1 reaches rank 0 at A, and no network interface ")
+    assert "--interface" in refused
+
+
+@pytest.mark.timed
+def test_strangers_at_the_port_delay_nobody() -> None:
+    """Neither silent ones nor loud ones; they are sent away."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+    with ExitStack() as kept:
+        for words in (*[b""] * 200, b"x" * 1000):
+            kept.enter_context(socket.create_connection(listener.getsockname())).sendall(words)
+        token = bytes(range(16))
+        kept.enter_context(socket.create_connection(listener.getsockname())).sendall(token)
+        began = time.monotonic()
+        assert _hear(listener, [{"A": (token.hex(), "lo")}]) == {token.hex(): "127.0.0.1"}
+        assert time.monotonic() - began < PATIENCE / 2
+        listener.close()
 
 
 def test_an_interface_that_is_not_there_is_refused_by_both() -> None:

@@ -20,6 +20,7 @@ def write(request: Request) -> list[str]:
         LauncherError: Open MPI would refuse it.
     """
     mpi, version = request.mpi, request.mpirun.version[0]
+    _check_addresses(request, version)
     return [
         str(request.mpirun.path),
         *(["--allow-run-as-root"] if mpi.allow_run_as_root else []),
@@ -81,6 +82,19 @@ def check_root(request: Request, user: int) -> None:
     allowed = all(request.environ.get(name) == "1" for name in leave)
     if user == 0 and not allowed and not request.mpi.allow_run_as_root:
         raise LauncherError("mpirun does not run as root unasked: add --allow-run-as-root, or be another user")
+
+
+def _check_addresses(request: Request, version: int) -> None:
+    """Refuse hosts that are given as IPv6 addresses where Open MPI cannot read them.
+
+    4.1's daemons crash ("illegal character in the following node name"); 5.0 takes "[fd00" of -H for a host's name.
+    """
+    read = version >= FIVE and request.hostfile
+    if request.several and not read and (named := [host.name for host in request.hosts if ":" in host.name]):
+        where = " in -H: write a --hostfile (fd00::1 slots=4), or" if version >= FIVE else ":"
+        raise LauncherError(
+            f"{named[0]}: Open MPI {version} takes no IPv6 address{where} give the host a name (/etc/hosts)"
+        )
 
 
 def _hosts(request: Request) -> list[str]:

@@ -1,0 +1,183 @@
+"""Who asks an agent for ranks, over real Unix sockets: nobody who is slow, rude or another user delays another one."""
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unilaunch.agent import requests
+from unilaunch.agent.requests import Requests
+from unilaunch.agent.shim import READY, address_of
+
+OWN = {"folder": "/work", "limits": []}
+REQUEST = json.dumps({"circumstances": OWN, "files": [], "environ": {}}).encode() + b"\n"
+NOBODY = 65534
+
+
+class _Door:
+    """Where an agent is asked."""
+
+    def __init__(self, kept: ExitStack) -> None:
+        self.kept = kept
+        self.address = f"\0unilaunch-test-{os.getpid()}-{time.monotonic_ns()}"
+        door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        door.bind(self.address)
+        door.listen(4096)
+        self.requests = Requests(door, OWN)
+        kept.callback(self.requests.close)
+
+    def ask(self, words: bytes) -> socket.socket:
+        asker = self.kept.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        asker.connect(self.address)
+        asker.settimeout(10)
+        asker.sendall(words)
+        return asker
+
+    def until(self, done: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 10
+        while not done():
+            assert time.monotonic() < deadline
+            self.requests.take(0.01)
+
+
+@pytest.fixture
+def door() -> Iterator[_Door]:
+    """Where an agent is asked."""
+    with ExitStack() as kept:
+        yield _Door(kept)
+
+
+def test_a_request_goes_through_its_stages(door: _Door) -> None:
+    """It is read, offered its rank and acknowledged; a long one too, which comes in pieces."""
+    long = json.dumps({"circumstances": OWN, "files": [], "environ": {"A": "x" * 300_000}}).encode() + b"\n"
+    asker = door.ask(long[:-100_000])
+    for _ in range(10):
+        door.requests.take(0.01)
+    assert not door.requests.waiting
+    asker.sendall(long[-100_000:])
+    door.until(lambda: door.requests.waiting)
+    door.requests.offer(door.requests.waiting[0])
+    assert asker.recv(1) == READY
+    asker.sendall(READY)
+    door.until(lambda: door.requests.taken)
+    assert door.requests.asked == 1
+    assert len(door.requests.taken[0].request["environ"]["A"]) == 300_000
+
+
+@pytest.mark.timed
+def test_an_asker_that_stops_delays_nobody(door: _Door) -> None:
+    """Neither in the middle of its request nor when it is to acknowledge the offer (a process that is stopped, say)."""
+    halves = [door.ask(REQUEST[:20]) for _ in range(50)]
+    silent = door.ask(REQUEST)
+    door.until(lambda: door.requests.waiting)
+    door.requests.offer(door.requests.waiting[0])
+    begin = time.monotonic()
+    asker = door.ask(REQUEST)
+    door.until(lambda: door.requests.waiting)
+    door.requests.offer(door.requests.waiting[0])
+    asker.sendall(asker.recv(1))
+    door.until(lambda: door.requests.taken)
+    assert time.monotonic() - begin < 0.5  # 2 s for each of them, when the agent waited
+    assert silent.recv(1) == READY
+    assert not door.requests.is_empty
+    assert halves
+
+
+def test_who_says_nothing_more_is_sent_away(door: _Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So an agent whose ranks have ended does not stay for it."""
+    monkeypatch.setattr(requests, "_PATIENCE", 0.2)
+    asker = door.ask(REQUEST[:20])
+    for _ in range(5):
+        door.requests.take(0.01)
+    assert not door.requests.is_empty
+    door.until(lambda: door.requests.is_empty)
+    assert asker.recv(1) == b""
+
+
+@given(
+    words=st.one_of(st.binary(max_size=200), st.sampled_from([REQUEST[:-1], b"[" * 100_000 + b"\n", b"7\n", b"{}\n"]))
+)
+def test_what_is_no_request_gets_no_rank(words: bytes) -> None:
+    """Whatever it is, it ends nothing; and whoever comes after it is heard."""
+    with ExitStack() as kept:
+        door = _Door(kept)
+        with suppress(OSError):
+            door.ask(words).shutdown(socket.SHUT_WR)
+        door.ask(REQUEST)
+        door.until(lambda: door.requests.waiting)
+        door.until(lambda: len(door.requests._unheard) == 0)
+        assert len(door.requests.waiting) == 1
+
+
+def _as_nobody(work: Callable[[], int]) -> int:
+    """Return what *work* returns in a process of an unprivileged user."""
+    if os.getuid():
+        pytest.skip("only root can start another user's process")
+    process = os.fork()
+    if not process:
+        code = 255
+        with suppress(BaseException):
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            code = work()
+        os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+@pytest.mark.timed
+def test_another_users_connections_are_closed_at_once(door: _Door) -> None:
+    """200 of them neither count as askers nor delay one."""
+
+    def call() -> int:
+        called = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(200)]
+        for one in called:
+            one.connect(door.address)
+            with suppress(OSError):
+                one.sendall(REQUEST)
+        return 0
+
+    assert _as_nobody(call) == 0
+    begin = time.monotonic()
+    door.ask(REQUEST)
+    door.until(lambda: door.requests.waiting)
+    assert time.monotonic() - begin < 1
+    assert door.requests.asked == 1
+    assert len(door.requests._unheard) == 0
+
+
+def test_another_user_cannot_tell_where_the_agent_will_listen() -> None:
+    """He would take that place first. It follows from what the kernel shows of the launcher to its own user only."""
+    environ = {f"OMPI_COMM_WORLD_{name}": "0" for name in ("RANK", "LOCAL_RANK")}
+    environ |= {f"OMPI_COMM_WORLD_{name}": "2" for name in ("SIZE", "LOCAL_SIZE")}
+    reading, writing = os.pipe()
+
+    def address() -> str:
+        with open(os.devnull) as nowhere:  # noqa: PTH123  (a terminal would make an agent of its own)
+            os.dup2(nowhere.fileno(), 0)
+        return address_of(OWN, environ)
+
+    def tell() -> int:
+        return os.write(writing, address().encode()) and 0
+
+    own: dict[str, Any] = {}
+    process = os.fork()
+    if not process:
+        os._exit(tell())
+    os.waitpid(process, 0)
+    own["ours"] = os.read(reading, 1000)
+    assert _as_nobody(tell) == 0
+    own["his"] = os.read(reading, 1000)
+    os.close(reading)
+    os.close(writing)
+    assert str(os.getpid()).encode() in own["ours"]
+    assert own["ours"].split(b"-")[3] != own["his"].split(b"-")[3]
+    assert not _as_nobody(lambda: int(os.access(Path(f"/proc/{os.getppid()}/auxv"), os.R_OK)))
