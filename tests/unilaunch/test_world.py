@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unilaunch.world import Found, World, count_world
+from unilaunch.world import LauncherInfo, World, count_world
 
 
 def _world(rank: int, hosts: list[str]) -> World:
-    found = Found("test", rank, len(hosts), 0, 1, "run", {})
+    found = LauncherInfo("test", rank, len(hosts), 0, 1, "run", {})
     return count_world(found, hosts, hosts[rank])
 
 

@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from unilaunch.errors import EnvironmentMismatchError, RendezvousError
 from unilaunch.rank.board import Board, Meeting, open_meeting
-from unilaunch.world import BOOT_ID, Found
+from unilaunch.world import BOOT_ID, LauncherInfo
 
 _LOOPBACK = {"localhost", "::1"}
 _LARGEST = 4096  # bytes of a file
@@ -39,12 +39,12 @@ class FileBoard(Board):
         EnvironmentMismatchError: There is no folder that only this user can write.
     """
 
-    def __init__(self, found: Found, environ: Mapping[str, str]) -> None:
+    def __init__(self, found: LauncherInfo, environ: Mapping[str, str]) -> None:
         self.found = found
         # Jobs of one host can have one name on every host (torchrun-none-29500-0), or in every container, where process
         # numbers begin anew (prterun-box-7@1); and hosts and containers can share a home.
         one_host = found.local_size == found.size
-        local = one_host or all(host in _LOOPBACK or host.startswith("127.") for host in found.heads)
+        local = one_host or all(host in _LOOPBACK or host.startswith("127.") for host in found.rank_0_hosts)
         servers = sorted(value for name, value in environ.items() if name.startswith("PMIX_SERVER_URI"))
         start = " ".join([found.run_id, *([BOOT_ID.read_text(encoding="ascii"), *servers] if local else [])])
         self.name = sha256(f"unilaunch {start}".encode()).hexdigest()[:32]

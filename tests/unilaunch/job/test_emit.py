@@ -13,16 +13,16 @@ import yaml
 from unilaunch.errors import SpecError
 from unilaunch.job import plan as planning
 from unilaunch.job.emit import emit
-from unilaunch.job.mpirun import Mpirun
 from unilaunch.job.plan import Plan, make_plan
 from unilaunch.launch_spec import LaunchSpec
+from unilaunch.launchers.openmpi_mpirun import OpenMpirun
 from unilaunch.options import parse
 from unilaunch.reading import read_task
 
 
 @pytest.fixture(autouse=True)
 def _open_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Mpirun(Path("/mpi/bin/mpirun"), "Open MPI", (4, 1))
+    found = OpenMpirun(Path("/mpi/bin/mpirun"), "Open MPI", (4, 1))
     monkeypatch.setattr(planning, "find_mpirun", lambda *_: found)
     monkeypatch.setattr(planning, "count_cores", lambda: 4)
 

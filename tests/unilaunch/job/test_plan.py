@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from unilaunch.errors import LauncherError, PlacementError, SpecError, UnilaunchError
 from unilaunch.job import plan as planning
 from unilaunch.job.mapping import map_ranks
-from unilaunch.job.mpirun import Mpirun
 from unilaunch.job.plan import Plan, make_plan
 from unilaunch.job.show import show_plan
 from unilaunch.launch_spec import LaunchSpec
+from unilaunch.launchers.hydra_mpirun import IntelMpiexec, MpichMpiexec
+from unilaunch.launchers.openmpi_mpirun import OpenMpirun
 from unilaunch.options import parse
 from unilaunch.reading import read_task
 from unilaunch.spec import RunSpec
@@ -33,7 +34,12 @@ KEEPALIVE = (
 def mpi(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Let the mpirun that is found be of some MPI, and this host have 4 cores and another user than root."""
     launcher, _, version = str(getattr(request, "param", "Open MPI 4")).rpartition(" ")
-    found = Mpirun(Path("/mpi/bin/mpirun"), launcher, (int(version), 1))
+    kinds: dict[str, type[OpenMpirun | MpichMpiexec]] = {
+        "Open MPI": OpenMpirun,
+        "MPICH": MpichMpiexec,
+        "Intel MPI": IntelMpiexec,
+    }
+    found = kinds[launcher](Path("/mpi/bin/mpirun"), launcher, (int(version), 1))
     monkeypatch.setattr(planning, "find_mpirun", lambda *_: found)
     monkeypatch.setattr(planning, "count_cores", lambda: 4)
     monkeypatch.setattr("os.geteuid", lambda: 1000)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unilaunch.job.hostfile import (
+from unilaunch.hostfile import (
     Host,
     HostfileError,
     format_hostfile,

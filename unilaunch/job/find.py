@@ -1,44 +1,21 @@
-"""Which mpirun there is, and of which MPI."""
+"""Which mpirun there is, and whose."""
 
-import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from unilaunch import launchers
 from unilaunch.errors import LauncherError
-
-#: What `mpirun --version` says, by launcher.
-_VERSIONS = {
-    "Open MPI": re.compile(r"\(Open MPI\) (\d+)\.(\d+)"),
-    "Intel MPI": re.compile(r"Intel\(R\) MPI Library.*Version (\d+)\.(\d+)"),
-    "MPICH": re.compile(r"HYDRA build details:\s*Version:\s+(\d+)\.(\d+)"),
-}
-_OLDEST = {"Open MPI": (4, 0)}
-
-
-@dataclass(frozen=True, slots=True)
-class Mpirun:
-    """An mpirun.
-
-    Attributes:
-        path: Where it is; absolute, so that Open MPI finds its daemon at the same place on the other hosts.
-        launcher: "Open MPI", "MPICH" or "Intel MPI".
-        version: Major and minor version.
-    """
-
-    path: Path
-    launcher: str
-    version: tuple[int, int]
+from unilaunch.launchers.mpirun import Mpirun
 
 
 def find_mpirun(wanted: Path | None, environ: Mapping[str, str]) -> Mpirun:
     """Return the mpirun to start with: the one that is named, else PATH's, else the one beside this Python.
 
     Raises:
-        LauncherError: There is none, or it is none that unilaunch can start ranks with.
+        LauncherError: There is none, or no launcher that can be started knows it.
     """
     path = _locate(wanted, environ.get("PATH"))
     try:
@@ -46,14 +23,12 @@ def find_mpirun(wanted: Path | None, environ: Mapping[str, str]) -> Mpirun:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LauncherError(f"{path} --version: {error}: is it an mpirun?") from None
     said = done.stdout + done.stderr
-    for launcher, pattern in _VERSIONS.items():
-        if match := pattern.search(said):
-            version = int(match[1]), int(match[2])
-            if version < _OLDEST.get(launcher, (0, 0)):
-                raise LauncherError(f"{path} is {launcher} {match[1]}.{match[2]}: Open MPI 4 or later is needed")
-            return Mpirun(path, launcher, version)
+    for launcher in launchers.known().values():
+        if mpirun := launcher.recognise(path, said):
+            return mpirun
     first = next(iter(said.splitlines()), "nothing")
-    raise LauncherError(f"{path} --version says {first!r}: expected Open MPI 4 or later, MPICH or Intel MPI")
+    expected = ", ".join(launcher.startable for launcher in launchers.known().values() if launcher.startable)
+    raise LauncherError(f"{path} --version says {first!r}: expected {expected}")
 
 
 def _locate(wanted: Path | None, search: str | None) -> Path:

@@ -6,9 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from unilaunch.environments import ancestry
+from unilaunch import launchers
+from unilaunch.launchers import ancestry
+from unilaunch.launchers.ancestry import Ancestor
 
-SHOW = "from unilaunch.environments.ancestry import ancestors; print(ancestors())"
+SHOW = """
+from unilaunch import launchers
+nearest = next(launchers.ancestors())
+print(next((name for name, launcher in launchers.known().items() if launcher.is_program(nearest)), None))
+"""
+
+
+def _launcher_of(ancestor: Ancestor) -> str | None:
+    return next((name for name, launcher in launchers.known().items() if launcher.is_program(ancestor)), None)
 
 
 @pytest.mark.parametrize(("program", "launcher"), [
@@ -20,8 +30,7 @@ def test_a_program_is_known_by_its_name(program: str, launcher: str | None, tmp_
     path.symlink_to("/bin/sh")  # the program's file is still the shell's: what is seen is the process's name
     line = [str(path), "-c", '"$0" -c "$1"; :', sys.executable, SHOW]
     shown = subprocess.run(line, check=True, capture_output=True, text=True, timeout=60).stdout
-    nearest = shown.strip("[]\n").split(", ")[0].strip("'")
-    assert nearest == launcher or (launcher is None and program not in nearest)
+    assert shown == f"{launcher}\n"
 
 
 @pytest.mark.parametrize(("line", "launcher"), [
@@ -34,7 +43,7 @@ def test_a_program_is_known_by_its_name(program: str, launcher: str | None, tmp_
 ])  # fmt: skip
 def test_a_python_launcher_is_known_by_its_command_line(line: str, launcher: str | None) -> None:
     """By its first words only: what follows are the program's own arguments."""
-    assert ancestry._script(line.encode().split(b" ")) == launcher
+    assert _launcher_of(Ancestor(("python3", "python3"), ancestry.read_scripts(line.encode().split(b" ")))) == launcher
 
 
 @pytest.mark.parametrize(("stat", "expected"), [
@@ -42,9 +51,9 @@ def test_a_python_launcher_is_known_by_its_command_line(line: str, launcher: str
 ])  # fmt: skip
 def test_a_name_with_parentheses(stat: str, expected: tuple[str, int]) -> None:
     """As proc(5) warns."""
-    assert ancestry._name_and_parent(stat) == expected
+    assert ancestry.read_stat(stat) == expected
 
 
 def test_another_users_program_is_not_seen(tmp_path: Path) -> None:
     """Only the process's name tells then."""
-    assert not ancestry._program(tmp_path)
+    assert ancestry.read_program(tmp_path) is None

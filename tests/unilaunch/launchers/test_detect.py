@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unilaunch import environments
-from unilaunch.environments import alone, openmpi, slurm
-from unilaunch.errors import EnvironmentMismatchError
+from unilaunch import entry_points, launchers
+from unilaunch.errors import EnvironmentMismatchError, PluginError
+from unilaunch.launchers import openmpi, slurm
+from unilaunch.launchers.ancestry import Ancestor
 
 CAPTURED = Path(__file__).parent / "captured"
+SIZES = sorted(name for launcher in launchers.known().values() for name in launcher.sizes)
 
 
 def _captured(name: str) -> dict[str, str]:
@@ -23,7 +25,7 @@ def _captured(name: str) -> dict[str, str]:
 @pytest.mark.parametrize(("name", "launcher"), [("openmpi-4.1.4", "Open MPI 4"), ("openmpi-5.0.11", "Open MPI 5")])
 def test_captured_environment_is_read(name: str, launcher: str) -> None:
     """Rank 2 of 3 on one host, as each version says it."""
-    found = environments.detect(_captured(name))
+    found = launchers.detect(_captured(name))
     assert (found.rank, found.size, found.local_rank, found.local_size) == (2, 3, 2, 3)
     assert found.launcher == launcher
     assert found.evidence[openmpi.RANK] == "2"
@@ -32,7 +34,7 @@ def test_captured_environment_is_read(name: str, launcher: str) -> None:
 
 def test_no_launcher_is_the_only_rank() -> None:
     """An empty environment is world size 1."""
-    found = environments.detect({"PATH": "/bin"})
+    found = launchers.detect({"PATH": "/bin"})
     assert (found.rank, found.size, found.launcher) == (0, 1, "none")
 
 
@@ -45,7 +47,7 @@ def test_half_an_environment_is_refused(missing: set[str]) -> None:
     """What is there and what is not are both named; never rank 0 of 1."""
     environ = {name: value for name, value in _captured("openmpi-5.0.11").items() if name not in missing}
     with pytest.raises(EnvironmentMismatchError) as refusal:
-        environments.detect(environ)
+        launchers.detect(environ)
     assert all(name in str(refusal.value) for name in missing)
 
 
@@ -56,18 +58,18 @@ def test_half_an_environment_is_refused(missing: set[str]) -> None:
 def test_nonsense_is_refused(name: str, value: str) -> None:
     """A number that is none, or a rank that is not below the size."""
     with pytest.raises(EnvironmentMismatchError, match=name):
-        environments.detect(_captured("openmpi-4.1.4") | {name: value})
+        launchers.detect(_captured("openmpi-4.1.4") | {name: value})
 
 
-@pytest.mark.parametrize("name", sorted(alone.SIZE_VARIABLES))
+@pytest.mark.parametrize("name", SIZES)
 def test_a_size_without_a_rank_is_not_run_alone(name: str) -> None:
     """More than one rank, and nothing else of the launcher's environment, is an error that names the variable."""
     with pytest.raises(EnvironmentMismatchError, match=f"{name}=4"):
-        environments.detect({name: "4"})
-    assert environments.detect({name: "1"}).size == 1
+        launchers.detect({name: "4"})
+    assert launchers.detect({name: "1"}).size == 1
 
 
-#: What each captured environment says: launcher, rank, size, local rank, local size, mpi, heads.
+#: What each captured environment says: launcher, rank, size, local rank, local size, mpi, rank-0 hosts.
 READ: dict[str, tuple[object, ...]] = {
     "openmpi-4.1.4": ("Open MPI 4", 2, 3, 2, 3, True, ()),
     "openmpi-5.0.11": ("Open MPI 5", 2, 3, 2, 3, True, ()),
@@ -143,9 +145,9 @@ WRITTEN: dict[str, tuple[dict[str, str], tuple[object, ...]]] = {
 
 
 def _summary(environ: dict[str, str]) -> tuple[object, ...]:
-    found = environments.detect(environ)
+    found = launchers.detect(environ)
     return (
-        found.launcher, found.rank, found.size, found.local_rank, found.local_size, found.mpi, found.heads
+        found.launcher, found.rank, found.size, found.local_rank, found.local_size, found.mpi, found.rank_0_hosts
     )  # fmt: skip
 
 
@@ -187,7 +189,7 @@ def test_a_missing_variable_is_refused(launcher: str, name: str) -> None:
     if launcher == "PALS of another version" and name == "PALS_RANKID":
         environ["PALS_NRANKS"] = "4"  # in this version nothing else is known to say that there are several
     with pytest.raises(EnvironmentMismatchError, match=r"=[0-9]|not set"):
-        environments.detect(environ)
+        launchers.detect(environ)
 
 
 @pytest.mark.parametrize("launcher", ["openmpi-4.1.4", "mpich-5.0.2", "torchrun-2.13", "MVAPICH2"])
@@ -195,7 +197,7 @@ def test_a_local_rank_beyond_the_local_size_is_refused(launcher: str) -> None:
     """It would be given another rank's device, or none."""
     environ = WRITTEN[launcher][0] if launcher in WRITTEN else _captured(launcher)
     with pytest.raises(EnvironmentMismatchError, match=f"{NEEDED[launcher][2]}=7 is not below"):
-        environments.detect(environ | {NEEDED[launcher][2]: "7"})
+        launchers.detect(environ | {NEEDED[launcher][2]: "7"})
 
 
 @pytest.mark.parametrize(("launcher", "name"), [("PMIx", "PMIX_RANK"), ("PALS", "PALS_LOCAL_SIZE")])
@@ -203,13 +205,13 @@ def test_a_number_that_python_refuses_is_refused(launcher: str, name: str) -> No
     """Python makes no int of more than 4300 digits: that is no traceback here."""
     environ = {"PMIX_NAMESPACE": "a"} if launcher == "PMIx" else WRITTEN[launcher][0]
     with pytest.raises(EnvironmentMismatchError, match=name):
-        environments.detect({**environ, name: "1" * 5000})
+        launchers.detect({**environ, name: "1" * 5000})
 
 
 @pytest.mark.parametrize("name", ["slurm-22.05-one-task", "slurm-22.05-batch-from-srun"])
 def test_a_shell_in_a_task_names_no_start(name: str) -> None:
     """Two runs in srun --pty bash are two starts: the second would otherwise write into the first one's folder."""
-    assert not environments.detect(_captured(name)).run_id
+    assert not launchers.detect(_captured(name)).run_id
 
 
 @pytest.mark.parametrize(
@@ -218,18 +220,25 @@ def test_a_shell_in_a_task_names_no_start(name: str) -> None:
 def test_a_start_has_a_name(name: str) -> None:
     """The same on every rank: it does not hold the rank."""
     environ = _captured(name)
-    assert environments.detect(environ).run_id
+    assert launchers.detect(environ).run_id
     for variable in ("SLURM_PROCID", "RANK", "RANK_ID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"):
         if variable in environ:
-            assert environments.detect(environ | {variable: "0"}).run_id == environments.detect(environ).run_id
+            assert launchers.detect(environ | {variable: "0"}).run_id == launchers.detect(environ).run_id
 
 
 def test_another_restart_is_another_start() -> None:
     """Torchrun starts all ranks anew under the same name."""
     first, second = _captured("torchrun-2.13"), _captured("torchrun-2.13") | {"TORCHELASTIC_RESTART_COUNT": "1"}
-    assert environments.detect(first).run_id != environments.detect(second).run_id
+    assert launchers.detect(first).run_id != launchers.detect(second).run_id
 
 
+#: A process of each launcher, as it stands above a rank.
+ANCESTORS = {
+    "openmpi": Ancestor(("prterun", "prterun")),
+    "slurm": Ancestor(("", "slurmstepd")),
+    "torchrun": Ancestor(("python3.11", "torchrun"), ("torchrun", "--nproc-per-node", "2")),
+    "msrun": Ancestor(("python3.11", "msrun"), ("msrun", "--worker_num", "2")),
+}
 MIXED = [
     ("mpirun in an allocation", ["slurm-22.05-batch-script", "openmpi-4.1.4"], None, "Open MPI 4"),
     ("mpirun in an srun step", ["slurm-22.05-uneven", "openmpi-5.0.11"], [], "Open MPI 5"),
@@ -252,11 +261,12 @@ MIXED = [
 def test_the_innermost_launcher_is_believed(names: list[str], above: list[str] | None, launcher: str) -> None:
     """By this process's ancestors, and where they do not tell by how launchers are nested; the others say why not."""
     environ = {name: value for captured in names for name, value in _captured(captured).items()}
-    sightings = environments.survey(environ, above)
-    (chosen,) = [sighting for sighting in sightings if sighting.chosen]
-    assert chosen.found
-    assert chosen.found.launcher == launcher
-    assert all(sighting.why.startswith("ignored: ") for sighting in sightings if not sighting.chosen)
+    ancestors = None if above is None else [ANCESTORS[name] for name in above]
+    seen = launchers.survey(environ, ancestors)
+    (chosen,) = [evidence for evidence in seen if evidence.chosen]
+    assert chosen.info
+    assert chosen.info.launcher == launcher
+    assert all(evidence.why.startswith("ignored: ") for evidence in seen if not evidence.chosen)
 
 
 @given(st.data())
@@ -267,7 +277,7 @@ def test_no_environment_raises_anything_else(data: st.DataObject) -> None:
     values = st.one_of(st.sampled_from(sorted(set(everything.values()))), st.text(max_size=5))
     environ = {name: data.draw(values) for name in names}
     with suppress(EnvironmentMismatchError):
-        found = environments.detect(environ)
+        found = launchers.detect(environ)
         assert found.size == 0 or 0 <= found.rank < found.size
 
 
@@ -286,10 +296,10 @@ def test_numbers_are_what_the_variables_say(data: st.DataObject) -> None:
     size = data.draw(st.integers(1, 10**6))
     rank, local_size = data.draw(st.integers(0, size - 1)), data.draw(st.integers(1, size))
     local_rank = data.draw(st.integers(0, local_size - 1))
-    around = data.draw(st.dictionaries(st.sampled_from([*alone.SIZE_VARIABLES, "SLURM_NTASKS"]), st.just("7")))
+    around = data.draw(st.dictionaries(st.sampled_from([*SIZES, "SLURM_NTASKS"]), st.just("7")))
     names = (openmpi.RANK, openmpi.SIZE, openmpi.LOCAL_RANK, openmpi.LOCAL_SIZE)
     numbers = (rank, size, local_rank, local_size)
-    found = environments.detect(around | dict(zip(names, map(str, numbers), strict=True)))
+    found = launchers.detect(around | dict(zip(names, map(str, numbers), strict=True)))
     assert (found.rank, found.size, found.local_rank, found.local_size) == numbers
 
 
@@ -298,16 +308,27 @@ def test_what_is_no_number_is_refused(text: str, name: str) -> None:
     """Never a traceback, never a rank."""
     environ = _captured("openmpi-5.0.11") | {name: text}
     with pytest.raises(EnvironmentMismatchError, match="makes no sense"):
-        environments.detect(environ)
+        launchers.detect(environ)
 
 
 @pytest.mark.parametrize("text", ["many", "", "-3", "1.0"])
 def test_a_foreign_size_that_is_no_number_is_not_world_size_1(text: str) -> None:
     """It is no 1."""
     with pytest.raises(EnvironmentMismatchError, match="WORLD_SIZE="):
-        environments.detect({"WORLD_SIZE": text})
+        launchers.detect({"WORLD_SIZE": text})
+
+
+def test_an_installation_without_launchers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a clone's is that was installed before launchers had entry points: no rank takes itself for the only one."""
+    monkeypatch.setattr(entry_points, "make_all", lambda *_: {})
+    launchers.known.cache_clear()
+    try:
+        with pytest.raises(PluginError, match=r"no launcher is installed .*: install unilaunch again"):
+            launchers.detect(_captured("openmpi-4.1.4"))
+    finally:
+        launchers.known.cache_clear()
 
 
 def test_an_sbatch_script_is_the_only_rank() -> None:
     """SLURM_NTASKS is the allocation's; the step's number is what makes a process one of several."""
-    assert environments.detect({"SLURM_NTASKS": "8", "SLURM_JOB_ID": "3"}).size == 1
+    assert launchers.detect({"SLURM_NTASKS": "8", "SLURM_JOB_ID": "3"}).size == 1

@@ -1,12 +1,7 @@
-"""The launcher's process above this rank: which it is, and over which networks it speaks with the other hosts."""
+"""The launcher's process above this rank: where its MPI library is, and over which networks it speaks with others."""
 
-import os
 from dataclasses import dataclass
-from ipaddress import IPv4Interface
 from pathlib import Path
-
-#: Programs of MPI launchers that start ranks.
-_PROGRAMS = {"orterun", "orted", "prterun", "prted", "mpirun", "mpiexec.hydra", "hydra_pmi_proxy"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,24 +11,19 @@ class Daemon:
     Attributes:
         pid: Its process number.
         program: Its program, as an absolute path.
+        libraries: File names of its MPI library.
     """
 
     pid: int
     program: Path
+    libraries: tuple[str, ...]
 
-
-def find_daemon() -> Daemon | None:
-    """Return the nearest MPI launcher among this process's ancestors; None if it cannot be told."""
-    process = os.getppid()
-    while process > 1:
-        try:
-            program = Path(f"/proc/{process}/exe").readlink()
-            if program.name in _PROGRAMS:
-                return Daemon(process, program)
-            process = int(Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            return None
-    return None
+    def find_library(self) -> Path | None:
+        """Return the MPI library of the same installation; None if it cannot be told."""
+        prefix = self.program.parent.parent
+        folders = [prefix / "lib", prefix / "lib64", *sorted(prefix.glob("lib/*-linux-gnu"))]
+        places = (folder / name for folder in folders for name in self.libraries)
+        return next((place for place in places if place.exists()), None)
 
 
 def routable_networks(daemon: Daemon) -> list[str]:
@@ -42,6 +32,8 @@ def routable_networks(daemon: Daemon) -> list[str]:
     A second interface that leads nowhere (docker0, a management network) makes Open MPI hang or abort: it takes every
     interface to be connected with every host's.
     """
+    from ipaddress import IPv4Interface
+
     import psutil
 
     own = {
