@@ -99,7 +99,7 @@ def _visit(mpirun: Mpirun, request: Request, hosts: Sequence[Host]) -> tuple[lis
         tempfile.TemporaryFile("w+") as console,
     ):
         program = (sys.executable, "-m", "unilaunch.doctor.probe", str(token))
-        request = replace(request, program=program)
+        request = replace(request, program=program).started()
         line = mpirun.start_line(request, (MONITOR,), session="")
         arrived: dict[int, float] = {}
         token.touch()

@@ -94,7 +94,7 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], *, starting: b
     )
     if starting:
         mpirun.check(request, os.geteuid())
-    line = mpirun.write(request)
+    line = mpirun.write(request.shown())
     rows = tuple(_rows(task, names, here, visible_devices(environ)))
     return Plan(task, mpirun, tuple(line), rows, request)
 

@@ -67,8 +67,9 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox) -> LaunchResult:
         if not allow_files(_FILES * len(plan.rows)):
             live.say(_few_files(len(plan.rows)))
         monitor = Monitor(inbox, len(plan.rows), plan.several, spec.stall_timeout, spec.abort)
-        line = plan.mpirun.start_line(plan.request, (MONITOR, SPEC), session)
-        environ = {**environ, SPEC: handover.hand_over(plan.task)}
+        request = plan.request.started()
+        line = plan.mpirun.start_line(request, (MONITOR, SPEC), session)
+        environ = {**request.environ, MONITOR: environ[MONITOR], SPEC: handover.hand_over(plan.task)}
         returncode = _run(line, environ, monitor, Stop(monitor, asked, spec.grace, live), live)
         stopped = 0 if monitor.ending else asked.number  # what had failed before the stop is still a failure
         verdict = None if stopped else _judge(plan, monitor, returncode)

@@ -69,7 +69,9 @@ def recognise(path: Path, said: str) -> Mpirun | None:
 
 
 def _variables(request: Request) -> list[str]:
-    """Return the words for each `-x NAME[=V]`; what the launching host has exported, Hydra passes on by itself."""
+    """Return the words for each `-x NAME=V`; what the launching host has exported, Hydra passes on by itself.
+
+    Names without a value are left out: with -genvlist ranks on other hosts would get these variables, and no other.
+    """
     given = (text.partition("=") for text in request.mpi.x)
-    pairs = ((name, value if equals else request.environ.get(name, "")) for name, equals, value in given)
-    return [word for name, value in pairs for word in ("-genv", name, value)]
+    return [word for name, equals, value in given if equals for word in ("-genv", name, value)]

@@ -2,12 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
+from unilaunch.exports import without_secrets
 from unilaunch.hostfile import Host
 from unilaunch.launch_spec import MpiSpec
+from unilaunch.launchers import known
 
 #: What a rank on another host would miss: ssh's login environment has none of it.
 _NEEDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONHOME", "PYTHONUNBUFFERED", "DATA_PATH",
@@ -31,7 +33,7 @@ class Request:
         more_than_cores: Some host gets more ranks than this host has cores.
         mpi: The user's options for mpirun.
         program: What each rank is.
-        environ: The environment in which mpirun is started.
+        environ: The environment in which mpirun is started; names that follow `-x` are taken from it.
     """
 
     nprocs: int
@@ -52,6 +54,24 @@ class Request:
         return sorted(
             name for name in self.environ if (name in _NEEDED or name.startswith(_PREFIXES)) and name not in named
         )
+
+    def shown(self) -> "Request":
+        """Return the same without the values of secrets, for a line that is shown or kept."""
+        return self._with(without_secrets(self.mpi.x))
+
+    def started(self) -> "Request":
+        """Return the same with the values of `-x` in the environment: a command line is seen by all users of a host.
+
+        What mpirun itself would obey stays where it is.
+        """
+        own = ("PATH", "LD_", *(prefix for launcher in known().values() for prefix in launcher.prefixes))
+        given = (text.partition("=") for text in self.mpi.x)
+        moved = {name: value for name, equals, value in given if equals and not name.startswith(own)}
+        x = dict.fromkeys(name if (name := text.partition("=")[0]) in moved else text for text in self.mpi.x)
+        return replace(self._with(tuple(x)), environ={**self.environ, **moved})
+
+    def _with(self, x: tuple[str, ...]) -> "Request":
+        return replace(self, mpi=self.mpi.model_copy(update={"x": x}))
 
 
 @dataclass(frozen=True)
@@ -114,7 +134,7 @@ class Mpirun(ABC):
         """Return the command line with which `launch` starts the ranks; it may stay out of sight.
 
         Args:
-            request: What to start.
+            request: What to start, as `Request.started` returns it.
             told: Other variables of its environment that ranks on every host must find.
             session: A folder for files of mpirun's on this host; "" for its own choice.
         """

@@ -96,6 +96,16 @@ def test_names_that_a_batch_script_cannot_hold(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sbatch", "mpijob", "rankfile"])
+def test_a_secret_is_named_only(kind: str) -> None:
+    """And the file says where to give it."""
+    text = emit(_plan("-n 2 -H a:1,b:1 -x HF_TOKEN=hidden -x A=1"), kind)
+    assert "hidden" not in text
+    assert {"sbatch": ': "${HF_TOKEN:?export it', "mpijob": "HF_TOKEN from a Secret", "rankfile": "HF_TOKEN"}[
+        kind
+    ] in text
+
+
+@pytest.mark.parametrize("kind", ["sbatch", "mpijob", "rankfile"])
 def test_the_spec_is_inside(kind: str, tmp_path: Path) -> None:
     """And can be given back: the file that it makes is the same."""
     plan = _plan("-n 4 -H a:2,b:2 --epochs 3 --seed 7")

@@ -9,6 +9,7 @@ import yaml
 from typing_extensions import override
 
 from unilaunch.errors import SpecError
+from unilaunch.exports import secrets
 from unilaunch.job.emit.job_file import JobFile
 from unilaunch.job.emit.spec_line import spec_json
 from unilaunch.job.plan import Plan
@@ -36,6 +37,8 @@ class MpiJob(JobFile):
             raise SpecError(f"--emit mpijob: every worker has the same number of ranks, not {some}")
         yield f"# Written by unilaunch launch --emit mpijob. Put an image that has unilaunch in it in place of {IMAGE}:"
         yield "# python and mpirun are then the image's."
+        for name in secrets(plan.request.mpi.x):
+            yield f"# Give the launcher's container {name} from a Secret: its value is not written here."
         fields = manifest(plan, len(hosts), next(iter(hosts.values())))
         yield yaml.safe_dump(fields, sort_keys=False, width=4096).rstrip()
 
@@ -50,7 +53,7 @@ def manifest(plan: Plan, workers: int, slots: int) -> dict[str, Any]:
     """
     program = ("python", *plan.request.program[1:])
     # The pods have an environment of their own.
-    inside = replace(plan.request, hosts=(), hostfile=None, program=program, environ={})
+    inside = replace(plan.request.shown(), hosts=(), hostfile=None, program=program, environ={})
     command = ["mpirun", *plan.mpirun.write(inside)[1:]]
     kind = plan.rows[0].device.partition(":")[0]
     limits = {RESOURCES[kind]: slots} if kind in RESOURCES else {}

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing_extensions import override
 
 from unilaunch.errors import SpecError
+from unilaunch.exports import secrets
 from unilaunch.job.emit.job_file import JobFile
 from unilaunch.job.emit.spec_line import spec_json
 from unilaunch.job.plan import Plan
@@ -67,7 +68,7 @@ def _is_uneven(plan: Plan) -> bool:
 def _start(plan: Plan) -> Iterator[str]:
     program = shlex.join(plan.request.program)
     if plan.task.spec.mpi.model_fields_set - {"x", "allow_run_as_root"}:
-        inside = replace(plan.request, hosts=(), hostfile=None)
+        inside = replace(plan.request.shown(), hosts=(), hostfile=None)
         yield f"exec {shlex.join(plan.mpirun.write(inside))}"
     elif _is_uneven(plan):
         yield "# One line for each rank: Slurm would deal the ranks out evenly."
@@ -80,11 +81,14 @@ def _start(plan: Plan) -> Iterator[str]:
 
 def _variables(plan: Plan) -> Iterator[str]:
     """Give the `-x NAME=V` of the user; Slurm passes on by itself what is exported where sbatch is called."""
+    hidden = secrets(plan.request.mpi.x)
     for text in plan.request.mpi.x:
         name, equals, value = text.partition("=")
         if not _VARIABLE.fullmatch(name):  # bash would run what stands in it
             raise SpecError(f"-x: {name!r} is no name of a variable; expected NAME or NAME=VALUE")
-        if equals:
+        if name in hidden:
+            yield f': "${{{name}:?export it before sbatch: its value is a secret and not written here}}"'
+        elif equals:
             yield f"export {name}={shlex.quote(value)}"
 
 
