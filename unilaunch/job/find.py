@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from unilaunch import launchers
@@ -29,6 +30,21 @@ def find_mpirun(wanted: Path | None, environ: Mapping[str, str]) -> Mpirun:
     first = next(iter(said.splitlines()), "nothing")
     expected = ", ".join(launcher.startable for launcher in launchers.known().values() if launcher.startable)
     raise LauncherError(f"{path} --version says {first!r}: expected {expected}")
+
+
+def foresee_mpirun(wanted: Path | None, environ: Mapping[str, str]) -> Mpirun:
+    """Return the mpirun for which a job file is written: the one that is found here, or the likeliest elsewhere.
+
+    Raises:
+        LauncherError: There is none here, and no launcher says what to expect elsewhere.
+    """
+    try:
+        return find_mpirun(wanted, environ)
+    except LauncherError:
+        for launcher in launchers.known().values():
+            if mpirun := launcher.assume():
+                return replace(mpirun, path=wanted or mpirun.path)
+        raise
 
 
 def _locate(wanted: Path | None, search: str | None) -> Path:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from unilaunch.devices import DEVICES, count_cores, visible_devices
 from unilaunch.errors import PlacementError, SpecError
 from unilaunch.hostfile import Host, parse_hosts, read_hostfile
-from unilaunch.job.find import find_mpirun
+from unilaunch.job.find import find_mpirun, foresee_mpirun
 from unilaunch.job.here import own_names
 from unilaunch.job.mapping import make_room, map_ranks
 from unilaunch.job.program import program_line
@@ -66,16 +66,17 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], *, starting: b
         UnilaunchError: It cannot be done.
     """
     spec = task.spec
-    mpirun = find_mpirun(spec.mpi.mpirun, environ)
+    mpirun = (find_mpirun if starting else foresee_mpirun)(spec.mpi.mpirun, environ)
     named = hosts = hosts_of(spec)
     allocated = not hosts and any(name in environ for name in mpirun.allocations)
-    slots = _slots(hosts, mpirun, allocated=allocated)
+    known_here = starting and not allocated
+    slots = _slots(hosts, mpirun, known_here=known_here)
     nprocs = _count(spec, slots)
     task.check(nprocs)
     mpi = spec.mpi
     if _fills_the_first_host(spec, mpirun, hosts):
         hosts, mpi = make_room(hosts, nprocs), mpi.model_copy(update={"oversubscribe": False})
-        slots = _slots(hosts, mpirun, allocated=allocated)
+        slots = _slots(hosts, mpirun, known_here=known_here)
     here = own_names([host.name for host in hosts])
     told = mpi.rank_by is None and not (mpirun.fills_the_first_host and _may_oversubscribe(mpi))
     names = _names(_in_mpiruns_order(slots, mpirun, here), nprocs, mpi.map_by if told else "unknown")
@@ -95,7 +96,7 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], *, starting: b
     if starting:
         mpirun.check(request, os.geteuid())
     line = mpirun.write(request.shown())
-    rows = tuple(_rows(task, names, here, visible_devices(environ)))
+    rows = tuple(_rows(task, names, here if starting else set(), visible_devices(environ)))
     return Plan(task, mpirun, tuple(line), rows, request)
 
 
@@ -123,11 +124,17 @@ def _own_hostfile(spec: LaunchSpec, mpirun: Mpirun) -> str | None:
     return str(spec.hostfile) if spec.hostfile and mpirun.reads(spec.hostfile) else None
 
 
-def _slots(hosts: Sequence[Host], mpirun: Mpirun, *, allocated: bool) -> dict[str, int | None]:
-    """Return the slots of each host; None where only mpirun knows."""
+def _slots(hosts: Sequence[Host], mpirun: Mpirun, *, known_here: bool) -> dict[str, int | None]:
+    """Return the slots of each host; None where only mpirun knows.
+
+    Args:
+        hosts: The user's.
+        mpirun: Which fills this host, if there are none.
+        known_here: The job would run on this host, and not in an allocation or where a job file is submitted.
+    """
     if hosts:
         return {host.name: host.slots for host in hosts}
-    return {socket.gethostname(): count_cores() if mpirun.counts_cores and not allocated else None}
+    return {socket.gethostname(): count_cores() if mpirun.counts_cores and known_here else None}
 
 
 def _count(spec: LaunchSpec, slots: Mapping[str, int | None]) -> int:

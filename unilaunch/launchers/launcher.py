@@ -94,6 +94,10 @@ class Launcher(ABC):
         """
         return None
 
+    def assume(self) -> "Mpirun | None":
+        """Return the mpirun for which `--emit` writes where none is installed; None if it is never this launcher's."""
+        return None
+
     def is_program(self, ancestor: Ancestor) -> bool:
         """Whether *ancestor* is this launcher's."""
         return any(name in self.programs for name in ancestor.names) or any(

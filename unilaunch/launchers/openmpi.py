@@ -81,6 +81,13 @@ class OpenMpi(Launcher):
 
         return recognise(path, said)
 
+    @override
+    def assume(self) -> "Mpirun | None":
+        """Take it for version 5."""
+        from unilaunch.launchers.openmpi_mpirun import OpenMpirun
+
+        return OpenMpirun(Path("mpirun"), self.title, (5, 0))
+
 
 def _store(numbers: Mapping[str, int], *, five: bool) -> Store:
     """Return where the ranks can meet before MPI is initialised.

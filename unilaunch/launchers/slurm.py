@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 
+from unilaunch.errors import SpecError
 from unilaunch.launchers.launcher import Launcher, override
 from unilaunch.launchers.reading import evidence, is_number, read_numbers
 from unilaunch.world import LauncherInfo
@@ -14,6 +16,8 @@ LAST_STEP = 0xFFFFFFEF  # above it are Slurm's own: the batch script's, salloc's
 JOB = "SLURM_JOB_ID"
 NODES = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
 LAUNCH_NODE = "SLURM_LAUNCH_NODE_IPADDR"
+DISTRIBUTION = "SLURM_DISTRIBUTION"
+ARBITRARY = "arbitrary"  # a file says which task goes where; no variable tells what it says
 #: With one of these srun has wired MPI up (--mpi=pmix, --mpi=pmi2).
 NAMESPACE = "PMIX_NAMESPACE"  # "slurm.pmix.7.0"
 OWN_SPACE = "slurm."  # else it is another launcher's: mpirun and prterun start their daemons through srun
@@ -54,8 +58,19 @@ class Slurm(Launcher):
             run_id=f"slurm-{environ.get(JOB, 'unknown')}.{environ[STEP]}" if numbers[size] > 1 else "",
             evidence=evidence(environ, RANK, size, STEP, JOB, nodes, *WIRED),
             mpi=any(name in environ for name in WIRED) and environ.get(NAMESPACE, OWN_SPACE).startswith(OWN_SPACE),
-            rank_0_hosts=tuple(filter(None, [first_host(environ.get(nodes, "")), environ.get(LAUNCH_NODE, "")])),
+            rank_0_hosts=tuple(filter(None, [*_hosts_of_task_0(environ, nodes), environ.get(LAUNCH_NODE, "")])),
         )
+
+
+def _hosts_of_task_0(environ: Mapping[str, str], nodes: str) -> list[str]:
+    """Return the hosts that task 0 may be on: the first one, or any if the tasks were dealt out arbitrarily."""
+    nodelist = environ.get(nodes, "")
+    if environ.get(DISTRIBUTION) == ARBITRARY:
+        from unilaunch.hostfile import parse_hosts
+
+        with suppress(SpecError):  # no list of nodes
+            return [host.name for host in parse_hosts(nodelist)]
+    return [first_host(nodelist)]
 
 
 def first_host(nodelist: str) -> str:

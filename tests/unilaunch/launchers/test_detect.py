@@ -329,6 +329,13 @@ def test_an_installation_without_launchers_is_refused(monkeypatch: pytest.Monkey
         launchers.known.cache_clear()
 
 
+def test_tasks_that_were_dealt_out_by_a_file() -> None:
+    """Task 0 may be on any of the nodes: what Slurm 22.05 sets for -H n1:1,n0:2 is but for this the same."""
+    environ = _captured("slurm-22.05-uneven") | {"SLURM_DISTRIBUTION": "arbitrary"}
+    assert launchers.detect(environ).rank_0_hosts == ("n0", "n1", "127.0.0.1")
+    assert launchers.detect(environ | {"SLURM_STEP_NODELIST": "n[0-"}).rank_0_hosts[-1] == "127.0.0.1"
+
+
 def test_an_sbatch_script_is_the_only_rank() -> None:
     """SLURM_NTASKS is the allocation's; the step's number is what makes a process one of several."""
     assert launchers.detect({"SLURM_NTASKS": "8", "SLURM_JOB_ID": "3"}).size == 1

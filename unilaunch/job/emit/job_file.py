@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 from unilaunch import entry_points
+from unilaunch.errors import SpecError
 from unilaunch.job.plan import Plan
 
 
@@ -23,8 +24,13 @@ def emit(plan: Plan, kind: str) -> str:
     """Return the job file of *kind*.
 
     Raises:
-        SpecError: The plan cannot be written in this form.
+        SpecError: The plan cannot be written in this form, or asks for what only `launch` does.
         PluginError: There is no such form.
     """
+    if restarts := plan.task.spec.max_restarts:
+        raise SpecError(
+            f"--emit {kind} --max-restarts {restarts}: only launch starts a job again: leave it out, or start launch "
+            "itself from a job file of your own"
+        )
     form: JobFile = entry_points.make(entry_points.JOB_FILES, "job file", kind)
     return "\n".join(form.lines(plan)) + "\n"

@@ -84,4 +84,4 @@ def _replica(number: int, container: dict[str, Any]) -> dict[str, Any]:
 def _dns_name(text: str) -> str:
     """Return a name that Kubernetes takes: lower-case letters, digits and dashes."""
     name = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in text.lower())
-    return name.strip("-")[:40] or "job"
+    return name.strip("-")[:40].rstrip("-") or "job"

@@ -14,6 +14,8 @@ from unilaunch.job.emit.job_file import JobFile
 from unilaunch.job.emit.spec_line import spec_json
 from unilaunch.job.plan import Plan
 
+#: What Slurm usually calls each kind of device, in --gres.
+GRES = {"cuda": "gpu", "npu": "npu"}
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LOOPBACK = re.compile(r"localhost|127\..*|::1")  # no node of Slurm's has such a name
 
@@ -32,6 +34,7 @@ class Sbatch(JobFile):
         yield f"# {spec_json(plan)}"
         yield f"#SBATCH --job-name=unilaunch-{_job_name(plan.task.target.name)}"
         yield from _nodes(plan)
+        yield from _resources(plan)
         yield "#SBATCH --output=%x-%j.out"
         yield "set -euo pipefail"
         yield from _variables(plan)
@@ -65,8 +68,23 @@ def _is_uneven(plan: Plan) -> bool:
     return foreseen and len(set(hosts.values())) > 1
 
 
+def _resources(plan: Plan) -> Iterator[str]:
+    """Give what the ranks take of a node: cores if the user named their number, and a device for each rank."""
+    spec, (hosts, foreseen) = plan.task.spec, _hosts(plan)
+    kind = plan.rows[0].device.partition(":")[0]
+    if spec.threads:
+        yield f"#SBATCH --cpus-per-task={spec.threads}"
+    if kind in GRES and foreseen:
+        yield f"#SBATCH --gres={GRES[kind]}:{max(hosts.values(), default=len(plan.rows))}"
+    elif kind in GRES:
+        yield f"# Only mpirun can tell how many ranks a node gets: add #SBATCH --gres={GRES[kind]}:N"
+    elif spec.device == "auto":
+        yield "# No device was seen where this was written: --device cuda asks for one for each rank."
+
+
 def _start(plan: Plan) -> Iterator[str]:
     program = shlex.join(plan.request.program)
+    srun = f"exec srun --cpus-per-task={plan.task.spec.threads}" if plan.task.spec.threads else "exec srun"
     if plan.task.spec.mpi.model_fields_set - {"x", "allow_run_as_root"}:
         inside = replace(plan.request.shown(), hosts=(), hostfile=None)
         yield f"exec {shlex.join(plan.mpirun.write(inside))}"
@@ -74,9 +92,9 @@ def _start(plan: Plan) -> Iterator[str]:
         yield "# One line for each rank: Slurm would deal the ranks out evenly."
         yield "SLURM_HOSTFILE=$(mktemp) && export SLURM_HOSTFILE"
         yield f"printf '%s\\n' {shlex.join(row.host for row in plan.rows)} >\"$SLURM_HOSTFILE\""
-        yield f"exec srun --distribution=arbitrary {program}"
+        yield f"{srun} --distribution=arbitrary {program}"
     else:
-        yield f"exec srun {program}"
+        yield f"{srun} {program}"
 
 
 def _variables(plan: Plan) -> Iterator[str]:
