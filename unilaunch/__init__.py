@@ -12,25 +12,32 @@ if TYPE_CHECKING:
     from unilaunch.command import Command
     from unilaunch.errors import UnilaunchError
     from unilaunch.job.api import launch
+    from unilaunch.job.emit import JobFile
     from unilaunch.launch_spec import LaunchSpec, MpiSpec
+    from unilaunch.launchers.launcher import Launcher
+    from unilaunch.launchers.mpirun import Mpirun
     from unilaunch.model import Model, Session
     from unilaunch.output.result import LaunchResult, RankResult
     from unilaunch.rank.current import init
     from unilaunch.spec import RunSpec, Spec
-    from unilaunch.world import World
+    from unilaunch.world import LauncherInfo, World
 
 __all__ = [
-    "Backend", "Command", "LaunchResult", "LaunchSpec", "Model", "MpiSpec", "RankResult", "RunSpec", "Session", "Spec",
-    "UnilaunchError", "World", "__version__", "init", "launch",
+    "Backend", "Command", "JobFile", "LaunchResult", "LaunchSpec", "Launcher", "LauncherInfo", "Model", "MpiSpec",
+    "Mpirun", "RankResult", "RunSpec", "Session", "Spec", "UnilaunchError", "World", "__version__", "init", "launch",
 ]  # fmt: skip
 
 _HOMES = {
     "Backend": "unilaunch.backend",
     "Command": "unilaunch.command",
+    "JobFile": "unilaunch.job.emit",
     "LaunchResult": "unilaunch.output.result",
     "LaunchSpec": "unilaunch.launch_spec",
+    "Launcher": "unilaunch.launchers.launcher",
+    "LauncherInfo": "unilaunch.world",
     "Model": "unilaunch.model",
     "MpiSpec": "unilaunch.launch_spec",
+    "Mpirun": "unilaunch.launchers.mpirun",
     "RankResult": "unilaunch.output.result",
     "RunSpec": "unilaunch.spec",
     "Session": "unilaunch.model",

@@ -115,6 +115,10 @@ class Backend(ABC):
     devices: tuple[str, ...]
     #: The launcher that comes with the framework: a program that it starts needs nothing from us.
     launcher: str
+    #: "auto" takes the installed backend with the lowest number.
+    order: int = 100
+    #: The command that installs the framework, for a message.
+    install: str = "see the documentation of the backend"
     #: What the framework is to find at its import, on every rank alike, if the user did not set it.
     import_variables: Mapping[str, str] = MappingProxyType({})
 
@@ -159,6 +163,14 @@ class Backend(ABC):
     @abstractmethod
     def versions(self) -> Mapping[str, str]:
         """Return the versions that a result depends on, by package."""
+
+    def find_fault(self, versions: Mapping[str, str]) -> str | None:  # noqa: ARG002  (most can tell none)
+        """Return why the framework would not work beside other packages, with what to do; None if it would.
+
+        Args:
+            versions: By package.
+        """
+        return None
 
     def network(self, model: str) -> Callable[[Any], Any] | None:  # noqa: ARG002  (a backend that brings one asks)
         """Return what makes this backend's network for the model named *model* on cpu; None if it brings none.

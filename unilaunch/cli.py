@@ -1,5 +1,6 @@
 """The command line: commands to calls. The only reader of the process's arguments and environment."""
 
+import json
 import os
 import sys
 import time
@@ -8,6 +9,7 @@ from functools import partial
 from signal import SIGINT
 from typing import TYPE_CHECKING, NoReturn
 
+from unilaunch import entry_points
 from unilaunch.errors import UnilaunchError
 
 if TYPE_CHECKING:
@@ -58,7 +60,10 @@ def _wants_help(arguments: Sequence[str]) -> bool:
 
 def _supervise(arguments: Sequence[str], environ: Mapping[str, str], started: float) -> int:
     from unilaunch.agent.host import supervise
+    from unilaunch.start_variables import SPEC
 
+    if SPEC in environ:
+        entry_points.take_over(json.loads(environ[SPEC]).get("entry_points", {}))
     return supervise(environ, started, lambda: _preload(arguments, environ), partial(_run, arguments))
 
 

@@ -7,14 +7,14 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from unilaunch import environments, plugins
+from unilaunch import launchers, plugins
 from unilaunch.backend import Placement, Rendezvous
 from unilaunch.devices import DEVICES, visible_devices
-from unilaunch.environments import Sighting
 from unilaunch.errors import EnvironmentMismatchError
+from unilaunch.launchers import Evidence
 from unilaunch.rank import mpi
 from unilaunch.rank.framework_env import framework_env
-from unilaunch.world import Found, World
+from unilaunch.world import LauncherInfo, World
 
 #: mpirun can hang when this many ranks end at once.
 _MANY = 16
@@ -30,15 +30,15 @@ def explain(environ: Mapping[str, str], started: float) -> int:
         environ: The process's environment.
         started: When this process began, in seconds of `time.monotonic`.
     """
-    sightings = environments.survey(environ)
+    seen = launchers.survey(environ)
     try:
-        found = environments.detect(environ)
+        found = launchers.detect(environ)
     except EnvironmentMismatchError as error:
-        _print([*_ignored(sightings), f"unilaunch: {error}"])
+        _print([*_ignored(seen), f"unilaunch: {error}"])
         return EnvironmentMismatchError.exit_code
     lines = [_identity(found)]
     if found.rank == 0:
-        lines += [*_used(found), *_ignored(sightings), *_hardware(environ), *_frameworks(found, environ)]
+        lines += [*_used(found), *_ignored(seen), *_hardware(environ), *_frameworks(found, environ)]
     _print(lines)
     if found.size > _MANY:
         time.sleep(max(0.0, started + 0.5 - time.monotonic()))
@@ -49,14 +49,14 @@ def _print(lines: list[str]) -> None:
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def _identity(found: Found) -> str:
+def _identity(found: LauncherInfo) -> str:
     size = str(found.size) if found.size else "(MPI tells)"
     local = "" if found.local_rank is None else f", local rank {found.local_rank}"
     local += "" if found.local_size is None else f" of {found.local_size}"
     return f"rank {found.rank} of {size}{local} on {socket.gethostname()}, launcher: {found.launcher}"
 
 
-def _used(found: Found) -> Iterator[str]:
+def _used(found: LauncherInfo) -> Iterator[str]:
     for name, value in found.evidence.items():
         yield f"  used     {name}={value}"
     if not found.evidence:
@@ -67,12 +67,12 @@ def _used(found: Found) -> Iterator[str]:
         yield "           are counted from the hosts that they name"
 
 
-def _ignored(sightings: list[Sighting]) -> Iterator[str]:
-    for sighting in sightings:
-        if not sighting.chosen:
-            said = _identity(sighting.found) if sighting.found else sighting.error
-            yield f"  ignored  {sighting.name}: {said}"
-            yield f"           {sighting.why.removeprefix('ignored: ')}"
+def _ignored(seen: list[Evidence]) -> Iterator[str]:
+    for one in seen:
+        if not one.chosen:
+            said = _identity(one.info) if one.info else one.error
+            yield f"  ignored  {one.name}: {said}"
+            yield f"           {one.why.removeprefix('ignored: ')}"
 
 
 def _hardware(environ: Mapping[str, str]) -> Iterator[str]:
@@ -84,7 +84,7 @@ def _hardware(environ: Mapping[str, str]) -> Iterator[str]:
         yield f"  {kind:8} {','.join(names) or 'none'}{told}"
 
 
-def _frameworks(found: Found, environ: Mapping[str, str]) -> Iterator[str]:
+def _frameworks(found: LauncherInfo, environ: Mapping[str, str]) -> Iterator[str]:
     """Give what `run` would set for each framework, and what it would leave since the user exported it."""
     if found.mpi and found.size != 1:
         yield from _variables("MPI", mpi.variables(found, environ))

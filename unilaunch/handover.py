@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from typing_extensions import override
 
-from unilaunch import plugins
+from unilaunch import entry_points, plugins
 from unilaunch.errors import PluginError, SpecError
 from unilaunch.json_value import JsonValue
 from unilaunch.target import Target
@@ -45,7 +45,8 @@ def hand_over(task: "Task[LaunchSpec]") -> str:
     spec = {name: _encode(name, getattr(task.spec, name)) for name in RunSpec.model_fields if name != "args"}
     target = {"kind": task.target.kind, "name": task.target.name}
     options = _encode_spec(task.options) if task.options else None
-    return json.dumps({"version": __version__, "target": target, "spec": spec, "options": options})
+    told = {"version": __version__, "target": target, "spec": spec, "options": options}
+    return json.dumps(told | {"entry_points": entry_points.table()})
 
 
 def take_over(text: str, args: Sequence[str]) -> "Task[RunSpec]":

@@ -1,10 +1,11 @@
 """What the user wants of a whole job; a module of its own, since a rank never needs it."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field, JsonValue
 
+from unilaunch.exports import secrets, without_secrets
 from unilaunch.spec import RunSpec, Spec, read_file, validate
 
 
@@ -46,6 +47,11 @@ class LaunchSpec(RunSpec):
     elastic: bool = Field(default=False, description="start it again without the hosts that are lost")
     options: dict[str, JsonValue] = Field(default={}, description="the model's options, or a function's arguments")
     mpi: MpiSpec = Field(default=MpiSpec(), description="what mpirun is told")
+
+    def shown(self) -> Self:
+        """Return the same without the values of secrets, to be shown or kept."""
+        mpi = self.mpi.model_copy(update={"x": without_secrets(self.mpi.x)})
+        return self.model_copy(update={"mpi": mpi} if secrets(self.mpi.x) else {})
 
     @classmethod
     def from_file(cls, path: str | Path) -> "LaunchSpec":

@@ -9,7 +9,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from typing_extensions import override
 
-from unilaunch import plugins
+from unilaunch import entry_points, plugins
 from unilaunch.errors import SpecError, nearest
 from unilaunch.help_texts import EXAMPLES, HELP, NOTES, STARTS, epilog
 from unilaunch.model import Model
@@ -208,7 +208,7 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
     _add_options(whole, LaunchSpec, leave_out={*RunSpec.model_fields, "options", "mpi"})
     whole.add_argument("--dry-run", action="store_true", help="show the mpirun line and where every rank goes")
     whole.add_argument("--json", action="store_true", help="show that as JSON")
-    whole.add_argument("--emit", choices=("sbatch", "mpijob", "rankfile"), default=None,
+    whole.add_argument("--emit", choices=entry_points.names(entry_points.JOB_FILES), default=None,
                        help="write a job file instead, for Slurm, Kubernetes or mpirun")  # fmt: skip
     _add_mpi(parser)
     _add_run(parser)

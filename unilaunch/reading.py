@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from unilaunch import plugins
 from unilaunch.errors import SpecError
+from unilaunch.launchers import set_by_launchers
 from unilaunch.model import Model
 from unilaunch.spec import RunSpec, Spec, read_file, read_variables, validate, variable_of
 from unilaunch.target import Target, read_target
@@ -103,10 +104,11 @@ def _choose(values: Mapping[str, Any]) -> Target:
 
 
 def _meeting(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return where the user wants rank 0 to be; under torchrun the same variables name a port that torchrun holds."""
-    if "TORCHELASTIC_RUN_ID" in environ:
-        return {}
-    return {name.lower(): environ[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in environ}
+    """Return where the user wants rank 0 to be; a launcher's own variables of the same names say where *it* is."""
+    others = set_by_launchers(environ)
+    return {
+        name.lower(): environ[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in environ and name not in others
+    }
 
 
 def _unfold(file: Mapping[str, Any], target: Target, path: str) -> dict[str, Any]:

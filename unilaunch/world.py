@@ -1,6 +1,7 @@
-"""Who a rank is: what the launcher says (`Found`) and what the ranks agree on (`World`)."""
+"""Who a rank is: what the launcher says (`LauncherInfo`) and what the ranks agree on (`World`)."""
 
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from unilaunch.addresses import is_loopback
@@ -9,8 +10,17 @@ from unilaunch.addresses import is_loopback
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
+class Store(Enum):
+    """Where ranks can leave a word for each other before MPI is initialised."""
+
+    PMIX = "the launcher's PMIx server"
+    PMI = "the launcher's PMI server, version 1"
+    FILE = "a file, as the launcher has no store that can be used"
+    MPI = "nowhere: they meet through MPI"
+
+
 @dataclass(frozen=True, slots=True)
-class Found:
+class LauncherInfo:
     """What one launcher's environment says about this process.
 
     Attributes:
@@ -22,7 +32,11 @@ class Found:
         run_id: Names this start of the job: the same on every rank, and no other run's; "" if nothing does.
         evidence: The variables that were used, with their values.
         mpi: The launcher wires MPI up, so that the ranks can agree through it.
-        heads: Addresses or names of rank 0's host, as the variables tell it, likeliest first.
+        rank_0_hosts: Addresses or names of rank 0's host, as the variables tell it, likeliest first.
+        store: Where the ranks can meet, if the launcher wires MPI up; else it is a file.
+        alike: Its ranks differ in no variable that a framework's import reads, so that they can be forked from one.
+        wake: Once a job has failed, the launcher sleeps before it ends the others, unless SIGCHLD wakes it.
+        name: The launcher's entry point, once `launchers.detect` has asked it.
     """
 
     launcher: str
@@ -33,12 +47,16 @@ class Found:
     run_id: str
     evidence: dict[str, str]
     mpi: bool = True
-    heads: tuple[str, ...] = ()
+    rank_0_hosts: tuple[str, ...] = ()
+    store: Store = Store.MPI
+    alike: bool = True
+    wake: bool = False
+    name: str = ""
 
     @property
     def one_host(self) -> bool:
         """All ranks are known to be on this host: the launcher counts so, or names a loopback address for rank 0."""
-        return self.local_size == self.size or (bool(self.heads) and all(map(is_loopback, self.heads)))
+        return self.local_size == self.size or (bool(self.rank_0_hosts) and all(map(is_loopback, self.rank_0_hosts)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +89,7 @@ class World:
     device: str = ""
 
 
-def count_world(found: Found, hosts: list[str], name: str) -> World:
+def count_world(found: LauncherInfo, hosts: list[str], name: str) -> World:
     """Return this rank's `World`, counted from the host that each rank runs on.
 
     Args:

@@ -23,6 +23,8 @@ class MindSporeBackend(Backend):
     name = "mindspore"
     framework = "mindspore"
     launcher = "msrun"
+    order = 20
+    install = "pip install 'unilaunch[mindspore]'"
     import_variables = MappingProxyType({"GLOG_v": "3"})  # errors; its INFO and WARNING are about itself
     devices = ("npu", "cpu", "cuda")  # cuda is never taken unasked: the public wheel's GPU part is CUDA 11's
 
@@ -67,7 +69,8 @@ class MindSporeBackend(Backend):
 
     @override
     def start(self, world: World, placement: Placement) -> None:
-        _check_numpy()
+        if fault := self.find_fault({name: version(name) for name in ("mindspore", "numpy")}):
+            raise PluginError(fault)
         import mindspore as ms
 
         if placement.device == "cpu":
@@ -114,12 +117,13 @@ class MindSporeBackend(Backend):
 
         return {"mindspore": str(ms.__version__), "numpy": np.__version__}
 
-
-def _check_numpy() -> None:
-    """Refuse numpy 2: MindSpore is built against numpy 1, and its first product of two tensors raises SystemError."""
-    found, wanted = version("numpy"), "pip install 'numpy>=1.26.4,<2'"
-    if int(found.partition(".")[0]) > 1:
-        raise PluginError(f"MindSpore needs numpy below 2, and numpy {found} is installed: {wanted}")
+    @override
+    def find_fault(self, versions: Mapping[str, str]) -> str | None:
+        """Find numpy 2: MindSpore is built against numpy 1, and its first product of two tensors raises SystemError."""
+        numpy = versions.get("numpy", "1")
+        if "mindspore" not in versions or int(numpy.partition(".")[0]) == 1:
+            return None
+        return f"MindSpore needs numpy below 2, and numpy {numpy} is installed: pip install 'numpy>=1.26.4,<2'"
 
 
 def _release(rendezvous: Rendezvous) -> int:

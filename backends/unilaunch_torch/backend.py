@@ -24,6 +24,8 @@ class TorchBackend(Backend):
     framework = "torch"
     devices = ("cuda", "npu", "cpu")
     launcher = "torchrun"
+    order = 10
+    install = "pip install 'unilaunch[torch]'"
 
     @override
     def variables(self, world: World, placement: Placement, rendezvous: Rendezvous | None) -> dict[str, str]:

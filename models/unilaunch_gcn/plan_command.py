@@ -89,7 +89,7 @@ def _counts(text: str) -> list[int]:
 def _slots(text: str | None, most: int) -> dict[str, int]:
     if text is None:
         return {}
-    from unilaunch.job.hostfile import parse_hosts
+    from unilaunch.hostfile import parse_hosts
 
     slots = {host.name: host.slots or 1 for host in parse_hosts(text)}
     if sum(slots.values()) < most:

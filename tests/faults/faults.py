@@ -18,7 +18,7 @@ from zlib import crc32
 from cluster.hosts import Cluster
 from jobs.mpirun import NUMPY_BACKEND, Finished
 from unilaunch.errors import REQUEUE
-from unilaunch.job.mpirun.openmpi import keepalive
+from unilaunch.launchers.openmpi_mpirun import keepalive
 
 INJECT = Path(__file__).parent / "inject"
 #: Seconds from the moment at which a fault can be known to the end of the job.

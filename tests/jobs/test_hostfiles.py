@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jobs.mpirun import Launcher, finish
-from unilaunch.job.hostfile import read_hostfile
+from unilaunch.hostfile import read_hostfile
 
 HOSTFILES = sorted((Path(__file__).parents[2] / "hostfiles").iterdir())
 #: Slots of all hosts together.

@@ -90,12 +90,12 @@ def _submit(script: str, slurm: Mapping[str, str], folder: Path, options: str = 
     return said
 
 
-@pytest.mark.parametrize("options", [["-H", "n0:2,n1:1"], ["-H", "n0:1,n1:1"], ["--bind-to", "none"]])
+@pytest.mark.parametrize("options", [["-H", "n1:1,n0:2"], ["-H", "n0:1,n1:1"], ["--bind-to", "none"]])
 def test_the_batch_file_that_launch_writes_is_submitted(
     options: list[str], slurm: Mapping[str, str], curve: list[float], tmp_path: Path
 ) -> None:
     """Srun on unequal and on equal nodes; mpirun in the allocation, where one of its options was asked for."""
-    size = 3 if "n0:2,n1:1" in options else 2
+    size = 3 if "n1:1,n0:2" in options else 2
     mpirun = ["--mpirun", "/usr/bin/mpirun"] if "--bind-to" in options else []
     arguments = ["launch", "-n", str(size), *options, *mpirun, "--emit", "sbatch", *RUN[1:]]
     script = alone(["-m", "unilaunch", *arguments], tmp_path).check().stdout

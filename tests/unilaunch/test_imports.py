@@ -29,6 +29,19 @@ def test_light_paths_import_nothing_heavy(program: str) -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_a_launchers_child_imports_little_before_it_has_an_agent() -> None:
+    """Each of them pays for it; the agent imports the rest once."""
+    program = (
+        "import sys, unilaunch.agent.host\n"
+        "from unilaunch.launchers import detect\n"
+        "detect({})\n"
+        "heavy = {'typing_extensions', 'importlib.metadata', 'pydantic', 'psutil', 'unilaunch.launchers.mpirun'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "[]\n"
+
+
 def test_public_names_resolve() -> None:
     """A name in __all__ is there, and is no submodule's name: the two would shadow each other."""
     assert {"LaunchResult", "LaunchSpec", "World", "__version__", "init", "launch"} < set(unilaunch.__all__)

@@ -1,6 +1,5 @@
 """Values on the command line and in variables: several at once, none, and such as begin with a dash."""
 
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 from pydantic import Field, model_validator
 from typing_extensions import override
 
-from unilaunch import plugins
+from unilaunch import entry_points, plugins
 from unilaunch.errors import PluginError, SpecError
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.options import parse
@@ -109,13 +108,13 @@ def test_a_broken_plug_in_breaks_only_itself(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its name says why it cannot be used; the others can."""
-    group = {**plugins._installed(plugins.MODELS), "broken": EntryPoint("broken", "no_such_module:Model", "g")}
-    monkeypatch.setattr(plugins, "_installed", lambda _: group)
-    plugins._load_all.cache_clear()
+    models = {**entry_points.table()[entry_points.MODELS], "broken": "no_such_module:Model"}
+    monkeypatch.setattr(entry_points, "_table", {**entry_points.table(), entry_points.MODELS: models})
+    entry_points.make_all.cache_clear()
     try:
         assert set(plugins.models()) == {"calibration", "gcn", "mnist"}
         assert "left out: model 'broken' (no_such_module:Model) cannot be loaded" in capsys.readouterr().err
         with pytest.raises(PluginError, match=r"model 'broken' .* cannot be loaded: ModuleNotFoundError"):
             plugins.load_model("broken")
     finally:
-        plugins._load_all.cache_clear()
+        entry_points.make_all.cache_clear()

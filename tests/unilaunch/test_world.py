@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unilaunch.world import Found, World, count_world
+from unilaunch.world import LauncherInfo, World, count_world
 
 
 def _world(rank: int, hosts: list[str]) -> World:
-    found = Found("test", rank, len(hosts), 0, 1, "run", {})
+    found = LauncherInfo("test", rank, len(hosts), 0, 1, "run", {})
     return count_world(found, hosts, hosts[rank])
 
 
@@ -52,4 +52,4 @@ def test_local_ranks_count_each_host(hosts: list[str]) -> None:
 )  # fmt: skip
 def test_one_host(local_size: int | None, heads: tuple[str, ...], expected: bool) -> None:  # noqa: FBT001
     """The launcher counts two of two ranks here, or rank 0 can be reached on this host only."""
-    assert Found("test", 0, 2, None, local_size, "run", {}, heads=heads).one_host == expected
+    assert LauncherInfo("test", 0, 2, None, local_size, "run", {}, rank_0_hosts=heads).one_host == expected

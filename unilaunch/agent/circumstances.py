@@ -9,12 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from unilaunch import launchers
 from unilaunch.start_variables import RESTARTS, SPEC
 
-#: Who a rank is, and what its launcher needs of it: differs from rank to rank, and no framework's import reads it.
-_LAUNCHERS = (
-    "OMPI_", "PMIX_", "PRTE_", "PMI_", "MPI_LOCAL", "HYDI_", "HYDRA_", "I_MPI_", "SLURM_", "FLUX_", "PALS_", "MV2_",
-)  # fmt: skip
 #: What differs from one start of a job to the next.
 _OF_A_START = {RESTARTS, SPEC}
 #: With these an import depends on the process: which processors are its own, which rank a log file is named after.
@@ -36,6 +33,7 @@ def circumstances(environ: Mapping[str, str]) -> dict[str, Any] | None:
     folder = _link("/proc/self/cwd")
     if not folder or any(name.startswith(_OF_A_PROCESS) for name in environ):
         return None
+    of_launchers = tuple(prefix for launcher in launchers.known().values() for prefix in launcher.prefixes)
     return {
         "folder": folder,
         "mask": _mask(),
@@ -43,7 +41,7 @@ def circumstances(environ: Mapping[str, str]) -> dict[str, Any] | None:
         "variables": {
             name: value
             for name, value in environ.items()
-            if not name.startswith(_LAUNCHERS) and name not in _OF_A_START
+            if not name.startswith(of_launchers) and name not in _OF_A_START
         },
         "ignored": [number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN],
         "users": [*os.getresuid(), *os.getresgid(), *os.getgroups()],

@@ -20,8 +20,8 @@ from typing import Any
 from zlib import crc32
 
 from unilaunch.agent.processes import pass_signals_on
-from unilaunch.environments import detect
 from unilaunch.errors import UnilaunchError
+from unilaunch.launchers import detect
 from unilaunch.start_variables import MONITOR
 
 _CREDENTIALS = struct.Struct("3i")
@@ -31,8 +31,6 @@ _PIECE = 1 << 16
 _LARGEST = 1 << 26  # bytes of a request
 _MOST_FILES = 250  # the kernel passes no more of them at once
 READY = b"y"
-#: Each of their ranks has other variables, which the framework reads.
-_FRAMEWORKS_OWN = {"torchrun", "torch.distributed's variables", "msrun"}
 
 
 def address_of(own: Mapping[str, Any] | None, environ: Mapping[str, str]) -> str:
@@ -81,7 +79,7 @@ def local_size(environ: Mapping[str, str]) -> int:
         found = detect(environ)
     except UnilaunchError:  # the rank says so
         return 1
-    return 1 if found.launcher in _FRAMEWORKS_OWN else found.local_size or 1
+    return (found.local_size or 1) if found.alike else 1
 
 
 def bind(address: str) -> socket.socket | None:

@@ -14,7 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from unilaunch.agent.processes import children, knows_children, state
-from unilaunch.environments import openmpi
+from unilaunch.errors import UnilaunchError
+from unilaunch.launchers import detect
 
 _TICK = 0.02
 _LONGEST = 5.0
@@ -32,11 +33,11 @@ def wake_launcher(launcher: int, code: int, environ: Mapping[str, str]) -> None:
         code: With what this process, the launcher's child, ends; nothing is to be done for 0.
         environ: Its environment.
     """
-    ours = environ.get(openmpi.LOCAL_RANK) == "0" and openmpi.VERSION not in environ
-    if not code or not ours or launcher != os.getppid() or not knows_children(launcher):
+    if not code or launcher != os.getppid() or not knows_children(launcher):
         return
-    with suppress(OSError):  # no more processes: mpirun then takes its time
-        if not os.fork():
+    with suppress(UnilaunchError, OSError):  # no more processes: mpirun then takes its time
+        info = detect(environ)
+        if info.wake and info.local_rank == 0 and not os.fork():
             try:
                 _wake(launcher)
             finally:

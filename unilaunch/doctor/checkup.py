@@ -14,12 +14,12 @@ from secrets import token_hex
 from typing import Any
 
 from unilaunch.doctor.diagnosis import Finding, Visit, diagnose, differing
+from unilaunch.hostfile import Host, format_hostfile
+from unilaunch.job.find import find_mpirun
 from unilaunch.job.here import own_names
-from unilaunch.job.hostfile import Host, format_hostfile
-from unilaunch.job.mpirun import find_mpirun, openmpi
-from unilaunch.job.mpirun.request import Request
-from unilaunch.job.plan import hosts_of, write
+from unilaunch.job.plan import hosts_of
 from unilaunch.launch_spec import LaunchSpec
+from unilaunch.launchers.mpirun import Mpirun, Request
 from unilaunch.monitor.inbox import Inbox, listen
 from unilaunch.start_variables import MONITOR
 
@@ -43,7 +43,6 @@ def doctor(spec: LaunchSpec, environ: Mapping[str, str]) -> int:
     reached = [host for host in hosts if host.name not in shut]
     lines = [finding for finding in findings.values() if finding]
     request = Request(
-        mpirun=mpirun,
         nprocs=len(reached),
         hosts=tuple(replace(host, slots=1, max_slots=None) for host in reached) if spec.hosts or spec.hostfile else (),
         hostfile=None,
@@ -54,11 +53,10 @@ def doctor(spec: LaunchSpec, environ: Mapping[str, str]) -> int:
         program=(),
         environ=environ,
     )
-    if mpirun.launcher == "Open MPI":
-        openmpi.check_root(request, os.geteuid())
+    mpirun.check(request, os.geteuid())
     summary = ""
     if reached:
-        visits, met, summary = _visit(request, reached)
+        visits, met, summary = _visit(mpirun, request, reached)
         lines += [*met, *diagnose(visits)]
     _print(lines, len(hosts), summary)
     return 1 if any(finding.stops for finding in lines) else 0
@@ -91,7 +89,7 @@ def _knock_at(host: Host) -> Finding | None:
     return None
 
 
-def _visit(request: Request, hosts: Sequence[Host]) -> tuple[list[Visit], list[Finding], str]:
+def _visit(mpirun: Mpirun, request: Request, hosts: Sequence[Host]) -> tuple[list[Visit], list[Finding], str]:
     """Start the probes, and return what each host tells, what keeps them apart, and where they met."""
     token = Path.cwd() / f".unilaunch-doctor-{token_hex(8)}"
     others = [host.name for host in hosts] if request.several else []
@@ -104,9 +102,8 @@ def _visit(request: Request, hosts: Sequence[Host]) -> tuple[list[Visit], list[F
         hostfile.write(format_hostfile(request.hosts))
         hostfile.flush()
         program = (sys.executable, "-m", "unilaunch.doctor.probe", str(token))
-        line = write(replace(request, program=program, hostfile=hostfile.name if request.hosts else None))
-        if request.several and request.mpirun.launcher == "Open MPI":
-            line[1:1] = ["-x", MONITOR]
+        request = replace(request, program=program, hostfile=hostfile.name if request.hosts else None).started()
+        line = mpirun.start_line(request, (MONITOR,), session="")
         arrived: dict[int, float] = {}
         token.touch()
         try:
@@ -180,9 +177,7 @@ def _summary(visits: Sequence[Visit], met: Sequence[Mapping[str, str]]) -> str:
     facts = next((visit.facts for visit in visits if visit.facts), None)
     if not facts:
         return ""
-    packages = ", ".join(
-        f"{name} {version}" for name, version in facts["packages"].items() if name in {"torch", "mindspore"}
-    )
+    packages = ", ".join(f"{name} {facts['packages'][name]}" for name in facts["frameworks"])
     devices = ", ".join(f"{number} {kind}" for kind, number in facts["devices"].items() if number) or "cpu only"
     place = f", rank 0 reached at {met[0]['address']} ({met[0]['interface']})" if met else ""
     return f"Python {facts['python']}, {packages or 'no framework'}, {devices}{place}"

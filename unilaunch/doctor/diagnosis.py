@@ -77,13 +77,12 @@ def _packages(found: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
         usual = Counter(versions.values()).most_common(1)[0][0]
         fix = f"pip install {name}=={usual} there" if usual else f"pip uninstall {name} there, or install it everywhere"
         yield from differing(versions, name, fix)
-    for host, packages in found.items():
-        if "mindspore" in packages and int(packages.get("numpy", "1").partition(".")[0]) > 1:
-            yield Finding(f"{host} has MindSpore and numpy {packages['numpy']}: pip install 'numpy>=1.26.4,<2' there")
 
 
 def _host(visit: Visit) -> Iterator[Finding]:
     facts, host = _facts(visit), visit.host
+    for fault in facts["faults"]:
+        yield Finding(f"{host}: {fault}")
     devices = {kind: number for kind, number in facts["devices"].items() if number}
     for kind, number in devices.items():
         if visit.slots and visit.slots > number:

@@ -12,17 +12,17 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from unilaunch import environments
+from unilaunch import launchers, plugins
 from unilaunch.agent.host import supervise_alone
 from unilaunch.devices import visible_devices
 from unilaunch.errors import UnilaunchError
 from unilaunch.json_value import JsonValue
 from unilaunch.monitor.messages import Named, Returned
 from unilaunch.rank.status import Status
-from unilaunch.world import Found
+from unilaunch.world import LauncherInfo
 
-#: What must be alike on all hosts.
-PACKAGES = ("unilaunch", "torch", "mindspore", "mpi4py", "numpy", "scipy", "pydantic", "pymetis")
+#: What must be alike on all hosts, beside the frameworks.
+PACKAGES = ("unilaunch", "mpi4py", "numpy", "scipy", "pydantic", "pymetis")
 
 
 def main() -> int:
@@ -32,7 +32,7 @@ def main() -> int:
 
 
 def _tell(status: Status, environ: Mapping[str, str]) -> int:
-    found = environments.detect(environ)
+    found = launchers.detect(environ)
     status.send(Named(found.rank, socket.gethostname()))
     told: dict[str, JsonValue] = {"facts": facts(environ, Path(sys.argv[1]))}
     status.send(Returned(result=told))  # the rank may hang when it looks for the others
@@ -51,10 +51,15 @@ def facts(environ: Mapping[str, str], token: Path) -> dict[str, Any]:
         environ: The process's environment.
         token: A file that the launching host has just written.
     """
+    backends = plugins.backends()
+    frameworks = [backend.framework.partition(".")[0] for backend in backends]
+    packages = {name: found for name in (*PACKAGES, *frameworks) if (found := _version(name))}
     return {
         "python": platform.python_version(),
         "executable": sys.executable,
-        "packages": {name: found for name in PACKAGES if (found := _version(name))},
+        "packages": packages,
+        "frameworks": [name for name in frameworks if name in packages],
+        "faults": [fault for backend in backends if (fault := backend.find_fault(packages))],
         "devices": {kind: len(names) for kind, names in visible_devices(environ).items()},
         "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "locked_memory": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
@@ -71,7 +76,7 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _meet(found: Found, environ: Mapping[str, str]) -> dict[str, str]:
+def _meet(found: LauncherInfo, environ: Mapping[str, str]) -> dict[str, str]:
     """Do what a rank does to find the others, and return over what it found them."""
     from unilaunch.rank import mpi
     from unilaunch.rank.alone import Alone

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from unilaunch.errors import SpecError
-from unilaunch.job.hostfile import RANKFILE, Host
+from unilaunch.hostfile import RANKFILE, Host
 
 #: Open MPI fills one host after the other by default, and when it deals out pieces of a host.
 _FILLING = {None, "slot", "core", "hwthread", "socket", "package", "numa", "l1cache", "l2cache", "l3cache"}

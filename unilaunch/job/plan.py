@@ -9,17 +9,14 @@ from dataclasses import dataclass
 
 from unilaunch.devices import DEVICES, count_cores, visible_devices
 from unilaunch.errors import PlacementError, SpecError
+from unilaunch.hostfile import Host, parse_hosts, read_hostfile
+from unilaunch.job.find import find_mpirun, foresee_mpirun
 from unilaunch.job.here import own_names
-from unilaunch.job.hostfile import Host, is_open_mpi_grammar, parse_hosts, read_hostfile
 from unilaunch.job.mapping import make_room, map_ranks
-from unilaunch.job.mpirun import Mpirun, find_mpirun, hydra, openmpi
-from unilaunch.job.mpirun.request import Request
 from unilaunch.job.program import program_line
 from unilaunch.launch_spec import LaunchSpec, MpiSpec
+from unilaunch.launchers.mpirun import Mpirun, Request
 from unilaunch.task import Task
-
-#: Allocations whose hosts mpirun takes by itself, when it is given none.
-_ALLOCATIONS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "LSB_MCPU_HOSTS", "PE_HOSTFILE")
 
 _SHOWN = 8  # hosts that an error names
 
@@ -69,23 +66,23 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], *, starting: b
         UnilaunchError: It cannot be done.
     """
     spec = task.spec
-    mpirun = find_mpirun(spec.mpi.mpirun, environ)
+    mpirun = (find_mpirun if starting else foresee_mpirun)(spec.mpi.mpirun, environ)
     named = hosts = hosts_of(spec)
-    allocated = not hosts and any(name in environ for name in _ALLOCATIONS)
-    slots = _slots(hosts, mpirun, allocated=allocated)
+    allocated = not hosts and any(name in environ for name in mpirun.allocations)
+    known_here = starting and not allocated
+    slots = _slots(hosts, mpirun, known_here=known_here)
     nprocs = _count(spec, slots)
     task.check(nprocs)
     mpi = spec.mpi
     if _fills_the_first_host(spec, mpirun, hosts):
         hosts, mpi = make_room(hosts, nprocs), mpi.model_copy(update={"oversubscribe": False})
-        slots = _slots(hosts, mpirun, allocated=allocated)
+        slots = _slots(hosts, mpirun, known_here=known_here)
     here = own_names([host.name for host in hosts])
-    told = mpi.rank_by is None and not (_is_five(mpirun) and _may_oversubscribe(mpi))
+    told = mpi.rank_by is None and not (mpirun.fills_the_first_host and _may_oversubscribe(mpi))
     names = _names(_in_mpiruns_order(slots, mpirun, here), nprocs, mpi.map_by if told else "unknown")
     several = allocated or any(host.name not in here for host in hosts)
     busiest = max(Counter(names).values())
     request = Request(
-        mpirun=mpirun,
         nprocs=nprocs,
         hosts=hosts,
         hostfile=_own_hostfile(spec, mpirun) if hosts == named else None,
@@ -96,20 +93,11 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], *, starting: b
         program=program_line(task, sys.executable),
         environ=environ,
     )
-    if starting and mpirun.launcher == "Open MPI":
-        openmpi.check_root(request, os.geteuid())
-    line = write(request)
-    rows = tuple(_rows(task, names, here, visible_devices(environ)))
+    if starting:
+        mpirun.check(request, os.geteuid())
+    line = mpirun.write(request.shown())
+    rows = tuple(_rows(task, names, here if starting else set(), visible_devices(environ)))
     return Plan(task, mpirun, tuple(line), rows, request)
-
-
-def write(request: Request) -> list[str]:
-    """Return the command line in the words of the mpirun that was found.
-
-    Raises:
-        LauncherError: It has no word for something that was asked for.
-    """
-    return openmpi.write(request) if request.mpirun.launcher == "Open MPI" else hydra.write(request)
 
 
 def hosts_of(spec: LaunchSpec) -> tuple[Host, ...]:
@@ -126,28 +114,27 @@ def hosts_of(spec: LaunchSpec) -> tuple[Host, ...]:
 
 
 def _fills_the_first_host(spec: LaunchSpec, mpirun: Mpirun, hosts: Sequence[Host]) -> bool:
-    """Return whether mpirun would put all ranks on the first of several hosts: Open MPI 5, if it may oversubscribe."""
+    """Return whether mpirun would put all ranks on the first of several hosts, though their slots are known."""
     told = len(hosts) > 1 and all(host.slots is not None for host in hosts)
-    return _is_five(mpirun) and told and spec.mpi.oversubscribe and not spec.mpi.map_by
-
-
-def _is_five(mpirun: Mpirun) -> bool:
-    return mpirun.launcher == "Open MPI" and mpirun.version[0] >= openmpi.FIVE
+    return mpirun.fills_the_first_host and told and spec.mpi.oversubscribe and not spec.mpi.map_by
 
 
 def _own_hostfile(spec: LaunchSpec, mpirun: Mpirun) -> str | None:
     """Return the user's file if this mpirun reads its grammar; what it does not read is spelt out for it."""
-    if spec.hostfile and mpirun.launcher == "Open MPI" and is_open_mpi_grammar(spec.hostfile):
-        return str(spec.hostfile)
-    return None
+    return str(spec.hostfile) if spec.hostfile and mpirun.reads(spec.hostfile) else None
 
 
-def _slots(hosts: Sequence[Host], mpirun: Mpirun, *, allocated: bool) -> dict[str, int | None]:
-    """Return the slots of each host; None where only mpirun knows."""
+def _slots(hosts: Sequence[Host], mpirun: Mpirun, *, known_here: bool) -> dict[str, int | None]:
+    """Return the slots of each host; None where only mpirun knows.
+
+    Args:
+        hosts: The user's.
+        mpirun: Which fills this host, if there are none.
+        known_here: The job would run on this host, and not in an allocation or where a job file is submitted.
+    """
     if hosts:
         return {host.name: host.slots for host in hosts}
-    # Hydra starts any number of ranks here; an allocation is mpirun's to read.
-    return {socket.gethostname(): None if allocated or mpirun.launcher != "Open MPI" else count_cores()}
+    return {socket.gethostname(): count_cores() if mpirun.counts_cores and known_here else None}
 
 
 def _count(spec: LaunchSpec, slots: Mapping[str, int | None]) -> int:
@@ -174,10 +161,8 @@ def _may_oversubscribe(mpi: MpiSpec) -> bool:
 
 
 def _in_mpiruns_order(slots: Mapping[str, int | None], mpirun: Mpirun, here: set[str]) -> dict[str, int | None]:
-    """Return the hosts in the order in which they get ranks: Open MPI 4 begins with its own."""
-    if mpirun.launcher != "Open MPI" or _is_five(mpirun):
-        return dict(slots)
-    return dict(sorted(slots.items(), key=lambda item: item[0] not in here))
+    """Return the hosts in the order in which they get ranks."""
+    return dict(sorted(slots.items(), key=lambda item: mpirun.begins_here and item[0] not in here))
 
 
 def _names(slots: Mapping[str, int | None], nprocs: int, map_by: str | None) -> list[str]:

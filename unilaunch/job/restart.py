@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import count
 
 from unilaunch.errors import UnilaunchError
-from unilaunch.job.hostfile import Host
+from unilaunch.hostfile import Host
 from unilaunch.job.plan import Plan, hosts_of, make_plan
 from unilaunch.job.start import listening, start
 from unilaunch.launch_spec import LaunchSpec

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from itertools import groupby
 
+from unilaunch.exports import secrets
 from unilaunch.job.plan import Plan, Row
 
 
@@ -16,7 +17,7 @@ def show_plan(plan: Plan, *, as_json: bool) -> None:
 
 
 def _as_json(plan: Plan) -> str:
-    spec = plan.task.spec.model_dump(mode="json")
+    spec = plan.task.spec.shown().model_dump(mode="json")
     spec["options"] = plan.task.options.model_dump(mode="json") if plan.task.options else {}
     ranks = [{"rank": row.rank, "host": row.host, "device": row.device} for row in plan.rows]
     mpirun = {
@@ -28,6 +29,9 @@ def _as_json(plan: Plan) -> str:
 
 def _as_text(plan: Plan) -> Iterator[str]:
     yield shlex.join(plan.line)
+    yield from (
+        f"(export {name} before: its value is a secret, and is not shown)" for name in secrets(plan.request.mpi.x)
+    )
     yield ""
     width = max(len("host"), *(len(row.host) for row in plan.rows))
     yield f"{'rank':>6}  {'host':{width}}  device"

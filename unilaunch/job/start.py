@@ -16,7 +16,6 @@ from tempfile import TemporaryDirectory
 from unilaunch import handover
 from unilaunch.errors import REQUEUE
 from unilaunch.job.live import Live
-from unilaunch.job.mpirun import openmpi
 from unilaunch.job.plan import Plan
 from unilaunch.job.stop import PROMPT, Stop, noting_signals
 from unilaunch.job.terminal import passing_input
@@ -69,8 +68,10 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox) -> LaunchResult:
         if not allow_files(_FILES * len(plan.rows)):
             live.say(_few_files(len(plan.rows)))
         monitor = Monitor(inbox, len(plan.rows), plan.several, spec.stall_timeout, spec.abort)
-        environ = {**environ, SPEC: handover.hand_over(plan.task)}
-        returncode = _run(_line(plan, environ, session), environ, monitor, Stop(monitor, asked, spec.grace, live), live)
+        request = plan.request.started()
+        line = plan.mpirun.start_line(request, (MONITOR, SPEC), session)
+        environ = {**request.environ, MONITOR: environ[MONITOR], SPEC: handover.hand_over(plan.task)}
+        returncode = _run(line, environ, monitor, Stop(monitor, asked, spec.grace, live), live)
         stopped = 0 if monitor.ending else asked.number  # what had failed before the stop is still a failure
         verdict = None if stopped else _judge(plan, monitor, returncode)
         result = _collect(plan, inbox, _exit_code(returncode, verdict, stopped, inbox), verdict)
@@ -95,18 +96,6 @@ def _few_files(ranks: int) -> str:
         f"ulimit -Hn allows {allowed} open files, and {ranks} ranks need up to {_FILES * ranks} on this host: if the "
         "job does not start, have that limit raised (/etc/security/limits.conf; docker run --ulimit nofile=65536)"
     )
-
-
-def _line(plan: Plan, environ: Mapping[str, str], session: str) -> list[str]:
-    """Return the command line, with the way to the inbox for ranks on other hosts, and a folder for mpirun's files."""
-    line, mpirun = list(plan.line), plan.mpirun
-    if mpirun.launcher == "Open MPI":
-        version, mpi = mpirun.version[0], plan.task.spec.mpi
-        own = openmpi.session(version, mpi, environ, session)
-        told = ["-x", MONITOR, "-x", SPEC]
-        line[1:1] = told if plan.several else own  # a daemon elsewhere would leave that folder there
-        line[1:1] = openmpi.unbuffered(version, mpi)
-    return line
 
 
 def _run(line: Sequence[str], environ: Mapping[str, str], monitor: Monitor, stop: Stop, live: Live) -> int:

@@ -18,7 +18,7 @@ from typing_extensions import override
 from unilaunch import addresses
 from unilaunch.errors import RendezvousError
 from unilaunch.handshake import new_secret
-from unilaunch.world import Found
+from unilaunch.world import LauncherInfo
 
 #: Below the ports that Linux gives to whoever asks for any.
 _PORTS = range(20000, 32768)
@@ -82,12 +82,12 @@ class Board(ABC):
         """What a person can look at when a rank did not find rank 0 here."""
 
 
-def open_meeting(found: Found) -> tuple[socket.socket, Meeting]:
+def open_meeting(found: LauncherInfo) -> tuple[socket.socket, Meeting]:
     """Listen at a free port, with a new secret, at every address by which the job's hosts may reach this one."""
     several = not found.one_host
     listener = addresses.listen(0, several=several)
     port = int(listener.getsockname()[1])
-    own = addresses.own_addresses(found.heads, several=several)
+    own = addresses.own_addresses(found.rank_0_hosts, several=several)
     return listener, Meeting([(address, port) for address in own], new_secret())
 
 
@@ -97,9 +97,9 @@ class PublicBoard(Board):
     Rank 0 binds the first of a few ports that is free. Used only where the user asks for it.
     """
 
-    def __init__(self, found: Found) -> None:
+    def __init__(self, found: LauncherInfo) -> None:
         self.several = not found.one_host
-        self.hosts = found.heads if self.several else (addresses.loopback(),)
+        self.hosts = found.rank_0_hosts if self.several else (addresses.loopback(),)
         self.secret = sha256(f"unilaunch {found.run_id}".encode()).digest()
 
     @property

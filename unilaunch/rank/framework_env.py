@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from unilaunch.backend import Backend, Placement, Rendezvous
+from unilaunch.launchers import set_by_launchers
 from unilaunch.world import World
 
 #: Every library that starts threads of its own. MKL takes one thread under MPI unless it is told.
@@ -40,13 +41,7 @@ def framework_env(  # noqa: PLR0913  (it is the one table)
         wanted |= backend.variables(world, placement, rendezvous)
         if program and rendezvous and backend.launcher != world.launcher:
             wanted |= backend.program_variables(world, rendezvous)
-    kept = {name for name in exported if not _is_left_over(name, exported, world)}
+    kept = set(exported) - set_by_launchers(exported, but=world.launcher)
+    if world.launcher not in {backend.launcher for backend in backends}:
+        kept -= IDENTITY  # left by another launcher
     return {name: value for name, value in wanted.items() if name not in kept}
-
-
-def _is_left_over(name: str, exported: Mapping[str, str], world: World) -> bool:
-    """Whether a variable is no choice of the user's, but what another launcher has left in the shell."""
-    if name in IDENTITY:
-        return world.launcher not in {"torchrun", "msrun"}
-    torchrun = "TORCHELASTIC_RUN_ID" in exported and world.launcher != "torchrun"
-    return torchrun and (name in {"MASTER_ADDR", "MASTER_PORT"} or name.startswith(("TORCHELASTIC_", "ROLE_")))

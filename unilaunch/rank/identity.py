@@ -18,7 +18,7 @@ from unilaunch.rank.placement import DeviceRequest, Facts, place
 from unilaunch.rank.status import Status
 from unilaunch.start_variables import MONITOR
 from unilaunch.task import Task
-from unilaunch.world import Found, World, count_world
+from unilaunch.world import LauncherInfo, World, count_world
 
 if TYPE_CHECKING:
     from unilaunch.monitor.inbox import Listening
@@ -48,7 +48,7 @@ class Rank:
     status: Status
 
 
-def complete(found: Found, peers: Peers) -> Found:
+def complete(found: LauncherInfo, peers: Peers) -> LauncherInfo:
     """Return *found* with what its launcher does not tell: rank 0 names the run, and bare PMIx has no world size."""
     if found.run_id and found.size:
         return found
@@ -57,7 +57,7 @@ def complete(found: Found, peers: Peers) -> Found:
 
 
 def agree_on_rank(
-    task: "Task[RunSpec]", found: Found, peers: Peers, environ: Mapping[str, str], status: Status
+    task: "Task[RunSpec]", found: LauncherInfo, peers: Peers, environ: Mapping[str, str], status: Status
 ) -> Rank:
     """Return who this rank is, with its output folder open; all ranks must call it.
 
@@ -92,7 +92,7 @@ def agree_on_rank(
     return Rank(task, world, placement, peers, output, environ, status)
 
 
-def _count(found: Found, facts: Sequence[Facts]) -> World:
+def _count(found: LauncherInfo, facts: Sequence[Facts]) -> World:
     world = count_world(found, [fact["host"] for fact in facts], facts[found.rank]["name"])
     if found.local_size not in {None, world.local_size}:
         raise EnvironmentMismatchError(
@@ -149,8 +149,8 @@ def _be_monitor(spec: "RunSpec", world: World, listening: "Listening") -> messag
     )
 
 
-def _listen(found: Found, host_timeout: float) -> "Listening":
+def _listen(found: LauncherInfo, host_timeout: float) -> "Listening":
     """Return where the agents are to call: without a `launch` rank 0's agent is the monitor."""
     from unilaunch.monitor.inbox import listen
 
-    return listen(found.heads, several=not found.one_host, host_timeout=host_timeout)
+    return listen(found.rank_0_hosts, several=not found.one_host, host_timeout=host_timeout)

@@ -9,12 +9,12 @@ from unilaunch.rank import mpi, tcp
 from unilaunch.rank.alone import Alone
 from unilaunch.rank.board import Board, PublicBoard
 from unilaunch.start_variables import MONITOR, attempt_of
-from unilaunch.world import Found
-
-_HYDRA = {"MPICH", "Intel MPI"}
+from unilaunch.world import LauncherInfo, Store
 
 
-def join(found: Found, environ: Mapping[str, str], patience: float, *, insecure: bool, thread_level: str) -> Peers:
+def join(
+    found: LauncherInfo, environ: Mapping[str, str], patience: float, *, insecure: bool, thread_level: str
+) -> Peers:
     """Meet the other ranks, over sockets; through MPI only where the launcher's store cannot be used.
 
     Args:
@@ -34,7 +34,7 @@ def join(found: Found, environ: Mapping[str, str], patience: float, *, insecure:
     return tcp.join(found, patience, board) if board else mpi.join(found, thread_level)
 
 
-def join_mpi(found: Found, peers: Peers) -> Peers:
+def join_mpi(found: LauncherInfo, peers: Peers) -> Peers:
     """Return the ranks' table through MPI, where the launcher has wired MPI up: for a model's data path."""
     if isinstance(peers, tcp.TcpPeers) and found.mpi:
         peers.disconnect()
@@ -42,22 +42,22 @@ def join_mpi(found: Found, peers: Peers) -> Peers:
     return peers
 
 
-def find_board(found: Found, environ: Mapping[str, str], *, insecure: bool) -> Board | None:
+def find_board(found: LauncherInfo, environ: Mapping[str, str], *, insecure: bool) -> Board | None:
     """Return where the ranks of a start meet; None if only MPI is left. Arguments as of `join`."""
     if MONITOR in environ and _is_reachable(environ[MONITOR], found):
         from unilaunch.rank.launch_board import LaunchBoard
 
         return LaunchBoard(found, environ[MONITOR], attempt_of(environ))
-    if found.launcher == "Open MPI 4" and (libmpi := mpi.find_libmpi(environ)):
+    if found.mpi and found.store is Store.PMIX and (libmpi := mpi.find_libmpi(environ)):
         from unilaunch.rank.pmix import PmixBoard, find_library
 
         library = find_library(libmpi)
         return PmixBoard(found, library) if library else None
-    if found.launcher in _HYDRA and "PMI_FD" in environ:
+    if found.mpi and found.store is Store.PMI and "PMI_FD" in environ:
         from unilaunch.rank.pmi import PmiBoard
 
         return PmiBoard(found, environ)
-    if found.mpi and not _is_openmpi5_on_one_host(found, environ):
+    if found.mpi and not (found.store is Store.FILE and mpi.find_libmpi(environ)):
         return None
     if insecure:
         return PublicBoard(found)
@@ -66,16 +66,7 @@ def find_board(found: Found, environ: Mapping[str, str], *, insecure: bool) -> B
     return FileBoard(found, environ)
 
 
-def _is_reachable(where: str, found: Found) -> bool:
+def _is_reachable(where: str, found: LauncherInfo) -> bool:
     """Return whether all ranks can call `launch`; it listens for this host only if it was told of no other one."""
     places, _, _ = read_where(where)
     return found.one_host or not is_loopback(places[0][0])
-
-
-def _is_openmpi5_on_one_host(found: Found, environ: Mapping[str, str]) -> bool:
-    """Return whether a file serves instead of Open MPI 5's own store (PMIx).
-
-    That one bears no second client in a rank (5.0.11): now and then MPI_Init finds no way to the
-    other ranks, or waits for ever. On several hosts, which may share no folder, the ranks meet through MPI.
-    """
-    return found.launcher == "Open MPI 5" and found.local_size == found.size and mpi.find_libmpi(environ) is not None

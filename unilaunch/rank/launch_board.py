@@ -12,7 +12,7 @@ from unilaunch.monitor import messages
 from unilaunch.monitor.connection import read_where
 from unilaunch.monitor.messages import BadMessageError, decode, encode
 from unilaunch.rank.board import Board, Meeting, open_meeting
-from unilaunch.world import Found
+from unilaunch.world import LauncherInfo
 
 _TRY = 5.0  # seconds for one try to reach the launching process
 _PATIENCE, _PAUSE = 30.0, 0.2  # seconds in which rank 0 tries that, and between two tries
@@ -28,7 +28,7 @@ class LaunchBoard(Board):
         attempt: How often the job was started before.
     """
 
-    def __init__(self, found: Found, where: str, attempt: int = 0) -> None:
+    def __init__(self, found: LauncherInfo, where: str, attempt: int = 0) -> None:
         self.found, self.attempt = found, attempt
         self.places, self.secret, _ = read_where(where)
         self.connection: socket.socket | None = None

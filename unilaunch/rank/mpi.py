@@ -13,67 +13,37 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from unilaunch import launchers
 from unilaunch.backend import Collectives, Exchange, Peers
 from unilaunch.errors import EnvironmentMismatchError
 from unilaunch.json_value import JsonValue
 from unilaunch.rank.board import Board
-from unilaunch.rank.daemon import Daemon, find_daemon, routable_interfaces
-from unilaunch.world import Found
+from unilaunch.world import LauncherInfo
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 LIBRARY = "MPI4PY_LIBMPI"
-#: The library of each kind of MPI.
-_LIBRARIES = {"openmpi": "libmpi.so.40", "hydra": "libmpi.so.12"}
-_TRANSPORT = ("OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_mtl")
-_NETWORKS = ("OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_btl_tcp_if_exclude")
 
 
-def variables(found: Found, environ: Mapping[str, str]) -> dict[str, str]:
+def variables(found: LauncherInfo, environ: Mapping[str, str]) -> dict[str, str]:
     """Return what MPI is to find in the environment before it is initialised; nothing that the user exported.
 
-    - The libmpi of the mpirun that started us: a wheel's would else be taken under the system's mpirun.
-    - On one host, shared memory and nothing else: the search for network devices takes Open MPI 5 a second.
-    - On several, of several network interfaces those over which mpirun itself reaches the other hosts.
-    - More ranks than processors: a waiting rank gives its processor to one that computes.
+    That is what the launcher says, and the libmpi of the mpirun that started this rank: a wheel's would else be taken
+    under the system's mpirun.
     """
-    chosen = {}
-    daemon = find_daemon()
-    if daemon and LIBRARY not in environ and (library := _own_library(daemon)):
-        chosen[LIBRARY] = str(library)
-    if found.launcher.startswith("Open MPI"):
-        chosen |= _transport(found, daemon, environ)
-    if (found.local_size or 1) > (os.cpu_count() or 1) and "OMPI_MCA_mpi_yield_when_idle" not in environ:
-        chosen["OMPI_MCA_mpi_yield_when_idle"] = "1"
-    return chosen
-
-
-def _transport(found: Found, daemon: Daemon | None, environ: Mapping[str, str]) -> dict[str, str]:
-    if found.local_size == found.size:
-        if any(name in environ for name in _TRANSPORT):
-            return {}
-        only = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader"}  # vader: also an alias of 5's sm
-        return only | ({"OMPI_MCA_mtl": "^ofi"} if found.launcher == "Open MPI 5" else {})
-    if daemon and not any(name in environ for name in _NETWORKS) and (interfaces := routable_interfaces(daemon)):
-        return {_NETWORKS[0]: ",".join(interfaces)}
-    return {}
-
-
-def _own_library(daemon: Daemon) -> Path | None:
-    """Return the libmpi that belongs to the mpirun that started us; None if it cannot be told."""
-    library = _LIBRARIES["hydra" if "hydra" in daemon.program.name else "openmpi"]
-    prefix = daemon.program.parent.parent
-    folders = [prefix / "lib", prefix / "lib64", *sorted(prefix.glob("lib/*-linux-gnu"))]
-    return next((folder / library for folder in folders if (folder / library).exists()), None)
+    daemon = launchers.find_daemon()
+    library = daemon.find_library() if daemon and LIBRARY not in environ else None
+    chosen = {LIBRARY: str(library)} if library else {}
+    return chosen | launchers.known()[found.name].mpi_variables(found, daemon, environ)
 
 
 def find_libmpi(environ: Mapping[str, str]) -> Path | None:
     """Return the libmpi that this process will load; None if that cannot be told."""
     if LIBRARY in environ:
         return Path(environ[LIBRARY])
-    daemon = find_daemon()
-    return _own_library(daemon) if daemon else None
+    daemon = launchers.find_daemon()
+    return daemon.find_library() if daemon else None
 
 
 def is_initialized() -> bool:
@@ -88,13 +58,13 @@ def is_finalized() -> bool:
 
 def _ask_mpi(function: str) -> bool:
     flag = ctypes.c_int(0)
-    for name in (*_LIBRARIES.values(), "libmpich.so.12"):  # the last one is Debian's MPICH
+    for name in {name for launcher in launchers.known().values() for name in launcher.libraries}:
         with suppress(OSError):  # not loaded
             getattr(ctypes.CDLL(name, mode=os.RTLD_NOLOAD), function)(ctypes.byref(flag))
     return bool(flag.value)
 
 
-def check(found: Found) -> None:
+def check(found: LauncherInfo) -> None:
     """Refuse to go on without mpi4py, before MPI is loaded.
 
     Raises:
@@ -106,14 +76,14 @@ def check(found: Found) -> None:
         raise _cannot_be_loaded(found, error) from None
 
 
-def _cannot_be_loaded(found: Found, error: Exception) -> EnvironmentMismatchError:
+def _cannot_be_loaded(found: LauncherInfo, error: Exception) -> EnvironmentMismatchError:
     return EnvironmentMismatchError(
         f"{found.launcher} started {found.size} ranks, and MPI cannot be loaded: {' '.join(str(error).split())}; "
         "pip install mpi4py, and an MPI: pip install 'unilaunch[mpi]' or the system's"
     )
 
 
-def join(found: Found, thread_level: str = "serialized", board: Board | None = None) -> "MpiPeers":
+def join(found: LauncherInfo, thread_level: str = "serialized", board: Board | None = None) -> "MpiPeers":
     """Initialise MPI and return the ranks' table.
 
     Args:

@@ -15,7 +15,7 @@ from typing_extensions import override
 from unilaunch.errors import EnvironmentMismatchError
 from unilaunch.rank.board import Board, Meeting, open_meeting
 from unilaunch.rank.mpi import is_initialized
-from unilaunch.world import Found
+from unilaunch.world import LauncherInfo
 
 DESCRIPTOR = "PMI_FD"
 _KEY = "unilaunch"
@@ -30,7 +30,7 @@ class PmiBoard(Board):
         environ: The process's environment.
     """
 
-    def __init__(self, found: Found, environ: Mapping[str, str]) -> None:
+    def __init__(self, found: LauncherInfo, environ: Mapping[str, str]) -> None:
         self.found = found
         try:
             self.line = socket.socket(fileno=os.dup(int(environ[DESCRIPTOR])))

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from unilaunch.errors import EnvironmentMismatchError
 from unilaunch.rank.board import Board, Meeting, open_meeting
-from unilaunch.world import Found
+from unilaunch.world import LauncherInfo
 
 _LIBRARY = "libpmix.so.2"
 _KEY = b"unilaunch.meeting"
@@ -45,7 +45,7 @@ class PmixBoard(Board):
         library: The libpmix that Open MPI itself uses.
     """
 
-    def __init__(self, found: Found, library: ctypes.CDLL) -> None:
+    def __init__(self, found: LauncherInfo, library: ctypes.CDLL) -> None:
         self.found, self.library = found, library
         self.meeting: Meeting | None = None
 

@@ -8,10 +8,9 @@ from dataclasses import replace
 from socket import gethostname
 from typing import TYPE_CHECKING, cast
 
-from unilaunch import environments
+from unilaunch import launchers
 from unilaunch.agreement import agree, attempt
 from unilaunch.backend import Peers
-from unilaunch.environments import msrun
 from unilaunch.errors import RefusedTogetherError, UnilaunchError, say
 from unilaunch.limits import allow_files
 from unilaunch.monitor import messages
@@ -23,7 +22,7 @@ from unilaunch.rank.status import Status
 from unilaunch.rank.work import work
 from unilaunch.start_variables import MONITOR, SPEC, attempt_of
 from unilaunch.task import Task
-from unilaunch.world import Found
+from unilaunch.world import LauncherInfo
 
 if TYPE_CHECKING:
     from unilaunch.spec import RunSpec
@@ -51,9 +50,9 @@ def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], st
     peers: Peers = Alone()
     number = 0
     try:
-        if msrun.is_scheduler(environ):
+        if launchers.is_helper(environ):
             return _schedule(read_task())
-        found = environments.detect(environ)
+        found = launchers.detect(environ)
         number = found.rank
         allow_files(_FILES * (found.size or 1))
         status.send(messages.Named(number, gethostname(), attempt_of(environ)))
@@ -92,7 +91,7 @@ def _forget_launch() -> None:
 
 
 def _meet_others(
-    found: Found, environ: Mapping[str, str], task: "Task[RunSpec] | None", refused: UnilaunchError | None
+    found: LauncherInfo, environ: Mapping[str, str], task: "Task[RunSpec] | None", refused: UnilaunchError | None
 ) -> Peers:
     """Join the other ranks, if only to tell them why this one cannot go on; where that fails, raise why."""
     try:
@@ -105,7 +104,7 @@ def _meet_others(
         raise refused or error from None
 
 
-def _check(task: "Task[RunSpec]", found: Found) -> None:
+def _check(task: "Task[RunSpec]", found: LauncherInfo) -> None:
     task.check(found.size)
     if task.model and found.mpi and found.size != 1:
         mpi.check(found)

@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from unilaunch.errors import EnvironmentMismatchError, RendezvousError
 from unilaunch.rank.board import Board, Meeting, open_meeting
-from unilaunch.world import BOOT_ID, Found
+from unilaunch.world import BOOT_ID, LauncherInfo
 
 _LARGEST = 4096  # bytes of a file
 _OLD = 24 * 3600.0  # seconds after which a file is of a start that was killed
@@ -38,7 +38,7 @@ class FileBoard(Board):
         EnvironmentMismatchError: There is no folder that only this user can write.
     """
 
-    def __init__(self, found: Found, environ: Mapping[str, str]) -> None:
+    def __init__(self, found: LauncherInfo, environ: Mapping[str, str]) -> None:
         self.found = found
         # Jobs of one host can have one name on every host (torchrun-none-29500-0), or in every container, where process
         # numbers begin anew (prterun-box-7@1); and hosts and containers can share a home.

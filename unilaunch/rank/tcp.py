@@ -19,7 +19,7 @@ from unilaunch.backend import Collectives, Peers
 from unilaunch.errors import PeerLostError, RendezvousError
 from unilaunch.json_value import JsonValue
 from unilaunch.rank.board import Board, Meeting, open_meeting
-from unilaunch.world import Found
+from unilaunch.world import LauncherInfo
 
 _SIZE = struct.Struct("!Q")
 #: Bytes of one rank's value at most; rank 0's answer holds every rank's.
@@ -28,7 +28,7 @@ _TRY = 5.0  # seconds for one try to reach rank 0
 _TICK = 0.2
 
 
-def join(found: Found, patience: float, board: Board) -> "TcpPeers":
+def join(found: LauncherInfo, patience: float, board: Board) -> "TcpPeers":
     """Connect the ranks and return their table.
 
     Args:
@@ -94,7 +94,7 @@ def _seat(connections: dict[int, socket.socket], connection: socket.socket, rank
         connection.close()
 
 
-def _reach(found: Found, board: Board, deadline: float) -> socket.socket:
+def _reach(found: LauncherInfo, board: Board, deadline: float) -> socket.socket:
     pause = 0.01
     while True:
         meeting = board.read()  # a launcher's own store waits here for rank 0
@@ -118,7 +118,7 @@ class TcpPeers(Peers):
         board: Where the ranks met.
     """
 
-    def __init__(self, found: Found, connections: dict[int, socket.socket], board: Board) -> None:
+    def __init__(self, found: LauncherInfo, connections: dict[int, socket.socket], board: Board) -> None:
         self.found, self.rank, self.size = found, found.rank, found.size
         self.connections = connections
         self.board = board

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from unilaunch import environments
+from unilaunch import launchers
 from unilaunch.backend import Placement
 from unilaunch.model import Framework, Session
 from unilaunch.output.folder import OutputFolder
@@ -36,7 +36,7 @@ from unilaunch_torch.collectives import TorchCollectives
 def main() -> None:
     """Compare the two paths, for each order of the layers' products, and by columns."""
     environ = dict(os.environ)  # noqa: TID251
-    found = environments.detect(environ)
+    found = launchers.detect(environ)
     os.environ.update(mpi.variables(found, environ))  # noqa: TID251
     peers = mpi.join(found)
     world = count_world(found, ["here"] * found.size, "here")

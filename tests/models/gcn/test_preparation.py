@@ -17,7 +17,7 @@ from unilaunch.model import Session
 from unilaunch.output.folder import OutputFolder
 from unilaunch.output.log import Log
 from unilaunch.rank.alone import Alone
-from unilaunch.world import Found, count_world
+from unilaunch.world import LauncherInfo, count_world
 from unilaunch_gcn import preparation
 from unilaunch_gcn.part_store import load_part
 from unilaunch_gcn.partition import Part
@@ -45,7 +45,7 @@ def _prepare(options: DataSpec, hosts: Sequence[str], output: Path) -> list[Part
     board, turn = [""] * size, Barrier(size, timeout=60)
 
     def prepare(rank: int) -> Part:
-        world = count_world(Found("threads", rank, size, None, None, "run", {}), list(hosts), hosts[rank])
+        world = count_world(LauncherInfo("threads", rank, size, None, None, "run", {}), list(hosts), hosts[rank])
         folder = OutputFolder(output, rank, size, "run")
         folder.rank_dir.mkdir(parents=True)
         table = _Table(rank, board, turn)

@@ -315,7 +315,7 @@ def test_where_nothing_is_shared(why: str, tmp_path: Path) -> None:
 )
 def test_how_many_ranks_can_be_alike(captured: str, expected: int) -> None:
     """None where the launcher tells each rank who it is in variables that a framework reads."""
-    environ = json.loads((Path(__file__).parents[1] / "environments" / "captured" / f"{captured}.json").read_text())
+    environ = json.loads((Path(__file__).parents[1] / "launchers" / "captured" / f"{captured}.json").read_text())
     assert local_size(environ) == expected
 
 

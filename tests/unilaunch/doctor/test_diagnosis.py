@@ -9,6 +9,7 @@ from unilaunch.doctor.diagnosis import Visit, diagnose, differing
 WELL: dict[str, Any] = {
     "python": "3.11.7",
     "packages": {"torch": "2.13.0", "mindspore": "2.10.0", "numpy": "1.26.4", "unilaunch": "0.1.0"},
+    "faults": [],
     "devices": {"cuda": 0, "npu": 0},
     "open_files": 4096,
     "locked_memory": -1,
@@ -34,7 +35,7 @@ CASES = [
         "b has no mindspore",
         True,
     ),
-    ({"packages": WELL["packages"] | {"numpy": "2.1.0"}}, "b has MindSpore and numpy 2.1.0", True),
+    ({"faults": ["MindSpore needs numpy below 2"]}, "b: MindSpore needs numpy below 2", True),
     ({"packages": WELL["packages"] | {"pymetis": "1"}}, "b has pymetis 1, the others have none", True),
     ({"devices": {"cuda": 2, "npu": 0}}, "b has slots=4 and 2 cuda devices: write slots=2", True),
     ({"open_files": 256}, "b: at most 256 open files", False),

@@ -1,8 +1,10 @@
 """The job files of other engines: what is in them, and that they are of the form that the engine reads."""
 
 import json
+import re
 import shlex
 import socket
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,19 +13,20 @@ import pytest
 import yaml
 
 from unilaunch.errors import SpecError
+from unilaunch.job import find
 from unilaunch.job import plan as planning
 from unilaunch.job.emit import emit
-from unilaunch.job.mpirun import Mpirun
 from unilaunch.job.plan import Plan, make_plan
 from unilaunch.launch_spec import LaunchSpec
+from unilaunch.launchers.openmpi_mpirun import OpenMpirun
 from unilaunch.options import parse
 from unilaunch.reading import read_task
 
 
 @pytest.fixture(autouse=True)
 def _open_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Mpirun(Path("/mpi/bin/mpirun"), "Open MPI", (4, 1))
-    monkeypatch.setattr(planning, "find_mpirun", lambda *_: found)
+    found = OpenMpirun(Path("/mpi/bin/mpirun"), "Open MPI", (4, 1))
+    monkeypatch.setattr(planning, "foresee_mpirun", lambda *_: found)
     monkeypatch.setattr(planning, "count_cores", lambda: 4)
 
 
@@ -93,6 +96,67 @@ def test_names_that_a_batch_script_cannot_hold(tmp_path: Path) -> None:
     for text in ("A B=1", "A;true;B=1", "A;true"):
         with pytest.raises(SpecError, match="is no name of a variable"):
             emit(_plan(f"-n 2 -x {shlex.quote(text)}"), "sbatch")
+
+
+@pytest.mark.parametrize("kind", ["sbatch", "mpijob", "rankfile"])
+def test_a_secret_is_named_only(kind: str) -> None:
+    """And the file says where to give it."""
+    text = emit(_plan("-n 2 -H a:1,b:1 -x HF_TOKEN=hidden -x A=1"), kind)
+    assert "hidden" not in text
+    assert {"sbatch": ': "${HF_TOKEN:?export it', "mpijob": "HF_TOKEN from a Secret", "rankfile": "HF_TOKEN"}[
+        kind
+    ] in text
+
+
+@pytest.mark.parametrize(("words", "expected"), [
+    ("-n 4 -H a:2,b:2 --device cuda --threads 3", {"gres": "gpu:2", "cpus-per-task": "3"}),
+    ("-n 3 -H a:2,b:1 --device cuda", {"gres": "gpu:2"}),
+    ("-n 4 --device npu --backend mindspore", {"gres": "npu:4"}),
+    ("-n 4 -H a:2,b:2 --device cuda --map-by seq", {}),
+    ("-n 4 --device cpu", {}),
+])  # fmt: skip
+def test_what_slurm_is_asked_for(words: str, expected: dict[str, str]) -> None:
+    """A device for each rank of a node, and the cores of --threads; where only mpirun can tell, that is said."""
+    script = emit(_plan(words), "sbatch")
+    directives = _directives(script)
+    assert {name: directives[name] for name in ("gres", "cpus-per-task") if name in directives} == expected
+    assert ("srun --cpus-per-task=3 " in script) == ("--threads" in words)
+    assert ("add #SBATCH --gres=gpu:N" in script) == ("seq" in words)
+
+
+def test_a_device_that_is_not_seen_here_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script says so."""
+    script = emit(_plan("-n 2", {"CUDA_VISIBLE_DEVICES": "", "ASCEND_RT_VISIBLE_DEVICES": ""}), "sbatch")
+    assert "# No device was seen" in script
+
+
+@pytest.mark.parametrize("kind", ["sbatch", "mpijob", "rankfile"])
+def test_restarts_are_not_dropped(kind: str) -> None:
+    """No engine does what launch would."""
+    with pytest.raises(SpecError, match=f"--emit {kind} --max-restarts 2: only launch"):
+        emit(_plan("-n 2 -H a:1,b:1 --max-restarts 2"), kind)
+
+
+def test_a_job_file_is_not_for_this_host() -> None:
+    """More ranks than it has cores, and devices that it has not."""
+    assert "--ntasks=64" in emit(_plan("-n 64 --device cuda", {"CUDA_VISIBLE_DEVICES": ""}), "sbatch")
+
+
+def test_no_mpirun_is_needed_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Open MPI's is taken to be where the job will run, at the path that was given."""
+    monkeypatch.setattr(planning, "foresee_mpirun", find.foresee_mpirun)
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert "mpirun" in emit(_plan("-n 2 -H a:1,b:1", {"PATH": str(tmp_path)}), "mpijob")
+    words = "-n 2 -H a:1,b:1 --bind-to none --mpirun /cluster/bin/mpirun"
+    assert "exec /cluster/bin/mpirun -n 2 --bind-to none" in emit(_plan(words, {"PATH": str(tmp_path)}), "sbatch")
+
+
+def test_a_name_that_kubernetes_takes(tmp_path: Path) -> None:
+    """It ends in a letter or a digit, also where it was cut."""
+    script = tmp_path / ("a" * 39 + "-b.py")
+    script.touch()
+    name = yaml.safe_load(emit(_plan(f"-n 2 -H a:1,b:1 {script}"), "mpijob"))["metadata"]["name"]
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name)
 
 
 @pytest.mark.parametrize("kind", ["sbatch", "mpijob", "rankfile"])

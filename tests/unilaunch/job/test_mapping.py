@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unilaunch.errors import SpecError
-from unilaunch.job.hostfile import Host
+from unilaunch.hostfile import Host
 from unilaunch.job.mapping import make_room, map_ranks
 
 

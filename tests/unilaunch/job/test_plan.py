@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from unilaunch.errors import LauncherError, PlacementError, SpecError, UnilaunchError
 from unilaunch.job import plan as planning
 from unilaunch.job.mapping import map_ranks
-from unilaunch.job.mpirun import Mpirun
 from unilaunch.job.plan import Plan, make_plan
 from unilaunch.job.show import show_plan
 from unilaunch.launch_spec import LaunchSpec
+from unilaunch.launchers.hydra_mpirun import IntelMpiexec, MpichMpiexec
+from unilaunch.launchers.openmpi_mpirun import OpenMpirun
 from unilaunch.options import parse
 from unilaunch.reading import read_task
 from unilaunch.spec import RunSpec
@@ -33,7 +34,12 @@ KEEPALIVE = (
 def mpi(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Let the mpirun that is found be of some MPI, and this host have 4 cores and another user than root."""
     launcher, _, version = str(getattr(request, "param", "Open MPI 4")).rpartition(" ")
-    found = Mpirun(Path("/mpi/bin/mpirun"), launcher, (int(version), 1))
+    kinds: dict[str, type[OpenMpirun | MpichMpiexec]] = {
+        "Open MPI": OpenMpirun,
+        "MPICH": MpichMpiexec,
+        "Intel MPI": IntelMpiexec,
+    }
+    found = kinds[launcher](Path("/mpi/bin/mpirun"), launcher, (int(version), 1))
     monkeypatch.setattr(planning, "find_mpirun", lambda *_: found)
     monkeypatch.setattr(planning, "count_cores", lambda: 4)
     monkeypatch.setattr("os.geteuid", lambda: 1000)
@@ -67,6 +73,8 @@ LINES = [
     ("Open MPI 4", "-n 2 --output-filename logs:nojobid,nocopy", "-n 2 --output-filename logs:nojobid,nocopy"),
     ("Open MPI 4", "-n 2 --merge-stderr-to-stdout --tag-output", "-n 2 --merge-stderr-to-stdout --tag-output"),
     ("Open MPI 4", "-n 2 -x A=1 -x B", "-n 2 -x A=1 -x B"),
+    ("Open MPI 4", "-n 2 -x A_TOKEN=s -x my_password=s", "-n 2 -x A_TOKEN -x my_password"),
+    ("MPICH 5", "-n 2 -x A_TOKEN=s -x B", "-n 2"),
     ("Open MPI 4", "-n 2 --allow-run-as-root --prefix /opt/mpi", "--allow-run-as-root --prefix /opt/mpi -n 2"),
     ("Open MPI 4", "-n 6 -H a:4,b:2", f"-n 6 -H a:4,b:2 {KEEPALIVE} -x PATH"),
     ("Open MPI 5", "-n 6 -H a:5,b:1", f"-n 6 -H a:5,b:1 --bind-to none {KEEPALIVE} -x PATH"),
@@ -75,7 +83,7 @@ LINES = [
     ("Open MPI 4", "-n 2 -H a:1,b:1 --mca oob_tcp_keepalive_time 60",
      f"-n 2 -H a:1,b:1 --mca oob_tcp_keepalive_time 60 {KEEPALIVE.partition('time 1 ')[2]} -x PATH"),
     ("Open MPI 4", "-n 2 --mpi-arg=--report-bindings", "-n 2 --report-bindings"),
-    ("MPICH 5", "-n 6 -H a:4,b:2 -x A=1 -x PATH", "-hosts a:4,b:2 -n 6 -genv A 1 -genv PATH /bin"),
+    ("MPICH 5", "-n 6 -H a:4,b:2 -x A=1 -x PATH", "-hosts a:4,b:2 -n 6 -genv A 1"),
     ("MPICH 5", "-n 8 --tag-output", "-n 8 -l"),
     ("Intel MPI 2021", "-n 2 -x A=1", "-n 2 -genv A 1"),
 ]  # fmt: skip
@@ -92,6 +100,32 @@ def test_how_long_a_host_may_be_silent(mpi: str) -> None:
     line = _line("-n 2 -H a:1,b:1 --host-timeout 4")
     assert line[line.index("oob_tcp_keepalive_probes") + 1] == "3"
     assert json.loads(line[-1])["host_timeout"] == 4
+
+
+@pytest.mark.parametrize(
+    ("mpi", "expected"),
+    [("Open MPI 4", ["-x", "A", "-x", "A_TOKEN", "-x", "LD_PRELOAD=/p"]), ("MPICH 5", ["-genv", "LD_PRELOAD", "/p"])],
+    ids=["Open MPI", "MPICH"],
+    indirect=["mpi"],
+)
+def test_values_of_x_are_not_on_the_line_that_is_started(mpi: str, expected: list[str]) -> None:
+    """They are in mpirun's environment, but for what mpirun itself would obey."""
+    plan = _plan("-n 2 -x A=1 -x A_TOKEN=s -x LD_PRELOAD=/p", {"A": "before", "HOME": "/root"})
+    request = plan.request.started()
+    assert request.environ == {"A": "1", "A_TOKEN": "s", "HOME": "/root"}
+    line = plan.mpirun.start_line(request, (), "")
+    assert line[: -len(GCN)] == ["/mpi/bin/mpirun", "-n", "2", *expected]
+
+
+def test_a_secret_is_shown_nowhere(mpi: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is named, and that it must be exported."""
+    for as_json in (False, True):
+        show_plan(_plan("-n 2 -x HF_TOKEN=s3cret -x A=1"), as_json=as_json)
+        shown = capsys.readouterr().out
+        assert "s3cret" not in shown
+        assert "HF_TOKEN" in shown
+        assert "A=1" in shown
+        assert as_json or "(export HF_TOKEN before: its value is a secret, and is not shown)" in shown
 
 
 @pytest.mark.parametrize(("words", "expected", "args"), [

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from unilaunch.rank import mpi
-from unilaunch.world import Found
+from unilaunch.world import LauncherInfo
 
 ONE_HOST = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader"}
 LIBRARY = {mpi.LIBRARY: "/opt/libmpi.so"}
@@ -13,8 +13,8 @@ YIELD = "OMPI_MCA_mpi_yield_when_idle"
 EXPORTED = {YIELD: "0"}  # the rule for it has its own test; the machine may have one processor
 
 
-def _found(version: str, size: int, local_size: int) -> Found:
-    return Found(f"Open MPI {version}", 0, size, 0, local_size, "run", {})
+def _found(version: str, size: int, local_size: int) -> LauncherInfo:
+    return LauncherInfo(f"Open MPI {version}", 0, size, 0, local_size, "run", {}, name="openmpi")
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def _found(version: str, size: int, local_size: int) -> Found:
     ],
     ids=["one host, 4", "one host, 5", "several hosts", "the user's btl", "the user's pml"],
 )
-def test_transport(found: Found, exported: dict[str, str], expected: dict[str, str]) -> None:
+def test_transport(found: LauncherInfo, exported: dict[str, str], expected: dict[str, str]) -> None:
     """Shared memory on one host only, and only where the user chose none."""
     assert mpi.variables(found, exported | LIBRARY | EXPORTED) == expected
 

@@ -34,16 +34,16 @@ from unilaunch.rank.tcp import TcpPeers, accept_ranks, join
 from unilaunch.rank.tcp_collectives import TcpCollectives
 from unilaunch.sockets import call
 from unilaunch.start_variables import MONITOR
-from unilaunch.world import Found
+from unilaunch.world import LauncherInfo
 
 T = TypeVar("T")
 
 
-def _found(rank: int, size: int, run_id: str) -> Found:
-    return Found("test", rank, size, rank, size, run_id, {}, mpi=False, heads=("127.0.0.1",))
+def _found(rank: int, size: int, run_id: str) -> LauncherInfo:
+    return LauncherInfo("test", rank, size, rank, size, run_id, {}, mpi=False, rank_0_hosts=("127.0.0.1",))
 
 
-def _board(found: Found) -> Board:
+def _board(found: LauncherInfo) -> Board:
     return FileBoard(found, os.environ)  # noqa: TID251
 
 
@@ -57,7 +57,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def _on_ranks(
-    size: int, work: Callable[[TcpPeers], T], run_id: str = "", board: Callable[[Found], Board] = _board
+    size: int, work: Callable[[TcpPeers], T], run_id: str = "", board: Callable[[LauncherInfo], Board] = _board
 ) -> list[T]:
     run_id = run_id or uuid4().hex
     finished = threading.Barrier(size)
@@ -114,7 +114,7 @@ def test_ranks_of_a_launch_meet_through_it(monkeypatch: pytest.MonkeyPatch) -> N
                 inbox.take(0.05)
             assert not inbox.connected
 
-    def late(found: Found) -> LaunchBoard:
+    def late(found: LauncherInfo) -> LaunchBoard:
         time.sleep(0 if found.rank else 0.5)
         return LaunchBoard(found, heard.where)
 
@@ -135,7 +135,7 @@ def test_ranks_of_a_launch_meet_through_it(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_ranks_elsewhere_do_not_call_a_launch_that_listens_on_loopback() -> None:
     """It knows of this host only, and a resource manager placed ranks on others: they meet as under a bare mpirun."""
-    one_host, two_hosts = _found(0, 2, "run"), replace(_found(0, 2, "run"), local_size=1, heads=("node0",))
+    one_host, two_hosts = _found(0, 2, "run"), replace(_found(0, 2, "run"), local_size=1, rank_0_hosts=("node0",))
     boards = {}
     for name, found in {"several": two_hosts, "one": one_host}.items():
         for where in ("127.0.0.1 1 00 15", "10.0.0.1,127.0.0.1 1 00 15"):
@@ -252,14 +252,17 @@ def test_more_strangers_than_can_stand_at_the_door() -> None:
 
 def test_jobs_of_one_name_on_two_hosts_that_share_a_home() -> None:
     """Plain torchrun has one name everywhere; the file of a job on one host is that host's."""
-    one_host, several = _found(0, 2, "torchrun-none-29500-0"), Found("test", 0, 2, 0, 1, "torchrun-none-29500-0", {})
+    one_host, several = (
+        _found(0, 2, "torchrun-none-29500-0"),
+        LauncherInfo("test", 0, 2, 0, 1, "torchrun-none-29500-0", {}),
+    )
     names = []
     for boot in ("a", "b"):
         with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
             file = Path(folder, "boot_id")
             file.write_text(boot)
             patch.setattr("unilaunch.rank.secret_file.BOOT_ID", file)
-            far = replace(several, heads=("node0",))
+            far = replace(several, rank_0_hosts=("node0",))
             names += [FileBoard(found, os.environ).name for found in (one_host, far)]  # noqa: TID251
     assert names[0] != names[2]
     assert names[1] == names[3]

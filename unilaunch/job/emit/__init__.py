@@ -1,5 +1,5 @@
 """Job files for the engines that clusters already have: each does what the plan says, and contains its spec."""
 
-from unilaunch.job.emit.text import FORMATS, emit
+from unilaunch.job.emit.job_file import JobFile, emit
 
-__all__ = ["FORMATS", "emit"]
+__all__ = ["JobFile", "emit"]

@@ -6,32 +6,41 @@ from dataclasses import replace
 from typing import Any
 
 import yaml
+from typing_extensions import override
 
 from unilaunch.errors import SpecError
+from unilaunch.exports import secrets
+from unilaunch.job.emit.job_file import JobFile
 from unilaunch.job.emit.spec_line import spec_json
-from unilaunch.job.plan import Plan, write
+from unilaunch.job.plan import Plan
 
 #: What a pod asks for, by kind of device.
 RESOURCES = {"cuda": "nvidia.com/gpu", "npu": "huawei.com/Ascend910"}
 IMAGE = "IMAGE"
-_IMPLEMENTATIONS = {"Open MPI": "OpenMPI", "MPICH": "MPICH", "Intel MPI": "Intel"}
 
 
-def lines(plan: Plan) -> Iterator[str]:
-    """Give the manifest's lines; the operator makes the workers, and tells mpirun where they are.
+class MpiJob(JobFile):
+    """The operator makes the workers, and tells mpirun where they are."""
 
-    Raises:
-        SpecError: The hosts have different numbers of ranks, or unknown ones: all workers of a job have as many slots.
-    """
-    hosts = Counter(row.host for row in plan.rows)
-    if "?" in hosts:
-        raise SpecError("--emit mpijob: only mpirun can tell how many ranks a worker gets; give every host its slots")
-    if len(set(hosts.values())) > 1:
-        some = ", ".join(f"{host}: {number}" for host, number in list(hosts.items())[:4])
-        raise SpecError(f"--emit mpijob: every worker has the same number of ranks, not {some}")
-    yield f"# Written by unilaunch launch --emit mpijob. Put an image that has unilaunch in it in place of {IMAGE}:"
-    yield "# python and mpirun are then the image's."
-    yield yaml.safe_dump(manifest(plan, len(hosts), next(iter(hosts.values()))), sort_keys=False, width=4096).rstrip()
+    @override
+    def lines(self, plan: Plan) -> Iterator[str]:
+        """Refuse hosts with different numbers of ranks, or unknown ones: all workers of a job have as many slots."""
+        hosts = Counter(row.host for row in plan.rows)
+        if not plan.mpirun.operator_name:
+            raise SpecError(f"--emit mpijob: the MPI Operator does not know {plan.mpirun.launcher}")
+        if "?" in hosts:
+            raise SpecError(
+                "--emit mpijob: only mpirun can tell how many ranks a worker gets; give every host its slots"
+            )
+        if len(set(hosts.values())) > 1:
+            some = ", ".join(f"{host}: {number}" for host, number in list(hosts.items())[:4])
+            raise SpecError(f"--emit mpijob: every worker has the same number of ranks, not {some}")
+        yield f"# Written by unilaunch launch --emit mpijob. Put an image that has unilaunch in it in place of {IMAGE}:"
+        yield "# python and mpirun are then the image's."
+        for name in secrets(plan.request.mpi.x):
+            yield f"# Give the launcher's container {name} from a Secret: its value is not written here."
+        fields = manifest(plan, len(hosts), next(iter(hosts.values())))
+        yield yaml.safe_dump(fields, sort_keys=False, width=4096).rstrip()
 
 
 def manifest(plan: Plan, workers: int, slots: int) -> dict[str, Any]:
@@ -43,8 +52,9 @@ def manifest(plan: Plan, workers: int, slots: int) -> dict[str, Any]:
         slots: Ranks of each.
     """
     program = ("python", *plan.request.program[1:])
-    inside = replace(plan.request, hosts=(), hostfile=None, program=program, environ={})  # the pods have their own
-    command = ["mpirun", *write(inside)[1:]]
+    # The pods have an environment of their own.
+    inside = replace(plan.request.shown(), hosts=(), hostfile=None, program=program, environ={})
+    command = ["mpirun", *plan.mpirun.write(inside)[1:]]
     kind = plan.rows[0].device.partition(":")[0]
     limits = {RESOURCES[kind]: slots} if kind in RESOURCES else {}
     worker = {"name": "worker", "image": IMAGE} | ({"resources": {"limits": limits}} if limits else {})
@@ -58,7 +68,7 @@ def manifest(plan: Plan, workers: int, slots: int) -> dict[str, Any]:
         "spec": {
             "slotsPerWorker": slots,
             "runPolicy": {"cleanPodPolicy": "Running"},
-            "mpiImplementation": _IMPLEMENTATIONS[plan.mpirun.launcher],
+            "mpiImplementation": plan.mpirun.operator_name,
             "mpiReplicaSpecs": {
                 "Launcher": _replica(1, {"name": "launcher", "image": IMAGE, "command": command}),
                 "Worker": _replica(workers, worker),
@@ -74,4 +84,4 @@ def _replica(number: int, container: dict[str, Any]) -> dict[str, Any]:
 def _dns_name(text: str) -> str:
     """Return a name that Kubernetes takes: lower-case letters, digits and dashes."""
     name = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in text.lower())
-    return name.strip("-")[:40] or "job"
+    return name.strip("-")[:40].rstrip("-") or "job"

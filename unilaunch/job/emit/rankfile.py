@@ -3,24 +3,26 @@
 from collections import Counter
 from collections.abc import Iterator
 
+from typing_extensions import override
+
 from unilaunch.errors import SpecError
+from unilaunch.job.emit.job_file import JobFile
 from unilaunch.job.emit.spec_line import spec_json
 from unilaunch.job.plan import Plan
 
 
-def lines(plan: Plan) -> Iterator[str]:
-    """Give the file's lines; each rank is bound to the core of its local rank.
+class Rankfile(JobFile):
+    """Each rank is bound to the core of its local rank."""
 
-    Raises:
-        SpecError: Only mpirun can tell where the ranks go.
-    """
-    allocated = plan.several and not plan.request.hosts  # an allocation, whose hosts mpirun reads
-    if allocated or any(row.host == "?" for row in plan.rows):
-        raise SpecError("--emit rankfile: only mpirun can tell where the ranks go; give every host its slots")
-    yield "# Written by unilaunch launch --emit rankfile: mpirun --rankfile FILE (Open MPI 4),"
-    yield "# mpirun --map-by rankfile:file=FILE (5). Its spec:"
-    yield f"# {spec_json(plan)}"
-    local: Counter[str] = Counter()
-    for row in plan.rows:
-        yield f"rank {row.rank}={row.host} slot={local[row.host]}"
-        local[row.host] += 1
+    @override
+    def lines(self, plan: Plan) -> Iterator[str]:
+        allocated = plan.several and not plan.request.hosts  # an allocation, whose hosts mpirun reads
+        if allocated or any(row.host == "?" for row in plan.rows):
+            raise SpecError("--emit rankfile: only mpirun can tell where the ranks go; give every host its slots")
+        yield "# Written by unilaunch launch --emit rankfile: mpirun --rankfile FILE (Open MPI 4),"
+        yield "# mpirun --map-by rankfile:file=FILE (5). Its spec:"
+        yield f"# {spec_json(plan)}"
+        local: Counter[str] = Counter()
+        for row in plan.rows:
+            yield f"rank {row.rank}={row.host} slot={local[row.host]}"
+            local[row.host] += 1

@@ -1,0 +1,134 @@
+"""A plug-in of each kind, of another distribution, for test_outside.py: launcher, job file, backend and model."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from typing_extensions import override
+
+from unilaunch.backend import Backend, Collectives, Peers, Placement, Rendezvous
+from unilaunch.job.emit import JobFile
+from unilaunch.job.plan import Plan
+from unilaunch.json_value import JsonValue
+from unilaunch.launchers.launcher import Launcher
+from unilaunch.launchers.mpirun import Mpirun, Request
+from unilaunch.launchers.reading import evidence, read_numbers
+from unilaunch.model import Framework, Model, Session
+from unilaunch.spec import Spec
+from unilaunch.world import LauncherInfo, World
+
+RANK, SIZE, JOB = "MYMPI_RANK", "MYMPI_SIZE", "MYMPI_JOB"
+
+
+class MyMpi(Launcher):
+    """mympirun."""
+
+    title = "My MPI"
+    order = 5
+    prefixes = ("MYMPI_",)
+    sizes = (SIZE,)
+    scripts = ("mympirun",)
+    startable = "My MPI"
+
+    @override
+    def detect(self, environ: Mapping[str, str]) -> LauncherInfo | None:
+        if RANK not in environ:
+            return None
+        numbers = read_numbers(environ, self.title, (RANK, SIZE))
+        rank, size = numbers[RANK], numbers[SIZE]
+        used = evidence(environ, RANK, SIZE, JOB)
+        return LauncherInfo(self.title, rank, size, rank, size, f"mympi-{environ[JOB]}", used, mpi=False)
+
+    @override
+    def recognise(self, path: Path, said: str) -> Mpirun | None:
+        found = re.fullmatch(r"My MPI (\d+)\.(\d+)\n", said)
+        return MyMpirun(path, self.title, (int(found[1]), int(found[2]))) if found else None
+
+
+class MyMpirun(Mpirun):
+    """Its command line."""
+
+    @override
+    def write(self, request: Request) -> list[str]:
+        return [str(self.path), "-n", str(request.nprocs), *request.program]
+
+
+class Listing(JobFile):
+    """A line for each rank."""
+
+    @override
+    def lines(self, plan: Plan) -> Iterator[str]:
+        for row in plan.rows:
+            yield f"rank {row.rank}: {row.host} {row.device}"
+
+
+class PlainBackend(Backend):
+    """Python itself, which is always installed."""
+
+    name = "plain"
+    framework = "json"
+    devices = ("cpu",)
+    launcher = "mympirun"
+
+    @override
+    def variables(self, world: World, placement: Placement, rendezvous: Rendezvous | None) -> dict[str, str]:
+        return {}
+
+    @override
+    def program_variables(self, world: World, rendezvous: Rendezvous) -> dict[str, str]:
+        return {}
+
+    @override
+    def hooks(self, rendezvous: Rendezvous, world: World, peers: Peers) -> dict[str, Callable[[ModuleType], None]]:
+        return {}
+
+    @override
+    def after_fork(self, threads: int) -> None:
+        """Do nothing."""
+
+    @override
+    def start(self, world: World, placement: Placement) -> None:
+        """Do nothing."""
+
+    @override
+    def connect(self, world: World, placement: Placement, rendezvous: Rendezvous, timeout: float) -> Collectives:
+        raise NotImplementedError
+
+    @override
+    def stop(self) -> None:
+        """Do nothing."""
+
+    @override
+    def versions(self) -> Mapping[str, str]:
+        return {}
+
+
+class CountingSpec(Spec):
+    """The options of the model below."""
+
+    step: int = 1
+
+
+class CountingModel(Model):
+    """The ranks add up what they have counted."""
+
+    name = "counting"
+
+    @property
+    @override
+    def spec(self) -> type[Spec]:
+        return CountingSpec
+
+    @override
+    def check(self, options: Any, world_size: int) -> None:
+        """Fit any number of ranks."""
+
+    @override
+    def prepare(self, options: Any, session: Session) -> None:
+        """Read nothing."""
+
+    @override
+    def run(self, options: Any, prepared: Any, session: Session, framework: Framework) -> Mapping[str, JsonValue]:
+        return {"counted": session.peers.share(options.step * (session.world.rank + 1))}

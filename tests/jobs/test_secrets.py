@@ -1,0 +1,46 @@
+"""What `-x` gives the ranks reaches them, and neither a command line nor a file shows it."""
+
+from pathlib import Path
+from secrets import token_hex
+
+import pytest
+
+import unilaunch
+from jobs.conftest import LAUNCHERS
+from unilaunch.launch_spec import MpiSpec
+
+MPI = Path(__file__).parents[2] / ".mpi"
+#: One is named with its value, the other one is exported; a third name is not set anywhere.
+PROGRAM = """
+import os
+from contextlib import suppress
+from pathlib import Path
+values = [os.environ[name].encode() for name in ("GIVEN", "EXPORTED")]
+assert "MISSING" not in os.environ
+seen = []
+for file in Path("/proc").glob("[0-9]*/cmdline"):
+    with suppress(OSError):
+        line = file.read_bytes()
+        seen += [line for value in values if value in line]
+assert not seen, seen
+"""
+
+
+@pytest.mark.parametrize("mpirun", [
+    *LAUNCHERS["4.1"][:1], *LAUNCHERS["5.0"], MPI / "mpich" / "bin" / "mpiexec", MPI / "intel" / "bin" / "mpiexec",
+], ids=["openmpi-4", "openmpi-5", "mpich", "intel"])  # fmt: skip
+def test_ps_does_not_show_what_x_gives(mpirun: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On two ranks, which look at every command line of this machine."""
+    if not mpirun.exists():
+        pytest.skip(f"no {mpirun}: see .ci/run")
+    monkeypatch.chdir(tmp_path)
+    given, exported = token_hex(16), token_hex(16)
+    monkeypatch.setenv("EXPORTED", exported)
+    (tmp_path / "look.py").write_text(PROGRAM)
+    names = ("EXPORTED",) if "bin/mpirun" in str(mpirun) else ("EXPORTED", "MISSING")  # Open MPI warns of unset ones
+    open_mpi = {"allow_run_as_root": True, "oversubscribe": True} if "bin/mpirun" in str(mpirun) else {}
+    mpi = MpiSpec.model_validate({"mpirun": mpirun, "x": (f"GIVEN={given}", *names), **open_mpi})
+    spec = unilaunch.LaunchSpec(nprocs=2, target="look.py", output_dir=tmp_path / "log_output", mpi=mpi)
+    assert unilaunch.launch(spec).returncode == 0, (tmp_path / "log_output" / "rank.0" / "stderr").read_text()
+    for file in (tmp_path / "log_output").rglob("*"):
+        assert file.is_dir() or not {given, exported} & set(file.read_text(errors="replace").split('"'))

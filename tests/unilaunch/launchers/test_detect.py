@@ -1,0 +1,341 @@
+"""Who started me: from captured environments, and from broken ones."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unilaunch import entry_points, launchers
+from unilaunch.errors import EnvironmentMismatchError, PluginError
+from unilaunch.launchers import openmpi, slurm
+from unilaunch.launchers.ancestry import Ancestor
+
+CAPTURED = Path(__file__).parent / "captured"
+SIZES = sorted(name for launcher in launchers.known().values() for name in launcher.sizes)
+
+
+def _captured(name: str) -> dict[str, str]:
+    environ: dict[str, str] = json.loads((CAPTURED / f"{name}.json").read_text())
+    return environ
+
+
+@pytest.mark.parametrize(("name", "launcher"), [("openmpi-4.1.4", "Open MPI 4"), ("openmpi-5.0.11", "Open MPI 5")])
+def test_captured_environment_is_read(name: str, launcher: str) -> None:
+    """Rank 2 of 3 on one host, as each version says it."""
+    found = launchers.detect(_captured(name))
+    assert (found.rank, found.size, found.local_rank, found.local_size) == (2, 3, 2, 3)
+    assert found.launcher == launcher
+    assert found.evidence[openmpi.RANK] == "2"
+    assert found.run_id == f"openmpi-{_captured(name)['PMIX_NAMESPACE']}"
+
+
+def test_no_launcher_is_the_only_rank() -> None:
+    """An empty environment is world size 1."""
+    found = launchers.detect({"PATH": "/bin"})
+    assert (found.rank, found.size, found.launcher) == (0, 1, "none")
+
+
+@given(
+    st.sets(
+        st.sampled_from([openmpi.RANK, openmpi.SIZE, openmpi.LOCAL_RANK, openmpi.LOCAL_SIZE]), min_size=1, max_size=3
+    )
+)
+def test_half_an_environment_is_refused(missing: set[str]) -> None:
+    """What is there and what is not are both named; never rank 0 of 1."""
+    environ = {name: value for name, value in _captured("openmpi-5.0.11").items() if name not in missing}
+    with pytest.raises(EnvironmentMismatchError) as refusal:
+        launchers.detect(environ)
+    assert all(name in str(refusal.value) for name in missing)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [(openmpi.RANK, "three"), (openmpi.RANK, "-1"), (openmpi.RANK, "3"), (openmpi.SIZE, ""), (openmpi.SIZE, "2")],
+)
+def test_nonsense_is_refused(name: str, value: str) -> None:
+    """A number that is none, or a rank that is not below the size."""
+    with pytest.raises(EnvironmentMismatchError, match=name):
+        launchers.detect(_captured("openmpi-4.1.4") | {name: value})
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_size_without_a_rank_is_not_run_alone(name: str) -> None:
+    """More than one rank, and nothing else of the launcher's environment, is an error that names the variable."""
+    with pytest.raises(EnvironmentMismatchError, match=f"{name}=4"):
+        launchers.detect({name: "4"})
+    assert launchers.detect({name: "1"}).size == 1
+
+
+#: What each captured environment says: launcher, rank, size, local rank, local size, mpi, rank-0 hosts.
+READ: dict[str, tuple[object, ...]] = {
+    "openmpi-4.1.4": ("Open MPI 4", 2, 3, 2, 3, True, ()),
+    "openmpi-5.0.11": ("Open MPI 5", 2, 3, 2, 3, True, ()),
+    # These were started on two nodes of a Slurm, one with two ranks; mpirun's daemon is a task of srun there.
+    "openmpi-4.1.4-by-node": ("Open MPI 4", 2, 3, 1, 2, True, ()),
+    "openmpi-5.0.11-by-node": ("Open MPI 5", 2, 3, 1, 2, True, ()),
+    "openmpi-5.0.11-uneven": ("Open MPI 5", 2, 3, 0, 1, True, ()),
+    "mpich-5.0.2": ("MPICH", 2, 3, 2, 3, True, ()),
+    "mpich-5.0.2-uneven": ("MPICH", 2, 3, 0, 1, True, ()),
+    "intel-mpi-2021": ("Intel MPI", 2, 3, 2, 3, True, ()),
+    "intel-mpi-2021-uneven": ("Intel MPI", 2, 3, 0, 1, True, ()),
+    "slurm-22.05-uneven": ("Slurm", 2, 3, None, None, False, ("n0", "127.0.0.1")),
+    "slurm-22.05-one-node": ("Slurm", 2, 4, None, None, False, ("n0", "127.0.0.1")),
+    "slurm-22.05-one-task": ("Slurm", 0, 1, None, None, False, ("n0", "127.0.0.1")),
+    "slurm-22.05-pmi2": ("Slurm", 2, 3, None, None, True, ("n0", "127.0.0.1")),
+    "slurm-22.05-cray": ("Slurm", 2, 3, None, None, False, ("n0", "127.0.0.1")),
+    "slurm-22.05-batch-script": ("none", 0, 1, 0, 1, False, ()),
+    "slurm-22.05-batch-from-srun": ("Slurm", 0, 1, None, None, False, ("n0", "127.0.0.1")),
+    "slurm-22.05-interactive": ("none", 0, 1, 0, 1, False, ()),
+    "torchrun-2.13": ("torchrun", 1, 2, 1, 2, False, ("localhost",)),
+    "msrun-2.10": ("msrun", 1, 2, None, None, False, ("127.0.0.1",)),
+    "prterun-5.0.11": ("PMIx", 1, 0, None, None, True, ()),
+    "prterun-5.0.11-in-slurm": ("PMIx", 1, 0, None, None, True, ()),
+}
+#: These launchers are not to be had here: their variables are from documentation and other launchers' sources.
+WRITTEN: dict[str, tuple[dict[str, str], tuple[object, ...]]] = {
+    "MVAPICH2": (
+        {"MV2_COMM_WORLD_RANK": "3", "MV2_COMM_WORLD_SIZE": "4", "MV2_COMM_WORLD_LOCAL_RANK": "1",
+         "MV2_COMM_WORLD_LOCAL_SIZE": "2"},
+        ("MVAPICH2", 3, 4, 1, 2, True, ()),
+    ),
+    "PALS": (
+        {"PALS_RANKID": "3", "PALS_NRANKS": "4", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "2", "PALS_APID": "a-b",
+         "PMI_RANK": "3", "PMI_SIZE": "4"},
+        ("PALS", 3, 4, 1, 2, True, ()),
+    ),
+    "PALS of another version": (
+        {"PALS_RANKID": "3", "PALS_SIZE": "4", "PALS_LOCAL_RANKID": "1"}, ("PALS", 3, 4, 1, None, True, ()),
+    ),
+    "PALS, with a default for mpiexec's -n in the shell": (
+        {"PALS_RANKID": "3", "PALS_NRANKS": "64", "PALS_LOCAL_RANKID": "1", "PMI_RANK": "3", "PMI_SIZE": "4"},
+        ("PALS", 3, 4, 1, None, True, ()),
+    ),
+    "PALS --pmi=pmix": (
+        {"PALS_RANKID": "3", "PALS_LOCAL_RANKID": "1", "PMIX_RANK": "3", "PMIX_NAMESPACE": "a-b"},
+        ("PMIx", 3, 0, None, None, True, ()),
+    ),
+    "MindSpore's cluster by hand": (
+        {"MS_ROLE": "MS_WORKER", "MS_WORKER_NUM": "4", "MS_NODE_ID": "3", "MS_SCHED_HOST": "10.0.0.1",
+         "MS_SCHED_PORT": "8118"},
+        ("msrun", 3, 4, None, None, False, ("10.0.0.1",)),
+    ),
+    "Flux": (
+        {"FLUX_TASK_RANK": "3", "FLUX_JOB_SIZE": "4", "FLUX_TASK_LOCAL_ID": "1", "FLUX_JOB_NNODES": "2",
+         "FLUX_JOB_ID": "f3Yx", "PMI_RANK": "3", "PMI_SIZE": "4"},
+        ("Flux", 3, 4, 1, None, True, ()),
+    ),
+    "srun --mpi=pmix": (
+        {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7",
+         "SLURM_STEP_NODELIST": "gpu[03-04]", "PMIX_RANK": "3", "PMIX_NAMESPACE": "slurm.pmix.7.0"},
+        ("Slurm", 3, 4, None, None, True, ("gpu03",)),
+    ),
+    "an srun whose PMIx is another launcher's": (
+        {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7",
+         "SLURM_STEP_NODELIST": "gpu[03-04]", "PMIX_RANK": "0", "PMIX_NAMESPACE": "2937913345"},
+        ("Slurm", 3, 4, None, None, False, ("gpu03",)),
+    ),
+    "torch.distributed by hand": (
+        {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"},
+        ("torch.distributed's variables", 3, 4, None, None, False, ("10.0.0.1",)),
+    ),
+}  # fmt: skip
+
+
+def _summary(environ: dict[str, str]) -> tuple[object, ...]:
+    found = launchers.detect(environ)
+    return (
+        found.launcher, found.rank, found.size, found.local_rank, found.local_size, found.mpi, found.rank_0_hosts
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READ)
+def test_captured_environments_are_read(name: str) -> None:
+    """Each launcher's, as it really was."""
+    assert _summary(_captured(name)) == READ[name]
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_written_environments_are_read(name: str) -> None:
+    """Each launcher's, as it is documented."""
+    environ, expected = WRITTEN[name]
+    assert _summary(environ) == expected
+
+
+#: What each launcher cannot do without. Where all of Open MPI's, or both of Hydra's own, are gone, it is another's.
+NEEDED = {
+    "openmpi-4.1.4": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                      "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    "mpich-5.0.2": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    "intel-mpi-2021": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    "slurm-22.05-uneven": ("SLURM_PROCID", "SLURM_STEP_ID"),
+    "torchrun-2.13": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    "msrun-2.10": ("MS_WORKER_NUM", "MS_ROLE"),
+    "prterun-5.0.11": ("PMIX_RANK", "PMIX_NAMESPACE"),
+    "MVAPICH2": ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
+                 "MV2_COMM_WORLD_LOCAL_SIZE"),
+    "PALS of another version": ("PALS_RANKID", "PALS_SIZE", "PALS_LOCAL_RANKID"),
+    "Flux": ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("launcher", "name"), [(launcher, name) for launcher in NEEDED for name in NEEDED[launcher]])
+def test_a_missing_variable_is_refused(launcher: str, name: str) -> None:
+    """One of what a launcher always sets is gone, whichever: never a guess, never world size 1."""
+    environ = dict(WRITTEN[launcher][0] if launcher in WRITTEN else _captured(launcher))
+    del environ[name]
+    if launcher == "PALS of another version" and name == "PALS_RANKID":
+        environ["PALS_NRANKS"] = "4"  # in this version nothing else is known to say that there are several
+    with pytest.raises(EnvironmentMismatchError, match=r"=[0-9]|not set"):
+        launchers.detect(environ)
+
+
+@pytest.mark.parametrize("launcher", ["openmpi-4.1.4", "mpich-5.0.2", "torchrun-2.13", "MVAPICH2"])
+def test_a_local_rank_beyond_the_local_size_is_refused(launcher: str) -> None:
+    """It would be given another rank's device, or none."""
+    environ = WRITTEN[launcher][0] if launcher in WRITTEN else _captured(launcher)
+    with pytest.raises(EnvironmentMismatchError, match=f"{NEEDED[launcher][2]}=7 is not below"):
+        launchers.detect(environ | {NEEDED[launcher][2]: "7"})
+
+
+@pytest.mark.parametrize(("launcher", "name"), [("PMIx", "PMIX_RANK"), ("PALS", "PALS_LOCAL_SIZE")])
+def test_a_number_that_python_refuses_is_refused(launcher: str, name: str) -> None:
+    """Python makes no int of more than 4300 digits: that is no traceback here."""
+    environ = {"PMIX_NAMESPACE": "a"} if launcher == "PMIx" else WRITTEN[launcher][0]
+    with pytest.raises(EnvironmentMismatchError, match=name):
+        launchers.detect({**environ, name: "1" * 5000})
+
+
+@pytest.mark.parametrize("name", ["slurm-22.05-one-task", "slurm-22.05-batch-from-srun"])
+def test_a_shell_in_a_task_names_no_start(name: str) -> None:
+    """Two runs in srun --pty bash are two starts: the second would otherwise write into the first one's folder."""
+    assert not launchers.detect(_captured(name)).run_id
+
+
+@pytest.mark.parametrize(
+    "name", ["slurm-22.05-uneven", "torchrun-2.13", "msrun-2.10", "intel-mpi-2021", "openmpi-4.1.4"]
+)
+def test_a_start_has_a_name(name: str) -> None:
+    """The same on every rank: it does not hold the rank."""
+    environ = _captured(name)
+    assert launchers.detect(environ).run_id
+    for variable in ("SLURM_PROCID", "RANK", "RANK_ID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"):
+        if variable in environ:
+            assert launchers.detect(environ | {variable: "0"}).run_id == launchers.detect(environ).run_id
+
+
+def test_another_restart_is_another_start() -> None:
+    """Torchrun starts all ranks anew under the same name."""
+    first, second = _captured("torchrun-2.13"), _captured("torchrun-2.13") | {"TORCHELASTIC_RESTART_COUNT": "1"}
+    assert launchers.detect(first).run_id != launchers.detect(second).run_id
+
+
+#: A process of each launcher, as it stands above a rank.
+ANCESTORS = {
+    "openmpi": Ancestor(("prterun", "prterun")),
+    "slurm": Ancestor(("", "slurmstepd")),
+    "torchrun": Ancestor(("python3.11", "torchrun"), ("torchrun", "--nproc-per-node", "2")),
+    "msrun": Ancestor(("python3.11", "msrun"), ("msrun", "--worker_num", "2")),
+}
+MIXED = [
+    ("mpirun in an allocation", ["slurm-22.05-batch-script", "openmpi-4.1.4"], None, "Open MPI 4"),
+    ("mpirun in an srun step", ["slurm-22.05-uneven", "openmpi-5.0.11"], [], "Open MPI 5"),
+    ("mpirun in a shell with torchrun's variables", ["torchrun-2.13", "openmpi-5.0.11"], ["openmpi"], "Open MPI 5"),
+    ("torchrun by mpirun", ["torchrun-2.13", "openmpi-5.0.11"], ["torchrun", "openmpi"], "torchrun"),
+    ("torchrun by srun", ["slurm-22.05-uneven", "torchrun-2.13"], [], "torchrun"),
+    ("srun in a shell with torchrun's variables", ["slurm-22.05-uneven", "torchrun-2.13"], ["slurm"], "Slurm"),
+    ("msrun by srun", ["slurm-22.05-uneven", "msrun-2.10"], ["msrun", "slurm"], "msrun"),
+    ("torchrun really by mpirun", ["torchrun-2.13-by-mpirun"], ["torchrun", "openmpi"], "torchrun"),
+    ("mpirun on an allocation's nodes", ["openmpi-4.1.4-by-node"], ["openmpi", "slurm"], "Open MPI 4"),
+    ("prterun on an allocation's nodes", ["prterun-5.0.11-in-slurm"], ["openmpi", "openmpi", "slurm"], "PMIx"),
+    ("the same, nobody's ancestors to be seen", ["prterun-5.0.11-in-slurm"], [], "PMIx"),
+    ("prterun in a shell with torchrun's variables", ["torchrun-2.13", "prterun-5.0.11"], ["openmpi"], "PMIx"),
+    ("srun in a shell of prterun", ["prterun-5.0.11", "slurm-22.05-uneven"], ["slurm", "openmpi"], "Slurm"),
+    ("mpiexec of MPICH in an allocation", ["slurm-22.05-batch-script", "mpich-5.0.2"], None, "MPICH"),
+]
+
+
+@pytest.mark.parametrize(("names", "above", "launcher"), [case[1:] for case in MIXED], ids=[case[0] for case in MIXED])
+def test_the_innermost_launcher_is_believed(names: list[str], above: list[str] | None, launcher: str) -> None:
+    """By this process's ancestors, and where they do not tell by how launchers are nested; the others say why not."""
+    environ = {name: value for captured in names for name, value in _captured(captured).items()}
+    ancestors = None if above is None else [ANCESTORS[name] for name in above]
+    seen = launchers.survey(environ, ancestors)
+    (chosen,) = [evidence for evidence in seen if evidence.chosen]
+    assert chosen.info
+    assert chosen.info.launcher == launcher
+    assert all(evidence.why.startswith("ignored: ") for evidence in seen if not evidence.chosen)
+
+
+@given(st.data())
+def test_no_environment_raises_anything_else(data: st.DataObject) -> None:
+    """Any part of any launcher's environment, with any values, is a world or an error of ours."""
+    everything = {name: value for captured in READ for name, value in _captured(captured).items()}
+    names = data.draw(st.sets(st.sampled_from(sorted(everything)), max_size=12))
+    values = st.one_of(st.sampled_from(sorted(set(everything.values()))), st.text(max_size=5))
+    environ = {name: data.draw(values) for name in names}
+    with suppress(EnvironmentMismatchError):
+        found = launchers.detect(environ)
+        assert found.size == 0 or 0 <= found.rank < found.size
+
+
+@pytest.mark.parametrize(("nodes", "first"), [
+    ("n[0-1]", "n0"), ("gpu[03-04,7],cpu1", "gpu03"), ("one", "one"), ("a,b", "a"), ("n[1-2]-ib", "n1-ib"), ("", ""),
+    ("rack[0-1]n[02-15,17],cpu1", "rack0n02"), ("login,n[1-2]", "login"),
+])  # fmt: skip
+def test_first_host_of_a_node_list(nodes: str, first: str) -> None:
+    """Where task 0 is."""
+    assert slurm.first_host(nodes) == first
+
+
+@given(st.data())
+def test_numbers_are_what_the_variables_say(data: st.DataObject) -> None:
+    """For any rank of any job; an allocation's variables around it change nothing: mpirun is the innermost."""
+    size = data.draw(st.integers(1, 10**6))
+    rank, local_size = data.draw(st.integers(0, size - 1)), data.draw(st.integers(1, size))
+    local_rank = data.draw(st.integers(0, local_size - 1))
+    around = data.draw(st.dictionaries(st.sampled_from([*SIZES, "SLURM_NTASKS"]), st.just("7")))
+    names = (openmpi.RANK, openmpi.SIZE, openmpi.LOCAL_RANK, openmpi.LOCAL_SIZE)
+    numbers = (rank, size, local_rank, local_size)
+    found = launchers.detect(around | dict(zip(names, map(str, numbers), strict=True)))
+    assert (found.rank, found.size, found.local_rank, found.local_size) == numbers
+
+
+@given(st.text(st.characters(exclude_categories=["Cs", "Nd"])), st.sampled_from([openmpi.RANK, openmpi.SIZE]))
+def test_what_is_no_number_is_refused(text: str, name: str) -> None:
+    """Never a traceback, never a rank."""
+    environ = _captured("openmpi-5.0.11") | {name: text}
+    with pytest.raises(EnvironmentMismatchError, match="makes no sense"):
+        launchers.detect(environ)
+
+
+@pytest.mark.parametrize("text", ["many", "", "-3", "1.0"])
+def test_a_foreign_size_that_is_no_number_is_not_world_size_1(text: str) -> None:
+    """It is no 1."""
+    with pytest.raises(EnvironmentMismatchError, match="WORLD_SIZE="):
+        launchers.detect({"WORLD_SIZE": text})
+
+
+def test_an_installation_without_launchers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a clone's is that was installed before launchers had entry points: no rank takes itself for the only one."""
+    monkeypatch.setattr(entry_points, "make_all", lambda *_: {})
+    launchers.known.cache_clear()
+    try:
+        with pytest.raises(PluginError, match=r"no launcher is installed .*: install unilaunch again"):
+            launchers.detect(_captured("openmpi-4.1.4"))
+    finally:
+        launchers.known.cache_clear()
+
+
+def test_tasks_that_were_dealt_out_by_a_file() -> None:
+    """Task 0 may be on any of the nodes: what Slurm 22.05 sets for -H n1:1,n0:2 is but for this the same."""
+    environ = _captured("slurm-22.05-uneven") | {"SLURM_DISTRIBUTION": "arbitrary"}
+    assert launchers.detect(environ).rank_0_hosts == ("n0", "n1", "127.0.0.1")
+    assert launchers.detect(environ | {"SLURM_STEP_NODELIST": "n[0-"}).rank_0_hosts[-1] == "127.0.0.1"
+
+
+def test_an_sbatch_script_is_the_only_rank() -> None:
+    """SLURM_NTASKS is the allocation's; the step's number is what makes a process one of several."""
+    assert launchers.detect({"SLURM_NTASKS": "8", "SLURM_JOB_ID": "3"}).size == 1

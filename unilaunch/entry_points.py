@@ -1,0 +1,121 @@
+"""Entry points: what distributions, ours among them, add to unilaunch, by group and name.
+
+They are read as importlib.metadata reads them, but in 2 ms and not in 20: every child of a launcher needs the launchers
+before it does anything else. A rank under `launch` reads none: `launch` hands it the table.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, reduce
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from unilaunch.errors import PluginError, one_line
+
+Table = Mapping[str, Mapping[str, str]]
+
+#: Groups.
+LAUNCHERS = "unilaunch.launchers"
+BACKENDS = "unilaunch.backends"
+MODELS = "unilaunch.models"
+COMMANDS = "unilaunch.commands"
+JOB_FILES = "unilaunch.jobfiles"
+_PREFIX = "unilaunch."
+#: Group, name and "module:object"; filled when it is first asked for, or by `take_over`.
+_table: dict[str, Mapping[str, str]] = {}
+
+
+def table() -> Table:
+    """Return every entry point: "module:object" by group and name."""
+    if not _table:
+        _table.update(scan(sys.path))
+    return _table
+
+
+def take_over(told: Table) -> None:
+    """Take the table that `launch` has read, and read nothing."""
+    _table.clear()
+    _table.update(told)
+
+
+def names(group: str) -> list[str]:
+    """Return the names of a group, sorted; imports nothing."""
+    return sorted(table().get(group, {}))
+
+
+def make(group: str, kind: str, name: str) -> Any:
+    """Return an instance of the class that an entry point names.
+
+    Args:
+        group: The group: "unilaunch.models".
+        kind: What its members are, for messages: "model".
+        name: The entry point.
+
+    Raises:
+        PluginError: There is none of that name, or it cannot be loaded.
+    """
+    installed = table().get(group, {})
+    if name not in installed:
+        raise PluginError(f"no {kind} {name!r}; installed: {', '.join(names(group)) or 'none'}")
+    try:
+        return _load(installed[name])()
+    except Exception as error:  # a plug-in is another's code: it may raise anything
+        where = installed[name]
+        raise PluginError(f"{kind} {name!r} ({where}) cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+@cache
+def make_all(group: str, kind: str) -> dict[str, Any]:
+    """Return an instance of each member of a group, by name; one that cannot be loaded is left out, and said once."""
+    made = {}
+    for name in names(group):
+        try:
+            made[name] = make(group, kind, name)
+        except PluginError as error:
+            print(f"unilaunch: left out: {one_line(str(error))}", file=sys.stderr)  # noqa: T201
+    return made
+
+
+def _load(value: str) -> Any:
+    module, _, path = value.partition("[")[0].strip().partition(":")
+    return reduce(getattr, path.split("."), import_module(module))
+
+
+def scan(folders: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return our groups' entry points of the distributions in *folders*; the first one of a name counts."""
+    found: dict[str, dict[str, str]] = {}
+    seen = set()
+    for folder in folders:
+        for info in _distributions(folder):
+            name = re.sub(r"[-_.]+", "-", info.stem.partition("-")[0]).lower()
+            if name not in seen:
+                seen.add(name)
+                for group, entry, value in _read(info / "entry_points.txt"):
+                    found.setdefault(group, {}).setdefault(entry, value)
+    return found
+
+
+def _distributions(folder: str) -> list[Path]:
+    try:
+        files = sorted(os.listdir(folder or "."))  # noqa: PTH208  (of names only: a folder may hold thousands)
+    except OSError:  # no folder, or a zip file
+        return []
+    return [Path(folder, name) for name in files if name.endswith((".dist-info", ".egg-info"))]
+
+
+def _read(path: Path) -> Iterator[tuple[str, str, str]]:
+    """Give group, name and value of each entry point of ours in a file; none if there is no such file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return
+    group = ""
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("["):
+            group = line.strip("[] ")
+        elif group.startswith(_PREFIX) and line and not line.startswith("#"):
+            name, _, value = line.partition("=")
+            yield group, name.strip(), value.strip()

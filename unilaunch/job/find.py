@@ -1,0 +1,63 @@
+"""Which mpirun there is, and whose."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from unilaunch import launchers
+from unilaunch.errors import LauncherError
+from unilaunch.launchers.mpirun import Mpirun
+
+
+def find_mpirun(wanted: Path | None, environ: Mapping[str, str]) -> Mpirun:
+    """Return the mpirun to start with: the one that is named, else PATH's, else the one beside this Python.
+
+    Raises:
+        LauncherError: There is none, or no launcher that can be started knows it.
+    """
+    path = _locate(wanted, environ.get("PATH"))
+    try:
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=20)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LauncherError(f"{path} --version: {error}: is it an mpirun?") from None
+    said = done.stdout + done.stderr
+    for launcher in launchers.known().values():
+        if mpirun := launcher.recognise(path, said):
+            return mpirun
+    first = next(iter(said.splitlines()), "nothing")
+    expected = ", ".join(launcher.startable for launcher in launchers.known().values() if launcher.startable)
+    raise LauncherError(f"{path} --version says {first!r}: expected {expected}")
+
+
+def foresee_mpirun(wanted: Path | None, environ: Mapping[str, str]) -> Mpirun:
+    """Return the mpirun for which a job file is written: the one that is found here, or the likeliest elsewhere.
+
+    Raises:
+        LauncherError: There is none here, and no launcher says what to expect elsewhere.
+    """
+    try:
+        return find_mpirun(wanted, environ)
+    except LauncherError:
+        for launcher in launchers.known().values():
+            if mpirun := launcher.assume():
+                return replace(mpirun, path=wanted or mpirun.path)
+        raise
+
+
+def _locate(wanted: Path | None, search: str | None) -> Path:
+    if wanted:
+        found = shutil.which(str(wanted), path=search)
+        if not found:
+            raise LauncherError(f"--mpirun {wanted}: no such program")
+        return Path(found).absolute()
+    here = str(Path(sys.executable).parent)
+    for folder in (search, here):
+        for name in ("mpirun", "mpiexec"):
+            if found := shutil.which(name, path=folder):
+                return Path(found).absolute()
+    raise LauncherError(
+        f"no mpirun in PATH, and none beside {sys.executable}: pip install 'unilaunch[mpi]', or load your cluster's MPI"
+    )

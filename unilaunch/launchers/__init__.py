@@ -1,0 +1,128 @@
+"""Who started me: each launcher is one object in one module, and comes through the entry points "unilaunch.launchers".
+
+`detect` asks all of them, and believes the innermost one.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+
+from unilaunch import entry_points
+from unilaunch.errors import EnvironmentMismatchError, PluginError
+from unilaunch.launchers import alone
+from unilaunch.launchers.ancestry import Ancestor, ancestors
+from unilaunch.launchers.daemon import Daemon
+from unilaunch.launchers.launcher import Launcher
+from unilaunch.world import LauncherInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What one launcher's variables say in an environment.
+
+    Attributes:
+        name: The launcher's entry point.
+        info: What they say; None if they make no sense.
+        error: Why they do not; "" if they do.
+        chosen: This launcher started the process.
+        why: Why it was chosen or ignored.
+    """
+
+    name: str
+    info: LauncherInfo | None
+    error: str = ""
+    chosen: bool = False
+    why: str = ""
+
+
+@cache
+def known() -> dict[str, Launcher]:
+    """Return every launcher by the name of its entry point, innermost first where nothing else tells.
+
+    Raises:
+        PluginError: There is none, so that every rank would take itself for the only one.
+    """
+    launchers: dict[str, Launcher] = entry_points.make_all(entry_points.LAUNCHERS, "launcher")
+    if not launchers:
+        raise PluginError(
+            f"no launcher is installed (entry points {entry_points.LAUNCHERS}): install unilaunch again; a clone with "
+            "pip install -e ."
+        )
+    return dict(sorted(launchers.items(), key=lambda item: item[1].order))
+
+
+def detect(environ: Mapping[str, str]) -> LauncherInfo:
+    """Return what the innermost launcher says about this process; world size 1 when there is none.
+
+    Raises:
+        EnvironmentMismatchError: The launcher's variables are incomplete or make no sense, or a variable says that
+            there are more ranks than this one and none can be told.
+    """
+    for evidence in survey(environ):
+        if evidence.chosen:
+            if evidence.info is None:
+                raise EnvironmentMismatchError(evidence.error)
+            return evidence.info
+    return alone.only_rank(environ, known().values())
+
+
+def survey(environ: Mapping[str, str], above: Iterable[Ancestor] | None = None) -> list[Evidence]:
+    """Return the evidence of every launcher, and which one is believed; launchers that are not seen are left out.
+
+    Args:
+        environ: The process's environment.
+        above: The process's ancestors, nearest first; None to look, if there is more than one launcher to choose from.
+    """
+    seen = [evidence for name in known() if (evidence := _look(name, environ))]
+    seen = [evidence for evidence in seen if not known()[evidence.name].is_protocol_only(environ)] or seen
+    if len(seen) <= 1:
+        return [_judge(evidence, evidence.name, "the only launcher") for evidence in seen]
+    nearest = (
+        evidence.name
+        for ancestor in (ancestors() if above is None else above)
+        for evidence in seen
+        if known()[evidence.name].is_program(ancestor)
+    )
+    chosen = next(nearest, "")
+    reason = "the nearest of this process's ancestors" if chosen else "the innermost, as launchers are nested"
+    return [_judge(evidence, chosen or seen[0].name, reason) for evidence in seen]
+
+
+def is_helper(environ: Mapping[str, str]) -> bool:
+    """Whether a launcher started this process for itself: it is no rank."""
+    return any(launcher.is_helper(environ) for launcher in known().values())
+
+
+def set_by_launchers(environ: Mapping[str, str], but: str = "") -> set[str]:
+    """Return the variables that launchers have set in *environ*, and that could be taken for the user's choice.
+
+    Args:
+        environ: The process's environment.
+        but: The launcher to leave out, by its title: the one that started this process.
+    """
+    others = (launcher for launcher in known().values() if launcher.title != but)
+    return {name for launcher in others for name in launcher.exports(environ)}
+
+
+def find_daemon() -> Daemon | None:
+    """Return the nearest process above this one of a launcher with an MPI library; None if it cannot be told."""
+    with_library = [launcher for launcher in known().values() if launcher.libraries]
+    for ancestor in ancestors():
+        for launcher in with_library:
+            if ancestor.program and ancestor.program.name in launcher.programs:
+                return Daemon(ancestor.pid, ancestor.program, launcher.libraries)
+    return None
+
+
+def _look(name: str, environ: Mapping[str, str]) -> Evidence | None:
+    try:
+        info = known()[name].detect(environ)
+    except EnvironmentMismatchError as error:
+        return Evidence(name, None, str(error))
+    return Evidence(name, replace(info, name=name)) if info else None
+
+
+def _judge(evidence: Evidence, chosen: str, reason: str) -> Evidence:
+    if evidence.name == chosen:
+        return replace(evidence, chosen=True, why=reason)
+    return replace(evidence, why=f"ignored: {chosen} is {reason}; these variables are around it, or left over")

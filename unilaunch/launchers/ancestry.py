@@ -1,0 +1,59 @@
+"""The processes above this one, nearest first: they tell the innermost of several launchers."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Ancestor:
+    """A process above this one.
+
+    Attributes:
+        names: What it may be called: its program's file name, and its own name, of at most 15 characters.
+        scripts: What a Python process may run: the first words of its command line, without folders.
+        pid: Its process number.
+        program: Its program; None if it is another user's (slurmstepd is root's).
+    """
+
+    names: tuple[str, ...]
+    scripts: tuple[str, ...] = ()
+    pid: int = 0
+    program: Path | None = None
+
+
+def ancestors() -> Iterator[Ancestor]:
+    """Give the processes above this one, nearest first; fewer where /proc does not show them."""
+    process = os.getppid()
+    while process > 1:
+        folder = Path(f"/proc/{process}")
+        try:
+            name, parent = read_stat((folder / "stat").read_text(encoding="utf-8", errors="replace"))
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+        except (OSError, ValueError, IndexError):
+            return
+        program = read_program(folder)
+        file = program.name.removesuffix(" (deleted)") if program else ""
+        scripts = read_scripts(words) if file.startswith("python") else ()
+        yield Ancestor((file, name), scripts, process, program)
+        process = parent
+
+
+def read_stat(stat: str) -> tuple[str, int]:
+    """Return a process's name and its parent; the name may hold spaces and parentheses."""
+    head, _, tail = stat.rpartition(")")
+    return head.partition("(")[2], int(tail.split()[1])
+
+
+def read_program(folder: Path) -> Path | None:
+    """Return the program of the process of a folder in /proc; None if it is another user's."""
+    try:
+        return (folder / "exe").readlink()
+    except OSError:
+        return None
+
+
+def read_scripts(words: list[bytes]) -> tuple[str, ...]:
+    """Return what a Python process may run, from its first words: `python .../torchrun`, `python -u -m MODULE`."""
+    return tuple(word.decode(errors="replace").rpartition("/")[2] for word in words[1:4])

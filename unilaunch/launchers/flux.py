@@ -1,0 +1,42 @@
+"""Flux: flux run, flux submit."""
+
+from collections.abc import Mapping
+
+from unilaunch.launchers.launcher import Launcher, override
+from unilaunch.launchers.reading import evidence, read_numbers
+from unilaunch.world import LauncherInfo
+
+RANK = "FLUX_TASK_RANK"
+SIZE = "FLUX_JOB_SIZE"
+LOCAL_RANK = "FLUX_TASK_LOCAL_ID"
+JOB = "FLUX_JOB_ID"
+
+
+class Flux(Launcher):
+    """flux run."""
+
+    title = "Flux"
+    order = 50
+    prefixes = ("FLUX_",)
+    sizes = (SIZE,)
+    programs = ("flux-shell",)
+
+    @override
+    def detect(self, environ: Mapping[str, str]) -> LauncherInfo | None:
+        """Read Flux's variables; None when this process is no task of a Flux job.
+
+        Raises:
+            EnvironmentMismatchError: Some of the variables are there and some are not, or one makes no sense.
+        """
+        if RANK not in environ:
+            return None
+        numbers = read_numbers(environ, self.title, (RANK, SIZE, LOCAL_RANK))
+        return LauncherInfo(
+            launcher=self.title,
+            rank=numbers[RANK],
+            size=numbers[SIZE],
+            local_rank=numbers[LOCAL_RANK],
+            local_size=None,
+            run_id=f"flux-{environ[JOB]}" if JOB in environ else "",
+            evidence=evidence(environ, RANK, SIZE, LOCAL_RANK, JOB),
+        )

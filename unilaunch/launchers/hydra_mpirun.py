@@ -1,0 +1,77 @@
+"""mpiexec of MPICH and of Intel MPI (Hydra): its command line."""
+
+import re
+from pathlib import Path
+
+from typing_extensions import override
+
+from unilaunch.errors import LauncherError
+from unilaunch.launchers.mpirun import Mpirun, Request
+
+_VERSIONS = {
+    "Intel MPI": re.compile(r"Intel\(R\) MPI Library.*Version (\d+)\.(\d+)"),
+    "MPICH": re.compile(r"HYDRA build details:\s*Version:\s+(\d+)\.(\d+)"),
+}
+#: Options of Open MPI's for which Hydra has no word.
+_FOREIGN = ("prefix", "map_by", "rank_by", "mca", "output_filename", "merge_stderr_to_stdout")
+
+
+class MpichMpiexec(Mpirun):
+    """MPICH's mpiexec. What the launching host has exported, it passes on by itself."""
+
+    operator_name = "MPICH"
+
+    @override
+    def write(self, request: Request) -> list[str]:
+        hosts = ",".join(host.name + ("" if host.slots is None else f":{host.slots}") for host in request.hosts)
+        where = ["-hosts", hosts] if hosts else []
+        return [str(self.path), *where, "-n", str(request.nprocs), *self._options(request), *request.program]
+
+    def _options(self, request: Request) -> list[str]:
+        mpi = request.mpi
+        foreign = [f"--{name.replace('_', '-')}" for name in _FOREIGN if getattr(mpi, name)]
+        if foreign:
+            raise LauncherError(f"{', '.join(foreign)}: Open MPI's option, and {self.launcher} has none like it")
+        return [
+            *(["-bind-to", mpi.bind_to] if mpi.bind_to else []),
+            *_variables(request),
+            *(["-l"] if mpi.tag_output else []),
+            *mpi.args,
+        ]
+
+
+class IntelMpiexec(MpichMpiexec):
+    """Intel MPI's mpiexec."""
+
+    operator_name = "Intel"
+
+    @override
+    def write(self, request: Request) -> list[str]:
+        """Return the hosts as argument sets: Intel MPI's -hosts knows no slots, it fills each host's cores."""
+        if not request.hosts:
+            return super().write(request)
+        words: list[str] = []
+        left = request.nprocs
+        for host in request.hosts:
+            number = left if host.slots is None else min(left, host.slots)
+            if number:
+                words += [*([":"] if words else []), "-host", host.name, "-n", str(number), *request.program]
+            left -= number
+        return [str(self.path), *self._options(request), *words]
+
+
+def recognise(path: Path, said: str) -> Mpirun | None:
+    """Return the mpiexec at *path* if *said*, its version, is Hydra's."""
+    for launcher, kind in (("Intel MPI", IntelMpiexec), ("MPICH", MpichMpiexec)):
+        if found := _VERSIONS[launcher].search(said):
+            return kind(path, launcher, (int(found[1]), int(found[2])))
+    return None
+
+
+def _variables(request: Request) -> list[str]:
+    """Return the words for each `-x NAME=V`; what the launching host has exported, Hydra passes on by itself.
+
+    Names without a value are left out: with -genvlist ranks on other hosts would get these variables, and no other.
+    """
+    given = (text.partition("=") for text in request.mpi.x)
+    return [word for name, equals, value in given if equals for word in ("-genv", name, value)]

@@ -1,0 +1,105 @@
+"""What unilaunch knows about one launcher: `Launcher`. An entry point in the group "unilaunch.launchers" names one."""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unilaunch.launchers.ancestry import Ancestor
+from unilaunch.world import LauncherInfo
+
+if TYPE_CHECKING:
+    from typing_extensions import override
+
+    from unilaunch.launchers.daemon import Daemon
+    from unilaunch.launchers.mpirun import Mpirun
+else:
+
+    def override(method):  # noqa: ANN001, ANN201  (a type checker does not come here)
+        """Mark a method: typing_extensions would take 3 ms of every child of a launcher (Python 3.12 has its own)."""
+        return method
+
+
+__all__ = ["Launcher", "override"]
+
+_YIELD = "OMPI_MCA_mpi_yield_when_idle"
+
+
+class Launcher(ABC):
+    """One launcher. Its module must import nothing heavy: every rank loads it."""
+
+    #: Its name, as a person writes it.
+    title: str
+    #: Of several launchers whose variables are seen the lowest number counts, where no ancestor tells which: a launcher
+    #: that is usually started inside of others has a low one.
+    order: int
+    #: How the names of variables begin that differ from rank to rank, and that no framework's import reads.
+    prefixes: tuple[str, ...] = ()
+    #: Variables that hold the number of ranks: a process that has one of them and nothing else is not run alone.
+    sizes: tuple[str, ...] = ()
+    #: The names of its programs, as they stand above a rank; and of Python scripts and modules.
+    programs: tuple[str, ...] = ()
+    scripts: tuple[str, ...] = ()
+    #: File names of its MPI library, which lies in the installation of those programs; and other names of the same.
+    libraries: tuple[str, ...] = ()
+    #: The versions that `launch` can start, for a message: "MPICH or Intel MPI"; "" if it can start none.
+    startable: str = ""
+
+    @abstractmethod
+    def detect(self, environ: Mapping[str, str]) -> LauncherInfo | None:
+        """Return what its variables say about this process; None if it did not start this process. Pure.
+
+        Raises:
+            EnvironmentMismatchError: Some of its variables are there and some are not, or one makes no sense.
+        """
+
+    def is_protocol_only(self, environ: Mapping[str, str]) -> bool:  # noqa: ARG002  (most have a protocol of their own)
+        """Whether these variables may be another launcher's, which speaks with its ranks in the same way."""
+        return False
+
+    def is_helper(self, environ: Mapping[str, str]) -> bool:  # noqa: ARG002
+        """Whether the launcher started this process for itself: it is no rank."""
+        return False
+
+    def exports(self, environ: Mapping[str, str]) -> Collection[str]:  # noqa: ARG002
+        """Return the variables that it has set in *environ*, and that could be taken for the user's choice."""
+        return ()
+
+    def mpi_variables(
+        self, info: LauncherInfo, daemon: "Daemon | None", environ: Mapping[str, str]  # noqa: ARG002
+    ) -> dict[str, str]:  # fmt: skip
+        """Return what MPI is to find in the environment before it is initialised; nothing that the user exported.
+
+        With more ranks than processors a rank of Open MPI that waits gives its processor to one that computes; other
+        MPIs do not read the variable.
+
+        Args:
+            info: What `detect` returned.
+            daemon: The launcher's process above this one, if it can be told.
+            environ: The process's environment.
+        """
+        crowded = (info.local_size or 1) > (os.cpu_count() or 1)
+        return {_YIELD: "1"} if crowded and _YIELD not in environ else {}
+
+    def recognise(self, path: Path, said: str) -> "Mpirun | None":  # noqa: ARG002  (most cannot be started)
+        """Return the mpirun at *path* if it is this launcher's, and `launch` can start it.
+
+        Args:
+            path: A program.
+            said: What it answers to --version.
+
+        Raises:
+            LauncherError: It is this launcher's, and too old.
+        """
+        return None
+
+    def assume(self) -> "Mpirun | None":
+        """Return the mpirun for which `--emit` writes where none is installed; None if it is never this launcher's."""
+        return None
+
+    def is_program(self, ancestor: Ancestor) -> bool:
+        """Whether *ancestor* is this launcher's."""
+        return any(name in self.programs for name in ancestor.names) or any(
+            word in self.scripts for word in ancestor.scripts
+        )

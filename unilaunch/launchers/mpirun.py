@@ -1,0 +1,141 @@
+"""An mpirun with which `launch` can start ranks, and what is asked of it in no launcher's words."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+from unilaunch.exports import without_secrets
+from unilaunch.hostfile import Host
+from unilaunch.launch_spec import MpiSpec
+from unilaunch.launchers import known
+
+#: What a rank on another host would miss: ssh's login environment has none of it.
+_NEEDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONHOME", "PYTHONUNBUFFERED", "DATA_PATH",
+           "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS")  # fmt: skip
+_PREFIXES = (
+    "UNILAUNCH_", "_UNILAUNCH_", "NCCL_", "TORCH_", "GLOO_", "HCCL_", "MS_", "GLOG_", "OMP_", "MKL_", "OPENBLAS_",
+    "HF_",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to start.
+
+    Attributes:
+        nprocs: Number of ranks.
+        hosts: Where; empty for this host, or what a resource manager has allocated.
+        hostfile: The user's own file, if mpirun can read it as it is.
+        several: More than one host.
+        host_timeout: Seconds for which a host may not answer before it counts as lost.
+        more_than_cores: Some host gets more ranks than this host has cores.
+        mpi: The user's options for mpirun.
+        program: What each rank is.
+        environ: The environment in which mpirun is started; names that follow `-x` are taken from it.
+    """
+
+    nprocs: int
+    hosts: tuple[Host, ...]
+    hostfile: str | None
+    several: bool
+    host_timeout: float
+    more_than_cores: bool
+    mpi: MpiSpec
+    program: tuple[str, ...]
+    environ: Mapping[str, str]
+
+    def forwarded(self) -> list[str]:
+        """Return the variables that ranks on other hosts are to find as they are here, beside the user's own `-x`."""
+        named = {text.partition("=")[0] for text in self.mpi.x}
+        if not self.several:
+            return []
+        return sorted(
+            name for name in self.environ if (name in _NEEDED or name.startswith(_PREFIXES)) and name not in named
+        )
+
+    def shown(self) -> "Request":
+        """Return the same without the values of secrets, for a line that is shown or kept."""
+        return self._with(without_secrets(self.mpi.x))
+
+    def started(self) -> "Request":
+        """Return the same with the values of `-x` in the environment: a command line is seen by all users of a host.
+
+        What mpirun itself would obey stays where it is.
+        """
+        own = ("PATH", "LD_", *(prefix for launcher in known().values() for prefix in launcher.prefixes))
+        given = (text.partition("=") for text in self.mpi.x)
+        moved = {name: value for name, equals, value in given if equals and not name.startswith(own)}
+        x = dict.fromkeys(name if (name := text.partition("=")[0]) in moved else text for text in self.mpi.x)
+        return replace(self._with(tuple(x)), environ={**self.environ, **moved})
+
+    def _with(self, x: tuple[str, ...]) -> "Request":
+        return replace(self, mpi=self.mpi.model_copy(update={"x": x}))
+
+
+@dataclass(frozen=True)
+class Mpirun(ABC):
+    """An mpirun that has been found.
+
+    Attributes:
+        path: Where it is; absolute, so that Open MPI finds its daemon at the same place on the other hosts.
+        launcher: Whose it is, as a person writes it: "Open MPI", "MPICH".
+        version: Major and minor version.
+    """
+
+    path: Path
+    launcher: str
+    version: tuple[int, int]
+
+    #: Variables of resource managers in whose allocation it finds the hosts by itself, when it is given none.
+    allocations: ClassVar[tuple[str, ...]] = (
+        "SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "LSB_MCPU_HOSTS", "PE_HOSTFILE"
+    )  # fmt: skip
+    #: It starts no more ranks on this host than there are cores, unless it may oversubscribe.
+    counts_cores: ClassVar[bool] = False
+    #: What the MPI Operator of Kubernetes calls it; "" if it does not know it.
+    operator_name: ClassVar[str] = ""
+
+    @property
+    def begins_here(self) -> bool:
+        """The host on which it runs gets ranks first, wherever that stands among the hosts."""
+        return False
+
+    @property
+    def fills_the_first_host(self) -> bool:
+        """If it may oversubscribe, all ranks go to the first of several hosts, unless it is told their slots."""
+        return False
+
+    def reads(self, hostfile: Path) -> bool:  # noqa: ARG002  (most do not)
+        """Whether it reads the user's hostfile as it is, with slots."""
+        return False
+
+    def check(self, request: Request, user: int) -> None:  # noqa: B027  (most refuse nothing)
+        """Refuse what this mpirun would refuse once it is started.
+
+        Args:
+            request: What to start.
+            user: The user's number.
+
+        Raises:
+            LauncherError: It would.
+        """
+
+    @abstractmethod
+    def write(self, request: Request) -> list[str]:
+        """Return the command line, as it can be pasted into a shell.
+
+        Raises:
+            LauncherError: This mpirun has no word for something that was asked for.
+        """
+
+    def start_line(self, request: Request, told: Sequence[str], session: str) -> list[str]:  # noqa: ARG002
+        """Return the command line with which `launch` starts the ranks; it may stay out of sight.
+
+        Args:
+            request: What to start, as `Request.started` returns it.
+            told: Other variables of its environment that ranks on every host must find.
+            session: A folder for files of mpirun's on this host; "" for its own choice.
+        """
+        return self.write(request)

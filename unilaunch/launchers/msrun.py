@@ -1,0 +1,53 @@
+"""msrun, MindSpore's own launcher."""
+
+from collections.abc import Mapping
+
+from unilaunch.launchers.launcher import Launcher, override
+from unilaunch.launchers.reading import evidence, read_numbers
+from unilaunch.world import LauncherInfo
+
+ROLE = "MS_ROLE"
+RANKS = ("RANK_ID", "MS_NODE_ID")  # "1"; the second is all there is where a cluster is set up without msrun
+SIZE = "MS_WORKER_NUM"
+ADDRESS = "MS_SCHED_HOST"
+PORT = "MS_SCHED_PORT"
+WORKER = "MS_WORKER"
+SCHEDULER = "MS_SCHED"
+
+
+class Msrun(Launcher):
+    """msrun."""
+
+    title = "msrun"
+    order = 80
+    sizes = (SIZE,)
+    scripts = ("msrun",)
+
+    @override
+    def detect(self, environ: Mapping[str, str]) -> LauncherInfo | None:
+        """Read msrun's variables; None when this process is no worker of it.
+
+        Raises:
+            EnvironmentMismatchError: Some of the variables are there and some are not, or one makes no sense.
+        """
+        if environ.get(ROLE) != WORKER:
+            return None
+        rank = next((name for name in RANKS if name in environ), RANKS[0])
+        numbers = read_numbers(environ, self.title, (rank, SIZE))
+        return LauncherInfo(
+            launcher=self.title,
+            rank=numbers[rank],
+            size=numbers[SIZE],
+            local_rank=None,
+            local_size=None,
+            run_id=f"msrun-{environ.get(ADDRESS, '')}-{environ.get(PORT, '')}",
+            evidence=evidence(environ, ROLE, rank, SIZE, ADDRESS, PORT),
+            mpi=False,
+            alike=False,
+            rank_0_hosts=tuple(filter(None, [environ.get(ADDRESS, "")])),
+        )
+
+    @override
+    def is_helper(self, environ: Mapping[str, str]) -> bool:
+        """Whether this process is to be MindSpore's scheduler."""
+        return environ.get(ROLE) == SCHEDULER

@@ -1,0 +1,100 @@
+"""Open MPI 4 (orterun) and 5 (prterun)."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unilaunch.launchers.daemon import Daemon, routable_interfaces
+from unilaunch.launchers.launcher import Launcher, override
+from unilaunch.launchers.reading import evidence, read_numbers
+from unilaunch.world import LauncherInfo, Store
+
+if TYPE_CHECKING:
+    from unilaunch.launchers.mpirun import Mpirun
+
+RANK = "OMPI_COMM_WORLD_RANK"  # "3"
+SIZE = "OMPI_COMM_WORLD_SIZE"  # "8"
+LOCAL_RANK = "OMPI_COMM_WORLD_LOCAL_RANK"  # "1"; OMPI_COMM_WORLD_NODE_RANK is no node index, and is not read
+LOCAL_SIZE = "OMPI_COMM_WORLD_LOCAL_SIZE"  # "4"
+NAMESPACE = "PMIX_NAMESPACE"  # 4: "2937913345"; 5: "prterun-node0-1234@1"
+VERSION = "OMPI_VERSION"  # 5 only: "5.0.11"
+DAEMON = "PRTE_LAUNCHED"  # 5 only: "1"
+NEEDED = (RANK, SIZE, LOCAL_RANK, LOCAL_SIZE)
+_TRANSPORT = ("OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_mtl")
+_NETWORKS = ("OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_btl_tcp_if_exclude")
+
+
+class OpenMpi(Launcher):
+    """Open MPI's mpirun."""
+
+    title = "Open MPI"
+    order = 10
+    prefixes = ("OMPI_",)
+    programs = ("mpirun", "orterun", "orted", "prterun", "prted")
+    libraries = ("libmpi.so.40",)
+    startable = "Open MPI 4 or later"
+
+    @override
+    def detect(self, environ: Mapping[str, str]) -> LauncherInfo | None:
+        """Read Open MPI's variables; None when this process was not started by its mpirun.
+
+        Raises:
+            EnvironmentMismatchError: Some of the variables are there and some are not, or one makes no sense.
+        """
+        if not any(name in environ for name in NEEDED):
+            return None
+        numbers = read_numbers(environ, self.title, NEEDED)
+        five = VERSION in environ or DAEMON in environ
+        return LauncherInfo(
+            launcher=f"{self.title} {5 if five else 4}",
+            rank=numbers[RANK],
+            size=numbers[SIZE],
+            local_rank=numbers[LOCAL_RANK],
+            local_size=numbers[LOCAL_SIZE],
+            run_id=f"openmpi-{environ.get(NAMESPACE, 'unknown')}",
+            evidence=evidence(environ, *NEEDED, NAMESPACE, VERSION, DAEMON),
+            store=_store(numbers, five=five),
+            wake=not five,
+        )
+
+    @override
+    def mpi_variables(self, info: LauncherInfo, daemon: Daemon | None, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return also which transport MPI is to use, unless the user chose one.
+
+        On one host it is shared memory: the search for network devices takes Open MPI 5 a second. On several hosts that
+        have several interfaces it is TCP over those by which mpirun itself reaches the other hosts.
+        """
+        chosen = super().mpi_variables(info, daemon, environ)
+        if info.local_size == info.size:
+            if any(name in environ for name in _TRANSPORT):
+                return chosen
+            chosen |= {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader"}  # vader: also an alias of 5's sm
+            return chosen | ({"OMPI_MCA_mtl": "^ofi"} if info.launcher.endswith("5") else {})
+        if daemon and not any(name in environ for name in _NETWORKS) and (interfaces := routable_interfaces(daemon)):
+            chosen[_NETWORKS[0]] = ",".join(interfaces)
+        return chosen
+
+    @override
+    def recognise(self, path: Path, said: str) -> "Mpirun | None":
+        """Know it by its version, in the module that writes its command line."""
+        from unilaunch.launchers.openmpi_mpirun import recognise
+
+        return recognise(path, said)
+
+    @override
+    def assume(self) -> "Mpirun | None":
+        """Take it for version 5."""
+        from unilaunch.launchers.openmpi_mpirun import OpenMpirun
+
+        return OpenMpirun(Path("mpirun"), self.title, (5, 0))
+
+
+def _store(numbers: Mapping[str, int], *, five: bool) -> Store:
+    """Return where the ranks can meet before MPI is initialised.
+
+    The store of Open MPI 5 (PMIx) bears no second client in a rank (5.0.11): now and then MPI_Init finds no way to the
+    other ranks, or waits for ever. On several hosts, which may share no folder, the ranks meet through MPI.
+    """
+    if not five:
+        return Store.PMIX
+    return Store.FILE if numbers[LOCAL_SIZE] == numbers[SIZE] else Store.MPI

@@ -1,0 +1,55 @@
+"""PALS: mpiexec of HPE Cray systems."""
+
+from collections.abc import Mapping
+
+from unilaunch.launchers.launcher import Launcher, override
+from unilaunch.launchers.reading import evidence, read_numbers
+from unilaunch.world import LauncherInfo
+
+RANK = "PALS_RANKID"
+#: Versions differ in the name; PALS_NRANKS is the last, as it can also be what a user exported for mpiexec's -n.
+SIZES = ("PMI_SIZE", "PALS_SIZE", "PALS_NRANKS")
+LOCAL_RANK = "PALS_LOCAL_RANKID"
+LOCAL_SIZE = "PALS_LOCAL_SIZE"
+NAMESPACE = "PMIX_NAMESPACE"
+APPLICATION = "PALS_APID"  # names the start; "JOB.STEP" if it is Slurm that speaks PALS' words
+
+
+class Pals(Launcher):
+    """PALS' mpiexec."""
+
+    title = "PALS"
+    order = 40
+    prefixes = ("PALS_",)
+    sizes = ("PALS_NRANKS",)
+    programs = ("palsd", "palscmd")
+
+    @override
+    def detect(self, environ: Mapping[str, str]) -> LauncherInfo | None:
+        """Read PALS' variables; None when this process was not started by it.
+
+        Raises:
+            EnvironmentMismatchError: The size is missing, or one of the variables makes no sense.
+        """
+        if RANK not in environ or _is_slurm(environ):
+            return None
+        size = next((name for name in SIZES if name in environ), SIZES[0])
+        if size not in environ and NAMESPACE in environ:
+            return None  # mpiexec --pmi=pmix: MPI tells it
+        local_size = [LOCAL_SIZE] if LOCAL_SIZE in environ else []
+        numbers = read_numbers(environ, self.title, (RANK, size, LOCAL_RANK, *local_size))
+        return LauncherInfo(
+            launcher=self.title,
+            rank=numbers[RANK],
+            size=numbers[size],
+            local_rank=numbers[LOCAL_RANK],
+            local_size=numbers.get(LOCAL_SIZE),
+            run_id=f"pals-{environ[APPLICATION]}" if APPLICATION in environ else "",
+            evidence=evidence(environ, RANK, size, LOCAL_RANK, LOCAL_SIZE, APPLICATION),
+        )
+
+
+def _is_slurm(environ: Mapping[str, str]) -> bool:
+    """Whether this is a task of srun --mpi=cray_shasta: it sets some of PALS' variables for Cray's MPI to find."""
+    step = (environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_STEP_ID", ""))
+    return all(step) and environ.get(APPLICATION) == ".".join(step)

@@ -1,0 +1,78 @@
+"""Slurm: a task of srun. (An sbatch script is none: it has no step. Nor is salloc's shell: its step is not srun's.)"""
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+
+from unilaunch.errors import SpecError
+from unilaunch.launchers.launcher import Launcher, override
+from unilaunch.launchers.reading import evidence, is_number, read_numbers
+from unilaunch.world import LauncherInfo
+
+RANK = "SLURM_PROCID"
+SIZES = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
+STEP = "SLURM_STEP_ID"  # "0"
+LAST_STEP = 0xFFFFFFEF  # above it are Slurm's own: the batch script's, salloc's interactive shell
+JOB = "SLURM_JOB_ID"
+NODES = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+LAUNCH_NODE = "SLURM_LAUNCH_NODE_IPADDR"
+DISTRIBUTION = "SLURM_DISTRIBUTION"
+ARBITRARY = "arbitrary"  # a file says which task goes where; no variable tells what it says
+#: With one of these srun has wired MPI up (--mpi=pmix, --mpi=pmi2).
+NAMESPACE = "PMIX_NAMESPACE"  # "slurm.pmix.7.0"
+OWN_SPACE = "slurm."  # else it is another launcher's: mpirun and prterun start their daemons through srun
+WIRED = (NAMESPACE, "PMI_FD", "PMI_RANK")
+_RANGES = re.compile(r"\[(\d+)[^\]]*\]")
+
+
+class Slurm(Launcher):
+    """srun."""
+
+    title = "Slurm"
+    order = 90
+    prefixes = ("SLURM_",)
+    sizes = (SIZES[0],)  # SLURM_NTASKS is not here: an sbatch script has it and is no task
+    programs = ("slurmstepd", "srun")
+
+    @override
+    def detect(self, environ: Mapping[str, str]) -> LauncherInfo | None:
+        """Read Slurm's variables; None when this process is no task of an srun.
+
+        The local rank is left to the ranks: several of Slurm's nodes can be one machine. A single task names no start:
+        it may be a shell (srun --pty bash) in which one run follows the other.
+
+        Raises:
+            EnvironmentMismatchError: Some of the variables are there and some are not, or one makes no sense.
+        """
+        if STEP not in environ or (is_number(environ[STEP], 10) and int(environ[STEP]) > LAST_STEP):
+            return None
+        size = next((name for name in SIZES if name in environ), SIZES[0])
+        numbers = read_numbers(environ, self.title, (RANK, size))
+        nodes = next((name for name in NODES if name in environ), NODES[0])
+        return LauncherInfo(
+            launcher=self.title,
+            rank=numbers[RANK],
+            size=numbers[size],
+            local_rank=None,
+            local_size=None,
+            run_id=f"slurm-{environ.get(JOB, 'unknown')}.{environ[STEP]}" if numbers[size] > 1 else "",
+            evidence=evidence(environ, RANK, size, STEP, JOB, nodes, *WIRED),
+            mpi=any(name in environ for name in WIRED) and environ.get(NAMESPACE, OWN_SPACE).startswith(OWN_SPACE),
+            rank_0_hosts=tuple(filter(None, [*_hosts_of_task_0(environ, nodes), environ.get(LAUNCH_NODE, "")])),
+        )
+
+
+def _hosts_of_task_0(environ: Mapping[str, str], nodes: str) -> list[str]:
+    """Return the hosts that task 0 may be on: the first one, or any if the tasks were dealt out arbitrarily."""
+    nodelist = environ.get(nodes, "")
+    if environ.get(DISTRIBUTION) == ARBITRARY:
+        from unilaunch.hostfile import parse_hosts
+
+        with suppress(SpecError):  # no list of nodes
+            return [host.name for host in parse_hosts(nodelist)]
+    return [first_host(nodelist)]
+
+
+def first_host(nodelist: str) -> str:
+    """Return the first host of "n[01-03,7],gpu5"; it has task 0."""
+    return _RANGES.sub(r"\1", nodelist).partition(",")[0]

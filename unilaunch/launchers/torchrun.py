@@ -1,0 +1,75 @@
+"""torchrun, and the variables of torch.distributed that people set by hand."""
+
+from collections.abc import Collection, Mapping
+
+from unilaunch.launchers.launcher import Launcher, override
+from unilaunch.launchers.reading import evidence, read_numbers
+from unilaunch.world import LauncherInfo
+
+RANK = "RANK"
+SIZE = "WORLD_SIZE"
+LOCAL_RANK = "LOCAL_RANK"
+LOCAL_SIZE = "LOCAL_WORLD_SIZE"
+ADDRESS = "MASTER_ADDR"
+PORT = "MASTER_PORT"
+RUN = "TORCHELASTIC_RUN_ID"
+RESTART = "TORCHELASTIC_RESTART_COUNT"
+BY_HAND = (RANK, SIZE, ADDRESS, PORT)
+
+
+class Torchrun(Launcher):
+    """torchrun, and variables that were set by hand."""
+
+    title = "torchrun"
+    order = 70
+    sizes = (SIZE,)
+    scripts = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
+
+    @override
+    def detect(self, environ: Mapping[str, str]) -> LauncherInfo | None:
+        """Read torchrun's variables; None when this process was not started by it.
+
+        Raises:
+            EnvironmentMismatchError: Some of the variables are there and some are not, or one makes no sense.
+        """
+        if RUN not in environ:
+            return _by_hand(environ)
+        numbers = read_numbers(environ, self.title, (RANK, SIZE, LOCAL_RANK, LOCAL_SIZE))
+        return LauncherInfo(
+            launcher=self.title,
+            rank=numbers[RANK],
+            size=numbers[SIZE],
+            local_rank=numbers[LOCAL_RANK],
+            local_size=numbers[LOCAL_SIZE],
+            run_id=f"torchrun-{environ[RUN]}-{environ.get(PORT, '')}-{environ.get(RESTART, '0')}",
+            evidence=evidence(environ, RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, ADDRESS, PORT, RUN, RESTART),
+            mpi=False,
+            alike=False,
+            rank_0_hosts=tuple(filter(None, [environ.get(ADDRESS, "")])),
+        )
+
+    @override
+    def exports(self, environ: Mapping[str, str]) -> Collection[str]:
+        """Return where torchrun's store is, and what it tells of itself."""
+        if RUN not in environ:
+            return ()
+        return [name for name in environ if name in {ADDRESS, PORT} or name.startswith(("TORCHELASTIC_", "ROLE_"))]
+
+
+def _by_hand(environ: Mapping[str, str]) -> LauncherInfo | None:
+    """Several ranks that were started one by one, each with all that torch.distributed's `env://` needs."""
+    if not all(name in environ for name in BY_HAND) or environ[SIZE] == "1":
+        return None
+    numbers = read_numbers(environ, "torch.distributed", (RANK, SIZE))
+    return LauncherInfo(
+        launcher="torch.distributed's variables",
+        rank=numbers[RANK],
+        size=numbers[SIZE],
+        local_rank=None,
+        local_size=None,
+        run_id=f"env-{environ[ADDRESS]}-{environ[PORT]}",
+        evidence=evidence(environ, *BY_HAND),
+        mpi=False,
+        alike=False,
+        rank_0_hosts=(environ[ADDRESS],),
+    )
