@@ -80,24 +80,21 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], *, starting: b
     here = own_names([host.name for host in hosts])
     told = mpi.rank_by is None and not (mpirun.fills_the_first_host and _may_oversubscribe(mpi))
     names = _names(_in_mpiruns_order(slots, mpirun, here), nprocs, mpi.map_by if told else "unknown")
-    several = allocated or any(host.name not in here for host in hosts)
-    busiest = max(Counter(names).values())
     request = Request(
         nprocs=nprocs,
         hosts=hosts,
         hostfile=_own_hostfile(spec, mpirun) if hosts == named else None,
-        several=several,
+        several=allocated or any(host.name not in here for host in hosts),
         host_timeout=spec.host_timeout,
-        more_than_cores=busiest > count_cores(),
+        more_than_cores=max(Counter(names).values()) > count_cores(),
         mpi=mpi,
         program=program_line(task, sys.executable),
         environ=environ,
     )
     if starting:
         mpirun.check(request, os.geteuid())
-    line = mpirun.write(request.shown())
-    rows = tuple(_rows(task, names, here if starting else set(), visible_devices(environ)))
-    return Plan(task, mpirun, tuple(line), rows, request)
+    rows = _rows(task, names, here if starting else set(), visible_devices(environ))
+    return Plan(task, mpirun, tuple(mpirun.write(request.shown())), tuple(rows), request)
 
 
 def hosts_of(spec: LaunchSpec) -> tuple[Host, ...]:

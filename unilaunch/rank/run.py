@@ -71,14 +71,8 @@ def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], st
             rank = replace(rank, peers=peers)
         rank.output.record(phase="start", launcher=found.launcher, evidence=found.evidence, variables=chosen)
         return work(rank)
-    except RefusedTogetherError as error:
-        status.send(messages.Refused())
-        if number == 0:
-            say(error)
-        return _leave_late(error.exit_code, started)
     except UnilaunchError as error:
-        status.fail(error, error.exit_code)
-        say(error)
+        _tell_refusal(error, number, status)
         return _leave_late(error.exit_code, started)
     finally:
         peers.leave()
@@ -115,6 +109,17 @@ def _schedule(task: "Task[RunSpec]") -> int:
     if task.model is None:
         program.run_program(task.target, task.spec.args)
     return 0
+
+
+def _tell_refusal(error: UnilaunchError, number: int, status: Status) -> None:
+    """Say why this rank ends before its work begins; what all ranks refuse alike, rank 0 says."""
+    together = isinstance(error, RefusedTogetherError)
+    if together:
+        status.send(messages.Refused())
+    else:
+        status.fail(error, error.exit_code)
+    if number == 0 or not together:
+        say(error)
 
 
 def _leave_late(exit_code: int, started: float) -> int:
