@@ -28,9 +28,9 @@ from unilaunch_gcn.inputs import Inputs
 from unilaunch_gcn.layers import count_decayed, plan_layers
 from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.network import Problem
+from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.optimizer import Adam
 from unilaunch_gcn.partition import order_nodes, split_parts
-from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.torch_network import TorchNetwork
 from unilaunch_gcn.wire import Exact
@@ -85,9 +85,9 @@ def _test_accuracy(graph: Graph, seed: int, weight_decay: float) -> float:
     """Train 200 epochs on one part; return the share of right answers on the test nodes where validation's is best."""
     part = next(split_parts(graph, order_nodes(graph, np.zeros(graph.num_nodes, np.int64), 1)))
     layers = plan_layers(GcnSpec(hidden=64), graph.num_features, 7)
-    setting = Setting(layers, 0.5, seed, np.dtype(np.float32))
-    aggregate = Aggregation(part, HaloExchange(part, Alone(), Meter(), Exact()), 1, setting)
-    network = TorchNetwork(Problem(setting, part, aggregate, Inputs(setting, part, aggregate)))
+    config = NetworkConfig(layers, 0.5, seed, np.dtype(np.float32))
+    aggregate = Aggregation(part, HaloExchange(part, Alone(), Meter(), Exact()), 1, config)
+    network = TorchNetwork(Problem(config, part, aggregate, Inputs(config, part, aggregate)))
     adam = Adam(network.flat, network.flat * 0.0, 0.01, weight_decay, count_decayed(layers))
     right = []
     for epoch in range(200):

@@ -16,8 +16,8 @@ from pathlib import Path
 from graphs import make_large
 from mpirun import SHARED, train
 from unilaunch_gcn.datasets import open_dataset
-from unilaunch_gcn.division import count
 from unilaunch_gcn.partition import assign
+from unilaunch_gcn.partition_statistics import count
 from unilaunch_gcn.preparation import sends_less_by_columns
 
 HIDDEN = {"cora": 16, "amazon_photo": 64, "reddit": 16}

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from unilaunch_gcn.approximate_halo import SampledHalo
 from unilaunch_gcn.arrays import FloatType, Rows
 from unilaunch_gcn.halo import Halo
+from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.normalization import Scales, node_scales
 from unilaunch_gcn.partition import Part
 from unilaunch_gcn.row_blocks import Block, RowBlocks, each, make_pool
-from unilaunch_gcn.setting import Setting
 
 
 class LinearOperator(Protocol):
@@ -47,13 +47,13 @@ class Aggregation:
         part: This rank's part.
         halo: The way to its halo rows.
         threads: Threads that share the product's rows.
-        setting: What is trained.
+        config: What is trained.
     """
 
-    def __init__(self, part: Part, halo: Halo, threads: int, setting: Setting) -> None:
-        dtype = setting.dtype
+    def __init__(self, part: Part, halo: Halo, threads: int, config: NetworkConfig) -> None:
+        dtype = config.dtype
         self.halo = halo
-        self.scales = Columns.of(node_scales(setting.conv, part.strengths, part.loops), dtype)
+        self.scales = DiagonalScaling.of(node_scales(config.conv, part.strengths, part.loops), dtype)
         self.owned = RowBlocks(part.owned_indptr, part.owned_indices, part.owned_weights, part.num_owned, dtype)
         self.remote = RowBlocks(part.halo_indptr, part.halo_indices, part.halo_weights, part.num_halo, dtype)
         self.pool = make_pool(threads)
@@ -72,7 +72,7 @@ class Aggregation:
             return self._give_back(self.halo, rows, self.scales.transposed)
         return self._multiply(rows, self.scales.transposed)
 
-    def _multiply(self, rows: Rows, scales: "Columns") -> Rows:
+    def _multiply(self, rows: Rows, scales: "DiagonalScaling") -> Rows:
         scaled = np.ascontiguousarray(rows if scales.right is None else rows * scales.right)
         arriving = self.halo.begin(scaled)
         product = self._multiply_owned(scaled, scales, arriving.progress)
@@ -88,7 +88,7 @@ class Aggregation:
         each(self.pool, self.remote.filled, multiply_halo, lambda: None)
         return product
 
-    def _give_back(self, halo: SampledHalo, rows: Rows, scales: "Columns") -> Rows:
+    def _give_back(self, halo: SampledHalo, rows: Rows, scales: "DiagonalScaling") -> Rows:
         """Return the exact transpose of a sampled product: sums for the sampled halo rows go back to their owners."""
         scaled = np.ascontiguousarray(rows if scales.right is None else rows * scales.right)
         arriving = halo.give_back(scaled)
@@ -97,7 +97,7 @@ class Aggregation:
             product[owned] += sums if scales.left is None else sums * scales.left[owned]
         return product
 
-    def _multiply_owned(self, scaled: Rows, scales: "Columns", between: Callable[[], None]) -> Rows:
+    def _multiply_owned(self, scaled: Rows, scales: "DiagonalScaling", between: Callable[[], None]) -> Rows:
         product = np.empty_like(scaled)
 
         def multiply(block: Block) -> None:
@@ -119,8 +119,8 @@ ONES: Rows = np.ones((1, 1), np.float32)
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
-    """`Scales` as columns that rows are multiplied by; None stands for ones, or for no loops.
+class DiagonalScaling:
+    """The diagonal matrices of `Scales`, as columns that rows are multiplied by; None stands for ones, or for no loops.
 
     Attributes:
         left: (n, 1)
@@ -133,16 +133,16 @@ class Columns:
     loops: Rows | None
 
     @classmethod
-    def of(cls, scales: Scales, dtype: FloatType) -> "Columns":
-        """Return the columns of *scales*."""
+    def of(cls, scales: Scales, dtype: FloatType) -> "DiagonalScaling":
+        """Return *scales* in the type of the rows."""
         left, right = (_column(side, dtype) if (side != 1).any() else None for side in (scales.left, scales.right))
         loops = ONES if (scales.loops == 1).all() else _column(scales.loops, dtype)
         return cls(left, right, loops if scales.loops.any() else None)
 
     @property
-    def transposed(self) -> "Columns":
-        """The transpose's."""
-        return Columns(self.right, self.left, self.loops)
+    def transposed(self) -> "DiagonalScaling":
+        """The scaling of the transposed matrix."""
+        return DiagonalScaling(self.right, self.left, self.loops)
 
 
 def _column(values: NDArray[np.float64], dtype: FloatType) -> Rows:

@@ -12,8 +12,8 @@ from unilaunch_gcn.arrays import Ids, Indices, Rows
 from unilaunch_gcn.dropout import entry_mask, stream_keys
 from unilaunch_gcn.halo import Arriving, HaloExchange, Travelling
 from unilaunch_gcn.meter import Meter
+from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.partition import Part
-from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.wire import Exact
 
 #: The layer that the sample's hash is keyed with: no layer's dropout has it.
@@ -107,14 +107,14 @@ class SampledHalo:
         collectives: The way to the other parts.
         meter: Counts.
         share: Probability of each halo row.
-        setting: What is trained: the seed, and the type of the rows.
+        config: What is trained: the seed, and the type of the rows.
     """
 
-    def __init__(self, part: Part, collectives: Collectives, meter: Meter, share: float, setting: Setting) -> None:
+    def __init__(self, part: Part, collectives: Collectives, meter: Meter, share: float, config: NetworkConfig) -> None:
         self.part, self.collectives, self.meter = part, collectives, meter
-        self.share, self.seed = share, setting.seed
+        self.share, self.seed = share, config.seed
         weights = part.halo_weights if len(part.halo_weights) else np.ones(len(part.halo_indices))
-        edges = (weights.astype(setting.dtype), part.halo_indices, part.halo_indptr)
+        edges = (weights.astype(config.dtype), part.halo_indices, part.halo_indptr)
         self.edges_back = sp.csr_array(sp.csr_array(edges, shape=(part.num_owned, part.num_halo)).T)
         self.exact = HaloExchange(part, collectives, meter, Exact())
         self.sent_nodes = part.owned[part.send_rows]

@@ -28,7 +28,7 @@ class CalibrationSpec(Spec):
     """What is to be measured."""
 
     cases: Path = Field(
-        default=Path("cases.json"), description="file that `plan` writes: the training and its divisions"
+        default=Path("cases.json"), description="file that `plan` writes: the training and its partitions"
     )
 
 
@@ -102,12 +102,12 @@ def _epoch(options: TrainingSpec, part: "Part", session: Session, framework: Fra
     from unilaunch_gcn.layers import count_decayed, plan_layers
     from unilaunch_gcn.loading import load_network
     from unilaunch_gcn.meter import Meter
+    from unilaunch_gcn.network_config import NetworkConfig
     from unilaunch_gcn.optimizer import Adam
-    from unilaunch_gcn.setting import Setting
 
     layers = plan_layers(options, part.num_features, part.num_classes)
-    setting = Setting.of(options, layers, session.seed)
-    network = load_network(replace(framework, collectives=Still()), session.placement, setting, part, Meter())
+    config = NetworkConfig.of(options, layers, session.seed)
+    network = load_network(replace(framework, collectives=Still()), session.placement, config, part, Meter())
     adam = Adam(network.flat, network.flat * 0.0, options.lr, options.weight_decay, count_decayed(layers))
 
     def timed(epoch: int) -> float:

@@ -1,11 +1,11 @@
-"""What a division of a graph costs, before anyone rents machines: counted, and predicted by an alpha-beta model."""
+"""What a partition of a graph costs, before anyone rents machines: counted, and predicted by an alpha-beta model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, log2
 
-from unilaunch_gcn.division import Division
 from unilaunch_gcn.layers import Layer
+from unilaunch_gcn.partition_statistics import PartitionStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,40 +40,42 @@ class Forecast:
     tensor_seconds: float
 
 
-def predict(division: Division, layers: Sequence[Layer], itemsize: int, compute: float, machine: Machine) -> Forecast:
-    """Return what an epoch of such a division costs.
+def predict(
+    statistics: PartitionStatistics, layers: Sequence[Layer], itemsize: int, compute: float, machine: Machine
+) -> Forecast:
+    """Return what an epoch of such a partition costs.
 
     Args:
-        division: The parts.
+        statistics: The partition, counted.
         layers: The network's layers.
         itemsize: Bytes of a number that travels.
         compute: Seconds that the slowest rank computes in an epoch.
         machine: What messages cost.
     """
-    parts, exchanges = division.num_parts, [layer.width for layer in layers for _ in range(layer.exchanges)]
+    parts, exchanges = statistics.num_parts, [layer.width for layer in layers for _ in range(layer.exchanges)]
     columns = sum(exchanges)
-    moved = 2 * division.num_nodes * (parts - 1) // parts
+    moved = 2 * statistics.num_nodes * (parts - 1) // parts
     weights = sum(parameter.size for layer in layers for parameter in layer.parameters)
     reduced = (
         (2 * 8 * weights / machine.bytes_per_second + 2 * machine.latency * ceil(log2(parts))) if parts > 1 else 0.0
     )
     # The busiest rank's rows, in and out; messages to all neighbours leave one after the other.
-    rows = max(int((division.traffic.sum(axis=0) + division.traffic.sum(axis=1)).max()) // 2, 0)
-    neighbours = int((division.traffic > 0).sum(axis=1).max())
+    rows = max(int((statistics.traffic.sum(axis=0) + statistics.traffic.sum(axis=1)).max()) // 2, 0)
+    neighbours = int((statistics.traffic > 0).sum(axis=1).max())
     by_halo = columns * rows * itemsize / machine.bytes_per_second + len(exchanges) * neighbours * machine.latency
     share = columns * moved * itemsize / parts
     by_columns = share / machine.bytes_per_second + 2 * len(exchanges) * (parts - 1) * machine.latency
-    evenly = division.edges.sum() / parts / max(1, division.edges.max())
+    evenly = statistics.edges.sum() / parts / max(1, statistics.edges.max())
     widest = sum(layer.width_in + 3 * layer.width_out for layer in layers)
     largest = int(
         (
-            division.nodes * widest * itemsize
-            + division.edges * 4
-            + division.halo * max(exchanges, default=0) * 2 * itemsize
+            statistics.nodes * widest * itemsize
+            + statistics.edges * 4
+            + statistics.halo * max(exchanges, default=0) * 2 * itemsize
         ).max()
     )
     return Forecast(
-        halo_bytes=int(division.halo.sum()) * columns * itemsize,
+        halo_bytes=int(statistics.halo.sum()) * columns * itemsize,
         tensor_bytes=moved * columns * itemsize,
         memory=largest,
         graph_seconds=compute + by_halo + reduced,

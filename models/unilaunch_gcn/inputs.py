@@ -8,8 +8,8 @@ import scipy.sparse as sp
 from unilaunch_gcn.aggregation import Aggregator, DenseFeatures, LinearOperator, SparseFeatures
 from unilaunch_gcn.arrays import Floats, Rows
 from unilaunch_gcn.dropout import entry_mask, fill_mask, stream_keys
+from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.partition import Part
-from unilaunch_gcn.setting import Setting
 
 #: Columns of sparse features that are aggregated at a time, as a dense block; and of dense ones.
 _COLUMNS, _DENSE_COLUMNS = 256, 32
@@ -21,15 +21,15 @@ class Inputs:
     """The features of one part.
 
     Args:
-        setting: What is trained.
+        config: What is trained.
         part: The part.
         aggregate: A_hat.
     """
 
-    def __init__(self, setting: Setting, part: Part, aggregate: Aggregator) -> None:
-        features = part.features.astype(setting.dtype, copy=False)
-        self.setting, self.nodes, self.aggregate = setting, part.owned, aggregate
-        self.order = setting.layers[0].order
+    def __init__(self, config: NetworkConfig, part: Part, aggregate: Aggregator) -> None:
+        features = part.features.astype(config.dtype, copy=False)
+        self.config, self.nodes, self.aggregate = config, part.owned, aggregate
+        self.order = config.layers[0].order
         if isinstance(features, sp.csr_array) and self.order == "aggregation first":
             features = features.toarray()  # it is narrower than the hidden layer: small
         self.aggregated = _aggregate(aggregate, features) if self.order == "aggregated once" else None
@@ -45,7 +45,7 @@ class Inputs:
             What *weight* is, in the layer's order, and what *self_weight* is: X.
         """
         self.aggregate.start_epoch(epoch)
-        dropped = epoch is not None and self.setting.dropout
+        dropped = epoch is not None and self.config.dropout
         own = self._dropped(self.features, epoch) if epoch is not None and dropped else self.features
         weighted = own if self.aggregated is None else self.aggregated
         if self.order == "aggregation first":
@@ -53,13 +53,13 @@ class Inputs:
         return _operator(weighted), _operator(own)
 
     def _dropped(self, features: Floats | sp.csr_array, epoch: int) -> Floats | sp.csr_array:
-        keys = stream_keys(self.setting.seed, epoch, 0)
+        keys = stream_keys(self.config.seed, epoch, 0)
         if isinstance(features, sp.csr_array):
             rows = np.repeat(self.nodes, np.diff(features.indptr))
-            mask = entry_mask(rows, features.indices, keys, self.setting.dropout, features.dtype)
+            mask = entry_mask(rows, features.indices, keys, self.config.dropout, features.dtype)
             return sp.csr_array((features.data * mask, features.indices, features.indptr), shape=features.shape)
         dropped = np.empty_like(features)
-        fill_mask(dropped, self.nodes, keys, self.setting.dropout)
+        fill_mask(dropped, self.nodes, keys, self.config.dropout)
         dropped *= features
         return dropped
 

@@ -12,36 +12,38 @@ from unilaunch_gcn.inputs import Inputs
 from unilaunch_gcn.memory import keep_freed_memory
 from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.network import Network, Problem
+from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.partition import Part
-from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.tensor_parallel import ColumnSwitch, TensorAggregation
 from unilaunch_gcn.wire import BFloat16, Exact, Int8
 
 
-def load_network(framework: Framework, placement: Placement, setting: Setting, part: Part, meter: Meter) -> Network:
+def load_network(
+    framework: Framework, placement: Placement, config: NetworkConfig, part: Part, meter: Meter
+) -> Network:
     """Return the network of the framework on this rank's device; all ranks must call it.
 
     Raises:
         SpecError: The framework has no GCN on this device.
     """
     if placement.device != "cpu":
-        _refuse_on_devices(placement.device, setting)
+        _refuse_on_devices(placement.device, config)
     backend, collectives = framework.backend.name, framework.collectives
     if backend == "torch":
         from unilaunch_gcn import torch_network
 
         if placement.device != "cpu":
-            return torch_network.TorchDeviceNetwork(setting, part, collectives, meter, str(placement))
-        return torch_network.TorchNetwork(host_problem(collectives, placement.threads, setting, part, meter))
+            return torch_network.TorchDeviceNetwork(config, part, collectives, meter, str(placement))
+        return torch_network.TorchNetwork(host_problem(collectives, placement.threads, config, part, meter))
     if backend == "mindspore" and placement.device != "cuda":
         from unilaunch_gcn import mindspore_network
 
         if placement.device == "npu":
-            return mindspore_network.MindSporeDeviceNetwork(setting, part, collectives, meter)
-        return mindspore_network.MindSporeNetwork(host_problem(collectives, placement.threads, setting, part, meter))
+            return mindspore_network.MindSporeDeviceNetwork(config, part, collectives, meter)
+        return mindspore_network.MindSporeNetwork(host_problem(collectives, placement.threads, config, part, meter))
     make_network = framework.backend.network("gcn")
     if make_network and placement.device == "cpu":
-        network: Network = make_network(host_problem(collectives, placement.threads, setting, part, meter))
+        network: Network = make_network(host_problem(collectives, placement.threads, config, part, meter))
         return network
     raise SpecError(
         f"--backend {backend} --device {placement.device}: the model gcn runs on torch (cpu, cuda, npu), on "
@@ -50,33 +52,31 @@ def load_network(framework: Framework, placement: Placement, setting: Setting, p
     )
 
 
-def _refuse_on_devices(device: str, setting: Setting) -> None:
-    if setting.halo != "exact":
-        raise SpecError(
-            f"--halo {setting.halo} --device {device}: on a device the halo is exact; expected --halo exact"
-        )
+def _refuse_on_devices(device: str, config: NetworkConfig) -> None:
+    if config.halo != "exact":
+        raise SpecError(f"--halo {config.halo} --device {device}: on a device the halo is exact; expected --halo exact")
 
 
-def make_halo(setting: Setting, part: Part, collectives: Collectives, meter: Meter) -> Halo:
+def make_halo(config: NetworkConfig, part: Part, collectives: Collectives, meter: Meter) -> Halo:
     """Return the way to the halo rows that the user chose."""
-    if setting.halo == "stale":
+    if config.halo == "stale":
         return StaleHalo(part, collectives, meter)
-    if setting.halo.startswith("sample:"):
-        return SampledHalo(part, collectives, meter, float(setting.halo.partition(":")[2]), setting)
-    exact = HaloExchange(part, collectives, meter, BFloat16() if setting.is_bfloat16 else Exact())
-    if setting.halo == "int8":
-        draw = np.random.Generator(np.random.Philox(key=setting.seed, counter=[0, 0, 1, part.index]))
+    if config.halo.startswith("sample:"):
+        return SampledHalo(part, collectives, meter, float(config.halo.partition(":")[2]), config)
+    exact = HaloExchange(part, collectives, meter, BFloat16() if config.is_bfloat16 else Exact())
+    if config.halo == "int8":
+        draw = np.random.Generator(np.random.Philox(key=config.seed, counter=[0, 0, 1, part.index]))
         return RoughHalo(exact, HaloExchange(part, collectives, meter, Int8(draw)))
     return exact
 
 
-def host_problem(collectives: Collectives, threads: int, setting: Setting, part: Part, meter: Meter) -> Problem:
+def host_problem(collectives: Collectives, threads: int, config: NetworkConfig, part: Part, meter: Meter) -> Problem:
     """Return the operators on host arrays that both frameworks share."""
     keep_freed_memory()
     aggregate: Aggregator
     if part.adjacency:
         switch = ColumnSwitch(part, part.adjacency, collectives, meter)
-        aggregate = TensorAggregation(part, part.adjacency, switch, threads, setting)
+        aggregate = TensorAggregation(part, part.adjacency, switch, threads, config)
     else:
-        aggregate = Aggregation(part, make_halo(setting, part, collectives, meter), threads, setting)
-    return Problem(setting, part, aggregate, Inputs(setting, part, aggregate))
+        aggregate = Aggregation(part, make_halo(config, part, collectives, meter), threads, config)
+    return Problem(config, part, aggregate, Inputs(config, part, aggregate))

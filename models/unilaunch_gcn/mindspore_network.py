@@ -18,9 +18,9 @@ from unilaunch_gcn.dropout import fill_mask, stream_keys
 from unilaunch_gcn.loss import CrossEntropy
 from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.network import Network, Problem, by_layer, count_right, initial_weights, views
+from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.normalization import edge_weights, node_scales
 from unilaunch_gcn.partition import Part
-from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.tensor_parallel import ColumnSwitch
 from unilaunch_gcn.wire import from_bfloat16, to_bfloat16
 from unilaunch_mindspore.linear import Apply, OnHost, Operator
@@ -31,9 +31,9 @@ Mask = Callable[[int], Tensor]
 MEAN = partial(Tensor.mean, axis=1, keep_dims=True)
 
 
-def functions(setting: Setting, in_bfloat16: Callable[[Tensor, Tensor], Tensor]) -> Functions:
+def functions(config: NetworkConfig, in_bfloat16: Callable[[Tensor, Tensor], Tensor]) -> Functions:
     """Return MindSpore's functions, in the precision of the training."""
-    return Functions(in_bfloat16 if setting.is_bfloat16 else ops.mm, relu=ops.relu, mean=MEAN)
+    return Functions(in_bfloat16 if config.is_bfloat16 else ops.mm, relu=ops.relu, mean=MEAN)
 
 
 def product_in_bfloat16(rows: Tensor, weight: Tensor) -> Tensor:
@@ -66,11 +66,11 @@ class MindSporeNetwork(Network):
     """The GCN on the host: MindSpore's autograd over the operators that both frameworks share."""
 
     def __init__(self, problem: Problem) -> None:
-        setting = problem.setting
-        self.problem, self.layers = problem, setting.layers
-        self.flat: Floats = initial_weights(setting.layers, setting.seed).astype(setting.dtype)
+        config = problem.config
+        self.problem, self.layers = problem, config.layers
+        self.flat: Floats = initial_weights(config.layers, config.seed).astype(config.dtype)
         self.aggregate = Apply(OnHost(problem.aggregate))
-        self.use = functions(setting, product_of_rounded)
+        self.use = functions(config, product_of_rounded)
         self.loss = _Loss(CrossEntropy(problem.part))
         self.gradients = ms.grad(self._loss, tuple(range(len(self._tensors()))))
         self.epoch: int | None = None
@@ -107,7 +107,7 @@ class MindSporeNetwork(Network):
     def _forward(self, epoch: int | None, weights: Sequence[Tensor]) -> Tensor:
         problem = self.problem
         operations = operations_of(self.aggregate, *map(OnHost, problem.inputs.operators(epoch)))
-        dropping = epoch is not None and problem.setting.dropout
+        dropping = epoch is not None and problem.config.dropout
         mask = _host_mask(problem, epoch) if epoch is not None and dropping else None
         own = by_layer(weights, self.layers)
         logits: Tensor = forward(self.layers, own, operations, mask, self.use)
@@ -139,21 +139,21 @@ class MindSporeDeviceNetwork(Network):
     """The GCN on a device (Ascend): features, halo and activations stay in its memory; the few weights are the host's.
 
     Args:
-        setting: What is trained.
+        config: What is trained.
         part: This rank's part.
         collectives: The ranks' collectives on tensors of the device.
         meter: Counts bytes and waiting.
     """
 
-    def __init__(self, setting: Setting, part: Part, collectives: Collectives, meter: Meter) -> None:
-        self.setting, self.layers, self.part = setting, setting.layers, part
-        self.flat: Floats = initial_weights(setting.layers, setting.seed).astype(setting.dtype)
+    def __init__(self, config: NetworkConfig, part: Part, collectives: Collectives, meter: Meter) -> None:
+        self.config, self.layers, self.part = config, config.layers, part
+        self.flat: Floats = initial_weights(config.layers, config.seed).astype(config.dtype)
         self.labels = Tensor(np.maximum(part.labels, 0).astype(np.int32))
-        self.share = Tensor(part.loss_share().astype(setting.dtype))
-        self.aggregation = aggregation_of(setting, part, collectives, meter)
+        self.share = Tensor(part.loss_share().astype(config.dtype))
+        self.aggregation = aggregation_of(config, part, collectives, meter)
         self.aggregate = Apply(self.aggregation)
-        self.use = functions(setting, product_in_bfloat16)
-        self.features = _dense(part, setting)
+        self.use = functions(config, product_in_bfloat16)
+        self.features = _dense(part, config)
         is_once = self.layers[0].order == "aggregated once"
         self.aggregated = self.aggregation.matmat(self.features) if is_once else None
         self.loss_and_gradients = ms.value_and_grad(self._loss, tuple(range(len(self._tensors()))))
@@ -197,7 +197,7 @@ class MindSporeDeviceNetwork(Network):
         return (losses * self.share).sum()
 
     def _forward(self, epoch: int | None, weights: Sequence[Tensor]) -> Tensor:
-        mask = self._mask(epoch) if epoch is not None and self.setting.dropout else None
+        mask = self._mask(epoch) if epoch is not None and self.config.dropout else None
         own = self.features * mask(0) if mask else self.features
         weighted = own if self.aggregated is None else self.aggregated
         if self.layers[0].order == "aggregation first":
@@ -208,22 +208,22 @@ class MindSporeDeviceNetwork(Network):
 
     def _mask(self, epoch: int) -> Mask:
         def mask(depth: int) -> Tensor:
-            out = np.empty((self.part.num_owned, self.layers[depth].width_in), self.setting.dtype)
-            keys = stream_keys(self.setting.seed, epoch, depth)
-            fill_mask(out, self.part.owned, keys, self.setting.dropout)
+            out = np.empty((self.part.num_owned, self.layers[depth].width_in), self.config.dtype)
+            keys = stream_keys(self.config.seed, epoch, depth)
+            fill_mask(out, self.part.owned, keys, self.config.dropout)
             return Tensor(out)
 
         return mask
 
 
-def aggregation_of(setting: Setting, part: Part, collectives: Collectives, meter: Meter) -> DeviceAggregation:
+def aggregation_of(config: NetworkConfig, part: Part, collectives: Collectives, meter: Meter) -> DeviceAggregation:
     """Return A_hat on a device: over the halo, or, where ranks divide columns, over all-to-alls."""
-    found = node_scales(setting.conv, part.strengths, part.loops)
-    scales = [Tensor(factor.astype(setting.dtype)[:, None]) for factor in (found.left, found.right, found.loops)]
-    arrays = Arrays(ops.cat, lambda shape, _: Tensor(np.empty(shape, setting.dtype)))
+    found = node_scales(config.conv, part.strengths, part.loops)
+    scales = [Tensor(factor.astype(config.dtype)[:, None]) for factor in (found.left, found.right, found.loops)]
+    arrays = Arrays(ops.cat, lambda shape, _: Tensor(np.empty(shape, config.dtype)))
 
     def matrix(indptr: Ids, indices: Indices, weights: NDArray[np.float32], num_rows: int) -> SparseMatrix:
-        return SparseMatrix(indptr, indices, edge_weights(weights, indices, setting.dtype), num_rows)
+        return SparseMatrix(indptr, indices, edge_weights(weights, indices, config.dtype), num_rows)
 
     if whole := part.adjacency:
         switch = ColumnSwitch(part, whole, collectives, meter, arrays)
@@ -247,6 +247,6 @@ class _DenseFeatures:
         return ops.matmul(self.features.T, rows)
 
 
-def _dense(part: Part, setting: Setting) -> Tensor:
-    features: Any = part.features.astype(setting.dtype)
+def _dense(part: Part, config: NetworkConfig) -> Tensor:
+    features: Any = part.features.astype(config.dtype)
     return Tensor(features.toarray() if hasattr(features, "toarray") else np.array(features))

@@ -14,8 +14,8 @@ from unilaunch_gcn.dropout import fill_mask, stream_keys
 from unilaunch_gcn.graph import TEST, TRAIN, VAL
 from unilaunch_gcn.inputs import Inputs
 from unilaunch_gcn.layers import Layer, Parameter
+from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.partition import Part
-from unilaunch_gcn.setting import Setting
 
 
 def initial_weights(layers: Sequence[Layer], seed: int) -> NDArray[np.float64]:
@@ -46,22 +46,22 @@ class Problem:
     """What a network on the host is made from: a part, and the operators that the frameworks share.
 
     Attributes:
-        setting: What is trained.
+        config: What is trained.
         part: This rank's part.
         aggregate: A_hat over all parts.
         inputs: The features.
     """
 
-    setting: Setting
+    config: NetworkConfig
     part: Part
     aggregate: Aggregator
     inputs: Inputs
 
     def mask(self, epoch: int, depth: int) -> Floats:
         """Return the dropout mask of the owned rows that enter layer *depth*. (num_owned, width_in)"""
-        setting = self.setting
-        out = np.empty((self.part.num_owned, setting.layers[depth].width_in), setting.dtype)
-        fill_mask(out, self.part.owned, stream_keys(setting.seed, epoch, depth), setting.dropout)
+        config = self.config
+        out = np.empty((self.part.num_owned, config.layers[depth].width_in), config.dtype)
+        fill_mask(out, self.part.owned, stream_keys(config.seed, epoch, depth), config.dropout)
         return out
 
 

@@ -192,7 +192,7 @@ def load_part(folder: Path, index: int, num_parts: int, fingerprint: str, *, che
         split_sizes=manifest.split_sizes,
         features=features,
         adjacency=Adjacency(**shared) if shared else None,
-        data_sha256="",  # a part is of one division; who knows the data set says it
+        data_sha256="",  # a part is of one partition; who knows the data set says it
         **{name: arrays[name] for name in _ARRAYS},
     )
 

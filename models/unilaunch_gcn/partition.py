@@ -8,8 +8,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from unilaunch_gcn.division import count
 from unilaunch_gcn.graph import TEST, TRAIN, VAL, Features, Graph, csr_matrix, edge_matrix, symmetric
+from unilaunch_gcn.partition_statistics import count
 
 #: METIS_OBJTYPE_VOL: total communication volume, for k-way partitioning only.
 _VOLUME = 1

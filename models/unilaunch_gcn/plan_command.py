@@ -17,9 +17,9 @@ from unilaunch.output.log import Log
 from unilaunch_gcn.spec import TrainingSpec
 
 if TYPE_CHECKING:
-    from unilaunch_gcn.division import Division
     from unilaunch_gcn.forecast import Forecast, Machine
     from unilaunch_gcn.graph import Graph
+    from unilaunch_gcn.partition_statistics import PartitionStatistics
 
 #: What is taken for messages where only one processor is there to measure them.
 _ASSUMED = (5e-6, 2e9)
@@ -44,7 +44,7 @@ class PlanSpec(TrainingSpec):
 class Row(NamedTuple):
     """A line of the table."""
 
-    division: "Division"
+    statistics: "PartitionStatistics"
     forecast: "Forecast"
     crossing: int | None
 
@@ -66,9 +66,9 @@ class PlanCommand(Command):
         from unilaunch_gcn.hosting import crossing, place
 
         rows, said = _forecasts(options, counts)
-        hosts = [place(row.division.traffic, slots) if slots else None for row in rows]
+        hosts = [place(row.statistics.traffic, slots) if slots else None for row in rows]
         rows = [
-            row._replace(crossing=crossing(row.division.traffic, names) if names else None)
+            row._replace(crossing=crossing(row.statistics.traffic, names) if names else None)
             for row, names in zip(rows, hosts, strict=True)
         ]
         sys.stdout.write("".join(map(_line, rows)) if options.as_json else f"{_table(rows)}\n{said}\n")
@@ -101,32 +101,34 @@ def _forecasts(options: PlanSpec, counts: Sequence[int]) -> tuple[list[Row], str
     """Return the table's lines, and how the machine was measured."""
     import tempfile
 
-    from unilaunch_gcn.division import count
     from unilaunch_gcn.forecast import predict
     from unilaunch_gcn.layers import plan_layers
     from unilaunch_gcn.partition import assign
+    from unilaunch_gcn.partition_statistics import count
     from unilaunch_gcn.preparation import read_graph
 
     log = Log()
     graph = read_graph(options, log)
-    divisions, owners = [], []
+    counted, owners = [], []
     for parts in counts:
         log.say(f"cutting it into {parts} parts")
         owners.append(assign(graph, parts, options.balance))
-        divisions.append(count(graph, owners[-1], parts))
+        counted.append(count(graph, owners[-1], parts))
     with tempfile.TemporaryDirectory() as folder:
         log.say("measuring this machine")
-        cases = [_case(graph, owner, division, Path(folder)) for owner, division in zip(owners, divisions, strict=True)]
+        cases = [
+            _case(graph, owner, statistics, Path(folder)) for owner, statistics in zip(owners, counted, strict=True)
+        ]
         seconds, machine, said = _measure(options, cases, Path(folder))
     layers = plan_layers(options, graph.num_features, graph.num_classes)
     itemsize = {"float64": 8, "float32": 4, "bfloat16": 2}[options.precision]
     return [
-        Row(division, predict(division, layers, itemsize, compute, machine), None)
-        for division, compute in zip(divisions, seconds, strict=True)
+        Row(statistics, predict(statistics, layers, itemsize, compute, machine), None)
+        for statistics, compute in zip(counted, seconds, strict=True)
     ], said
 
 
-def _case(graph: "Graph", owner: Any, division: "Division", folder: Path) -> dict[str, Any]:
+def _case(graph: "Graph", owner: Any, statistics: "PartitionStatistics", folder: Path) -> dict[str, Any]:
     """Write the parts with most edges, one for each processor, and return where they are."""
     import os
 
@@ -134,11 +136,11 @@ def _case(graph: "Graph", owner: Any, division: "Division", folder: Path) -> dic
     from unilaunch_gcn.partition import order_nodes, split_parts
 
     processors = len(os.sched_getaffinity(0))
-    heaviest = sorted(division.edges.argsort()[::-1][: min(processors, division.num_parts)].tolist())
-    own = folder / str(division.num_parts)
-    parts = split_parts(graph, order_nodes(graph, owner, division.num_parts), heaviest)
+    heaviest = sorted(statistics.edges.argsort()[::-1][: min(processors, statistics.num_parts)].tolist())
+    own = folder / str(statistics.num_parts)
+    parts = split_parts(graph, order_nodes(graph, owner, statistics.num_parts), heaviest)
     write_parts(own, "plan", "plan", parts)
-    return {"folder": str(own), "fingerprint": "plan", "num_parts": division.num_parts, "parts": heaviest}
+    return {"folder": str(own), "fingerprint": "plan", "num_parts": statistics.num_parts, "parts": heaviest}
 
 
 def _measure(options: PlanSpec, cases: Sequence[dict[str, Any]], folder: Path) -> tuple[list[float], "Machine", str]:
@@ -187,10 +189,10 @@ def _table(rows: Sequence[Row]) -> str:
     crosses = rows[0].crossing is not None
     lines = [[*heads, *(["rows between hosts"] if crosses else [])]]
     for row in rows:
-        division, forecast = row.division, row.forecast
-        halo = int(division.halo.sum())
+        statistics, forecast = row.statistics, row.forecast
+        halo = int(statistics.halo.sum())
         lines.append([
-            f"{division.num_parts}", f"{division.cut:,}", f"{halo:,}", f"{halo / division.num_nodes:.1%}",
+            f"{statistics.num_parts}", f"{statistics.cut:,}", f"{halo:,}", f"{halo / statistics.num_nodes:.1%}",
             f"{forecast.halo_bytes / 1e6:,.2f}", f"{forecast.tensor_bytes / 1e6:,.2f}", f"{forecast.memory / 1e6:,.1f}",
             f"{forecast.graph_seconds:.4f}", f"{forecast.tensor_seconds:.4f}",
             "graph" if forecast.halo_bytes <= forecast.tensor_bytes else "tensor",
@@ -202,11 +204,11 @@ def _table(rows: Sequence[Row]) -> str:
 
 def _line(row: Row) -> str:
     """Return the row's figures as a line of JSON: bytes and seconds of an epoch, bytes of the largest rank's memory."""
-    division = row.division
+    statistics = row.statistics
     counted = {
-        "num_parts": division.num_parts,
-        "cut": division.cut,
-        "halo": int(division.halo.sum()),
+        "num_parts": statistics.num_parts,
+        "cut": statistics.cut,
+        "halo": int(statistics.halo.sum()),
         "rows_between_hosts": row.crossing,
     }
     return json.dumps(counted | asdict(row.forecast)) + "\n"
@@ -227,7 +229,7 @@ def _page(rows: Sequence[Row]) -> str:
         from plotly.subplots import make_subplots
     except ImportError as error:
         raise PluginError(f"--plot: {error}: pip install 'unilaunch[report]'") from None
-    parts = [row.division.num_parts for row in rows]
+    parts = [row.statistics.num_parts for row in rows]
     figure = make_subplots(rows=1, cols=2, subplot_titles=("predicted seconds per epoch", "MB per epoch"))
     for column, kinds in ((1, ("graph_seconds", "tensor_seconds")), (2, ("halo_bytes", "tensor_bytes"))):
         scale = 1.0 if column == 1 else 1e-6

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from unilaunch.backend import Collectives
-from unilaunch_gcn.aggregation import ONES, Columns
+from unilaunch_gcn.aggregation import ONES, DiagonalScaling
 from unilaunch_gcn.arrays import Arrays, Rows
 from unilaunch_gcn.meter import Meter
+from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.normalization import node_scales
 from unilaunch_gcn.partition import Adjacency, Part
 from unilaunch_gcn.row_blocks import Block, RowBlocks, each, make_pool
-from unilaunch_gcn.setting import Setting
 
 
 class TensorAggregation:
@@ -28,15 +28,15 @@ class TensorAggregation:
         adjacency: The whole graph, mapped from a file: the ranks of a host have it in memory once.
         switch: The all-to-all between rows and columns.
         threads: Threads that share the product's rows.
-        setting: What is trained.
+        config: What is trained.
     """
 
     def __init__(
-        self, part: Part, adjacency: Adjacency, switch: "ColumnSwitch", threads: int, setting: Setting
+        self, part: Part, adjacency: Adjacency, switch: "ColumnSwitch", threads: int, config: NetworkConfig
     ) -> None:
-        dtype = setting.dtype
+        dtype = config.dtype
         self.switch = switch
-        self.scales = Columns.of(node_scales(setting.conv, part.strengths, part.loops), dtype)
+        self.scales = DiagonalScaling.of(node_scales(config.conv, part.strengths, part.loops), dtype)
         self.whole = RowBlocks(adjacency.indptr, adjacency.indices, adjacency.weights, part.num_nodes, dtype)
         self.pool = make_pool(threads)
 
@@ -51,7 +51,7 @@ class TensorAggregation:
         """Return the owned rows of A_hat.T @ G; all ranks must call it. (num_owned, width)"""
         return self._multiply(rows, self.scales.transposed)
 
-    def _multiply(self, rows: Rows, scales: Columns) -> Rows:
+    def _multiply(self, rows: Rows, scales: DiagonalScaling) -> Rows:
         scaled = np.ascontiguousarray(rows if scales.right is None else rows * scales.right)
         columns = self.switch.to_columns(scaled)
         aggregated = np.empty_like(columns)

@@ -21,17 +21,17 @@ from unilaunch_gcn.graph import TEST, TRAIN, VAL
 from unilaunch_gcn.loss import CrossEntropy
 from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.network import Network, Problem, by_layer, count_right, initial_weights, views
+from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.normalization import edge_weights, node_scales
 from unilaunch_gcn.partition import Part
-from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.tensor_parallel import ColumnSwitch
 from unilaunch_torch.linear import OnHost, Operator, apply
 from unilaunch_torch.sparse import SparseMatrix
 
 
-def functions(setting: Setting) -> Functions:
+def functions(config: NetworkConfig) -> Functions:
     """Return torch's functions, in the precision of the training."""
-    product = product_in_bfloat16 if setting.is_bfloat16 else torch.matmul
+    product = product_in_bfloat16 if config.is_bfloat16 else torch.matmul
     return Functions(product, relu=F.relu, mean=lambda rows: rows.mean(dim=1, keepdim=True))
 
 
@@ -67,12 +67,12 @@ class TorchNetwork(Network):
     """The GCN on the host: torch's autograd over the operators that both frameworks share."""
 
     def __init__(self, problem: Problem) -> None:
-        setting = problem.setting
-        self.problem, self.layers = problem, setting.layers
-        self.flat: Floats = initial_weights(setting.layers, setting.seed).astype(setting.dtype)
-        self.tensors = [torch.from_numpy(view).requires_grad_() for view in views(self.flat, setting.layers)]
+        config = problem.config
+        self.problem, self.layers = problem, config.layers
+        self.flat: Floats = initial_weights(config.layers, config.seed).astype(config.dtype)
+        self.tensors = [torch.from_numpy(view).requires_grad_() for view in views(self.flat, config.layers)]
         self.loss = CrossEntropy(problem.part)
-        self.use = functions(setting)
+        self.use = functions(config)
         self.rounded: tuple[Any, torch.Tensor] | None = None
 
     @override
@@ -101,10 +101,10 @@ class TorchNetwork(Network):
         problem = self.problem
         weighted, own = problem.inputs.operators(epoch)
         operations = operations_of(*map(OnHost, (problem.aggregate, weighted, own)))
-        if self.problem.setting.is_bfloat16 and isinstance(weighted, DenseFeatures):
+        if self.problem.config.is_bfloat16 and isinstance(weighted, DenseFeatures):
             product = partial(product_in_bfloat16, self._rounded(weighted.features))
             operations = replace(operations, weighted=product, own=product if own is weighted else operations.own)
-        mask = None if epoch is None or not problem.setting.dropout else self._mask(epoch)
+        mask = None if epoch is None or not problem.config.dropout else self._mask(epoch)
         weights = by_layer(self.tensors, self.layers)
         logits: torch.Tensor = forward(self.layers, weights, operations, mask, self.use)
         return logits
@@ -123,26 +123,28 @@ class TorchDeviceNetwork(Network):
     """The GCN on a device: features, masks, halo and weights stay in its memory.
 
     Args:
-        setting: What is trained.
+        config: What is trained.
         part: This rank's part.
         collectives: The ranks' collectives on tensors of the device.
         meter: Counts bytes and waiting.
         device_name: The device: "cuda:0".
     """
 
-    def __init__(self, setting: Setting, part: Part, collectives: Collectives, meter: Meter, device_name: str) -> None:
+    def __init__(
+        self, config: NetworkConfig, part: Part, collectives: Collectives, meter: Meter, device_name: str
+    ) -> None:
         device = torch.device(device_name)
-        self.setting, self.layers = setting, setting.layers
-        self.flat = torch.as_tensor(initial_weights(setting.layers, setting.seed).astype(setting.dtype), device=device)
-        self.tensors = [view.requires_grad_() for view in views(self.flat, setting.layers)]
+        self.config, self.layers = config, config.layers
+        self.flat = torch.as_tensor(initial_weights(config.layers, config.seed).astype(config.dtype), device=device)
+        self.tensors = [view.requires_grad_() for view in views(self.flat, config.layers)]
         self.labels = torch.as_tensor(np.maximum(part.labels, 0), device=device)
-        self.share = torch.as_tensor(part.loss_share().astype(setting.dtype), device=device)
+        self.share = torch.as_tensor(part.loss_share().astype(config.dtype), device=device)
         self.known = torch.as_tensor(np.array(part.labels), device=device)
         self.split = torch.as_tensor(np.array(part.split), device=device)
-        self.dropout = DeviceDropout(setting, part.owned, device)
-        self.aggregate = aggregation_of(setting, part, collectives, meter, device)
-        self.inputs = DeviceInputs(setting, part, self.aggregate, self.dropout, device)
-        self.use = functions(setting)
+        self.dropout = DeviceDropout(config, part.owned, device)
+        self.aggregate = aggregation_of(config, part, collectives, meter, device)
+        self.inputs = DeviceInputs(config, part, self.aggregate, self.dropout, device)
+        self.use = functions(config)
         # One type for the sum over ranks: HCCL has no float64.
         self.summed = torch.float32 if device.type == "npu" else torch.float64
 
@@ -185,7 +187,7 @@ class TorchDeviceNetwork(Network):
         return [view.detach().cpu().numpy().copy() for view in views(self.flat, self.layers)]
 
     def _forward(self, epoch: int | None) -> torch.Tensor:
-        mask = None if epoch is None or not self.setting.dropout else self._mask(epoch)
+        mask = None if epoch is None or not self.config.dropout else self._mask(epoch)
         operations = operations_of(self.aggregate, *self.inputs.operators(epoch))
         weights = by_layer(self.tensors, self.layers)
         logits: torch.Tensor = forward(self.layers, weights, operations, mask, self.use)
@@ -196,18 +198,18 @@ class TorchDeviceNetwork(Network):
 
 
 def aggregation_of(
-    setting: Setting, part: Part, collectives: Collectives, meter: Meter, device: torch.device
+    config: NetworkConfig, part: Part, collectives: Collectives, meter: Meter, device: torch.device
 ) -> DeviceAggregation:
     """Return A_hat on a device: over the halo, or, where ranks divide columns, over all-to-alls."""
-    found = node_scales(setting.conv, part.strengths, part.loops)
+    found = node_scales(config.conv, part.strengths, part.loops)
     scales = [
-        torch.as_tensor(factor.astype(setting.dtype)[:, None], device=device)
+        torch.as_tensor(factor.astype(config.dtype)[:, None], device=device)
         for factor in (found.left, found.right, found.loops)
     ]
     arrays = Arrays(torch.cat, lambda shape, like: like.new_empty(shape))
 
     def matrix(indptr: Ids, indices: Indices, weights: NDArray[np.float32], shape: tuple[int, int]) -> SparseMatrix:
-        return SparseMatrix(indptr, indices, edge_weights(weights, indices, setting.dtype), shape, device)
+        return SparseMatrix(indptr, indices, edge_weights(weights, indices, config.dtype), shape, device)
 
     if whole := part.adjacency:
         switch = ColumnSwitch(part, whole, collectives, meter, arrays)
@@ -225,13 +227,13 @@ def aggregation_of(
 class DeviceDropout:
     """The masks of `dropout`, made on the device: 32-bit words in int64, since torch has no unsigned products."""
 
-    def __init__(self, setting: Setting, nodes: NDArray[np.int64], device: torch.device) -> None:
-        self.setting, self.device = setting, device
+    def __init__(self, config: NetworkConfig, nodes: NDArray[np.int64], device: torch.device) -> None:
+        self.config, self.device = config, device
         self.low = torch.as_tensor(nodes & 0xFFFFFFFF, device=device)
         self.high = torch.as_tensor(nodes >> 32, device=device)
-        self.least = min(threshold(setting.dropout), 2**32 - 1)
-        self.scale = 1.0 / (1.0 - setting.dropout)
-        self.dtype = getattr(torch, setting.dtype.name)
+        self.least = min(threshold(config.dropout), 2**32 - 1)
+        self.scale = 1.0 / (1.0 - config.dropout)
+        self.dtype = getattr(torch, config.dtype.name)
 
     def rows(self, epoch: int, depth: int, width: int) -> torch.Tensor:
         """Return the mask of the owned rows that enter layer *depth*. (num_owned, width)"""
@@ -245,7 +247,7 @@ class DeviceDropout:
 
     def _keys(self, epoch: int, depth: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return `dropout.row_keys` and `dropout.column_keys`; nothing is copied from the host."""
-        first, second = stream_keys(self.setting.seed, epoch, depth)
+        first, second = stream_keys(self.config.seed, epoch, depth)
         columns = torch.arange(width, device=self.device)
         return _mix(self.low ^ _mix(self.high ^ first)), _mix((columns + second) & 0xFFFFFFFF)
 
@@ -266,11 +268,11 @@ class DeviceInputs:
     """The features on a device; the same operators as `inputs.Inputs`."""
 
     def __init__(
-        self, setting: Setting, part: Part, aggregate: Operator, dropout: DeviceDropout, device: torch.device
+        self, config: NetworkConfig, part: Part, aggregate: Operator, dropout: DeviceDropout, device: torch.device
     ) -> None:
-        self.setting, self.aggregate, self.dropout = setting, aggregate, dropout
-        self.order = setting.layers[0].order
-        features: Any = part.features.astype(setting.dtype)
+        self.config, self.aggregate, self.dropout = config, aggregate, dropout
+        self.order = config.layers[0].order
+        features: Any = part.features.astype(config.dtype)
         if hasattr(features, "indptr") and self.order == "product first":
             transposed = features.T.tocsr()
             rank_of = features.copy()
@@ -290,7 +292,7 @@ class DeviceInputs:
 
     def operators(self, epoch: int | None) -> tuple[Operator, Operator]:
         """Return what the first layer's two weights are multiplied by, as `inputs.Inputs` does."""
-        dropped = epoch is not None and bool(self.setting.dropout)
+        dropped = epoch is not None and bool(self.config.dropout)
         if self.sparse:
             values = self._sparse_values(epoch) if epoch is not None and dropped else None
             return (features := _SparseFeatures(self.sparse, values)), features

@@ -21,10 +21,10 @@ from unilaunch_gcn.layers import Layer, count_decayed, plan_layers
 from unilaunch_gcn.loading import load_network
 from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.network import Network
+from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.optimizer import Adam
 from unilaunch_gcn.partition import Part
 from unilaunch_gcn.series import Series
-from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.trace import Trace
 
 if TYPE_CHECKING:
@@ -81,11 +81,11 @@ class Training:
     def start(cls, options: "GcnSpec", part: Part, session: Session, framework: Framework) -> "Training":
         """Build the network and its optimiser; all ranks must call it."""
         layers = plan_layers(options, part.num_features, part.num_classes)
-        setting = Setting.of(options, layers, session.seed)
+        config = NetworkConfig.of(options, layers, session.seed)
         trace = Trace(session.world.rank, session.world.host, kept=options.trace)
         meter = Meter(trace)
         with session.together("build network"), trace.span("build network"):
-            network = load_network(framework, session.placement, setting, part, meter)
+            network = load_network(framework, session.placement, config, part, meter)
         adam = Adam(network.flat, network.flat * 0.0, options.lr, options.weight_decay, count_decayed(layers))
         session.output.record(phase="train", owned=part.num_owned, halo=part.num_halo)
         session.log.say(f"part {part.index}: {part.num_owned:,} owned nodes, {part.num_halo:,} halo nodes")
@@ -256,7 +256,7 @@ class Training:
         if history is None:
             self.session.log.say(f"no checkpoint in {folder}: from the start")
             return
-        dtype = Setting.of(self.options, self.layers, self.session.seed).dtype
+        dtype = NetworkConfig.of(self.options, self.layers, self.session.seed).dtype
         zeros = np.zeros((3, len(self.network.flat)), dtype)
         buffer = self.network.shared(state.numbers.astype(dtype) if state else zeros)
         self.collectives.broadcast(buffer, 0)

@@ -19,9 +19,9 @@ from unilaunch_gcn.loading import host_problem
 from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.mindspore_network import MindSporeDeviceNetwork, MindSporeNetwork
 from unilaunch_gcn.network import Network, Problem
+from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.optimizer import Adam
 from unilaunch_gcn.partition import Part, order_nodes, split_parts
-from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.torch_network import TorchDeviceNetwork, TorchNetwork
 
@@ -42,8 +42,8 @@ def _train(
     """Return the losses, and the share of right answers on the test nodes."""
     spec = GcnSpec.model_validate({"hidden": 16, **options})
     layers = plan_layers(spec, part.num_features, part.num_classes)
-    setting = Setting.of(spec, layers, seed)
-    network = make(host_problem(Alone(), 1, setting, part, Meter()))
+    config = NetworkConfig.of(spec, layers, seed)
+    network = make(host_problem(Alone(), 1, config, part, Meter()))
     adam = Adam(network.flat, network.flat * 0.0, 0.01, 5e-4, count_decayed(layers))
     losses = []
     for epoch in range(epochs):
@@ -98,10 +98,10 @@ def test_a_device_rounds_the_hidden_product(framework: str, monkeypatch: pytest.
 
     def network(precision: str) -> Network:
         spec = GcnSpec.model_validate({"dropout": 0, "precision": precision})
-        setting = Setting.of(spec, plan_layers(spec, 11, 2), 2)
+        config = NetworkConfig.of(spec, plan_layers(spec, 11, 2), 2)
         if framework == "torch":
-            return TorchDeviceNetwork(setting, part, Alone(), Meter(), "cpu")
-        return MindSporeDeviceNetwork(setting, part, Alone(), Meter())
+            return TorchDeviceNetwork(config, part, Alone(), Meter(), "cpu")
+        return MindSporeDeviceNetwork(config, part, Alone(), Meter())
 
     rough, fine = network("bfloat16"), network("float32")
     first, last = rough.weights()

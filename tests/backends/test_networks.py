@@ -29,8 +29,8 @@ from unilaunch_gcn.loading import host_problem
 from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.mindspore_network import MindSporeDeviceNetwork, MindSporeNetwork, aggregation_of
 from unilaunch_gcn.network import Network, Problem, by_layer
+from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.partition import Part, order_nodes, slice_nodes, split_parts
-from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.torch_network import TorchDeviceNetwork, TorchNetwork
 from unilaunch_gcn.wire import Exact
@@ -64,14 +64,14 @@ def _part(*, sparse: bool) -> Part:
     return next(split_parts(graph, order_nodes(graph, np.zeros(40, np.int64), 1)))
 
 
-def _networks(part: Part, setting: Setting) -> list[Network]:
-    aggregate = Aggregation(part, HaloExchange(part, Alone(), Meter(), Exact()), 1, setting)
-    problem = Problem(setting, part, aggregate, Inputs(setting, part, aggregate))
+def _networks(part: Part, config: NetworkConfig) -> list[Network]:
+    aggregate = Aggregation(part, HaloExchange(part, Alone(), Meter(), Exact()), 1, config)
+    problem = Problem(config, part, aggregate, Inputs(config, part, aggregate))
     return [
         TorchNetwork(problem),
-        TorchDeviceNetwork(setting, part, Alone(), Meter(), "cpu"),
+        TorchDeviceNetwork(config, part, Alone(), Meter(), "cpu"),
         MindSporeNetwork(problem),
-        MindSporeDeviceNetwork(setting, part, Alone(), Meter()),
+        MindSporeDeviceNetwork(config, part, Alone(), Meter()),
     ]
 
 
@@ -82,8 +82,8 @@ def test_four_networks_are_one(shape: str, sparse: bool) -> None:  # noqa: FBT00
     part = _part(sparse=sparse)
     limit = 1e-11 if SHAPES[shape].get("layer_norm") else 1e-12
     spec = GcnSpec(**SHAPES[shape])
-    setting = Setting(plan_layers(spec, 11, 3), spec.dropout, 2, F64, spec.conv)
-    first, *others = _networks(part, setting)
+    config = NetworkConfig(plan_layers(spec, 11, 3), spec.dropout, 2, F64, spec.conv)
+    first, *others = _networks(part, config)
     for other in others:
         for epoch in (0, 7):
             mine, theirs = first.gradient(epoch), other.local(other.gradient(epoch))
@@ -103,10 +103,10 @@ def test_a_network_from_outside_is_the_same(shape: str, sparse: bool, monkeypatc
     from unilaunch_numpy.network import NumpyNetwork
 
     part, spec = _part(sparse=sparse), GcnSpec(**SHAPES[shape])
-    setting = Setting(plan_layers(spec, 11, 3), spec.dropout, 2, F64, spec.conv)
-    expected = _networks(part, setting)[0]
-    aggregate = Aggregation(part, HaloExchange(part, Alone(), Meter(), Exact()), 1, setting)
-    network = NumpyNetwork(Problem(setting, part, aggregate, Inputs(setting, part, aggregate)))
+    config = NetworkConfig(plan_layers(spec, 11, 3), spec.dropout, 2, F64, spec.conv)
+    expected = _networks(part, config)[0]
+    aggregate = Aggregation(part, HaloExchange(part, Alone(), Meter(), Exact()), 1, config)
+    network = NumpyNetwork(Problem(config, part, aggregate, Inputs(config, part, aggregate)))
     for epoch in (0, 7):
         np.testing.assert_allclose(network.gradient(epoch), expected.gradient(epoch), rtol=0, atol=1e-11)
     np.testing.assert_allclose(network.logits(), expected.logits(), rtol=0, atol=1e-11)
@@ -118,7 +118,7 @@ def test_the_network_is_the_textbooks(shape: str) -> None:
     """The same layers written with dense matrices and torch.nn's own functions: loss and gradient to 1e-12."""
     part, spec = _part(sparse=False), GcnSpec(**SHAPES[shape] | {"dropout": 0})
     layers = plan_layers(spec, 11, 3)
-    network = _networks(part, Setting(layers, 0, 2, F64, spec.conv))[0]
+    network = _networks(part, NetworkConfig(layers, 0, 2, F64, spec.conv))[0]
     tensors = [torch.tensor(array, requires_grad=True) for array in network.weights()]
     adjacency = np.zeros((40, 40))
     adjacency[np.repeat(np.arange(40), np.diff(part.owned_indptr)), part.owned_indices] = 1
@@ -156,9 +156,9 @@ def test_a_device_without_sparse_products_trains_the_same(shape: str) -> None:
     """Gather and add, as on an NPU, through the whole network: loss and gradient to 1e-12."""
     part = _part(sparse=True)
     spec = GcnSpec(**SHAPES[shape])
-    setting = Setting(plan_layers(spec, 11, 3), spec.dropout, 2, F64, spec.conv)
-    host, *_ = _networks(part, setting)
-    device = TorchDeviceNetwork(setting, part, Alone(), Meter(), "cpu")
+    config = NetworkConfig(plan_layers(spec, 11, 3), spec.dropout, 2, F64, spec.conv)
+    host, *_ = _networks(part, config)
+    device = TorchDeviceNetwork(config, part, Alone(), Meter(), "cpu")
     edges = device.aggregate.edges
     assert isinstance(edges, HaloEdges)
     for matrix in (edges.owned, edges.remote, *(device.inputs.sparse or ())):
@@ -172,8 +172,8 @@ def test_an_empty_part_adds_nothing_on_any_network() -> None:
     graph = make_graph(3, [])
     empty = list(split_parts(graph, order_nodes(graph, np.zeros(3, np.int64), 2)))[1]
     spec = GcnSpec(hidden=4)
-    setting = Setting(plan_layers(spec, 3, 2), spec.dropout, 2, F64)
-    for network in _networks(empty, setting):
+    config = NetworkConfig(plan_layers(spec, 3, 2), spec.dropout, 2, F64)
+    for network in _networks(empty, config):
         np.testing.assert_array_equal(np.asarray(network.local(network.gradient(0))), np.zeros(2 + 3 * 4 + 4 * 2))
         np.testing.assert_array_equal(np.asarray(network.local(network.evaluate())), np.zeros(4))
 
@@ -218,7 +218,7 @@ def test_mindspores_device_aggregation_takes_the_halo(num_parts: int) -> None:
     travelling = rows * (graph.degrees[:, None] + 1.0) ** -0.5  # rows go out with their own factor
     for part in split_parts(graph, order_nodes(graph, np.arange(30) % num_parts, num_parts)):
         meter = Meter()
-        operator = aggregation_of(Setting([], 0.0, 0, F64), part, _Known(part, travelling), meter)
+        operator = aggregation_of(NetworkConfig([], 0.0, 0, F64), part, _Known(part, travelling), meter)
         product = operator.matmat(ms.Tensor(rows[part.owned])).asnumpy()
         np.testing.assert_allclose(product, expected[part.owned], rtol=0, atol=1e-12)
         assert meter.read()[1] == part.num_halo * 5 * 8
@@ -259,7 +259,7 @@ def test_mindspores_device_aggregation_divides_columns(num_parts: int) -> None:
     degrees = np.maximum(graph.degrees, 1)[:, None]
     for rank, part in enumerate(parts):
         switched = _Switched(parts, rank, near, rows)
-        operator = aggregation_of(Setting([], 0.0, 0, F64, "sage"), part, switched, Meter())
+        operator = aggregation_of(NetworkConfig([], 0.0, 0, F64, "sage"), part, switched, Meter())
         product = operator.matmat(ms.Tensor(rows[part.owned])).asnumpy()
         np.testing.assert_allclose(product, (near @ rows / degrees)[part.owned], rtol=0, atol=1e-12)
 
@@ -279,10 +279,10 @@ def test_a_node_that_keeps_no_edge_is_a_row_of_zeros(conv: Literal["gcn", "sage"
     else:
         part = next(split_parts(graph, order_nodes(graph, np.zeros(40, np.int64), 1)))
     spec = GcnSpec(layers=1, dropout=0, conv=conv)
-    setting = Setting(plan_layers(spec, 3, 2), 0, 2, F64, conv)
-    problem = host_problem(Alone(), 1, setting, part, Meter())
-    device = TorchDeviceNetwork(setting, part, Alone(), Meter(), "cpu")
-    others = [MindSporeNetwork(problem), MindSporeDeviceNetwork(setting, part, Alone(), Meter())]
+    config = NetworkConfig(plan_layers(spec, 3, 2), 0, 2, F64, conv)
+    problem = host_problem(Alone(), 1, config, part, Meter())
+    device = TorchDeviceNetwork(config, part, Alone(), Meter(), "cpu")
+    others = [MindSporeNetwork(problem), MindSporeDeviceNetwork(config, part, Alone(), Meter())]
     matrix = graph.adjacency().toarray().astype(np.float64)
     sums = matrix.sum(axis=1) if conv == "sage" else matrix.sum(axis=1) + graph.loops
     inverse = np.array([1 / one if one else 0.0 for one in sums])[:, None]
@@ -299,8 +299,8 @@ def test_an_evaluation_of_no_numbers_is_no_number(split: str) -> None:
     """Weights that overflow: the loss of the evaluation is NaN on every network, whichever splits have nodes."""
     only = np.full(40, {"train": 1, "val": 2, "test": 3}[split], np.uint8)
     part = replace(_part(sparse=False), split=only)
-    setting = Setting(plan_layers(GcnSpec(hidden=4), 11, 3), 0.5, 2, F64)
-    for network in _networks(part, setting):
+    config = NetworkConfig(plan_layers(GcnSpec(hidden=4), 11, 3), 0.5, 2, F64)
+    for network in _networks(part, config):
         network.flat[:] = 1e308
         with np.errstate(over="ignore", invalid="ignore"):
             assert np.isnan(np.asarray(network.local(network.evaluate()))[3])

@@ -13,11 +13,11 @@ from unilaunch.output.log import Log
 from unilaunch_gcn.layers import count_decayed, plan_layers
 from unilaunch_gcn.loading import host_problem
 from unilaunch_gcn.meter import Meter
+from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.optimizer import Adam
 from unilaunch_gcn.part_store import load_part
 from unilaunch_gcn.partition import Part
 from unilaunch_gcn.preparation import prepare
-from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.torch_network import TorchNetwork
 
@@ -54,11 +54,11 @@ def on_threads(data: Path, parts: list[Part]) -> dict[str, tuple[list[float], in
 
 def _train_on_threads(options: GcnSpec, parts: list[Part]) -> tuple[list[float], int]:
     layers = plan_layers(options, parts[0].num_features, parts[0].num_classes)
-    setting = Setting.of(options, layers, SEED)
+    config = NetworkConfig.of(options, layers, SEED)
 
     def work(rank: int, collectives: Collectives) -> tuple[list[float], int]:
         meter = Meter()
-        network = TorchNetwork(host_problem(collectives, 1, setting, parts[rank], meter))
+        network = TorchNetwork(host_problem(collectives, 1, config, parts[rank], meter))
         adam = Adam(network.flat, network.flat * 0.0, options.lr, options.weight_decay, count_decayed(layers))
         losses, received = [], 0
         for epoch in range(options.epochs):

@@ -23,7 +23,7 @@ _OURS = ("unilaunch.agent.agent", "unilaunch.rank.run")
 
 
 def preload(task: "Task[RunSpec]", environ: Mapping[str, str]) -> dict[str, str] | None:
-    """Import what is common, unilaunch itself and on processors the framework too; None if nothing is to be common.
+    """Import unilaunch, and on CPU the framework too, for all ranks; None if each rank is to import by itself.
 
     Returns the variables that the import has set.
 

@@ -23,9 +23,9 @@ from unilaunch.world import count_world
 from unilaunch_gcn import loading, training
 from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.network import Network
+from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.partition import Part
 from unilaunch_gcn.preparation import prepare_part
-from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.torch_network import TorchDeviceNetwork
 from unilaunch_gcn.training import Training
@@ -67,9 +67,9 @@ def _train(options: GcnSpec, part: Part, session: Session, framework: Framework)
     """Train on the device network where the collectives are gloo's."""
 
     def load_device_network(
-        framework: Framework, placement: Placement, setting: Setting, part: Part, meter: Meter
+        framework: Framework, placement: Placement, config: NetworkConfig, part: Part, meter: Meter
     ) -> Network:
-        return TorchDeviceNetwork(setting, part, framework.collectives, meter, placement.device)
+        return TorchDeviceNetwork(config, part, framework.collectives, meter, placement.device)
 
     over_gloo = isinstance(framework.collectives, TorchCollectives)
     training.load_network = load_device_network if over_gloo else loading.load_network  # type: ignore[attr-defined]

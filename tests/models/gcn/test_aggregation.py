@@ -17,8 +17,8 @@ from unilaunch_gcn.halo import HaloExchange
 from unilaunch_gcn.inputs import Inputs
 from unilaunch_gcn.layers import plan_layers
 from unilaunch_gcn.meter import Meter
+from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.partition import Part, order_nodes, split_parts
-from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.wire import Exact
 
@@ -30,7 +30,7 @@ def _part(graph: Graph) -> Part:
 
 
 def _aggregation(part: Part, threads: int = 1, dtype: np.dtype[Any] = F64) -> Aggregation:
-    return Aggregation(part, HaloExchange(part, Alone(), Meter(), Exact()), threads, Setting([], 0.0, 0, dtype))
+    return Aggregation(part, HaloExchange(part, Alone(), Meter(), Exact()), threads, NetworkConfig([], 0.0, 0, dtype))
 
 
 def _random_graph(num_nodes: int, num_edges: int) -> Graph:
@@ -71,9 +71,9 @@ def test_inputs_are_exact_in_every_order(options: dict[str, Any], sparse: bool) 
     features = sp.csr_array(x.astype(np.float32)) if sparse else x.astype(np.float32)
     part = _part(Graph(graph.indptr, graph.indices, features, graph.labels, graph.split, 2))
     spec = GcnSpec(**options)
-    setting = Setting(plan_layers(spec, 9, 2), spec.dropout, 11, F64)
-    inputs = Inputs(setting, part, _aggregation(part))
-    aggregated = setting.layers[0].order != "product first"
+    config = NetworkConfig(plan_layers(spec, 9, 2), spec.dropout, 11, F64)
+    inputs = Inputs(config, part, _aggregation(part))
+    aggregated = config.layers[0].order != "product first"
     a_hat = dense_a_hat(graph)[part.owned][:, part.owned] if aggregated else np.eye(50)
     draw = np.random.default_rng(0)
     weight, upstream = draw.standard_normal((9, 3)), draw.standard_normal((50, 3))

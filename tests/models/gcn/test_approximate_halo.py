@@ -19,8 +19,8 @@ from unilaunch_gcn.approximate_halo import StaleHalo
 from unilaunch_gcn.graph import Graph
 from unilaunch_gcn.loading import make_halo
 from unilaunch_gcn.meter import Meter
+from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.partition import Part, order_nodes, split_parts
-from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.wire import BFloat16, Exact, Int8, Wire, to_bfloat16
 
@@ -42,8 +42,8 @@ def _products(halo: str, epochs: list[int | None], x: list[Matrix], *, transpose
     parts = _parts()
 
     def work(rank: int, collectives: Collectives) -> list[Matrix]:
-        part, setting, products = parts[rank], Setting([], 0.0, 1, F64, "gcn", halo), []
-        operator = Aggregation(part, make_halo(setting, part, collectives, Meter()), 1, setting)
+        part, config, products = parts[rank], NetworkConfig([], 0.0, 1, F64, "gcn", halo), []
+        operator = Aggregation(part, make_halo(config, part, collectives, Meter()), 1, config)
         for epoch, rows in zip(epochs, x, strict=True):
             operator.start_epoch(epoch)
             multiply = operator.rmatmat if transposed else operator.matmat
@@ -146,8 +146,8 @@ def test_bytes_are_as_said(halo: str, share: float) -> None:
 
     def work(rank: int, collectives: Collectives) -> int:
         part, meter = parts[rank], Meter()
-        setting = Setting([], 0.0, 1, np.dtype(np.float32), "gcn", halo)
-        operator = Aggregation(part, make_halo(setting, part, collectives, meter), 1, setting)
+        config = NetworkConfig([], 0.0, 1, np.dtype(np.float32), "gcn", halo)
+        operator = Aggregation(part, make_halo(config, part, collectives, meter), 1, config)
         for epoch in range(40):
             operator.start_epoch(epoch)
             operator.rmatmat(operator.matmat(np.ones((part.num_owned, 16), np.float32)))

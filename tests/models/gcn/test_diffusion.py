@@ -19,8 +19,8 @@ from unilaunch_gcn.diffusion import Diffusion, diffuse
 from unilaunch_gcn.graph import Graph
 from unilaunch_gcn.halo import HaloExchange
 from unilaunch_gcn.meter import Meter
+from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.partition import order_nodes, split_parts
-from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.wire import Exact
 
 F64 = np.dtype(np.float64)
@@ -86,7 +86,7 @@ def test_weighted_parts_are_the_weighted_graph() -> None:
 
     def work(rank: int, collectives: Collectives) -> NDArray[np.float64]:
         halo = HaloExchange(parts[rank], collectives, Meter(), Exact())
-        operator = Aggregation(parts[rank], halo, 1, Setting([], 0.0, 0, F64))
+        operator = Aggregation(parts[rank], halo, 1, NetworkConfig([], 0.0, 0, F64))
         return np.asarray(operator.matmat(x[parts[rank].owned]))
 
     whole = np.empty_like(x)

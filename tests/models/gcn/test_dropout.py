@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from unilaunch_gcn.dropout import entry_mask, fill_mask, stream_keys
 from unilaunch_gcn.layers import Layer
-from unilaunch_gcn.setting import Setting
+from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.torch_network import DeviceDropout
 
 F32 = np.dtype(np.float32)
@@ -75,7 +75,7 @@ def test_device_makes_the_same_mask() -> None:
     """Torch's int64 arithmetic gives the bits of numpy's uint32."""
     layers = [Layer(60, 33, "product first", 2, 33), Layer(33, 4, "product first", 2, 4)]
     nodes = np.arange(0, 3000, 7, dtype=np.int64)
-    device = DeviceDropout(Setting(layers, 0.3, 9, F32), nodes, torch.device("cpu"))
+    device = DeviceDropout(NetworkConfig(layers, 0.3, 9, F32), nodes, torch.device("cpu"))
     np.testing.assert_array_equal(device.rows(4, 1, 33).numpy(), _mask(nodes, 33, 0.3, 9, 4, 1))
     rows, columns = torch.tensor([0, 5, 100]), torch.tensor([1, 59, 30])
     expected = _mask(nodes, 60, 0.3, 9, 4, 0)[rows.numpy(), columns.numpy()]
@@ -103,7 +103,7 @@ def test_device_makes_the_same_mask_of_any_share(probability: float, dtype: type
     """Also for ids above 2**32, and in both precisions."""
     layers = [Layer(17, 9, "product first", 2, 9)]
     nodes = np.array([0, 1, 2**31, 2**32 + 5, 2**40], np.int64)
-    device = DeviceDropout(Setting(layers, probability, 1, np.dtype(dtype)), nodes, torch.device("cpu"))
+    device = DeviceDropout(NetworkConfig(layers, probability, 1, np.dtype(dtype)), nodes, torch.device("cpu"))
     out: NDArray[Any] = np.empty((5, 17), dtype)
     fill_mask(out, nodes, stream_keys(1, 0, 0), probability)
     np.testing.assert_array_equal(device.rows(0, 0, 17).numpy(), out)

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphs_by_hand import Cut, cut_graphs
-from unilaunch_gcn.division import count
 from unilaunch_gcn.forecast import Machine, predict
 from unilaunch_gcn.hosting import crossing, place
 from unilaunch_gcn.layers import plan_layers
 from unilaunch_gcn.partition import order_nodes, split_parts
+from unilaunch_gcn.partition_statistics import count
 from unilaunch_gcn.spec import GcnSpec
 
 
@@ -18,24 +18,26 @@ from unilaunch_gcn.spec import GcnSpec
 def test_counts_are_the_parts(cut: Cut) -> None:
     """Nodes, edges, cut and who sends how much to whom, as the parts themselves have it."""
     graph, owner, num_parts = cut
-    division = count(graph, owner, num_parts)
+    statistics = count(graph, owner, num_parts)
     parts = list(split_parts(graph, order_nodes(graph, owner, num_parts)))
-    np.testing.assert_array_equal(division.nodes, [part.num_owned for part in parts])
-    np.testing.assert_array_equal(division.traffic, np.stack([part.send_counts for part in parts]))
-    np.testing.assert_array_equal(division.halo, [part.num_halo for part in parts])
-    np.testing.assert_array_equal(division.edges, [len(part.owned_indices) + len(part.halo_indices) for part in parts])
-    assert 2 * division.cut == sum(len(part.halo_indices) for part in parts)
+    np.testing.assert_array_equal(statistics.nodes, [part.num_owned for part in parts])
+    np.testing.assert_array_equal(statistics.traffic, np.stack([part.send_counts for part in parts]))
+    np.testing.assert_array_equal(statistics.halo, [part.num_halo for part in parts])
+    np.testing.assert_array_equal(
+        statistics.edges, [len(part.owned_indices) + len(part.halo_indices) for part in parts]
+    )
+    assert 2 * statistics.cut == sum(len(part.halo_indices) for part in parts)
 
 
 @given(cut_graphs())
 def test_predicted_bytes_are_the_exchanges(cut: Cut) -> None:
     """Of 2 layers, product first: halo rows, forward and backward, of both widths; nothing on one part."""
     graph, owner, num_parts = cut
-    division = count(graph, owner, num_parts)
+    statistics = count(graph, owner, num_parts)
     layers = plan_layers(GcnSpec(hidden=3), 9, 2)
     machine = Machine(1e-6, 1e9)
-    forecast = predict(division, layers, 4, 0.5, machine)
-    assert forecast.halo_bytes == division.halo.sum() * 2 * (3 + 2) * 4
+    forecast = predict(statistics, layers, 4, 0.5, machine)
+    assert forecast.halo_bytes == statistics.halo.sum() * 2 * (3 + 2) * 4
     assert forecast.graph_seconds >= 0.5
     if num_parts == 1:
         assert (forecast.tensor_bytes, forecast.graph_seconds) == (0, 0.5)

@@ -14,9 +14,9 @@ from unilaunch_gcn.halo import HaloExchange
 from unilaunch_gcn.inputs import Inputs
 from unilaunch_gcn.layers import plan_layers
 from unilaunch_gcn.meter import Meter
+from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.part_store import load_part, write_parts
 from unilaunch_gcn.partition import order_nodes, split_parts
-from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.wire import Exact
 
@@ -30,9 +30,9 @@ def test_aggregated_once_from_a_file(dtype: FloatType, tmp_path: Path) -> None:
     write_parts(tmp_path / "p", "x", "x", split_parts(graph, order_nodes(graph, np.zeros(9, np.int64), 1)))
     part = load_part(tmp_path / "p", 0, 1, "x")
     layers = plan_layers(GcnSpec(dropout=0), 70, graph.num_classes)
-    setting = Setting(layers, 0.0, 0, dtype)
-    aggregate = Aggregation(part, HaloExchange(part, Still(), Meter(), Exact()), 1, setting)
-    inputs = Inputs(setting, part, aggregate)
+    config = NetworkConfig(layers, 0.0, 0, dtype)
+    aggregate = Aggregation(part, HaloExchange(part, Still(), Meter(), Exact()), 1, config)
+    inputs = Inputs(config, part, aggregate)
     assert inputs.aggregated is not None
     expected = (dense_a_hat(plain) @ x)[part.owned]
     np.testing.assert_allclose(inputs.aggregated, expected, rtol=0, atol=1e-5)

@@ -22,8 +22,8 @@ from unilaunch_gcn.inputs import Inputs
 from unilaunch_gcn.layers import plan_layers
 from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.network import Network, Problem
+from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.partition import Part, order_nodes, slice_nodes, split_parts
-from unilaunch_gcn.setting import Setting
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.tensor_parallel import ColumnSwitch, TensorAggregation
 from unilaunch_gcn.torch_network import TorchDeviceNetwork, TorchNetwork, aggregation_of
@@ -56,7 +56,7 @@ def test_parts_together_are_a_hat(threads: int, cut: Cut, width: int, dtype: typ
     def work(rank: int, collectives: Collectives) -> tuple[Any, Any, int]:
         part, meter = parts[rank], Meter()
         operator = Aggregation(
-            part, HaloExchange(part, collectives, meter, Exact()), threads, Setting([], 0.0, 0, np.dtype(dtype))
+            part, HaloExchange(part, collectives, meter, Exact()), threads, NetworkConfig([], 0.0, 0, np.dtype(dtype))
         )
         product = operator.matmat(x[part.owned])
         received = meter.read()[1]
@@ -83,7 +83,7 @@ def test_columns_together_are_a_hat(cut: Cut, width: int, conv: str) -> None:
     def work(rank: int, collectives: Collectives) -> tuple[Any, Any, int]:
         part, meter = parts[rank], Meter()
         switch = ColumnSwitch(part, adjacency, collectives, meter)
-        operator = TensorAggregation(part, adjacency, switch, 1, Setting([], 0.0, 0, F64, conv))
+        operator = TensorAggregation(part, adjacency, switch, 1, NetworkConfig([], 0.0, 0, F64, conv))
         product = operator.matmat(x[part.owned])
         return product, operator.rmatmat(y[part.owned]), meter.read()[1]
 
@@ -115,12 +115,12 @@ def test_sparse_features_are_aggregated_once_in_blocks_of_columns() -> None:
     graph = _problem_graph(sparse=True, num_features=600)
     parts = _parts(graph, np.arange(40) % 3, 3)
     spec = GcnSpec(dropout=0)
-    setting = Setting(plan_layers(spec, 600, 3), 0, 0, F64)
+    config = NetworkConfig(plan_layers(spec, 600, 3), 0, 0, F64)
 
     def work(rank: int, collectives: Collectives) -> tuple[sp.csr_array, int]:
         meter = Meter()
-        aggregate = Aggregation(parts[rank], HaloExchange(parts[rank], collectives, meter, Exact()), 1, setting)
-        features = Inputs(setting, parts[rank], aggregate).aggregated
+        aggregate = Aggregation(parts[rank], HaloExchange(parts[rank], collectives, meter, Exact()), 1, config)
+        features = Inputs(config, parts[rank], aggregate).aggregated
         assert isinstance(features, sp.csr_array)
         return features, meter.read()[1]
 
@@ -157,13 +157,13 @@ def test_gradients_do_not_depend_on_the_parts(options: dict[str, Any], sparse: b
     """Summed over any parts: loss, gradients and counts to 1e-12, dropout included; bytes as the layers plan them."""
     graph = _problem_graph(sparse=sparse)
     spec = GcnSpec(**options)
-    setting = Setting(plan_layers(spec, 11, 3), spec.dropout, 2, F64, spec.conv)
+    config = NetworkConfig(plan_layers(spec, 11, 3), spec.dropout, 2, F64, spec.conv)
 
     def network(part: Part, collectives: Collectives, meter: Meter) -> Network:
         if kind == "device":
-            return TorchDeviceNetwork(setting, part, collectives, meter, "cpu")
-        aggregate = Aggregation(part, HaloExchange(part, collectives, meter, Exact()), 1, setting)
-        return TorchNetwork(Problem(setting, part, aggregate, Inputs(setting, part, aggregate)))
+            return TorchDeviceNetwork(config, part, collectives, meter, "cpu")
+        aggregate = Aggregation(part, HaloExchange(part, collectives, meter, Exact()), 1, config)
+        return TorchNetwork(Problem(config, part, aggregate, Inputs(config, part, aggregate)))
 
     def train(owner: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
         parts = _parts(graph, owner, int(owner.max()) + 1)
@@ -174,7 +174,7 @@ def test_gradients_do_not_depend_on_the_parts(options: dict[str, Any], sparse: b
             meter.read()
             gradient = mine.gradient(3)
             assert meter.read()[1] == parts[rank].num_halo * 8 * sum(
-                layer.exchanges * layer.width for layer in setting.layers
+                layer.exchanges * layer.width for layer in config.layers
             )
             counts = mine.evaluate()
             collectives.all_reduce(gradient)
@@ -204,7 +204,9 @@ def test_device_aggregation_is_the_hosts(cut: Cut) -> None:
     x = np.random.default_rng(0).standard_normal((graph.num_nodes, 3))
 
     def work(rank: int, collectives: Collectives) -> list[Any]:
-        operator = aggregation_of(Setting([], 0.0, 0, F64), parts[rank], collectives, Meter(), torch.device("cpu"))
+        operator = aggregation_of(
+            NetworkConfig([], 0.0, 0, F64), parts[rank], collectives, Meter(), torch.device("cpu")
+        )
         assert isinstance(operator.edges, HaloEdges)
         rows = torch.from_numpy(x[parts[rank].owned])
         by_csr = operator.matmat(rows).numpy()
@@ -223,16 +225,16 @@ def test_columns_on_a_device_are_the_hosts(cut: Cut, width: int, conv: str) -> N
     adjacency, slices = slice_nodes(graph, num_parts)
     parts = [replace(part, adjacency=adjacency) for part in slices]
     x, y = np.random.default_rng(0).standard_normal((2, graph.num_nodes, width))
-    setting = Setting([], 0.0, 0, F64, conv)
+    config = NetworkConfig([], 0.0, 0, F64, conv)
 
     def on_the_host(rank: int, collectives: Collectives) -> tuple[Any, Any, int]:
         part, meter = parts[rank], Meter()
-        operator = TensorAggregation(part, adjacency, ColumnSwitch(part, adjacency, collectives, meter), 1, setting)
+        operator = TensorAggregation(part, adjacency, ColumnSwitch(part, adjacency, collectives, meter), 1, config)
         return operator.matmat(x[part.owned]), operator.rmatmat(y[part.owned]), meter.read()[1]
 
     def on_a_device(rank: int, collectives: Collectives) -> tuple[Any, Any, int]:
         part, meter = parts[rank], Meter()
-        operator = aggregation_of(setting, part, collectives, meter, torch.device("cpu"))
+        operator = aggregation_of(config, part, collectives, meter, torch.device("cpu"))
         products = (step(torch.from_numpy(rows[part.owned])) for step, rows in
                     ((operator.matmat, x), (operator.rmatmat, y)))  # fmt: skip
         product, back = (tensor.numpy() for tensor in products)

@@ -27,11 +27,11 @@ class NumpyNetwork(Network):
     """
 
     def __init__(self, problem: Problem) -> None:
-        setting = problem.setting
-        if setting.is_bfloat16:
+        config = problem.config
+        if config.is_bfloat16:
             raise SpecError("--backend numpy --precision bfloat16: expected float32 or float64")
-        self.problem, self.layers = problem, setting.layers
-        self.flat: Floats = initial_weights(setting.layers, setting.seed).astype(setting.dtype)
+        self.problem, self.layers = problem, config.layers
+        self.flat: Floats = initial_weights(config.layers, config.seed).astype(config.dtype)
         self.loss = CrossEntropy(problem.part)
 
     @override
@@ -61,6 +61,6 @@ class NumpyNetwork(Network):
         problem = self.problem
         operators = (problem.aggregate, *problem.inputs.operators(epoch))
         operations = Operations(*(partial(apply, operator) for operator in operators))
-        mask = None if epoch is None or not problem.setting.dropout else partial(problem.mask, epoch)
+        mask = None if epoch is None or not problem.config.dropout else partial(problem.mask, epoch)
         logits: Variable = forward(self.layers, by_layer(weights, self.layers), operations, mask, FUNCTIONS)
         return logits

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class NetworkConfig:
     """The layers and how they are trained.
 
     Attributes:
@@ -36,7 +36,7 @@ class Setting:
     is_bfloat16: bool = False
 
     @classmethod
-    def of(cls, options: "TrainingSpec", layers: Sequence[Layer], seed: int) -> "Setting":
+    def of(cls, options: "TrainingSpec", layers: Sequence[Layer], seed: int) -> "NetworkConfig":
         """Return what the user chose."""
         is_bfloat16 = options.precision == "bfloat16"
         dtype: FloatType = np.dtype("float32" if is_bfloat16 else options.precision)

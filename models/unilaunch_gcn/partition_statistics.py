@@ -12,7 +12,7 @@ _PIECE = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class PartitionStatistics:
     """A graph's parts, counted.
 
     Attributes:
@@ -40,8 +40,8 @@ class Division:
         return np.asarray(self.traffic.sum(axis=0))
 
 
-def count(graph: Graph, owner: NDArray[np.int64], num_parts: int) -> Division:
-    """Return what a division's parts have, and what they send each other.
+def count(graph: Graph, owner: NDArray[np.int64], num_parts: int) -> PartitionStatistics:
+    """Return what a partition's parts have, and what they send each other.
 
     Args:
         graph: The graph.
@@ -63,4 +63,4 @@ def count(graph: Graph, owner: NDArray[np.int64], num_parts: int) -> Division:
         pairs = owner[begin:end][nodes] * num_parts + parts
         traffic += np.bincount(pairs, minlength=num_parts**2).reshape(num_parts, num_parts)
     edges = np.bincount(owner, weights=graph.degrees, minlength=num_parts).astype(np.int64)
-    return Division(graph.num_nodes, np.bincount(owner, minlength=num_parts), edges, cut // 2, traffic)
+    return PartitionStatistics(graph.num_nodes, np.bincount(owner, minlength=num_parts), edges, cut // 2, traffic)
