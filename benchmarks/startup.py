@@ -94,15 +94,19 @@ def _scale(folder: str) -> dict[str, float]:
         "2 ranks: MPI_Init alone": statistics.median(_init_alone() for _ in range(5)),
         "2 ranks: MPI_Init alone, told so": statistics.median(_init_alone(**SHARED_MEMORY) for _ in range(5)),
         "python -c 'import torch'": statistics.median(_whole([*PYTHON, "import torch"]) for _ in range(5)),
-        "the same, without the collector": statistics.median(_whole([*PYTHON, uncollected("torch")]) for _ in range(5)),
+        "the same, without the garbage collector": statistics.median(
+            _whole([*PYTHON, uncollected("torch")]) for _ in range(5)
+        ),
         "python -c 'import mindspore'": statistics.median(_whole([*PYTHON, "import mindspore"]) for _ in range(5)),
-        "its, without the collector": statistics.median(_whole([*PYTHON, uncollected("mindspore")]) for _ in range(5)),
+        "its, without the garbage collector": statistics.median(
+            _whole([*PYTHON, uncollected("mindspore")]) for _ in range(5)
+        ),
     }
 
 
 def uncollected(framework: str) -> str:
     """Return a program that imports *framework* as a rank does, and ends."""
-    return f"from unilaunch.rank.collector import uncollected\nwith uncollected(): import {framework}"
+    return f"from unilaunch.rank.garbage_collector import uncollected\nwith uncollected(): import {framework}"
 
 
 def _install_probe(folder: Path) -> None:

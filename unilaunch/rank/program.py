@@ -16,7 +16,7 @@ from typing_extensions import override
 from unilaunch.errors import SpecError
 from unilaunch.json_value import JsonValue
 from unilaunch.monitor.messages import LARGEST
-from unilaunch.rank.collector import uncollected
+from unilaunch.rank.garbage_collector import uncollected
 from unilaunch.target import Target
 
 #: Bytes of what a function or a model returns, as JSON: with the words around it, it is one message.
@@ -184,7 +184,7 @@ def no_hook(module: ModuleType) -> None:
 
 
 class _Hooked(Loader):
-    """A module's loader, without the collector, and with something to do afterwards."""
+    """A module's loader, without the garbage collector, and with something to do afterwards."""
 
     def __init__(self, loader: Any, hook: Hook) -> None:
         self.loader = loader

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from unilaunch.errors import SpecError
-from unilaunch.rank.collector import uncollected
+from unilaunch.rank.garbage_collector import uncollected
 from unilaunch.rank.program import AroundImport, run_program
 from unilaunch.target import Target
 

@@ -1,4 +1,4 @@
-"""Python's collector of cycles, kept out of what only makes objects: a framework's import makes 250,000 that stay."""
+"""Python's garbage collector, switched off of what only makes objects: a framework's import makes 250,000 that stay."""
 
 import gc
 from collections.abc import Iterator
