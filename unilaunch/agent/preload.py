@@ -11,8 +11,8 @@ from unilaunch.agent.first_import import first_import
 from unilaunch.backend import Backend
 from unilaunch.devices import visible_devices
 from unilaunch.launchers import detect
-from unilaunch.rank.garbage_collector import uncollected
 from unilaunch.rank.framework_env import THREADS
+from unilaunch.rank.garbage_collector import uncollected
 from unilaunch.task import Task
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Python's garbage collector, switched off of what only makes objects: a framework's import makes 250,000 that stay."""
+"""Python's garbage collector, switched off while objects are made that stay: a framework makes 250,000."""
 
 import gc
 from collections.abc import Iterator

@@ -16,8 +16,8 @@ from unilaunch.model import Framework, Model, Session
 from unilaunch.monitor import messages
 from unilaunch.output.log import rank_log
 from unilaunch.rank import current, mpi, program
-from unilaunch.rank.garbage_collector import uncollected
 from unilaunch.rank.framework_env import framework_env
+from unilaunch.rank.garbage_collector import uncollected
 from unilaunch.rank.identity import Rank
 from unilaunch.rank.stops import note_stops
 
