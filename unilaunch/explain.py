@@ -5,10 +5,10 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from functools import partial
 
 from unilaunch import launchers, plugins
-from unilaunch.backend import Placement, Rendezvous
+from unilaunch.backend import Backend, Placement, Rendezvous
 from unilaunch.devices import DEVICES, visible_devices
 from unilaunch.errors import EnvironmentMismatchError
 from unilaunch.launchers import Evidence
@@ -89,19 +89,31 @@ def _frameworks(found: LauncherInfo, environ: Mapping[str, str]) -> Iterator[str
     if found.mpi and found.size != 1:
         yield from _variables("MPI", mpi.variables(found, environ))
     for backend in plugins.usable_backends():
-        visible = visible_devices(environ)
-        kind = next((kind for kind in backend.devices if visible.get(kind)), "cpu")
-        local_rank, local_size = found.local_rank or 0, found.local_size or found.size or 1
-        threads = max(1, len(os.sched_getaffinity(0)) // local_size)
-        placement = Placement(kind, 0 if kind == "cpu" else local_rank, threads)
-        host = socket.gethostname()
-        world = World(found.rank, found.size, local_rank, local_size, 0, 1, host, found.launcher)
-        meeting = replace(_TO_BE_AGREED)
-        chosen = framework_env([backend], world, placement, meeting, environ, program=True)
-        everything = framework_env([backend], world, placement, meeting, {}, program=True)
-        yield from _variables(backend.name, chosen)
-        for name in sorted(set(everything) - set(chosen)):
+        for_program = partial(framework_env, [backend], program=True)
+        one, other = (for_program(*_place(backend, found, environ, unknown), environ) for unknown in (1, 2))
+        everything = for_program(*_place(backend, found, environ, 1), {})
+        agreed = {name: value if value == other[name] else "(agreed on by the ranks)" for name, value in one.items()}
+        yield from _variables(backend.name, agreed)
+        for name in sorted(set(everything) - set(one)):
             yield f"           {name}={environ[name]}  (exported: left as it is)"
+
+
+def _place(
+    backend: Backend, found: LauncherInfo, environ: Mapping[str, str], unknown: int
+) -> tuple[World, Placement, Rendezvous]:
+    """Return what a rank knows once all ranks have agreed, with *unknown* for each number that only they know."""
+    visible, wanted = visible_devices(environ), environ.get("UNILAUNCH_DEVICE", "auto")
+    kind = next((kind for kind in backend.devices if visible.get(kind)), "cpu") if wanted == "auto" else wanted
+    local_rank = unknown if found.local_rank is None else found.local_rank
+    node_rank, num_hosts = (0, 1) if found.local_size == found.size else (unknown, unknown)
+    told = environ.get("UNILAUNCH_THREADS", "")
+    own = len(os.sched_getaffinity(0)) if found.size == 1 else unknown
+    world = World(
+        found.rank, found.size, local_rank, found.local_size or unknown, node_rank, num_hosts, socket.gethostname(),
+        found.launcher,
+    )  # fmt: skip
+    placement = Placement(kind, 0 if kind == "cpu" else local_rank, int(told) if told.isdecimal() else own)
+    return world, placement, _TO_BE_AGREED
 
 
 def _variables(name: str, variables: Mapping[str, str]) -> Iterator[str]:

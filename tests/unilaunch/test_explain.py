@@ -16,3 +16,15 @@ def test_exported_variables_are_shown_as_left_alone(capsys: pytest.CaptureFixtur
     assert "MASTER_ADDR=elsewhere  (exported: left as it is)" in torch
     assert "MKL_NUM_THREADS=" in torch
     assert "MKL_NUM_THREADS=7" not in torch
+
+
+def test_what_only_all_ranks_know_is_not_made_up(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two of four ranks are here: who else shares the cores, and how many hosts there are, nobody has told yet."""
+    names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+    environ = {f"OMPI_COMM_WORLD_{name}": value for name, value in zip(names, "0402", strict=True)}
+    assert explain(environ, time.monotonic()) == 0
+    shown = capsys.readouterr().out
+    for line in ("GROUP_WORLD_SIZE=(agreed on", "OMP_NUM_THREADS=(agreed on", "LOCAL_WORLD_SIZE=2", "WORLD_SIZE=4"):
+        assert line in shown
+    explain({**environ, "UNILAUNCH_THREADS": "3"}, time.monotonic())
+    assert "OMP_NUM_THREADS=3\n" in capsys.readouterr().out

@@ -157,7 +157,7 @@ def _wait_for_all(rank: Rank) -> None:
     But a rank that ended too early is missed at once: its connections do not wait.
     """
     for backend in rank.task.backends:
-        if backend.name in sys.modules and rank.placement.device == "cpu":
+        if backend.framework in sys.modules and rank.placement.device == "cpu":
             backend.stop()
     rank.status.note(phase="waiting for the other ranks' end")
     if rank.status.stopped:
