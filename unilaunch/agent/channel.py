@@ -8,7 +8,7 @@ import socket
 import sys
 from contextlib import suppress
 
-from unilaunch.agent.processes import die_with_parent
+from unilaunch.agent.processes import die_with
 from unilaunch.rank.status import STOP, Status
 from unilaunch.rank.status_page import StatusPage
 
@@ -20,6 +20,7 @@ class Channel:
     """Made before the rank is forked; each of the two keeps its own ends."""
 
     def __init__(self) -> None:
+        self.agent = os.getpid()
         self.page = StatusPage()
         self.control, self._ranks_control = socket.socketpair()
         pipes = [os.pipe() for _ in range(3)]
@@ -55,7 +56,7 @@ class Channel:
         """
         if own_group:
             os.setpgid(0, 0)
-        die_with_parent()
+        die_with(self.agent)
         for descriptor, own in zip(self._ranks_ends[:2], (1, 2), strict=True):
             os.dup2(descriptor, own)
             os.close(descriptor)

@@ -21,9 +21,11 @@ def _group_of(process: int) -> int:
     return 0
 
 
-def die_with_parent() -> None:
-    """Let the kernel kill this process when its parent has gone."""
+def die_with(parent: int) -> None:
+    """Let the kernel kill this process when its parent has gone; at once, if it has gone already."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
