@@ -118,6 +118,16 @@ class Model(ABC):
 
         return ReportLayout()
 
+    def modules(self, backend: str) -> Sequence[str]:  # noqa: ARG002
+        """Return the modules that each rank imports on CPU: imported once for all ranks of a host; by default none.
+
+        Their import must start no thread, and read nothing that differs from rank to rank.
+
+        Args:
+            backend: The backend's name; its framework is imported before them.
+        """
+        return ()
+
     def resumes(self, options: Any) -> bool:  # noqa: ARG002  (most do not)
         """Return whether a run with *options* goes on from what an earlier one has left in the output folder."""
         return False

@@ -1,6 +1,6 @@
 """The GCN as the launcher sees it; imports nothing heavy, since `--help` loads it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
@@ -48,6 +48,12 @@ class GcnModel(Model):
             raise SpecError(
                 f"--halo {options.halo} --parallel {options.parallel}: ranks that divide columns have no halo"
             )
+
+    @override
+    def modules(self, backend: str) -> Sequence[str]:
+        own = {"torch": "unilaunch_gcn.torch_network", "mindspore": "unilaunch_gcn.mindspore_network"}
+        common = ("loguru", "unilaunch_gcn.preparation", "unilaunch_gcn.summary", "unilaunch_gcn.training")
+        return (*common, own[backend]) if backend in own else common
 
     @override
     def resumes(self, options: "GcnSpec") -> bool:

@@ -52,6 +52,8 @@ def preload(task: "Task[RunSpec]", environ: Mapping[str, str]) -> dict[str, str]
     before = dict(os.environ)  # noqa: TID251
     with uncollected():
         importlib.import_module(backend.framework)
+        for module in task.model.modules(backend.name) if task.model else ():
+            importlib.import_module(module)
     return {name: value for name, value in os.environ.items() if before.get(name) != value}  # noqa: TID251
 
 

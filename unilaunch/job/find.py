@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from unilaunch import launchers
@@ -19,17 +20,23 @@ def find_mpirun(wanted: Path | None, environ: Mapping[str, str]) -> Mpirun:
         LauncherError: There is none, or no launcher that can be started knows it.
     """
     path = _locate(wanted, environ.get("PATH"))
-    try:
-        done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=20)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise LauncherError(f"{path} --version: {error}: is it an mpirun?") from None
-    said = done.stdout + done.stderr
+    said = _ask_version(path)
     for launcher in launchers.known().values():
         if mpirun := launcher.recognise(path, said):
             return mpirun
     first = next(iter(said.splitlines()), "nothing")
     expected = ", ".join(launcher.startable for launcher in launchers.known().values() if launcher.startable)
     raise LauncherError(f"{path} --version says {first!r}: expected {expected}")
+
+
+@cache
+def _ask_version(path: Path) -> str:
+    """Return what the program answers to --version; once, for a job that is started again asks again."""
+    try:
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=20)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LauncherError(f"{path} --version: {error}: is it an mpirun?") from None
+    return done.stdout + done.stderr
 
 
 def foresee_mpirun(wanted: Path | None, environ: Mapping[str, str]) -> Mpirun:

@@ -108,6 +108,7 @@ def _run(line: Sequence[str], environ: Mapping[str, str], monitor: Monitor, stop
         ) as process,
         live.passing(process.stdout, process.stderr),
         passing_input(process.stdin),
+        monitor.inbox.awake_at(process.pid),
     ):
         returncode = _wait(process, monitor, stop, live)
     _hear_out(monitor)

@@ -1,10 +1,11 @@
 """What the agents tell, whichever host they are on and whether or not it shares a file system."""
 
+import os
 import selectors
 import socket
 import time
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -19,6 +20,7 @@ from unilaunch.output.failure import Cause, Failure
 
 #: Seconds for which what comes in is taken before anything else is done.
 _AT_ONCE = 0.02
+_WAKE = "wake"
 
 
 class Inbox:
@@ -73,12 +75,29 @@ class Inbox:
         until = time.monotonic() + _AT_ONCE
         while ready:
             for key, _ in ready:
-                if key.data is not self.door:
+                if key.data is _WAKE:
+                    until = 0.0
+                elif key.data is not self.door:
                     self._read(key.fileobj)  # type: ignore[arg-type]  # only sockets are registered
                 elif agent := self.door.ready(key.fileobj):
                     self._welcome(agent[0])
             ready = self.selector.select(0) if time.monotonic() < until else []
         self.door.tick()
+
+    @contextmanager
+    def awake_at(self, process: int) -> Iterator[None]:
+        """Let `take` wait no longer once *process*, a child of this one, has ended; while the block runs."""
+        try:
+            descriptor = os.pidfd_open(process)
+        except OSError:  # before Linux 5.3: it is noticed when `take` has waited
+            yield
+            return
+        self.selector.register(descriptor, selectors.EVENT_READ, _WAKE)
+        try:
+            yield
+        finally:
+            self.selector.unregister(descriptor)
+            os.close(descriptor)
 
     def tell_all(self, order: Order) -> None:
         """Send *order* to every agent that can still be reached."""
