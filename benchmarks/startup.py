@@ -29,11 +29,13 @@ print(now, peak, flush=True)
 """
 PROBE = f"""
 from unilaunch.model import Model
-from unilaunch.spec import Spec
 
 class Probe(Model):
     name = "probe"
-    spec = Spec
+    @property
+    def spec(self):
+        from unilaunch.spec import Spec
+        return Spec
     def check(self, options, world_size): pass
     def run(self, options, prepared, session, framework): return {{}}
     def prepare(self, options, session): exec({NOW!r})
