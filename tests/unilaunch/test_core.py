@@ -1,5 +1,6 @@
-"""The core knows no model."""
+"""The core knows no model, and is read in small pieces."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -27,3 +28,16 @@ def test_no_word_of_a_model_stands_in_the_core() -> None:
     ]
     assert len(sources) > 100
     assert lines == []
+
+
+def test_modules_and_functions_are_short() -> None:
+    """At most 300 lines, and 40."""
+    trees = {path: path.read_text(encoding="utf-8") for path in CORE.rglob("*.py")}
+    assert [path.name for path, text in trees.items() if len(text.splitlines()) > 300] == []
+    functions = [
+        (path.name, one.name, (one.end_lineno or 0) - one.lineno + 1)
+        for path, text in trees.items()
+        for one in ast.walk(ast.parse(text))
+        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    assert [one for one in functions if one[2] > 40] == []

@@ -65,7 +65,7 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], *, starting: b
     Raises:
         UnilaunchError: It cannot be done.
     """
-    spec = task.spec
+    spec, mpi = task.spec, task.spec.mpi
     mpirun = (find_mpirun if starting else foresee_mpirun)(spec.mpi.mpirun, environ)
     named = hosts = hosts_of(spec)
     allocated = not hosts and any(name in environ for name in mpirun.allocations)
@@ -73,7 +73,6 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], *, starting: b
     slots = _slots(hosts, mpirun, known_here=known_here)
     nprocs = _count(spec, slots)
     task.check(nprocs)
-    mpi = spec.mpi
     if _fills_the_first_host(spec, mpirun, hosts):
         hosts, mpi = make_room(hosts, nprocs), mpi.model_copy(update={"oversubscribe": False})
         slots = _slots(hosts, mpirun, known_here=known_here)

@@ -45,8 +45,7 @@ def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], st
         status: This rank's status channel.
     """
     _forget_launch()
-    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends a rank at once, also inside MPI; a program gets it back
+    _end_at_once_when_interrupted()
     peers: Peers = Alone()
     number = 0
     try:
@@ -82,6 +81,12 @@ def _forget_launch() -> None:
     """Take out of the environment what is not meant for a job that a program may start."""
     for variable in (MONITOR, SPEC):
         os.environ.pop(variable, None)  # noqa: TID251
+
+
+def _end_at_once_when_interrupted() -> None:
+    """Let SIGINT end this rank also inside MPI; a program gets Python's handler back."""
+    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _meet_others(
