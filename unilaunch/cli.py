@@ -10,7 +10,7 @@ from signal import SIGINT
 from typing import TYPE_CHECKING, NoReturn
 
 from unilaunch import entry_points
-from unilaunch.errors import UnilaunchError
+from unilaunch.errors import UnilaunchError, say
 
 if TYPE_CHECKING:
     from unilaunch.rank.status import Status
@@ -25,10 +25,10 @@ def main() -> NoReturn:
     try:
         sys.exit(_do(sys.argv[1:], environ, started))
     except UnilaunchError as error:
-        _say(str(error))
+        say(error)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        _say("interrupted")
+        say("interrupted")
         sys.exit(128 + SIGINT)
 
 
@@ -137,7 +137,3 @@ def _do_command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     variables = {field: value for field, value in read_variables(environ, known_fields).items() if field in mine}
     sources = {field: variable_of(field, environ) for field in set(variables) - set(given)}
     return command.run(validate(command.spec, {**variables, **given}, sources))
-
-
-def _say(line: str) -> None:
-    print(f"unilaunch: {line}", file=sys.stderr)  # noqa: T201  (the one line that the user is to read)

@@ -1,13 +1,11 @@
 """Restart a job that has failed; its model decides from where it goes on."""
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 
-from unilaunch.errors import UnilaunchError
+from unilaunch.errors import UnilaunchError, say
 from unilaunch.hostfile import Host
 from unilaunch.job.plan import Plan, hosts_of, make_plan
 from unilaunch.job.start import listening, start
@@ -41,7 +39,7 @@ def start_again(task: Task[LaunchSpec], environ: Mapping[str, str]) -> LaunchRes
             if restarts == allowed or not _is_worth_it(result):
                 return result
             plan = _plan_again(plan, result.lost_hosts, _counted(environ, restarts + 1, allowed))
-            _say(f"restart {restarts + 1} of {allowed}, with {len(plan.rows)} ranks")
+            say(f"restart {restarts + 1} of {allowed}, with {len(plan.rows)} ranks")
     raise AssertionError
 
 
@@ -87,8 +85,3 @@ def _without(spec: LaunchSpec, lost: Sequence[str], ranks: int) -> LaunchSpec:
 def _entry(host: Host) -> str:
     name = f"[{host.name}]" if ":" in host.name else host.name
     return (f"{host.user}@" if host.user else "") + name + (f":{host.slots}" if host.slots else "")
-
-
-def _say(line: str) -> None:
-    with suppress(OSError, ValueError):  # nobody may read it any more
-        sys.stderr.write(f"unilaunch: {line}\n")

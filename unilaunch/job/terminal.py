@@ -36,6 +36,8 @@ def _pass_on(target: IO[bytes], over: threading.Event) -> None:
             if not _is_in_foreground():  # a job in the background that reads is stopped by the terminal
                 time.sleep(_TICK)
                 continue
+            if over.is_set():  # what is typed now is for the next start
+                return
             data = os.read(0, _PIECE)
             if not data:
                 target.close()

@@ -63,7 +63,7 @@ class Slurm(Launcher):
 
 
 def _hosts_of_task_0(environ: Mapping[str, str], nodes: str) -> list[str]:
-    """Return the hosts that task 0 may be on: the first one, or any if the tasks were dealt out arbitrarily."""
+    """Return the hosts that task 0 may be on: the first one, or any of them under an arbitrary distribution."""
     nodelist = environ.get(nodes, "")
     if environ.get(DISTRIBUTION) == ARBITRARY:
         from unilaunch.hostfile import parse_hosts

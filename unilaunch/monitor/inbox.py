@@ -89,7 +89,7 @@ class Inbox:
         """Let `take` wait no longer once *process*, a child of this one, has ended; while the block runs."""
         try:
             descriptor = os.pidfd_open(process)
-        except OSError:  # before Linux 5.3: it is noticed when `take` has waited
+        except (OSError, AttributeError):  # before Linux 5.3, or a Python built there: it is noticed after `take`
             yield
             return
         self.selector.register(descriptor, selectors.EVENT_READ, _WAKE)
