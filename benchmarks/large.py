@@ -35,7 +35,7 @@ print(json.dumps({"seconds": time.perf_counter() - begin, "cut": cut}))
 LOAD = """
 import json, sys, time
 from pathlib import Path
-from unilaunch_gcn.part_store import load_part
+from unilaunch_graph.partition.store import load_part
 folder, print_ = sys.argv[1:]
 begin = time.perf_counter()
 part = load_part(Path(folder), 0, 2, print_)

@@ -18,10 +18,11 @@ import torch
 
 from graphs import make_graph
 from mpirun import verdict
-from unilaunch_gcn import fbgemm
-from unilaunch_gcn.datasets import open_dataset
-from unilaunch_gcn.graph import csr_matrix
-from unilaunch_gcn.partition import order_nodes, split_parts
+from unilaunch_graph.data.graph import csr_matrix
+from unilaunch_graph.data.sources import open_dataset
+from unilaunch_graph.operators import fbgemm
+from unilaunch_graph.partition.cut import split_parts
+from unilaunch_graph.partition.order import order_nodes
 
 
 def main() -> int:

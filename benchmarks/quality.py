@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from graphs import make_graph
 from mpirun import SHARED
-from unilaunch_gcn.datasets import open_dataset
-from unilaunch_gcn.partition import assign, halo_size
+from unilaunch_graph.data.sources import open_dataset
+from unilaunch_graph.partition.assign import assign, halo_size
 
 
 def main() -> int:

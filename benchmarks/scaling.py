@@ -17,8 +17,8 @@ from typing import Any
 
 from graphs import make_graph
 from mpirun import LINE, UNILAUNCH, execute, train
-from unilaunch_gcn.datasets import open_dataset
-from unilaunch_gcn.partition import assign, halo_size
+from unilaunch_graph.data.sources import open_dataset
+from unilaunch_graph.partition.assign import assign, halo_size
 
 OPTIONS = ["--hidden", "64", "--dropout", "0", "--weight-decay", "0", "--no-normalize-features", "--threads", "1"]
 OVERLAP = str(Path(__file__).parent / "programs" / "overlap.py")

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from graphs import make_large
 from mpirun import SHARED, train
-from unilaunch_gcn.datasets import open_dataset
-from unilaunch_gcn.partition import assign
-from unilaunch_gcn.partition_statistics import count
-from unilaunch_gcn.preparation import sends_less_by_columns
+from unilaunch_graph.data.sources import open_dataset
+from unilaunch_graph.partition.assign import assign
+from unilaunch_graph.partition.preparation import sends_less_by_columns
+from unilaunch_graph.partition.statistics import count
 
 HIDDEN = {"cora": 16, "amazon_photo": 64, "reddit": 16}
 COLUMNS = ("broadcast", "features first", "weights first", "A_hat X once", "by columns", "auto")

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from unilaunch_gcn.graph import Graph, undirected
+from unilaunch_graph.data.graph import Graph, undirected
 
 #: A graph, the owner of each node, and the number of parts.
 Cut = tuple[Graph, NDArray[np.int64], int]

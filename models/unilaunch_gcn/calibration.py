@@ -18,7 +18,7 @@ from unilaunch.spec import Spec
 from unilaunch_gcn.spec import TrainingSpec
 
 if TYPE_CHECKING:
-    from unilaunch_gcn.partition import Part
+    from unilaunch_graph.partition.part import Part
 
 _SECONDS, _EPOCHS = 1.5, (3, 15)  # of measuring a part, after two epochs that warm up
 _LARGE = 4 << 20  # bytes of a message that shows the rate
@@ -45,7 +45,7 @@ class CalibrationModel(Model):
 
     @override
     def prepare(self, options: CalibrationSpec, session: Session) -> "tuple[TrainingSpec, list[Part]]":
-        from unilaunch_gcn.part_store import load_part
+        from unilaunch_graph.partition.store import load_part
 
         told: dict[str, Any] = json.loads(options.cases.read_text(encoding="utf-8"))
         parts = [
@@ -101,9 +101,9 @@ def _epoch(options: TrainingSpec, part: "Part", session: Session, framework: Fra
     """Return the median seconds of a gradient and a step; the ranks compute at once, and wait for each other."""
     from unilaunch_gcn.layers import count_decayed, plan_layers
     from unilaunch_gcn.loading import load_network
-    from unilaunch_gcn.meter import Meter
     from unilaunch_gcn.network_config import NetworkConfig
     from unilaunch_gcn.optimizer import Adam
+    from unilaunch_graph.exchange.meter import Meter
 
     layers = plan_layers(options, part.num_features, part.num_classes)
     config = NetworkConfig.of(options, layers, session.seed)

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch.errors import InputError, OutputError, SpecError
-from unilaunch_gcn.arrays import Floats
 from unilaunch_gcn.layers import Layer, Parameter
+from unilaunch_graph.arrays import Floats
 
 if TYPE_CHECKING:
     from unilaunch_gcn.spec import GcnSpec

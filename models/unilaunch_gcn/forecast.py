@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import ceil, log2
 
 from unilaunch_gcn.layers import Layer
-from unilaunch_gcn.partition_statistics import PartitionStatistics
+from unilaunch_graph.partition.statistics import PartitionStatistics
 
 
 @dataclass(frozen=True, slots=True)

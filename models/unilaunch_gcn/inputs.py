@@ -5,11 +5,11 @@ from mmap import MADV_DONTNEED, mmap
 import numpy as np
 import scipy.sparse as sp
 
-from unilaunch_gcn.aggregation import Aggregator, DenseFeatures, LinearOperator, SparseFeatures
-from unilaunch_gcn.arrays import Floats, Rows
-from unilaunch_gcn.dropout import entry_mask, fill_mask, stream_keys
 from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_gcn.partition import Part
+from unilaunch_graph.arrays import Floats, Rows
+from unilaunch_graph.dropout import entry_mask, fill_mask, stream_keys
+from unilaunch_graph.operators.aggregation import Aggregator, DenseFeatures, LinearOperator, SparseFeatures
+from unilaunch_graph.partition.part import Part
 
 #: Columns of sparse features that are aggregated at a time, as a dense block; and of dense ones.
 _COLUMNS, _DENSE_COLUMNS = 256, 32

@@ -5,17 +5,18 @@ import numpy as np
 from unilaunch.backend import Collectives, Placement
 from unilaunch.errors import SpecError
 from unilaunch.model import Framework
-from unilaunch_gcn.aggregation import Aggregation, Aggregator
-from unilaunch_gcn.approximate_halo import RoughHalo, SampledHalo, StaleHalo
-from unilaunch_gcn.halo import Halo, HaloExchange
 from unilaunch_gcn.inputs import Inputs
-from unilaunch_gcn.memory import keep_freed_memory
-from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.network import Network, Problem
 from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_gcn.partition import Part
-from unilaunch_gcn.tensor_parallel import ColumnSwitch, TensorAggregation
-from unilaunch_gcn.wire import BFloat16, Exact, Int8
+from unilaunch_graph.exchange.approximate import RoughHalo, SampledHalo, StaleHalo
+from unilaunch_graph.exchange.column_switch import ColumnSwitch
+from unilaunch_graph.exchange.halo import Halo, HaloExchange
+from unilaunch_graph.exchange.meter import Meter
+from unilaunch_graph.exchange.wire import BFloat16, Exact, Int8
+from unilaunch_graph.operators.aggregation import Aggregation, Aggregator
+from unilaunch_graph.operators.malloc import keep_freed_memory
+from unilaunch_graph.operators.tensor_parallel import TensorAggregation
+from unilaunch_graph.partition.part import Part
 
 
 def load_network(
@@ -61,9 +62,9 @@ def make_halo(config: NetworkConfig, part: Part, collectives: Collectives, meter
     """Return the way to the halo rows that the user chose."""
     if config.halo == "stale":
         return StaleHalo(part, collectives, meter)
-    if config.halo.startswith("sample:"):
-        return SampledHalo(part, collectives, meter, float(config.halo.partition(":")[2]), config)
     exact = HaloExchange(part, collectives, meter, BFloat16() if config.is_bfloat16 else Exact())
+    if config.halo.startswith("sample:"):
+        return SampledHalo(exact, part, float(config.halo.partition(":")[2]), config.seed, config.dtype)
     if config.halo == "int8":
         draw = np.random.Generator(np.random.Philox(key=config.seed, counter=[0, 0, 1, part.index]))
         return RoughHalo(exact, HaloExchange(part, collectives, meter, Int8(draw)))
@@ -76,7 +77,7 @@ def host_problem(collectives: Collectives, threads: int, config: NetworkConfig, 
     aggregate: Aggregator
     if part.adjacency:
         switch = ColumnSwitch(part, part.adjacency, collectives, meter)
-        aggregate = TensorAggregation(part, part.adjacency, switch, threads, config)
+        aggregate = TensorAggregation(part, switch, threads, config.conv, config.dtype)
     else:
-        aggregate = Aggregation(part, make_halo(config, part, collectives, meter), threads, config)
+        aggregate = Aggregation(part, make_halo(config, part, collectives, meter), threads, config.conv, config.dtype)
     return Problem(config, part, aggregate, Inputs(config, part, aggregate))

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from unilaunch_gcn.arrays import Floats
-from unilaunch_gcn.graph import TRAIN
-from unilaunch_gcn.partition import Part
+from unilaunch_graph.arrays import Floats
+from unilaunch_graph.data.graph import TRAIN
+from unilaunch_graph.partition.part import Part
 
 
 class CrossEntropy:

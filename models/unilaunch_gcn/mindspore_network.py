@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.backend import Collectives
-from unilaunch_gcn.arrays import Arrays, Floats, Ids, Indices, Rows
 from unilaunch_gcn.convolution import Functions, Operations, forward
-from unilaunch_gcn.device import ColumnEdges, DeviceAggregation, DeviceHalo, HaloEdges
-from unilaunch_gcn.dropout import fill_mask, stream_keys
 from unilaunch_gcn.loss import CrossEntropy
-from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.network import Network, Problem, by_layer, count_right, initial_weights, views
 from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_gcn.normalization import edge_weights, node_scales
-from unilaunch_gcn.partition import Part
-from unilaunch_gcn.tensor_parallel import ColumnSwitch
-from unilaunch_gcn.wire import from_bfloat16, to_bfloat16
+from unilaunch_graph.arrays import Arrays, Floats, Ids, Indices, Rows
+from unilaunch_graph.dropout import fill_mask, stream_keys
+from unilaunch_graph.exchange.column_switch import ColumnSwitch
+from unilaunch_graph.exchange.meter import Meter
+from unilaunch_graph.exchange.wire import from_bfloat16, to_bfloat16
+from unilaunch_graph.operators.device import ColumnEdges, DeviceAggregation, DeviceHalo, HaloEdges
+from unilaunch_graph.operators.normalization import edge_weights, node_scales
+from unilaunch_graph.partition.part import Part
 from unilaunch_mindspore.linear import Apply, OnHost, Operator
 from unilaunch_mindspore.sparse import SparseMatrix
 

@@ -11,8 +11,8 @@ from unilaunch.model import Framework, Model, Session
 
 if TYPE_CHECKING:
     from unilaunch.report_layout import ReportLayout
-    from unilaunch_gcn.partition import Part
     from unilaunch_gcn.spec import GcnSpec
+    from unilaunch_graph.partition.part import Part
 
 
 class GcnModel(Model):
@@ -52,7 +52,7 @@ class GcnModel(Model):
     @override
     def modules(self, backend: str) -> Sequence[str]:
         own = {"torch": "unilaunch_gcn.torch_network", "mindspore": "unilaunch_gcn.mindspore_network"}
-        common = ("loguru", "unilaunch_gcn.preparation", "unilaunch_gcn.summary", "unilaunch_gcn.training")
+        common = ("loguru", "unilaunch_graph.partition.preparation", "unilaunch_gcn.summary", "unilaunch_gcn.training")
         return (*common, own[backend]) if backend in own else common
 
     @override
@@ -66,7 +66,7 @@ class GcnModel(Model):
 
     @override
     def prepare(self, options: "GcnSpec", session: Session) -> "Part":
-        from unilaunch_gcn.preparation import prepare_part
+        from unilaunch_graph.partition.preparation import prepare_part
 
         part = prepare_part(options, session)
         if options.patience is not None and not part.split_sizes[1]:

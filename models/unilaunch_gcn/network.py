@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unilaunch_gcn.aggregation import Aggregator
-from unilaunch_gcn.arrays import Floats
-from unilaunch_gcn.dropout import fill_mask, stream_keys
-from unilaunch_gcn.graph import TEST, TRAIN, VAL
 from unilaunch_gcn.inputs import Inputs
 from unilaunch_gcn.layers import Layer, Parameter
 from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_gcn.partition import Part
+from unilaunch_graph.arrays import Floats
+from unilaunch_graph.data.graph import TEST, TRAIN, VAL
+from unilaunch_graph.dropout import fill_mask, stream_keys
+from unilaunch_graph.operators.aggregation import Aggregator
+from unilaunch_graph.partition.part import Part
 
 
 def initial_weights(layers: Sequence[Layer], seed: int) -> NDArray[np.float64]:

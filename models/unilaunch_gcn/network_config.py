@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from unilaunch_gcn.arrays import FloatType
 from unilaunch_gcn.layers import Layer
+from unilaunch_graph.arrays import FloatType
 
 if TYPE_CHECKING:
     from unilaunch_gcn.spec import TrainingSpec

@@ -18,8 +18,8 @@ from unilaunch_gcn.spec import TrainingSpec
 
 if TYPE_CHECKING:
     from unilaunch_gcn.forecast import Forecast, Machine
-    from unilaunch_gcn.graph import Graph
-    from unilaunch_gcn.partition_statistics import PartitionStatistics
+    from unilaunch_graph.data.graph import Graph
+    from unilaunch_graph.partition.statistics import PartitionStatistics
 
 #: What is taken for messages where only one processor is there to measure them.
 _ASSUMED = (5e-6, 2e9)
@@ -63,7 +63,7 @@ class PlanCommand(Command):
         slots = _slots(options.hosts, max(counts))
         if options.rankfile and not slots:
             raise SpecError("--rankfile: which hosts? --hosts a:4,b:4")
-        from unilaunch_gcn.hosting import crossing, place
+        from unilaunch_graph.partition.part_placement import crossing, place
 
         rows, said = _forecasts(options, counts)
         hosts = [place(row.statistics.traffic, slots) if slots else None for row in rows]
@@ -103,9 +103,9 @@ def _forecasts(options: PlanSpec, counts: Sequence[int]) -> tuple[list[Row], str
 
     from unilaunch_gcn.forecast import predict
     from unilaunch_gcn.layers import plan_layers
-    from unilaunch_gcn.partition import assign
-    from unilaunch_gcn.partition_statistics import count
-    from unilaunch_gcn.preparation import read_graph
+    from unilaunch_graph.partition.assign import assign
+    from unilaunch_graph.partition.preparation import read_graph
+    from unilaunch_graph.partition.statistics import count
 
     log = Log()
     graph = read_graph(options, log)
@@ -132,8 +132,9 @@ def _case(graph: "Graph", owner: Any, statistics: "PartitionStatistics", folder:
     """Write the parts with most edges, one for each processor, and return where they are."""
     import os
 
-    from unilaunch_gcn.part_store import write_parts
-    from unilaunch_gcn.partition import order_nodes, split_parts
+    from unilaunch_graph.partition.cut import split_parts
+    from unilaunch_graph.partition.order import order_nodes
+    from unilaunch_graph.partition.store import write_parts
 
     processors = len(os.sched_getaffinity(0))
     heaviest = sorted(statistics.edges.argsort()[::-1][: min(processors, statistics.num_parts)].tolist())

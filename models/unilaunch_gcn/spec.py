@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from unilaunch.spec import Spec
+from unilaunch_graph.spec import DataSpec
 
 #: P has at most eight zeros behind the point: 1 - P must be less than 1 in float64.
 _HALO = re.compile(r"exact|stale|int8|sample:(0?\.0{0,8}[1-9]\d*|1(\.0*)?)")
@@ -16,35 +16,6 @@ def _check_halo(halo: str) -> str:
     if not _HALO.fullmatch(halo):
         raise ValueError("exact, stale, int8, or sample:P with P from 1e-9 to 1 (sample:0.1)")
     return halo
-
-
-class DataSpec(Spec):
-    """Which graph, and how it is divided."""
-
-    dataset: str = Field(
-        default="sbm",
-        description="sbm (generated), cora, citeseer, pubmed, reddit, ogbn-arxiv, or a file or folder",
-    )
-    data_dir: Path | None = Field(
-        default=None, description="folder of data sets; default: UNILAUNCH_DATA, or the cache folder"
-    )
-    mirror: str | None = Field(
-        default=None, description="address that data sets are fetched from instead of their public one"
-    )
-    partition_dir: Path | None = Field(
-        default=None, description="folder of partitions; default: partitions/ in the data folder"
-    )
-    parallel: Literal["graph", "tensor", "auto"] = Field(
-        default="graph",
-        description="what ranks divide: graph: the nodes; tensor: the columns; auto: what sends fewer bytes",
-    )
-    balance: Literal["nodes", "edges", "train"] = Field(default="nodes", description="what the parts have alike")
-    use_gdc: bool = Field(default=False, description="diffuse the graph first: its edges become PageRank's")
-    gdc_alpha: float = Field(default=0.05, gt=0, lt=1, description="PageRank's probability of going back")
-    gdc_top_k: int = Field(default=128, ge=1, description="edges that each node keeps of it, the strongest")
-    gdc_threshold: float | None = Field(default=None, gt=0, description="keep all edges from this strength on instead")
-    split_seed: int = Field(default=0, ge=0, description="seed of the split of a graph file that has no masks")
-    normalize_features: bool = Field(default=True, description="divide each node's features by their sum")
 
 
 class TrainingSpec(DataSpec):

@@ -12,19 +12,19 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.backend import Collectives
-from unilaunch_gcn.aggregation import DenseFeatures
-from unilaunch_gcn.arrays import Arrays, Floats, Ids, Indices
 from unilaunch_gcn.convolution import Functions, Operations, forward
-from unilaunch_gcn.device import ColumnEdges, DeviceAggregation, DeviceHalo, HaloEdges
-from unilaunch_gcn.dropout import stream_keys, threshold
-from unilaunch_gcn.graph import TEST, TRAIN, VAL
 from unilaunch_gcn.loss import CrossEntropy
-from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.network import Network, Problem, by_layer, count_right, initial_weights, views
 from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_gcn.normalization import edge_weights, node_scales
-from unilaunch_gcn.partition import Part
-from unilaunch_gcn.tensor_parallel import ColumnSwitch
+from unilaunch_graph.arrays import Arrays, Floats, Ids, Indices
+from unilaunch_graph.data.graph import TEST, TRAIN, VAL
+from unilaunch_graph.dropout import stream_keys, threshold
+from unilaunch_graph.exchange.column_switch import ColumnSwitch
+from unilaunch_graph.exchange.meter import Meter
+from unilaunch_graph.operators.aggregation import DenseFeatures
+from unilaunch_graph.operators.device import ColumnEdges, DeviceAggregation, DeviceHalo, HaloEdges
+from unilaunch_graph.operators.normalization import edge_weights, node_scales
+from unilaunch_graph.partition.part import Part
 from unilaunch_torch.linear import OnHost, Operator, apply
 from unilaunch_torch.sparse import SparseMatrix
 

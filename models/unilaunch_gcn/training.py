@@ -16,16 +16,16 @@ from unilaunch.json_value import JsonValue
 from unilaunch.model import Framework, Session
 from unilaunch.step import Step
 from unilaunch_gcn import checkpoint
-from unilaunch_gcn.graph import TRAIN
 from unilaunch_gcn.layers import Layer, count_decayed, plan_layers
 from unilaunch_gcn.loading import load_network
-from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.network import Network
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.optimizer import Adam
-from unilaunch_gcn.partition import Part
 from unilaunch_gcn.series import Series
-from unilaunch_gcn.trace import Trace
+from unilaunch_graph.data.graph import TRAIN
+from unilaunch_graph.exchange.meter import Meter
+from unilaunch_graph.exchange.trace import Trace
+from unilaunch_graph.partition.part import Part
 
 if TYPE_CHECKING:
     from unilaunch_gcn.spec import GcnSpec

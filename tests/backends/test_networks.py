@@ -18,22 +18,24 @@ from typing_extensions import override
 from graphs_by_hand import dense_a_hat, dense_adjacency, make_graph
 from unilaunch.backend import Collectives, Exchange
 from unilaunch.rank.alone import Alone
-from unilaunch_gcn.aggregation import Aggregation
-from unilaunch_gcn.device import HaloEdges
-from unilaunch_gcn.diffusion import Diffusion, diffuse
-from unilaunch_gcn.graph import Graph
-from unilaunch_gcn.halo import HaloExchange
 from unilaunch_gcn.inputs import Inputs
 from unilaunch_gcn.layers import plan_layers
 from unilaunch_gcn.loading import host_problem
-from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.mindspore_network import MindSporeDeviceNetwork, MindSporeNetwork, aggregation_of
 from unilaunch_gcn.network import Network, Problem, by_layer
 from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_gcn.partition import Part, order_nodes, slice_nodes, split_parts
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.torch_network import TorchDeviceNetwork, TorchNetwork
-from unilaunch_gcn.wire import Exact
+from unilaunch_graph.data.diffusion import Diffusion, diffuse
+from unilaunch_graph.data.graph import Graph
+from unilaunch_graph.exchange.halo import HaloExchange
+from unilaunch_graph.exchange.meter import Meter
+from unilaunch_graph.exchange.wire import Exact
+from unilaunch_graph.operators.aggregation import Aggregation
+from unilaunch_graph.operators.device import HaloEdges
+from unilaunch_graph.partition.cut import slice_nodes, split_parts
+from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition.part import Part
 
 F64 = np.dtype(np.float64)
 SHAPES: dict[str, dict[str, Any]] = {
@@ -65,7 +67,13 @@ def _part(*, sparse: bool) -> Part:
 
 
 def _networks(part: Part, config: NetworkConfig) -> list[Network]:
-    aggregate = Aggregation(part, HaloExchange(part, Alone(), Meter(), Exact()), 1, config)
+    aggregate = Aggregation(
+        part,
+        HaloExchange(part, Alone(), Meter(), Exact()),
+        1,
+        config.conv,
+        config.dtype,
+    )
     problem = Problem(config, part, aggregate, Inputs(config, part, aggregate))
     return [
         TorchNetwork(problem),
@@ -105,7 +113,13 @@ def test_a_network_from_outside_is_the_same(shape: str, sparse: bool, monkeypatc
     part, spec = _part(sparse=sparse), GcnSpec(**SHAPES[shape])
     config = NetworkConfig(plan_layers(spec, 11, 3), spec.dropout, 2, F64, spec.conv)
     expected = _networks(part, config)[0]
-    aggregate = Aggregation(part, HaloExchange(part, Alone(), Meter(), Exact()), 1, config)
+    aggregate = Aggregation(
+        part,
+        HaloExchange(part, Alone(), Meter(), Exact()),
+        1,
+        config.conv,
+        config.dtype,
+    )
     network = NumpyNetwork(Problem(config, part, aggregate, Inputs(config, part, aggregate)))
     for epoch in (0, 7):
         np.testing.assert_allclose(network.gradient(epoch), expected.gradient(epoch), rtol=0, atol=1e-11)

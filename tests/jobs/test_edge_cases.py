@@ -11,7 +11,7 @@ import pytest
 from jobs.mpirun import Launcher, alone
 from jobs.trained import Trained, train_cases
 from reference import train_reference
-from unilaunch_gcn.datasets import open_dataset
+from unilaunch_graph.data.sources import open_dataset
 
 pytestmark = pytest.mark.xdist_group("edge cases")
 

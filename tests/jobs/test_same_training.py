@@ -10,7 +10,7 @@ import pytest
 from jobs.mpirun import Launcher
 from jobs.trained import Trained, train_cases
 from reference import Reference, train_reference
-from unilaunch_gcn.datasets import open_dataset
+from unilaunch_graph.data.sources import open_dataset
 
 pytestmark = pytest.mark.xdist_group("same training")
 

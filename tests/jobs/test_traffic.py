@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from jobs.mpirun import Launcher, alone
 from jobs.trained import Trained, train_cases
-from unilaunch_gcn.datasets import open_dataset
-from unilaunch_gcn.graph import Graph
+from unilaunch_graph.data.graph import Graph
+from unilaunch_graph.data.sources import open_dataset
 
 pytestmark = pytest.mark.xdist_group("traffic")
 

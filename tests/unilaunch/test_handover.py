@@ -128,7 +128,7 @@ def test_a_rank_that_was_handed_its_spec_imports_neither_pydantic_nor_a_parser()
         "import unilaunch.agent.host, unilaunch.agent.preload, unilaunch.rank.run\n"
         f"assert take_over({text!r}, ()).options.epochs == 3\n"
         "assert not {'argparse', 'importlib.metadata'} & set(sys.modules)\n"
-        "import unilaunch_gcn.training, unilaunch_gcn.preparation, unilaunch_mnist.training\n"
+        "import unilaunch_gcn.training, unilaunch_graph.partition.preparation, unilaunch_mnist.training\n"
         "print(sorted({'pydantic', 'unilaunch.spec', 'unilaunch.options'} & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

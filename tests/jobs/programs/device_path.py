@@ -21,14 +21,14 @@ from unilaunch.rank.rendezvous import meet
 from unilaunch.spec import RunSpec
 from unilaunch.world import count_world
 from unilaunch_gcn import loading, training
-from unilaunch_gcn.meter import Meter
 from unilaunch_gcn.network import Network
 from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_gcn.partition import Part
-from unilaunch_gcn.preparation import prepare_part
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.torch_network import TorchDeviceNetwork
 from unilaunch_gcn.training import Training
+from unilaunch_graph.exchange.meter import Meter
+from unilaunch_graph.partition.part import Part
+from unilaunch_graph.partition.preparation import prepare_part
 from unilaunch_torch.backend import TorchBackend
 from unilaunch_torch.collectives import TorchCollectives
 

@@ -27,9 +27,9 @@ from unilaunch.reading import read_task
 from unilaunch.spec import RunSpec
 from unilaunch.task import Task
 from unilaunch_gcn.model import GcnModel
-from unilaunch_gcn.partition import Part
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.training import Training
+from unilaunch_graph.partition.part import Part
 
 
 class Cases(GcnModel):

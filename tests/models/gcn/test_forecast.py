@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 
 from graphs_by_hand import Cut, cut_graphs
 from unilaunch_gcn.forecast import Machine, predict
-from unilaunch_gcn.hosting import crossing, place
 from unilaunch_gcn.layers import plan_layers
-from unilaunch_gcn.partition import order_nodes, split_parts
-from unilaunch_gcn.partition_statistics import count
 from unilaunch_gcn.spec import GcnSpec
+from unilaunch_graph.partition.cut import split_parts
+from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition.part_placement import crossing, place
+from unilaunch_graph.partition.statistics import count
 
 
 @given(cut_graphs())

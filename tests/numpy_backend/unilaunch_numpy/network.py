@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.errors import SpecError
-from unilaunch_gcn.arrays import Floats
 from unilaunch_gcn.convolution import Functions, Operations, forward
 from unilaunch_gcn.loss import CrossEntropy
 from unilaunch_gcn.network import Network, Problem, by_layer, count_right, initial_weights, views
+from unilaunch_graph.arrays import Floats
 from unilaunch_numpy.autograd import Variable, apply, gradients, matmul, relu, row_mean
 
 FUNCTIONS = Functions(matmul, relu, row_mean)

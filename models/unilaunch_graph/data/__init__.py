@@ -1,0 +1,1 @@
+"""Whole graphs: where they come from, and what is checked."""

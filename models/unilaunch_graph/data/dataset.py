@@ -1,0 +1,48 @@
+"""A data set that was found but not read: what its source is asked for, and what it answers."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from unilaunch_graph.data.graph import Graph
+
+Identity = Mapping[str, str | int | float]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a source is asked for.
+
+    Attributes:
+        name: The data set's name, or the path of a file.
+        folder: Where raw files lie, and where they are put.
+        mirror: Base address to fetch raw files from in place of their public one.
+        split_seed: Seed of the split, where one must be drawn.
+    """
+
+    name: str
+    folder: Path
+    mirror: str | None
+    split_seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A data set that is there and can be read.
+
+    Attributes:
+        name: What the user called it.
+        identity: Names the graph exactly: two data sets of equal identity load equal graphs. JSON values.
+        load: Reads it. Raises InputError when the files are damaged or do not fit together.
+    """
+
+    name: str
+    identity: Identity
+    load: Callable[[], Graph]
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of the identity, which holds the hashes of the raw files: another content has another one."""
+        return hashlib.sha256(json.dumps(dict(self.identity), sort_keys=True).encode()).hexdigest()

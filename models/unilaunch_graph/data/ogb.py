@@ -1,0 +1,93 @@
+"""Node sets of the Open Graph Benchmark (Hu et al., NeurIPS 2020), from their own raw files: CSV, compressed.
+
+| file | what |
+|---|---|
+| raw/edge.csv.gz | source and target of each edge |
+| raw/node-feat.csv.gz | features of each node |
+| raw/node-label.csv.gz | class of each node |
+| split/SCHEME/{train,valid,test}.csv.gz | nodes to train on, to validate and to test with |
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unilaunch.errors import InputError
+from unilaunch_graph.data.csr import check_range
+from unilaunch_graph.data.dataset import Dataset, Request
+from unilaunch_graph.data.download import hash_file
+from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Graph, edge_matrix, symmetric
+
+#: To be raised when the same files are read into another graph.
+VERSION = 1
+PUBLIC = "https://snap.stanford.edu/ogb/data/nodeproppred"
+RAW = ("edge", "node-feat", "node-label")
+SPLIT = {"train": TRAIN, "valid": VAL, "test": TEST}
+
+
+def open_ogb(request: Request) -> Dataset:
+    """Find the files of ogbn-arxiv, ogbn-products and the like: in ogbn_arxiv/ of the data folder, or in the one named.
+
+    Raises:
+        InputError: A file is not there.
+    """
+    named = Path(request.name).expanduser()
+    folder = named if named.is_dir() else request.folder / request.name.replace("-", "_")
+    if not (folder / "raw").is_dir():
+        raise InputError(f"{folder}/raw: no such folder: unpack {PUBLIC}/... there, or set --data-dir")
+    files = [folder / "raw" / f"{name}.csv.gz" for name in RAW] + list(_splits(folder).values())
+    hashes = {str(path.relative_to(folder)): hash_file(path) for path in files}
+    return Dataset(request.name, {"name": "ogb", "version": VERSION, **hashes}, partial(read_ogb, folder))
+
+
+def read_ogb(folder: Path) -> Graph:
+    """Read the files: dense features, edges made undirected, the set's own split.
+
+    Raises:
+        InputError: A file is missing or damaged, or does not fit the others.
+    """
+    edge = _numbers(folder / "raw" / "edge.csv.gz", np.int64)
+    features = _numbers(folder / "raw" / "node-feat.csv.gz", np.float32)
+    label = _numbers(folder / "raw" / "node-label.csv.gz", np.float64)[:, 0]
+    labels = np.where(np.isnan(label), -1, label).astype(np.int64)
+    splits = {name: _numbers(path, np.int64)[:, 0] for name, path in _splits(folder).items()}
+    try:
+        return _graph(edge, features, labels, splits)
+    except ValueError as error:
+        raise InputError(f"{folder}: {error}") from error
+
+
+def _graph(
+    edge: NDArray[np.int64], features: NDArray[np.float32], labels: NDArray[np.int64],
+    splits: Mapping[str, NDArray[np.int64]],
+) -> Graph:  # fmt: skip
+    count = len(features)
+    if edge.shape[1] != 2 or len(labels) != count:  # noqa: PLR2004  (the ends of an edge)
+        raise ValueError(f"edges have {edge.shape[1]} ends, {count} nodes have features and {len(labels)} a class")
+    check_range(edge, count, "edge")
+    check_range(labels, count, "node-label", start=-1)
+    split = np.full(count, NONE, np.uint8)
+    for name, nodes in splits.items():
+        check_range(nodes, count, name)
+        split[nodes] = SPLIT[name]
+    split[labels < 0] = NONE
+    indptr, indices, _ = symmetric(edge_matrix(edge[:, 0], edge[:, 1], count))
+    return Graph(indptr, indices, features, labels, split, int(labels.max()) + 1)
+
+
+def _splits(folder: Path) -> dict[str, Path]:
+    schemes = sorted(path for path in (folder / "split").glob("*") if path.is_dir())
+    if len(schemes) != 1:
+        raise InputError(f"{folder}/split: expected one folder with train.csv.gz, valid.csv.gz and test.csv.gz")
+    return {name: schemes[0] / f"{name}.csv.gz" for name in SPLIT}
+
+
+def _numbers(path: Path, kind: type[np.generic]) -> NDArray[Any]:
+    try:
+        return np.loadtxt(path, kind, delimiter=",", ndmin=2, comments=None)
+    except (OSError, EOFError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error

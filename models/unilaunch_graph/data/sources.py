@@ -1,0 +1,84 @@
+"""Data sets by name: generated, public, or a user's own file."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+
+from unilaunch.errors import InputError
+from unilaunch_graph.data.dataset import Dataset, Request
+from unilaunch_graph.data.files import open_file
+from unilaunch_graph.data.graph import Graph, normalise_rows
+from unilaunch_graph.data.ogb import open_ogb
+from unilaunch_graph.data.planetoid import open_planetoid
+from unilaunch_graph.data.reddit import open_reddit
+from unilaunch_graph.data.sbm import open_sbm
+
+__all__ = ["SOURCES", "Dataset", "Request", "data_folder", "open_dataset"]
+
+#: Where each name leads. A new data set is a file in this folder and a line here.
+SOURCES: dict[str, Callable[[Request], Dataset]] = {
+    "sbm": open_sbm,
+    "cora": open_planetoid,
+    "citeseer": open_planetoid,
+    "pubmed": open_planetoid,
+    "reddit": open_reddit,
+    "ogbn-arxiv": open_ogb,
+    "ogbn-products": open_ogb,
+}
+
+
+def open_dataset(
+    name: str,
+    data_dir: Path | None,
+    mirror: str | None,
+    split_seed: int,
+    normalize_features: bool,  # noqa: FBT001  (an option of the spec, passed on by its name)
+) -> Dataset:
+    """Find the data set *name*, and fetch its raw files if they are not there; it is not read yet.
+
+    Args:
+        name: One of `SOURCES`, a path that ends in .npz, a folder of .npy files, or one of a set of the OGB.
+        data_dir: Folder of raw files; None for the platform's cache folder.
+        mirror: Base address to fetch raw files from; None for their public address.
+        split_seed: Seed of the split of a file that brings none.
+        normalize_features: Divide each node's features by their absolute sum.
+
+    Raises:
+        InputError: There is no such data set, or its files are neither there nor to be had.
+    """
+    dataset = _source(name)(Request(name, data_folder(data_dir), mirror, split_seed))
+    return _with_normal_features(dataset) if normalize_features else dataset
+
+
+def data_folder(data_dir: Path | None) -> Path:
+    """Return the folder of raw files: *data_dir*, or the platform's cache folder."""
+    if data_dir is not None:
+        return data_dir
+    from platformdirs import user_cache_path
+
+    return user_cache_path("unilaunch")
+
+
+def _source(name: str) -> Callable[[Request], Dataset]:
+    folder = Path(name).expanduser()
+    if name.endswith(".npz") or (folder / "y.npy").exists():
+        return open_file
+    if (folder / "raw").is_dir():
+        return open_ogb
+    if name in SOURCES:
+        return SOURCES[name]
+    near = get_close_matches(name, SOURCES, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise InputError(
+        f"no data set {name!r}: {hint}there are {', '.join(SOURCES)}, or give a .npz file, a folder of .npy files, or "
+        "an OGB set's folder with raw/ and split/"
+    )
+
+
+def _with_normal_features(dataset: Dataset) -> Dataset:
+    def load() -> Graph:
+        graph = dataset.load()
+        return replace(graph, features=normalise_rows(graph.features))
+
+    return replace(dataset, identity={**dataset.identity, "normalize_features": True}, load=load)

@@ -1,0 +1,92 @@
+"""Dropout that does not know of parts: what is kept depends on the seed, the epoch, the layer, the node, the column.
+
+Each pair of node and column gets 32 bits from a hash (the mixing function "lowbias32" of Chris Wellons' hash
+prospector), so any rank can make any rows of the mask, on any framework, and gets the same.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unilaunch_graph.arrays import Floats, FloatType
+
+Words = NDArray[np.uint32]
+
+_MASK64 = (1 << 64) - 1
+#: Elements that are hashed at a time: they stay in a core's cache.
+_BLOCK = 1 << 16
+
+
+def stream_keys(seed: int, epoch: int, layer: int) -> tuple[int, int]:
+    """Return two 32-bit keys for one mask: splitmix64 (Steele, Lea and Flood, OOPSLA 2014) over its coordinates."""
+    state = 0
+    for word in (seed, epoch, layer):
+        state = (state + word + 0x9E3779B97F4A7C15) & _MASK64
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK64
+        state ^= state >> 31
+    return state & 0xFFFFFFFF, state >> 32
+
+
+def threshold(probability: float) -> int:
+    """Return the least 32-bit word that is kept."""
+    return round(probability * 2**32)
+
+
+def mix(words: Words) -> Words:
+    """Hash 32-bit words in place, and return them."""
+    shifted = np.right_shift(words, 16)
+    words ^= shifted
+    words *= np.uint32(0x7FEB352D)
+    words ^= np.right_shift(words, 15, out=shifted)
+    words *= np.uint32(0x846CA68B)
+    words ^= np.right_shift(words, 16, out=shifted)
+    return words
+
+
+def row_keys(nodes: NDArray[np.int64], keys: tuple[int, int]) -> Words:
+    """Return one word for each global node id."""
+    low = nodes.astype(np.uint32)
+    high = (nodes >> 32).astype(np.uint32)
+    return mix(low ^ mix(high ^ np.uint32(keys[0])))
+
+
+def column_keys(columns: NDArray[np.integer[Any]], keys: tuple[int, int]) -> Words:
+    """Return one word for each column."""
+    return mix(columns.astype(np.uint32) + np.uint32(keys[1]))
+
+
+def fill_mask(out: Floats, nodes: NDArray[np.int64], keys: tuple[int, int], probability: float) -> None:
+    """Fill *out* with 0 where an element is dropped, and 1 / (1 - probability) where it is kept.
+
+    Args:
+        out: The mask. (len(nodes), width) float32 or float64
+        nodes: Global ids of the rows. (rows,)
+        keys: The mask's `stream_keys`.
+        probability: Share that is dropped, below 1.
+    """
+    rows, columns = row_keys(nodes, keys), column_keys(np.arange(out.shape[1]), keys)
+    step = max(1, _BLOCK // max(1, out.shape[1]))
+    least, scale = np.uint32(min(threshold(probability), 2**32 - 1)), out.dtype.type(1.0 / (1.0 - probability))
+    for begin in range(0, len(rows), step):
+        words = mix(rows[begin : begin + step, None] ^ columns)
+        np.multiply(words >= least, scale, out=out[begin : begin + step])
+
+
+def entry_mask(
+    nodes: NDArray[np.int64], columns: NDArray[np.integer[Any]], keys: tuple[int, int], probability: float,
+    dtype: FloatType,
+) -> Floats:  # fmt: skip
+    """Return the same mask's elements at single places: those of a sparse matrix.
+
+    Args:
+        nodes: Global id of each entry's row. (entries,)
+        columns: Column of each entry. (entries,)
+        keys: The mask's `stream_keys`.
+        probability: Share that is dropped, below 1.
+        dtype: Type of the mask.
+    """
+    words = mix(row_keys(nodes, keys) ^ column_keys(columns, keys))
+    least = np.uint32(min(threshold(probability), 2**32 - 1))
+    return (words >= least) * dtype.type(1.0 / (1.0 - probability))

@@ -1,0 +1,199 @@
+"""Exchanges that send less or wait less, and are not exact: off unless asked for, and never used in an evaluation."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from unilaunch.backend import Collectives, Exchange
+from unilaunch_graph.arrays import FloatType, Ids, Indices, Rows
+from unilaunch_graph.dropout import entry_mask, stream_keys
+from unilaunch_graph.exchange.halo import Arriving, HaloExchange, Travelling
+from unilaunch_graph.exchange.meter import Meter
+from unilaunch_graph.exchange.wire import Exact
+from unilaunch_graph.partition.part import Part
+
+#: The layer that the sample's hash is keyed with: no layer's dropout has it.
+_STREAM = 1 << 20
+
+
+class RoughHalo:
+    """Rows that travel rounded in training, and as they are in an evaluation.
+
+    Args:
+        exact: The exact exchange.
+        rough: The rounded one.
+    """
+
+    def __init__(self, exact: HaloExchange, rough: HaloExchange) -> None:
+        self.exact, self.rough = exact, rough
+        self.chosen = exact
+
+    def start_epoch(self, epoch: int | None) -> None:
+        """Choose the exchange."""
+        self.chosen = self.exact if epoch is None else self.rough
+
+    def begin(self, rows: Rows) -> Arriving:
+        """Start to send the owned rows that others need. (num_owned, width)"""
+        return self.chosen.begin(rows)
+
+
+class StaleHalo:
+    """Last epoch's halo rows, while this epoch's travel: PipeGCN (Wan et al., ICLR 2022), without its smoothing.
+
+    The first epoch waits for its own. Gradients are treated as the rows are.
+
+    Args:
+        part: The part.
+        collectives: The way to the other parts.
+        meter: Counts.
+    """
+
+    def __init__(self, part: Part, collectives: Collectives, meter: Meter) -> None:
+        self.exact = HaloExchange(part, collectives, meter, Exact())
+        self.is_training = False
+        self.call = 0
+        self.travelling: dict[int, Travelling] = {}
+        self.buffers: dict[int, list[tuple[NDArray[Any], NDArray[Any]]]] = {}
+
+    def start_epoch(self, epoch: int | None) -> None:
+        """Begin to count the epoch's exchanges; before an evaluation, all that travels must have come."""
+        self.is_training, self.call = epoch is not None, 0
+        if not self.is_training:
+            for rows in self.travelling.values():
+                rows.wait()
+
+    def begin(self, rows: Rows) -> Arriving:
+        """Send the rows, and return those that were sent an epoch ago."""
+        if not self.is_training:
+            return self.exact.begin(rows)
+        call = self.call
+        self.call += 1
+        before = self.travelling.get(call)
+        if call not in self.buffers:
+            self.buffers[call] = [self.exact.new_buffers(rows.shape[1], rows.dtype) for _ in range(2)]
+        if before:
+            before.wait()
+        buffers = self.buffers[call]
+        buffers.reverse()  # what has come stays, while the other one is filled
+        self.travelling[call] = self.exact.send(rows, *buffers[0])
+        return _Old(before, self.travelling[call]) if before else self.travelling[call]
+
+
+class _Old:
+    """Rows that have come already, while newer ones are on their way."""
+
+    def __init__(self, old: Travelling, new: Travelling) -> None:
+        self.old, self.new = old, new
+
+    def progress(self) -> None:
+        self.new.progress()
+
+    def wait(self) -> Rows:
+        return self.old.wait()
+
+
+class SampledHalo:
+    """A new sample of the halo rows in each epoch, scaled up: BNS-GCN (Wan et al., MLSys 2022), right in the mean.
+
+    Which row goes to which part is a hash of seed, epoch, node and part, which both sides know: no index travels. The
+    transpose gives back sums for the sampled rows only, so the gradient is exactly that of the sampled product.
+
+    Args:
+        exact: The exact exchange.
+        part: The part.
+        share: Probability of each halo row.
+        seed: Seed of the sample.
+        dtype: Type of the rows.
+    """
+
+    def __init__(self, exact: HaloExchange, part: Part, share: float, seed: int, dtype: FloatType) -> None:
+        self.part, self.collectives, self.meter = part, exact.collectives, exact.meter
+        self.share, self.seed = share, seed
+        weights = part.halo_weights if len(part.halo_weights) else np.ones(len(part.halo_indices))
+        edges = (weights.astype(dtype), part.halo_indices, part.halo_indptr)
+        self.edges_back = sp.csr_array(sp.csr_array(edges, shape=(part.num_owned, part.num_halo)).T)
+        self.exact = exact
+        self.sent_nodes = part.owned[part.send_rows]
+        self.receivers = np.repeat(np.arange(part.num_parts), part.send_counts)
+        self.owners = np.repeat(np.arange(part.num_parts), part.halo_counts)
+        self.is_training = False
+
+    def start_epoch(self, epoch: int | None) -> None:
+        """Draw the epoch's sample."""
+        self.is_training = epoch is not None
+        if epoch is None:
+            return
+        is_sent = self._sample(self.sent_nodes, self.receivers, epoch)
+        is_received = self._sample(self.part.halo, np.full(self.part.num_halo, self.part.index), epoch)
+        self.send_rows, self.halo_rows = self.part.send_rows[is_sent], np.flatnonzero(is_received)
+        self.send_counts = np.bincount(self.receivers[is_sent], minlength=self.part.num_parts)
+        self.receive_counts = np.bincount(self.owners[is_received], minlength=self.part.num_parts)
+
+    def _sample(self, nodes: Ids, parts: Ids, epoch: int) -> NDArray[np.bool_]:
+        keys = stream_keys(self.seed, epoch, _STREAM)
+        kept: NDArray[np.bool_] = entry_mask(nodes, parts, keys, 1 - self.share, np.dtype(np.float32)) > 0
+        return kept
+
+    def begin(self, rows: Rows) -> Arriving:
+        """Send the sampled rows."""
+        if not self.is_training:
+            return self.exact.begin(rows)
+        sent = rows[self.send_rows]
+        received = np.empty((len(self.halo_rows), rows.shape[1]), rows.dtype)
+        return _Sampled(self, self._exchange(sent, self.send_counts, received, self.receive_counts), received)
+
+    def give_back(self, rows: Rows) -> "_Returned":
+        """Send the sampled halo rows' sums over their owned neighbours to the halo rows' owners.
+
+        Args:
+            rows: All owned rows. (num_owned, width)
+        """
+        sent = self.edges_back[self.halo_rows] @ rows
+        received = np.empty((len(self.send_rows), rows.shape[1]), rows.dtype)
+        return _Returned(self, self._exchange(sent, self.receive_counts, received, self.send_counts), received, sent)
+
+    def _exchange(self, sent: Rows, send_counts: Ids, received: Rows, receive_counts: Ids) -> Exchange:
+        with self.meter.communication():
+            exchange = self.collectives.exchange(sent, send_counts.tolist(), received, receive_counts.tolist())
+        self.meter.received(received.nbytes)
+        return exchange
+
+
+class _Sampled:
+    def __init__(self, halo: SampledHalo, exchange: Exchange, received: Rows) -> None:
+        self.halo, self.exchange, self.received = halo, exchange, received
+
+    def progress(self) -> None:
+        with self.halo.meter.communication():
+            self.exchange.progress()
+
+    def wait(self) -> Rows:
+        with self.halo.meter.communication():
+            self.exchange.wait()
+        rows = np.zeros((self.halo.part.num_halo, self.received.shape[1]), self.received.dtype)
+        rows[self.halo.halo_rows] = self.received / self.received.dtype.type(self.halo.share)
+        return rows
+
+
+class _Returned:
+    """Sums on their way back to the rows' owners."""
+
+    def __init__(self, halo: SampledHalo, exchange: Exchange, received: Rows, sent: Rows) -> None:
+        self.halo, self.exchange, self.received, self.sent = halo, exchange, received, sent
+
+    def progress(self) -> None:
+        """Let the sums come nearer."""
+        with self.halo.meter.communication():
+            self.exchange.progress()
+
+    def wait(self) -> Iterator[tuple[Indices, Rows]]:
+        """Yield, part by part, owned rows and what is to be added to them; each row once in a part."""
+        with self.halo.meter.communication():
+            self.exchange.wait()
+        ends = np.cumsum(self.halo.send_counts)
+        for end, count in zip(ends, self.halo.send_counts, strict=True):
+            values = self.received[end - count : end]
+            yield self.halo.send_rows[end - count : end], values / values.dtype.type(self.halo.share)

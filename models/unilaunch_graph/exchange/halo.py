@@ -1,0 +1,115 @@
+"""The halo exchange: each part gets the rows of its remote neighbours from their owners, and nothing else."""
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unilaunch.backend import Collectives, Exchange
+from unilaunch_graph.arrays import Rows
+from unilaunch_graph.exchange.meter import Meter
+from unilaunch_graph.exchange.wire import Wire
+from unilaunch_graph.partition.part import Part
+
+
+class Arriving(Protocol):
+    """Halo rows on their way."""
+
+    def progress(self) -> None:
+        """Let the rows come nearer; called between pieces of other work."""
+
+    def wait(self) -> Rows:
+        """Return the halo rows, in the order of `Part.halo`; valid until the next exchange. (num_halo, width)"""
+
+
+class Halo(Protocol):
+    """A way to the halo rows."""
+
+    def start_epoch(self, epoch: int | None) -> None:
+        """Note that an epoch begins, or, with None, that what comes must be exact: an evaluation."""
+
+    def begin(self, rows: Rows) -> Arriving:
+        """Start to send the owned rows that others need.
+
+        Args:
+            rows: All owned rows. (num_owned, width)
+        """
+
+
+class HaloExchange:
+    """Exchanges of one part, one after the other, on memory that is kept from one to the next.
+
+    Args:
+        part: The part: which rows go where.
+        collectives: The way to the other parts.
+        meter: Counts the bytes that arrive, and the time spent waiting.
+        wire: What the rows are on their way.
+    """
+
+    def __init__(self, part: Part, collectives: Collectives, meter: Meter, wire: Wire) -> None:
+        self.collectives = collectives
+        self.meter = meter
+        self.wire = wire
+        self.send_rows = part.send_rows
+        self.send_counts = part.send_counts.tolist()
+        self.receive_counts = part.halo_counts.tolist()
+        self.kept = [np.empty(0, np.uint8), np.empty(0, np.uint8)]
+
+    def start_epoch(self, epoch: int | None) -> None:
+        """Do nothing: every exchange is like the other."""
+
+    def begin(self, rows: Rows) -> "Travelling":
+        """Start to send the owned rows that others need. (num_owned, width)"""
+        return self.send(rows, *self._buffers(rows.shape[1], rows.dtype))
+
+    def send(self, rows: Rows, sent: NDArray[Any], received: NDArray[Any]) -> "Travelling":
+        """The same with buffers of the caller's own, as `new_buffers` makes them."""
+        self.wire.pack(rows, self.send_rows, sent)
+        with self.meter.communication():
+            exchange = self.collectives.exchange(sent, self.send_counts, received, self.receive_counts)
+        self.meter.received(received.nbytes)
+        return Travelling(exchange, received, rows, self)
+
+    def new_buffers(self, width: int, dtype: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return a buffer to send from, and one to receive into."""
+        columns, kind = self.wire.columns(width, dtype)
+        sent, received = (np.empty((rows, columns), kind) for rows in self._rows)
+        return sent, received
+
+    @property
+    def _rows(self) -> tuple[int, int]:
+        return len(self.send_rows), sum(self.receive_counts)
+
+    def _buffers(self, width: int, dtype: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return buffers on the memory that is kept, which grows to the widest."""
+        columns, kind = self.wire.columns(width, dtype)
+        sizes = [rows * columns * np.dtype(kind).itemsize for rows in self._rows]
+        if any(size > len(memory) for size, memory in zip(sizes, self.kept, strict=True)):
+            self.kept = [np.empty(size, np.uint8) for size in sizes]
+        sent, received = (
+            memory[:size].view(kind).reshape(rows, columns)
+            for memory, size, rows in zip(self.kept, sizes, self._rows, strict=True)
+        )
+        return sent, received
+
+
+class Travelling:
+    """Halo rows of this epoch on their way."""
+
+    def __init__(self, exchange: Exchange, received: NDArray[Any], rows: Rows, halo: HaloExchange) -> None:
+        self.exchange, self.received, self.halo = exchange, received, halo
+        self.width, self.dtype = rows.shape[1], rows.dtype
+        self.arrived: Rows | None = None
+
+    def progress(self) -> None:
+        """Let the rows come nearer; called between pieces of other work."""
+        with self.halo.meter.communication():
+            self.exchange.progress()
+
+    def wait(self) -> Rows:
+        """Return the halo rows, in the order of `Part.halo`; valid until the next exchange. (num_halo, width)"""
+        if self.arrived is None:
+            with self.halo.meter.communication():
+                self.exchange.wait()
+            self.arrived = self.halo.wire.unpack(self.received, self.width, self.dtype)
+        return self.arrived

@@ -1,0 +1,1 @@
+"""Linear operators over all parts."""

@@ -1,0 +1,1 @@
+"""From a whole graph to the share of each rank."""

@@ -1,0 +1,188 @@
+"""From a data set's name to a partition on disk: the fitting one that is there, or a new one."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unilaunch.errors import InputError, RefusedTogetherError
+from unilaunch.json_value import JsonValue
+from unilaunch.model import Session
+from unilaunch.output.log import Log
+from unilaunch_graph.data.diffusion import Diffusion, diffuse
+from unilaunch_graph.data.graph import Graph
+from unilaunch_graph.data.sources import Dataset, data_folder, open_dataset
+from unilaunch_graph.partition.assign import assign, halo_size
+from unilaunch_graph.partition.cut import slice_nodes, split_parts
+from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition.part import Adjacency, Part
+from unilaunch_graph.partition.store import fingerprint_of, load_part, part_dir, write_parts
+
+if TYPE_CHECKING:
+    from unilaunch_graph.spec import DataSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition on disk.
+
+    Attributes:
+        folder: Where it is.
+        fingerprint: What it is made from.
+        data_sha256: The content of the data set alone, which is the same for any number of parts.
+    """
+
+    folder: Path
+    fingerprint: str
+    data_sha256: str
+
+
+def prepare(options: "DataSpec", num_parts: int, log: Log) -> Partition:
+    """Return the partition that *options* describe; make it when it is not there.
+
+    Raises:
+        InputError: The data set is unknown or damaged, or a folder cannot be written.
+    """
+    dataset, how = _found(options), _diffusion(options)
+    cut = {"num_parts": num_parts, "balance": options.balance, "parallel": options.parallel}
+    fingerprint = fingerprint_of({**dataset.identity, **cut, **({"gdc": asdict(how)} if how else {})})
+    root = options.partition_dir or data_folder(options.data_dir) / "partitions"
+    folder = root / f"{Path(dataset.name).stem}-{num_parts}-{fingerprint[:12]}"
+    if part_dir(folder, num_parts - 1).exists():
+        log.say(f"partition: {folder}")
+        return Partition(folder, fingerprint, dataset.sha256)
+    begin = time.perf_counter()
+    graph = read_graph(options, log)
+    divided = _divide(graph, num_parts, options, log)
+    write_parts(folder, dataset.name, fingerprint, divided.parts, divided.adjacency)
+    log.say(f"partition: {num_parts} parts, {divided.said}, {time.perf_counter() - begin:.1f} s: {folder}")
+    return Partition(folder, fingerprint, dataset.sha256)
+
+
+def read_graph(options: "DataSpec", log: Log) -> Graph:
+    """Return the graph that *options* describe, diffused if they say so.
+
+    Raises:
+        InputError: The data set is unknown or damaged.
+    """
+    dataset, how = _found(options), _diffusion(options)
+    log.say(f"reading {dataset.name}")
+    graph = dataset.load()
+    log.say(f"{dataset.name}: {graph.num_nodes:,} nodes, {len(graph.indices) // 2:,} edges")
+    if how:
+        log.say("diffusing it")
+        graph = diffuse(graph, how)
+        log.say(f"diffused: {len(graph.indices) // 2:,} edges")
+    return graph
+
+
+def _found(options: "DataSpec") -> Dataset:
+    return open_dataset(
+        options.dataset, options.data_dir, options.mirror, options.split_seed, options.normalize_features
+    )
+
+
+def _diffusion(options: "DataSpec") -> Diffusion | None:
+    return Diffusion(options.gdc_alpha, options.gdc_top_k, options.gdc_threshold) if options.use_gdc else None
+
+
+class _Divided(NamedTuple):
+    said: str
+    parts: Iterator[Part]
+    adjacency: Adjacency | None
+
+
+def _divide(graph: Graph, num_parts: int, options: "DataSpec", log: Log) -> _Divided:
+    """Divide the graph as the user chose."""
+    if options.parallel != "tensor":
+        log.say(f"cutting it into {num_parts} parts")
+        owner = assign(graph, num_parts, options.balance)
+        halo = halo_size(graph, owner, num_parts)
+        said = f"halo {halo:,} ({halo / graph.num_nodes:.1%} of the nodes)"
+        if options.parallel == "graph" or not sends_less_by_columns(halo, graph.num_nodes, num_parts):
+            return _Divided(said, split_parts(graph, order_nodes(graph, owner, num_parts)), None)
+        log.say(f"{said}: more than the columns' all-to-all: ranks divide columns")
+    adjacency, slices = slice_nodes(graph, num_parts)
+    return _Divided("by columns", slices, adjacency)
+
+
+def sends_less_by_columns(halo: int, num_nodes: int, num_parts: int) -> bool:
+    """Return whether two all-to-alls move fewer rows than one halo exchange, over all ranks."""
+    return halo > 2 * num_nodes * (num_parts - 1) / num_parts
+
+
+def prepare_part(options: "DataSpec", session: Session) -> Part:
+    """Return this rank's part. All ranks must call it.
+
+    Rank 0 finds or makes the partition, and the others wait. On a host that does not see it (no shared file system) the
+    first rank makes it again; that comes out alike, which is checked.
+
+    Raises:
+        RefusedTogetherError: What one rank must refuse, every rank refuses.
+    """
+    world = session.world
+    place: JsonValue = None
+    with session.together("partition"):
+        if world.rank == 0:
+            partition = prepare(options, world.size, session.log)
+            place = [str(partition.folder.absolute()), partition.fingerprint, partition.data_sha256]
+    folder, fingerprint, data_sha256 = cast("tuple[str, str, str]", session.peers.share(place)[0])
+    folder = _seen_here(folder, fingerprint, options, session)
+    with session.together("load part"):
+        part = load_part(Path(folder), world.rank, world.size, fingerprint, checks_shared=world.local_rank == 0)
+    _check_fit(part, session)
+    return replace(part, data_sha256=data_sha256)
+
+
+def _seen_here(folder: str, fingerprint: str, options: "DataSpec", session: Session) -> str:
+    """Return where this host has the partition; make it here if rank 0's folder is another host's own."""
+    world = session.world
+    blind = not part_dir(Path(folder), world.rank).is_dir()
+    answers = cast("list[list[int]]", session.peers.share([world.node_rank, int(blind)]))
+    hosts = {node for node, missing in answers if missing}
+    if not hosts:
+        return folder
+    made = folder
+    with session.together("partition of this host"):
+        if world.node_rank in hosts and world.local_rank == 0:
+            session.log.say(f"{world.host} does not see {folder}: making the partition here too")
+            partition = prepare(options, world.size, session.log)
+            made = str(partition.folder.absolute())
+            if partition.fingerprint != fingerprint:
+                raise InputError(f"{world.host}: the data set there is another than on rank 0's host: copy it over")
+    places = cast("list[list[Any]]", session.peers.share([world.node_rank, world.local_rank, made]))
+    return next(str(place) for node, local, place in places if node == world.node_rank and local == 0)
+
+
+def _check_fit(part: Part, session: Session) -> None:
+    """Refuse parts of two partitions: what each rank is to send must be what the other has a place for.
+
+    Raises:
+        RefusedTogetherError: They do not fit.
+    """
+    sent = _checksums(part.owned[part.send_rows], part.send_counts)
+    awaited = _checksums(part.halo, part.halo_counts)
+    answers = cast("list[list[dict[str, int]]]", session.peers.share([dict(sent), dict(awaited)]))
+    for rank, (sends, _) in enumerate(answers):
+        for other, (_, waits) in enumerate(answers):
+            if sends.get(str(other)) != waits.get(str(rank)):
+                raise RefusedTogetherError(
+                    f"part {rank} and part {other} are of two partitions of one graph (two versions of pymetis?): "
+                    "delete the partition's folders, or make it once and copy it to every host",
+                    exit_code=InputError.exit_code,
+                )
+
+
+def _checksums(nodes: NDArray[Any], counts: NDArray[Any]) -> dict[str, JsonValue]:
+    """Return a checksum of the nodes that go to or come from each rank, by rank; of those with any."""
+    ends = np.cumsum(counts)
+    return {
+        str(rank): crc32(np.ascontiguousarray(nodes[end - count : end], dtype=np.int64).tobytes())
+        for rank, (end, count) in enumerate(zip(ends, counts, strict=True))
+        if count
+    }

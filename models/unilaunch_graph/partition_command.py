@@ -1,0 +1,32 @@
+"""`unilaunch partition`: make a partition ahead of a run."""
+
+from pydantic import Field
+from typing_extensions import override
+
+from unilaunch.command import Command
+from unilaunch.errors import SpecError
+from unilaunch.output.log import Log
+from unilaunch_graph.spec import DataSpec
+
+
+class PartitionSpec(DataSpec):
+    """Into how many parts."""
+
+    num_parts: int | None = Field(default=None, ge=1, description="number of parts: as many as the run has ranks")
+
+
+class PartitionCommand(Command):
+    """Cut a graph into parts, and store them where `run` finds them."""
+
+    help = "cut a graph into parts ahead of a run"
+    examples = ("unilaunch partition --dataset cora --num-parts 4",)
+    spec = PartitionSpec
+
+    @override
+    def run(self, options: PartitionSpec) -> int:
+        if options.num_parts is None:
+            raise SpecError("--num-parts: how many parts? as many as the run will have ranks")
+        from unilaunch_graph.partition.preparation import prepare
+
+        prepare(options, options.num_parts, Log())
+        return 0

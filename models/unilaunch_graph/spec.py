@@ -1,0 +1,37 @@
+"""What the user can choose about a graph and how it is divided."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from unilaunch.spec import Spec
+
+
+class DataSpec(Spec):
+    """Which graph, and how it is divided."""
+
+    dataset: str = Field(
+        default="sbm",
+        description="sbm (generated), cora, citeseer, pubmed, reddit, ogbn-arxiv, or a file or folder",
+    )
+    data_dir: Path | None = Field(
+        default=None, description="folder of data sets; default: UNILAUNCH_DATA, or the cache folder"
+    )
+    mirror: str | None = Field(
+        default=None, description="address that data sets are fetched from instead of their public one"
+    )
+    partition_dir: Path | None = Field(
+        default=None, description="folder of partitions; default: partitions/ in the data folder"
+    )
+    parallel: Literal["graph", "tensor", "auto"] = Field(
+        default="graph",
+        description="what ranks divide: graph: the nodes; tensor: the columns; auto: what sends fewer bytes",
+    )
+    balance: Literal["nodes", "edges", "train"] = Field(default="nodes", description="what the parts have alike")
+    use_gdc: bool = Field(default=False, description="diffuse the graph first: its edges become PageRank's")
+    gdc_alpha: float = Field(default=0.05, gt=0, lt=1, description="PageRank's probability of going back")
+    gdc_top_k: int = Field(default=128, ge=1, description="edges that each node keeps of it, the strongest")
+    gdc_threshold: float | None = Field(default=None, gt=0, description="keep all edges from this strength on instead")
+    split_seed: int = Field(default=0, ge=0, description="seed of the split of a graph file that has no masks")
+    normalize_features: bool = Field(default=True, description="divide each node's features by their sum")

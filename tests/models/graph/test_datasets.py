@@ -1,0 +1,266 @@
+"""Data sets are found by name, fetched where they are missing, and read into the same graph everywhere."""
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+from typing_extensions import override
+
+from unilaunch.errors import InputError
+from unilaunch_graph.data.download import hash_file, raw_file
+from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Graph
+from unilaunch_graph.data.sbm import generate
+from unilaunch_graph.data.sources import SOURCES, data_folder, open_dataset
+from unilaunch_graph.data.split import draw_split
+
+WritePlanetoid = Callable[..., Path]
+
+
+def _open(name: str, folder: Path | None = None, *, mirror: str | None = None, normalize: bool = False) -> Any:
+    return open_dataset(name, folder, mirror, 0, normalize)
+
+
+class _Silent(SimpleHTTPRequestHandler):
+    @override
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Address of a server of the files in tmp_path/served."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    (tmp_path / "served").mkdir()
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Silent, directory=str(tmp_path / "served"))) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_the_names_are_these() -> None:
+    """A name is a promise; a new one is added here."""
+    assert list(SOURCES) == ["sbm", "cora", "citeseer", "pubmed", "reddit", "ogbn-arxiv", "ogbn-products"]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("pubmde", "did you mean 'pubmed'? "), ("imagenet", ""), ("graph.npy", "")], ids=str
+)
+def test_unknown_names_are_refused_with_those_there_are(name: str, hint: str) -> None:
+    """The message quotes the name, proposes the nearest, and lists the names and the way to an own file."""
+    with pytest.raises(InputError) as caught:
+        _open(name)
+    rest = "there are sbm, cora, citeseer, pubmed, reddit, ogbn-arxiv, ogbn-products, or give a .npz file, "
+    assert str(caught.value).startswith(f"no data set {name!r}: {hint}{rest}")
+
+
+def test_raw_files_lie_in_the_given_folder_or_the_cache(tmp_path: Path) -> None:
+    """The user's folder is taken as it is; the platform's is unilaunch's own."""
+    assert data_folder(tmp_path) == tmp_path
+    assert data_folder(None).name == "unilaunch"
+
+
+def test_opening_reads_nothing(tmp_path: Path) -> None:
+    """Finding a data set hashes its files and parses none: one that is damaged shows when it is loaded."""
+    (tmp_path / "planetoid").mkdir()
+    for part in ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index"):
+        (tmp_path / "planetoid" / f"ind.cora.{part}").write_bytes(b"garbage")
+    dataset = _open("cora", tmp_path)
+    assert dataset.identity["ind.cora.x"] == hashlib.sha256(b"garbage").hexdigest()
+    with pytest.raises(InputError, match=r"ind\.cora\.allx: is damaged"):
+        dataset.load()
+
+
+def test_an_identity_is_json_and_changes_with_the_graph(
+    write_planetoid: WritePlanetoid, tiny_planetoid: dict[str, Any]
+) -> None:
+    """A partition is found again by it: other content or another option must be another identity."""
+    write = partial(write_planetoid, "cora")
+    folder = write(tiny_planetoid)
+    plain = json.dumps(dict(_open("cora", folder).identity))
+    assert plain == json.dumps(dict(_open("cora", folder).identity))
+    assert plain != json.dumps(dict(_open("cora", folder, normalize=True).identity))
+    write({**tiny_planetoid, "test.index": "6 9 7"})
+    assert plain != json.dumps(dict(_open("cora", folder).identity))
+
+
+@pytest.mark.parametrize("name", ["sbm", "cora"])
+def test_features_are_normalised_when_asked(
+    write_planetoid: WritePlanetoid, tiny_planetoid: dict[str, Any], name: str
+) -> None:
+    """Each row is divided by its sum; everything else stays."""
+    folder = write_planetoid("cora", tiny_planetoid)
+    plain, normal = _open(name, folder).load(), _open(name, folder, normalize=True).load()
+    sums = plain.features.sum(axis=1)
+    np.testing.assert_allclose(normal.features.sum(axis=1), sums > 0, rtol=1e-6)
+    np.testing.assert_array_equal(normal.indices, plain.indices)
+
+
+def test_sbm_is_the_same_everywhere() -> None:
+    """Bit for bit: losses of the default data set can be compared between machines. A change needs a new VERSION."""
+    graph = generate()
+    words: Any = graph.features
+    arrays = [graph.indptr, graph.indices, graph.labels, graph.split, words.data]
+    arrays += [words.indptr.astype(np.int64), words.indices.astype(np.int64)]
+    digest = hashlib.sha256(b"".join(array.astype(array.dtype.newbyteorder("<")).tobytes() for array in arrays))
+    assert digest.hexdigest() == "e6c758f8b226615e3401dced99574f3e64738ed41f37ccf4a3aec3ed18fe9ab3"
+
+
+def test_sbm_is_like_a_citation_graph() -> None:
+    """3,000 nodes, 7 classes, a heavy tail of degrees, homophily of 0.6, sparse binary words, the usual split."""
+    graph = generate()
+    sources = np.repeat(np.arange(graph.num_nodes), graph.degrees)
+    assert (graph.num_nodes, graph.num_features, graph.num_classes) == (3000, 500, 7)
+    assert 6 < graph.degrees.mean() < 8
+    assert graph.degrees.max() > 10 * graph.degrees.mean()
+    assert 0.55 < (graph.labels[sources] == graph.labels[graph.indices]).mean() < 0.65
+    words: Any = graph.features
+    assert set(words.data) == {1}
+    assert 15 < words.nnz / graph.num_nodes < 20
+    assert np.bincount(graph.labels[graph.split == TRAIN]).tolist() == [20] * 7
+    assert np.bincount(graph.split).tolist() == [1360, 140, 500, 1000]
+    _assert_well_formed(graph)
+
+
+def test_cora_is_read_as_published(shared_datasets: Path) -> None:
+    """Counts of the literature, from the real files; their hashes are those that a download must have."""
+    graph = _open("cora", shared_datasets).load()
+    assert (graph.num_nodes, len(graph.indices), graph.num_features, graph.num_classes) == (2708, 2 * 5278, 1433, 7)
+    assert np.flatnonzero(graph.split == TRAIN).tolist() == list(range(140))
+    assert np.flatnonzero(graph.split == VAL).tolist() == list(range(140, 640))
+    assert np.flatnonzero(graph.split == TEST).tolist() == list(range(1708, 2708))
+    assert np.bincount(graph.labels).tolist() == [351, 217, 418, 818, 426, 298, 180]
+    _assert_well_formed(graph)
+
+
+def test_missing_test_nodes_are_nodes_of_unknown_class(
+    write_planetoid: WritePlanetoid, tiny_planetoid: dict[str, Any]
+) -> None:
+    """As in Citeseer: node 8 has no features, no class and no part in the split; test rows go where they belong."""
+    graph = _open("citeseer", write_planetoid("citeseer", tiny_planetoid)).load()
+    assert graph.features.toarray()[6:].tolist() == [[60, 0], [0, 70], [0, 0], [90, 0]]
+    assert graph.labels.tolist() == [0, 1, 0, 1, 0, 1, 0, 1, -1, 1]
+    assert graph.split.tolist() == [TRAIN] * 2 + [VAL] * 4 + [TEST, TEST, NONE, TEST]
+    assert graph.indices.tolist() == [1, 0, 9, 4, 3, 7, 6, 2]
+    _assert_well_formed(graph)
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "message"),
+    [
+        ("tx", sp.csr_matrix(np.ones((3, 5))), "allx and tx are not equally wide"),
+        ("ty", np.eye(2)[[0]], "ty is not one row of classes for each of tx"),
+        ("ally", np.ones(6), "ally is not one row of classes for each of allx"),
+        ("y", np.ones((7, 2)), "y is longer than ally"),
+        ("allx", sp.csr_matrix(np.full((6, 2), np.nan)), "allx or tx has a value that is no number"),
+        ("graph", {0: [1], 7: [0]}, "graph does not list each node once; graph has fewer nodes than allx"),
+        ("graph", {node: [99] for node in range(10)}, "graph's entry [0] is 99; allowed are 0 to 9"),
+        ("test.index", "9 6 6", "test.index has a node twice"),
+        ("test.index", "9 6", "test.index is not one number for each row of tx"),
+        ("test.index", "9 6 5", "test.index[2] is 5; allowed are 6 to 9"),
+        ("test.index", "9 6 10", "test.index[2] is 10; allowed are 6 to 9"),
+        ("test.index", "9 6 six", "ind.cora.test.index: is damaged"),
+        ("test.index", "9 6 99999999999999999999", "ind.cora.test.index: is damaged"),
+        ("graph", np.ones(3), "ind.cora.graph: is damaged: it holds no dict of lists"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_files_that_do_not_fit_are_refused(
+    write_planetoid: WritePlanetoid, tiny_planetoid: dict[str, Any], part: str, value: object, message: str
+) -> None:
+    """The message names the files and what is wrong between them."""
+    folder = write_planetoid("cora", {**tiny_planetoid, part: value})
+    with pytest.raises(InputError) as caught:
+        _open("cora", folder).load()
+    assert str(caught.value).startswith(f"{folder}/planetoid/ind.cora.")
+    assert message in str(caught.value)
+
+
+def test_missing_files_are_fetched_from_the_mirror(shared_datasets: Path, mirror: str, tmp_path: Path) -> None:
+    """Real files, served by a mirror, arrive in the data folder and are read; the second time nothing is fetched."""
+    (tmp_path / "served" / "planetoid").symlink_to(shared_datasets / "planetoid")
+    fetched = _open("cora", tmp_path / "data", mirror=f"{mirror}/")
+    assert fetched.load().num_nodes == 2708
+    assert fetched.identity == _open("cora", tmp_path / "data", mirror="http://127.0.0.1:1").identity
+    assert len(list((tmp_path / "data" / "planetoid").iterdir())) == 8
+
+
+def test_a_file_with_another_hash_is_not_kept(mirror: str, tmp_path: Path) -> None:
+    """What a mirror serves must be the published content."""
+    (tmp_path / "served" / "raw").write_bytes(b"other")
+    with pytest.raises(InputError, match="hash"):
+        raw_file(tmp_path / "data" / "raw", f"{mirror}/raw", "0" * 64)
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_a_file_that_lies_there_is_used_as_it_is(tmp_path: Path) -> None:
+    """The user's own copy is not fetched again, whatever is in it."""
+    (tmp_path / "raw").write_bytes(b"own")
+    assert raw_file(tmp_path / "raw", "http://127.0.0.1:1/raw", "0" * 64).read_bytes() == b"own"
+
+
+def test_a_failed_download_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line: the address, where the file can be put, and the variable that names a mirror."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with pytest.raises(InputError) as caught:
+        _open("pubmed", tmp_path, mirror="http://127.0.0.1:1/base")
+    message = str(caught.value)
+    assert message.startswith("http://127.0.0.1:1/base/planetoid/ind.pubmed.x: cannot be fetched; ")
+    assert f"put the file at {tmp_path}/planetoid/ind.pubmed.x, or set UNILAUNCH_MIRROR" in message
+    assert "\n" not in message
+
+
+def test_a_hash_is_that_of_the_content(tmp_path: Path) -> None:
+    """A file's sha256, and an InputError where there is none."""
+    (tmp_path / "file").write_bytes(b"content")
+    assert hash_file(tmp_path / "file") == hashlib.sha256(b"content").hexdigest()
+    with pytest.raises(InputError, match="none: cannot be read: No such file"):
+        hash_file(tmp_path / "none")
+
+
+@given(st.lists(st.integers(-1, 4), max_size=300), st.integers(0, 2**32))
+def test_a_drawn_split_shares_out_each_class(classes: list[int], seed: int) -> None:
+    """20 to train on and 30 to validate with, fewer of a small class; never a node of unknown class; by seed."""
+    labels = np.array(classes, np.int64)
+    split = draw_split(labels, seed)
+    assert (split[labels < 0] == NONE).all()
+    for label in {*classes} - {-1}:
+        none, train, val, test = np.bincount(split[labels == label], minlength=4)
+        assert none == 0
+        assert 1 <= train <= 20
+        assert val <= 30
+        if train + val + test >= 80:
+            assert (train, val) == (20, 30)
+        else:
+            assert train >= val - 10
+            assert test >= val
+    np.testing.assert_array_equal(split, draw_split(labels, seed))
+
+
+def test_another_seed_draws_another_split() -> None:
+    """The seed is what the split depends on."""
+    labels = np.zeros(100, np.int64)
+    assert (draw_split(labels, 0) != draw_split(labels, 1)).any()
+
+
+def _assert_well_formed(graph: Graph) -> None:
+    """Check what every Graph promises: types, shapes, symmetric edges without loops."""
+    dtypes = [graph.indptr.dtype, graph.indices.dtype, graph.features.dtype, graph.labels.dtype, graph.split.dtype]
+    assert dtypes == [np.int64, np.int32, np.float32, np.int64, np.uint8]
+    assert graph.features.shape[0] == len(graph.labels) == len(graph.split) == graph.num_nodes
+    ones = np.ones(len(graph.indices))
+    adjacency = sp.csr_array((ones, graph.indices, graph.indptr), shape=(graph.num_nodes, graph.num_nodes))
+    assert (adjacency != adjacency.T).nnz == 0
+    assert not adjacency.diagonal().any()
+    assert (graph.labels[graph.split != NONE] >= 0).all()

@@ -1,0 +1,105 @@
+"""Graph diffusion: against the dense formula, and what it is for."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from graphs_by_hand import cut_graphs, dense_adjacency, make_graph
+from threaded_ranks import on_every_rank
+from unilaunch.backend import Collectives
+from unilaunch_graph.data import diffusion
+from unilaunch_graph.data.diffusion import Diffusion, diffuse
+from unilaunch_graph.data.graph import Graph
+from unilaunch_graph.exchange.halo import HaloExchange
+from unilaunch_graph.exchange.meter import Meter
+from unilaunch_graph.exchange.wire import Exact
+from unilaunch_graph.operators.aggregation import Aggregation
+from unilaunch_graph.partition.cut import split_parts
+from unilaunch_graph.partition.order import order_nodes
+
+F64 = np.dtype(np.float64)
+
+
+def _dense(graph: Graph, alpha: float) -> NDArray[np.float64]:
+    """Return S by its series, until nothing is added."""
+    adjacency = dense_adjacency(graph) + np.eye(graph.num_nodes)
+    scale = adjacency.sum(axis=1) ** -0.5
+    step, total = scale[:, None] * adjacency * scale, np.zeros_like(adjacency)
+    term = alpha * np.eye(graph.num_nodes)
+    while np.abs(term).max() > 1e-17:
+        total += term
+        term = (1 - alpha) * (term @ step)
+    return total
+
+
+def _weights(graph: Graph) -> NDArray[np.float64]:
+    assert graph.loops is not None
+    return np.asarray(graph.adjacency().toarray() + np.diag(graph.loops), np.float64)
+
+
+@given(cut_graphs(), st.floats(0.1, 0.9))
+@settings(max_examples=40)
+def test_all_edges_of_a_small_graph_are_the_series(cut: tuple[Graph, NDArray[np.int64], int], alpha: float) -> None:
+    graph, _, _ = cut
+    diffused = diffuse(graph, Diffusion(alpha, graph.num_nodes, None))
+    np.testing.assert_allclose(_weights(diffused), _dense(graph, alpha), rtol=1e-6, atol=1e-9)
+
+
+def _communities() -> Graph:
+    draw = np.random.default_rng(0)
+    ends = [(int(a), int(b)) for a, b in draw.integers(0, 60, (150, 2))]
+    return make_graph(120, [*ends, *((a + 60, b + 60) for a, b in ends), (3, 70)])
+
+
+def test_the_strongest_edges_are_kept() -> None:
+    """As many of each row, or those above a threshold; the mean with the transpose is symmetric."""
+    graph = _communities()
+    dense = _dense(graph, 0.2)
+    kept = np.where(dense >= np.sort(dense, axis=1)[:, [-5]], dense, 0)
+    np.testing.assert_allclose(_weights(diffuse(graph, Diffusion(0.2, 5, None))), (kept + kept.T) / 2, atol=1e-7)
+    above = np.where(dense >= 0.01, dense, 0)
+    np.testing.assert_allclose(_weights(diffuse(graph, Diffusion(0.2, 5, 0.01))), above, atol=1e-7)
+
+
+def test_a_large_graph_is_diffused_by_pushes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never too much, and short by the residual at most."""
+    graph = _communities()
+    monkeypatch.setattr(diffusion, "EXACT", 10)
+    monkeypatch.setattr(diffusion, "_BATCH", 50)
+    pushed, exact = _weights(diffuse(graph, Diffusion(0.2, 120, None))), _dense(graph, 0.2)
+    root = (graph.degrees + 1) ** 0.5
+    assert (pushed <= exact + 1e-7).all()
+    assert (exact - pushed <= diffusion.RESIDUAL * root[:, None] * root * 1.01 + 1e-7).all()
+
+
+def test_weighted_parts_are_the_weighted_graph() -> None:
+    """Weights and loops go with their nodes and edges into the parts."""
+    graph = diffuse(_communities(), Diffusion(0.1, 6, None))
+    parts = list(split_parts(graph, order_nodes(graph, np.arange(120) * 7 % 3, 3)))
+    x = np.random.default_rng(1).standard_normal((120, 4))
+
+    def work(rank: int, collectives: Collectives) -> NDArray[np.float64]:
+        halo = HaloExchange(parts[rank], collectives, Meter(), Exact())
+        operator = Aggregation(parts[rank], halo, 1, "gcn", F64)
+        return np.asarray(operator.matmat(x[parts[rank].owned]))
+
+    whole = np.empty_like(x)
+    for part, own in zip(parts, on_every_rank(3, work), strict=True):
+        whole[part.owned] = own
+    weights = _weights(graph)
+    scale = weights.sum(axis=1) ** -0.5
+    np.testing.assert_allclose(whole, scale[:, None] * weights * scale @ x, rtol=0, atol=1e-6)
+
+
+def test_it_makes_cora_more_accurate(shared_datasets: Path) -> None:
+    """Two of the benchmark's ten draws."""
+    script = Path(__file__).parents[3] / "benchmarks" / "diffusion.py"
+    line = [sys.executable, str(script), "--draws", "2", "--data-dir", str(shared_datasets)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr

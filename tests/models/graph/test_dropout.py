@@ -1,0 +1,110 @@
+"""Dropout masks: a function of seed, epoch, layer, node and column, and of nothing else."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from unilaunch_gcn.layers import Layer
+from unilaunch_gcn.network_config import NetworkConfig
+from unilaunch_gcn.torch_network import DeviceDropout
+from unilaunch_graph.dropout import entry_mask, fill_mask, stream_keys
+
+F32 = np.dtype(np.float32)
+
+
+def _mask(
+    nodes: NDArray[np.int64], width: int, probability: float = 0.5, seed: int = 0, epoch: int = 0, layer: int = 0
+) -> NDArray[np.float32]:
+    out = np.empty((len(nodes), width), np.float32)
+    fill_mask(out, nodes, stream_keys(seed, epoch, layer), probability)
+    return out
+
+
+@given(
+    st.lists(st.integers(0, 2**40), min_size=1, max_size=30, unique=True), st.integers(1, 40), st.integers(0, 2**32 - 1)
+)
+def test_rows_do_not_depend_on_which_are_asked_for(nodes: list[int], width: int, seed: int) -> None:
+    """Any part of the graph makes the same mask, row by row, also for ids above 2**32."""
+    whole = _mask(np.array(nodes), width, seed=seed)
+    for row, node in zip(whole, nodes, strict=True):
+        np.testing.assert_array_equal(row, _mask(np.array([node]), width, seed=seed)[0])
+
+
+@given(st.integers(1, 50), st.integers(1, 50), st.floats(0, 0.99))
+def test_single_entries_are_the_masks_elements(num_nodes: int, width: int, probability: float) -> None:
+    """The sparse features' mask is the dense one's."""
+    nodes = np.arange(num_nodes, dtype=np.int64) * 7
+    rows, columns = (index.ravel() for index in np.indices((num_nodes, width)))
+    entries = entry_mask(nodes[rows], columns, stream_keys(1, 2, 3), probability, F32)
+    np.testing.assert_array_equal(entries, _mask(nodes, width, probability, 1, 2, 3).ravel())
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.5, 0.9])
+def test_share_and_scale(probability: float) -> None:
+    """Overall, in each row and in each column, 1 - p are kept, and scaled so that the mean stays 1."""
+    mask = _mask(np.arange(2000, dtype=np.int64), 500, probability)
+    assert set(np.unique(mask)) == {np.float32(0), np.float32(1 / (1 - probability))}
+    assert abs((mask > 0).mean() - (1 - probability)) < 2e-3
+    for axis, count in ((0, 2000), (1, 500)):
+        shares = (mask > 0).mean(axis=axis)
+        spread = (probability * (1 - probability) / count) ** 0.5
+        assert shares.std() == pytest.approx(spread, rel=0.15)
+
+
+def test_masks_of_other_coordinates_are_unrelated() -> None:
+    """Other seed, epoch, layer, neighbouring rows and columns: no correlation."""
+    nodes = np.arange(1000, dtype=np.int64)
+    base = _mask(nodes, 200)
+    others = [_mask(nodes, 200, seed=1), _mask(nodes, 200, epoch=1), _mask(nodes, 200, layer=1), _mask(nodes + 1, 200)]
+    others += [np.roll(base, 1, axis=1), np.roll(base, 1, axis=0)]
+    for other in others:
+        assert abs(np.corrcoef(base.ravel(), other.ravel())[0, 1]) < 0.01
+
+
+def test_no_dropout_keeps_all() -> None:
+    """Probability 0 is a mask of ones."""
+    assert (_mask(np.arange(100, dtype=np.int64), 10, 0.0) == 1).all()
+
+
+def test_device_makes_the_same_mask() -> None:
+    """Torch's int64 arithmetic gives the bits of numpy's uint32."""
+    layers = [Layer(60, 33, "product first", 2, 33), Layer(33, 4, "product first", 2, 4)]
+    nodes = np.arange(0, 3000, 7, dtype=np.int64)
+    device = DeviceDropout(NetworkConfig(layers, 0.3, 9, F32), nodes, torch.device("cpu"))
+    np.testing.assert_array_equal(device.rows(4, 1, 33).numpy(), _mask(nodes, 33, 0.3, 9, 4, 1))
+    rows, columns = torch.tensor([0, 5, 100]), torch.tensor([1, 59, 30])
+    expected = _mask(nodes, 60, 0.3, 9, 4, 0)[rows.numpy(), columns.numpy()]
+    np.testing.assert_array_equal(device.entries(4, rows, columns, 60).numpy(), expected)
+
+
+@pytest.mark.parametrize("varied", ["epoch", "layer", "seed"])
+def test_each_element_is_kept_its_share_of_the_time(varied: str) -> None:
+    """Over many epochs, layers or seeds: no element has luck, and none is tied to its neighbours or its last time."""
+    nodes, times, probability = np.arange(64, dtype=np.int64), 500, 0.3
+    draws = [_mask(nodes, 48, probability, **{varied: time}) > 0 for time in range(times)]
+    kept: NDArray[np.float64] = np.array(draws, np.float64)
+    spread = (probability * (1 - probability) / times) ** 0.5
+    shares = kept.mean(axis=0)
+    assert shares.std() == pytest.approx(spread, rel=0.1)
+    assert np.abs(shares - (1 - probability)).max() < 6 * spread
+    centred = kept - (1 - probability)
+    for other in (np.roll(centred, 1, axis=0), np.roll(centred, 1, axis=1), np.roll(centred, 1, axis=2)):
+        assert abs((centred * other).mean() / (probability * (1 - probability))) < 0.01
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("probability", [0.0, 0.3, 0.999])
+def test_device_makes_the_same_mask_of_any_share(probability: float, dtype: type) -> None:
+    """Also for ids above 2**32, and in both precisions."""
+    layers = [Layer(17, 9, "product first", 2, 9)]
+    nodes = np.array([0, 1, 2**31, 2**32 + 5, 2**40], np.int64)
+    device = DeviceDropout(NetworkConfig(layers, probability, 1, np.dtype(dtype)), nodes, torch.device("cpu"))
+    out: NDArray[Any] = np.empty((5, 17), dtype)
+    fill_mask(out, nodes, stream_keys(1, 0, 0), probability)
+    np.testing.assert_array_equal(device.rows(0, 0, 17).numpy(), out)
+    assert device.rows(0, 0, 17).numpy().dtype == out.dtype

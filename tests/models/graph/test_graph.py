@@ -1,0 +1,64 @@
+"""A graph's edges are made undirected, and its features normalised."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from unilaunch.errors import InputError
+from unilaunch_graph.data.graph import normalise_rows, undirected
+
+NUM_NODES = 7
+INTEGERS = st.sampled_from([np.int32, np.int64, np.uint8, np.uint64])
+edges = st.lists(st.tuples(st.integers(0, NUM_NODES - 1), st.integers(0, NUM_NODES - 1)), max_size=40)
+matrices = hnp.arrays(np.float32, hnp.array_shapes(min_dims=2, max_dims=2), elements=st.integers(-3, 3))
+
+
+@given(edges, INTEGERS)
+def test_every_edge_is_there_in_both_directions_once(
+    pairs: list[tuple[int, int]], dtype: type[np.integer[Any]]
+) -> None:
+    """The neighbours are those of a set of pairs; each node's ascend; no self-loop is left."""
+    sources, targets = np.array(pairs, dtype).reshape(-1, 2).T
+    indptr, indices = undirected(sources, targets, NUM_NODES)
+    found = list(zip(np.repeat(np.arange(NUM_NODES), np.diff(indptr)).tolist(), indices.tolist(), strict=True))
+    assert found == sorted({(a, b) for pair in pairs for a, b in (pair, pair[::-1]) if a != b})
+    assert indptr.dtype == np.int64
+    assert indices.dtype == np.int32
+
+
+@pytest.mark.parametrize("count", [2, 255, 256, 512])
+def test_duplicates_leave_one_edge(count: int) -> None:
+    """However often an edge is given, it is there once; counted in eight bits, 256 of them would be none."""
+    indptr, indices = undirected(np.zeros(count, np.int64), np.ones(count, np.int64), 2)
+    assert indptr.tolist() == [0, 1, 2]
+    assert indices.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("sources", "targets", "message"),
+    [
+        ([0, 3], [1, 0], "edge 1: source 3 is no node; nodes are 0 to 2"),
+        ([0, 1], [-1, 0], "edge 0: target -1 is no node; nodes are 0 to 2"),
+        ([0, 1], [0, 2**40], "edge 1: target 1099511627776 is no node; nodes are 0 to 2"),
+    ],
+)
+def test_ends_that_are_no_nodes_are_refused(sources: list[int], targets: list[int], message: str) -> None:
+    """The message names the edge, the end and the nodes that there are."""
+    with pytest.raises(InputError, match=message):
+        undirected(np.array(sources), np.array(targets), 3)
+
+
+@given(matrices)
+def test_rows_are_divided_by_their_absolute_sums(features: Any) -> None:
+    """Dense and CSR features give the same; a row's absolute sum is then 1, and an empty row stays empty."""
+    dense: Any = normalise_rows(features)
+    sparse: Any = normalise_rows(sp.csr_array(features))
+    assert dense.dtype == sparse.dtype == np.float32
+    np.testing.assert_array_equal(sparse.toarray(), dense)
+    np.testing.assert_allclose(np.abs(dense).sum(axis=1), features.any(axis=1), rtol=1e-6)
+    np.testing.assert_array_equal(np.sign(dense), np.sign(features))

@@ -1,0 +1,254 @@
+"""A user's own graph is read from one .npz, and what is wrong with it is said in one line."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from loguru import logger
+
+from unilaunch.errors import InputError
+from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Graph
+from unilaunch_graph.data.sources import open_dataset
+
+NUM_NODES = 6
+EDGES = np.array([[0, 1, 1, 2, 4, 5], [1, 0, 2, 1, 5, 4]])
+X = np.arange(18, dtype=np.float64).reshape(6, 3)
+Y = np.array([0, 1, 0, 1, -1, 2], np.int32)
+MASKS = {
+    "train_mask": np.array([1, 1, 0, 0, 0, 0], bool),
+    "val_mask": np.array([0, 0, 1, 0, 0, 0], bool),
+    "test_mask": np.array([0, 0, 0, 1, 0, 0], bool),
+}
+
+
+def _sparse(x: Any) -> dict[str, Any]:
+    matrix = sp.csr_array(x)
+    return {"x_indptr": matrix.indptr, "x_indices": matrix.indices, "x_data": matrix.data, "x_shape": matrix.shape}
+
+
+def _csr(edges: Any) -> dict[str, Any]:
+    matrix = sp.coo_array((np.ones(edges.shape[1]), edges), shape=(NUM_NODES, NUM_NODES)).tocsr()
+    return {"indptr": matrix.indptr, "indices": matrix.indices}
+
+
+PLAIN: dict[str, Any] = {"edge_index": EDGES, "x": X, "y": Y}
+SPARSE: dict[str, Any] = {"edge_index": EDGES, **_sparse(X), "y": Y}
+CSR: dict[str, Any] = {**_csr(EDGES), "x": X, "y": Y}
+MASKED: dict[str, Any] = {**PLAIN, **MASKS}
+
+
+@pytest.fixture
+def logged() -> Iterator[list[str]]:
+    """What is logged while the test runs."""
+    lines: list[str] = []
+    sink = logger.add(lines.append, format="{level}: {message}", level="INFO")
+    yield lines
+    logger.remove(sink)
+
+
+def _write(folder: Path, arrays: dict[str, Any]) -> Path:
+    path = folder / "own.npz"
+    np.savez(path, **{name: value for name, value in arrays.items() if value is not None})
+    return path
+
+
+def _load(folder: Path, arrays: dict[str, Any], seed: int = 0) -> Graph:
+    return open_dataset(str(_write(folder, arrays)), None, None, seed, normalize_features=False).load()
+
+
+@pytest.mark.parametrize("arrays", [PLAIN, SPARSE, CSR], ids=["edges", "sparse", "csr"])
+def test_every_form_gives_the_same_graph(tmp_path: Path, arrays: dict[str, Any]) -> None:
+    """Edges as pairs or as CSR, features dense or as CSR: one graph."""
+    graph = _load(tmp_path, arrays)
+    assert graph.indptr.tolist() == [0, 1, 3, 4, 4, 5, 6]
+    assert graph.indices.tolist() == [1, 0, 2, 1, 5, 4]
+    features = graph.features.toarray() if isinstance(graph.features, sp.csr_array) else graph.features
+    assert isinstance(graph.features, sp.csr_array) == ("x" not in arrays)
+    assert features.tolist() == X.tolist()
+    assert graph.labels.tolist() == Y.tolist()
+    assert graph.num_classes == 3
+    dtypes = [graph.indptr.dtype, graph.indices.dtype, graph.features.dtype, graph.labels.dtype, graph.split.dtype]
+    assert dtypes == [np.int64, np.int32, np.float32, np.int64, np.uint8]
+
+
+@pytest.mark.parametrize("dtype", ["i1", "u2", "<i4", ">i4", "i8", "u8"])
+def test_edges_may_be_whole_numbers_of_any_type(tmp_path: Path, dtype: str) -> None:
+    """Also int64, which other libraries write, and unsigned ones."""
+    assert _load(tmp_path, {**PLAIN, "edge_index": EDGES.astype(dtype)}).indices.tolist() == [1, 0, 2, 1, 5, 4]
+
+
+@pytest.mark.parametrize(
+    ("edges", "is_said"),
+    [
+        (EDGES, False),
+        (EDGES[:, [0, 0, 1, 1, 2, 3, 4, 5]], False),
+        (np.concatenate([EDGES, [[3], [3]]], axis=1), False),
+        (EDGES[:, :5], True),
+        (np.zeros((2, 0), np.int64), False),
+    ],
+    ids=["symmetric", "duplicates", "loop", "directed", "none"],
+)
+def test_directed_edges_are_symmetrised_and_it_is_said(
+    tmp_path: Path,
+    logged: list[str],
+    edges: Any,
+    is_said: bool,  # noqa: FBT001
+) -> None:
+    """Both directions of each edge are there; one line says so when they were not given."""
+    graph = _load(tmp_path, {**PLAIN, "edge_index": edges})
+    assert len(graph.indices) in {0, 6}
+    line = f"INFO: {tmp_path / 'own.npz'}: directed edges were given: symmetrised\n"
+    assert logged == [line] * is_said
+
+
+def test_masks_are_the_split(tmp_path: Path) -> None:
+    """A node in no mask is not used."""
+    assert _load(tmp_path, MASKED).split.tolist() == [TRAIN, TRAIN, VAL, TEST, NONE, NONE]
+
+
+def test_without_masks_a_split_is_drawn_by_seed(tmp_path: Path) -> None:
+    """The same seed draws the same split, another one another; the seed is part of the identity."""
+    many = {"edge_index": EDGES, "x": np.ones((400, 1)), "y": np.arange(400) % 4}
+    first, again, other = (_load(tmp_path, many, seed) for seed in (1, 1, 2))
+    assert np.bincount(first.split).tolist() == [0, 80, 120, 200]
+    np.testing.assert_array_equal(first.split, again.split)
+    assert (first.split != other.split).any()
+    path = str(tmp_path / "own.npz")
+    identities = [open_dataset(path, None, None, seed, normalize_features=False).identity for seed in (1, 1, 2)]
+    assert identities[0] == identities[1] != identities[2]
+
+
+def test_arrays_that_are_not_used_are_named(tmp_path: Path, logged: list[str]) -> None:
+    """A slip in an array's name does not pass in silence."""
+    _load(tmp_path, {**PLAIN, "trainmask": MASKS["train_mask"]})
+    assert logged == [f"WARNING: {tmp_path / 'own.npz'}: arrays that are not used: trainmask\n"]
+
+
+def _changed(base: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {**base, **changes}
+
+
+def _with(array: Any, at: Any, value: object) -> Any:
+    changed = array.copy()
+    changed[at] = value
+    return changed
+
+
+FAULTS: list[tuple[str, dict[str, Any], str]] = [
+    ("nothing", {"z": X}, "has no edge_index; has no x; has no y"),
+    ("half-csr", _changed(CSR, indices=None, y=None), "has no indices; has no y"),
+    ("half-features", _changed(SPARSE, x_data=None, x_shape=None), "has no x_data and no x_shape"),
+    ("two-forms", {**PLAIN, **CSR}, "has both edge_index and indptr: give one of them"),
+    ("half-masks", _changed(MASKED, test_mask=None), "has no test_mask"),
+    ("float-edges", _changed(PLAIN, edge_index=EDGES * 1.0), "edge_index must be whole numbers, not float64"),
+    ("flat-edges", _changed(PLAIN, edge_index=EDGES[0]), "edge_index must have shape (2, any), not (6,)"),
+    ("transposed", _changed(PLAIN, edge_index=EDGES.T), "edge_index must have shape (2, any), not (6, 2)"),
+    ("end", _changed(PLAIN, edge_index=_with(EDGES, (1, 3), 6)), "edge_index[1, 3] is 6; allowed are 0 to 5"),
+    ("negative-end", _changed(PLAIN, edge_index=_with(EDGES, (0, 2), -1)), "edge_index[0, 2] is -1; allowed are 0 to"),
+    (
+        "huge-end",
+        _changed(PLAIN, edge_index=EDGES.astype("u8") + 2**63),
+        "edge_index[0, 0] is 9223372036854775808; allowed are 0 to 5",
+    ),
+    ("indptr-long", _changed(CSR, indptr=np.arange(9)), "indptr must have 7 entries, one more than rows, not 9"),
+    ("indptr-falls", _changed(CSR, indptr=[0, 3, 1, 4, 4, 5, 6]), "indptr[2] is 1, less than 3 before it"),
+    ("indptr-end", _changed(CSR, indptr=[0, 1, 3, 4, 4, 5, 9]), "indptr ends with 9, but there are 6 indices"),
+    ("indices", _changed(CSR, indices=[1, 0, 2, 1, 5, 6]), "indices[5] is 6; allowed are 0 to 5"),
+    ("x-rows", _changed(PLAIN, x=X[:5]), "x must have shape (6, any), not (5, 3)"),
+    ("x-flat", _changed(PLAIN, x=X[:, 0]), "x must have shape (6, any), not (6,)"),
+    ("x-empty", _changed(PLAIN, x=X[:, :0]), "x has no column"),
+    ("x-text", _changed(PLAIN, x=X.astype(str)), "x must be numbers, not <U32"),
+    ("x-complex", _changed(PLAIN, x=X * 1j), "x must be numbers, not complex128"),
+    ("x-nan", _changed(PLAIN, x=_with(X, (4, 2), np.nan)), "x of node 4 is nan in column 2; features must be finite"),
+    ("x-inf", _changed(PLAIN, x=_with(X, (4, 0), -np.inf)), "x of node 4 is -inf in column 0; features must be"),
+    ("x-large", _changed(PLAIN, x=_with(X, (5, 1), 1e300)), "x of node 5 is inf in column 1; features must be finite"),
+    ("sparse-nan", {**SPARSE, **_sparse(_with(X, (4, 2), np.nan))}, "x of node 4 is nan in column 2; features must be"),
+    ("sparse-column", _changed(SPARSE, x_shape=(6, 2)), "x_indices[1] is 2; allowed are 0 to 1"),
+    ("sparse-rows", _changed(SPARSE, x_shape=(7, 3)), "x_shape[0] is 7, but y has 6 nodes"),
+    ("sparse-shape", _changed(SPARSE, x_shape=(6, 3, 1)), "x_shape must have shape (2,), not (3,)"),
+    ("sparse-wide", _changed(SPARSE, x_shape=(6, 2**40)), "x_shape[1] is 1099511627776; allowed are 0 to 2147483647"),
+    ("sparse-data", _changed(SPARSE, x_data=np.ones(3)), "x_data must have shape (17,), not (3,)"),
+    ("sparse-indptr", _changed(SPARSE, x_indptr=[0, 1]), "x_indptr must have 7 entries, one more than rows, not 2"),
+    ("y-float", _changed(PLAIN, y=Y * 1.0), "y must be whole numbers, not float64"),
+    ("y-column", _changed(PLAIN, y=Y[:, None]), "y must have shape (any,), not (6, 1)"),
+    ("y-low", _changed(PLAIN, y=_with(Y, 3, -2)), "y[3] is -2; allowed are -1 to 5"),
+    ("y-high", _changed(PLAIN, y=_with(Y, 3, 10**6)), "y[3] is 1000000; allowed are -1 to 5"),
+    ("y-unknown", _changed(PLAIN, y=Y * 0 - 1), "y has no node of known class"),
+    ("y-empty", _changed(PLAIN, y=Y[:0]), "y has no node of known class"),
+    ("masks-int", _changed(MASKED, val_mask=MASKS["val_mask"] * 1), "val_mask must be bool, not int64"),
+    ("masks-short", _changed(MASKED, val_mask=MASKS["val_mask"][:3]), "val_mask must have shape (6,), not (3,)"),
+    (
+        "masks-overlap",
+        _changed(MASKED, test_mask=~MASKS["train_mask"]),
+        "node 2 is in more than one of train_mask, val",
+    ),
+    (
+        "masks-unknown",
+        _changed(MASKED, test_mask=np.arange(6) == 4),
+        "node 4 is in a mask, but its class is unknown: y",
+    ),
+    ("masks-empty", _changed(MASKED, train_mask=np.zeros(6, bool)), "train_mask has no node"),
+    ("objects", _changed(PLAIN, y=np.array([0, None, 1, 0, 0, 0])), "is damaged: y: Object arrays cannot be loaded"),
+]
+
+
+@pytest.mark.parametrize(("arrays", "message"), [fault[1:] for fault in FAULTS], ids=[fault[0] for fault in FAULTS])
+def test_faults_are_named_in_one_line(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
+    """File, array, place and what is allowed."""
+    with pytest.raises(InputError) as caught:
+        _load(tmp_path, arrays)
+    assert str(caught.value).startswith(f"{tmp_path / 'own.npz'}: {message}")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kept", [0, 10, -500, -1], ids=str)
+def test_truncated_files_are_refused(tmp_path: Path, kept: int) -> None:
+    """A copy that was cut off is no .npz file."""
+    path = _write(tmp_path, PLAIN)
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(InputError, match=r"is no \.npz file: truncated, or not written by numpy\.savez"):
+        open_dataset(str(path), None, None, 0, normalize_features=False).load()
+
+
+def test_damaged_files_end_in_a_graph_or_an_input_error(tmp_path: Path) -> None:
+    """Any one wrong byte is refused by a check or by the file's own checksum, or is in what nobody reads."""
+    whole = _write(tmp_path, PLAIN).read_bytes()
+    path = tmp_path / "damaged.npz"
+    outcomes = []
+    for at in range(0, len(whole), 3):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
+        try:
+            outcomes.append(str(open_dataset(str(path), None, None, 0, normalize_features=False).load().num_nodes))
+        except InputError as error:
+            outcomes.append(str(error))
+    assert all(outcome == "6" or outcome.startswith(f"{path}: ") for outcome in outcomes)
+    assert not any("\n" in outcome for outcome in outcomes)
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    """One array that was saved alone, under the wrong name, and a path that leads nowhere."""
+    with (tmp_path / "one.npz").open("wb") as file:
+        np.save(file, X)
+    with pytest.raises(InputError, match=r"one\.npz: is no \.npz file"):
+        open_dataset(str(tmp_path / "one.npz"), None, None, 0, normalize_features=False).load()
+    with pytest.raises(InputError, match=r"none\.npz: cannot be read: No such file"):
+        open_dataset(str(tmp_path / "none.npz"), None, None, 0, normalize_features=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [("amazon_photo", (7650, 119081, 745, 8)), ("coauthor_cs", (18333, 81894, 6805, 15))],
+    ids=["amazon_photo", "coauthor_cs"],
+)
+def test_real_graphs_are_read(shared_datasets: Path, logged: list[str], name: str, counts: tuple[int, ...]) -> None:
+    """Counts of the literature, from real files; their edges are symmetric."""
+    path = shared_datasets / "graphs" / f"{name}.npz"
+    graph = open_dataset(str(path), None, None, 0, normalize_features=True).load()
+    nodes, edges, features, classes = counts
+    assert (graph.num_nodes, len(graph.indices)) == (nodes, 2 * edges)
+    assert (graph.num_features, graph.num_classes) == (features, classes)
+    assert np.bincount(graph.split).tolist() == [0, 20 * classes, 30 * classes, nodes - 50 * classes]
+    assert logged == []

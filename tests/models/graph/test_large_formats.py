@@ -1,0 +1,123 @@
+"""Graphs in folders: .npy files that are mapped, Reddit's two files, and the OGB's tables."""
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from unilaunch.errors import InputError
+from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Graph
+from unilaunch_graph.data.sources import open_dataset
+
+EDGES = np.array([[0, 1, 1, 2, 4, 5, 3], [1, 0, 2, 1, 5, 4, 3]])
+X = np.arange(18, dtype=np.float32).reshape(6, 3)
+Y = np.array([0, 1, 0, 1, 0, 2])
+SPLIT = np.array([TRAIN, TRAIN, VAL, TEST, TEST, NONE])
+NEIGHBOURS = [[1], [0, 2], [1], [], [5], [4]]
+
+
+def _load(name: str | Path, data_dir: Path | None = None) -> Graph:
+    return open_dataset(str(name), data_dir, None, 0, normalize_features=False).load()
+
+
+def _check(graph: Graph) -> None:
+    assert [list(row) for row in np.split(graph.indices, graph.indptr[1:-1])] == NEIGHBOURS
+    np.testing.assert_array_equal(np.asarray(graph.features), X)
+    np.testing.assert_array_equal(graph.labels, Y)
+    np.testing.assert_array_equal(graph.split, SPLIT)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint16])
+@pytest.mark.parametrize("form", ["ends", "rows"])
+def test_a_folder_of_arrays_is_mapped(form: str, kind: type, tmp_path: Path) -> None:
+    """Whole numbers of any type; float32 features are not copied."""
+    arrays: dict[str, Any] = {
+        "x": X,
+        "y": Y,
+        **{f"{n}_mask": u == SPLIT for n, u in (("train", TRAIN), ("val", VAL), ("test", TEST))},
+    }
+    if form == "ends":
+        arrays["edge_index"] = EDGES.astype(kind)
+    else:
+        matrix = sp.coo_array((np.ones(7), (EDGES[1], EDGES[0])), shape=(6, 6)).tocsr()
+        arrays |= {"indptr": matrix.indptr.astype(kind), "indices": matrix.indices[::1].astype(kind)}
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    graph = _load(tmp_path)
+    _check(graph)
+    assert isinstance(graph.features, np.memmap)
+
+
+def test_a_folders_faults_name_the_array(tmp_path: Path) -> None:
+    np.save(tmp_path / "y.npy", Y)
+    with pytest.raises(InputError, match=r"has no edge_index; has no x"):
+        _load(tmp_path)
+    (tmp_path / "x.npy").write_bytes(b"no array")
+    with pytest.raises(InputError, match=r"x\.npy: is damaged"):
+        _load(tmp_path)
+
+
+def _write_reddit(folder: Path, **changed: object) -> None:
+    folder.mkdir(exist_ok=True)
+    data: dict[str, Any] = {"feature": X, "label": Y, "node_types": SPLIT, "node_ids": np.arange(6)} | changed
+    np.savez(folder / "reddit_data.npz", **data)
+    sp.save_npz(folder / "reddit_graph.npz", sp.coo_matrix((np.ones(7), (EDGES[0], EDGES[1])), shape=(6, 6)))
+
+
+def test_reddits_own_files(tmp_path: Path) -> None:
+    """As DGL's archive has them; where they are missing it is said what to unpack where."""
+    with pytest.raises(InputError, match=r"reddit/reddit_data\.npz: no such file: unpack https://.*reddit\.zip there"):
+        _load("reddit", tmp_path)
+    _write_reddit(tmp_path / "reddit")
+    _check(_load("reddit", tmp_path))
+    _write_reddit(tmp_path / "reddit", feature=X[:5])
+    with pytest.raises(InputError, match=r"feature must have shape \(6, any\)"):
+        _load("reddit", tmp_path)
+
+
+def _table(path: Path, rows: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = "".join(",".join(map(str, np.atleast_1d(row))) + "\n" for row in np.asarray(rows))
+    path.write_bytes(gzip.compress(lines.encode()))
+
+
+def _write_ogb(folder: Path) -> None:
+    _table(folder / "raw" / "edge.csv.gz", EDGES.T)
+    _table(folder / "raw" / "node-feat.csv.gz", X)
+    _table(folder / "raw" / "node-label.csv.gz", Y)
+    for name, use in (("train", TRAIN), ("valid", VAL), ("test", TEST)):
+        _table(folder / "split" / "time" / f"{name}.csv.gz", np.flatnonzero(use == SPLIT))
+
+
+def test_an_ogb_sets_own_files(tmp_path: Path) -> None:
+    """By its name in the data folder, or by its folder."""
+    with pytest.raises(InputError, match="ogbn_arxiv/raw: no such folder"):
+        _load("ogbn-arxiv", tmp_path)
+    _write_ogb(tmp_path / "ogbn_arxiv")
+    _check(_load("ogbn-arxiv", tmp_path))
+    _check(_load(tmp_path / "ogbn_arxiv"))
+
+
+@pytest.mark.parametrize(("name", "rows", "words"), [
+    ("raw/edge", [[0, 9]], r"edge\[0, 1\] is 9; allowed are 0 to 5"),
+    ("raw/node-label", [0, 1], "6 nodes have features and 2 a class"),
+    ("raw/node-feat", [["a", "b"]], r"node-feat\.csv\.gz: cannot be read"),
+    ("split/time/valid", [77], r"valid\[0\] is 77"),
+])  # fmt: skip
+def test_an_ogb_sets_faults(name: str, rows: object, words: str, tmp_path: Path) -> None:
+    _write_ogb(tmp_path)
+    _table(tmp_path / f"{name}.csv.gz", rows)
+    with pytest.raises(InputError, match=words) as refusal:
+        _load(tmp_path)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
+    _write_ogb(tmp_path)
+    path = tmp_path / "raw" / "edge.csv.gz"
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(InputError, match=r"edge\.csv\.gz: cannot be read"):
+        _load(tmp_path)

@@ -1,0 +1,197 @@
+"""Parts on disk: whole or not at all, checked byte by byte, and nobody else's."""
+
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from graphs_by_hand import make_graph
+from unilaunch.errors import InputError
+from unilaunch_graph.data.graph import Graph, undirected
+from unilaunch_graph.partition.cut import split_parts
+from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition.part import Part
+from unilaunch_graph.partition.store import load_part, part_dir, write_parts
+
+
+def _parts(*, sparse: bool = False) -> list[Part]:
+    ring = np.arange(12)
+    indptr, indices = undirected(ring, np.roll(ring, -1), 12)
+    dense = np.eye(12, 5, dtype=np.float32)
+    split: NDArray[np.uint8] = (ring % 4).astype(np.uint8)
+    graph = Graph(indptr, indices, sp.csr_array(dense) if sparse else dense, ring % 3, split, 3)
+    return list(split_parts(graph, order_nodes(graph, ring // 6, 2)))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A partition into two parts."""
+    write_parts(tmp_path / "ring-2", "ring", "print", iter(_parts()))
+    return tmp_path / "ring-2"
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_what_was_written_is_read(sparse: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    """Every array, mapped and not read into memory."""
+    written = _parts(sparse=sparse)
+    write_parts(tmp_path / "ring", "ring", "print", iter(written))
+    for index, part in enumerate(written):
+        read = load_part(tmp_path / "ring", index, 2, "print")
+        for name in ("owned", "halo", "send_rows", "owned_indices", "halo_indptr", "strengths", "labels", "split"):
+            np.testing.assert_array_equal(getattr(read, name), getattr(part, name))
+            assert isinstance(getattr(read, name), np.memmap)
+        assert (abs(read.features - part.features)).sum() == 0
+        assert sp.issparse(read.features) is sparse
+        assert (read.num_nodes, read.split_sizes) == (part.num_nodes, part.split_sizes)
+
+
+def test_a_part_needs_no_other(folder: Path) -> None:
+    """Part 1 is read where part 0 is gone."""
+    for path in part_dir(folder, 0).iterdir():
+        path.unlink()
+    part_dir(folder, 0).rmdir()
+    assert load_part(folder, 1, 2, "print").index == 1
+
+
+def _flip(folder: Path) -> None:
+    path = part_dir(folder, 0) / "strengths.npy"
+    raw = bytearray(path.read_bytes())
+    raw[-1] ^= 1
+    path.write_bytes(raw)
+
+
+def _change_manifest(folder: Path, **changed: object) -> None:
+    path = part_dir(folder, 0) / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (_flip, r"strengths\.npy: damaged, its SHA-256"),
+        (lambda f: (part_dir(f, 0) / "halo.npy").write_bytes(b""), r"halo\.npy: 0 bytes"),
+        (lambda f: (part_dir(f, 0) / "halo.npy").unlink(), r"halo\.npy: cannot be read"),
+        (lambda f: (part_dir(f, 0) / "manifest.json").unlink(), r"manifest\.json: this part is missing"),
+        (lambda f: (part_dir(f, 0) / "manifest.json").write_text("{"), r"manifest\.json: damaged"),
+        (lambda f: (part_dir(f, 0) / "manifest.json").write_text("[]"), r"manifest\.json: damaged"),
+        (lambda f: (part_dir(f, 0) / "manifest.json").write_text("[" * 10**5), r"manifest\.json: damaged"),
+        (lambda f: _change_manifest(f, num_classes=7), r"manifest\.json: damaged, its SHA-256"),
+        (lambda f: _change_manifest(f, sha256=""), r"manifest\.json: damaged, its SHA-256"),
+        (lambda f: _change_manifest(f, format=99), "format 99, this version reads 3"),
+        (lambda f: _change_manifest(f, fingerprint="another"), "made from other data"),
+        (lambda f: _change_manifest(f, index=1), "part 1 of 2 of ring"),
+        (lambda f: _change_manifest(f, surprise=1), "damaged"),
+    ],
+    ids=[
+        "flipped",
+        "emptied",
+        "lost",
+        "no manifest",
+        "half a manifest",
+        "no object",
+        "deep",
+        "other number",
+        "no hash",
+        "format",
+        "print",
+        "index",
+        "more",
+    ],
+)
+def test_damage_is_one_line_with_the_file(damage: Callable[[Path], object], words: str, folder: Path) -> None:
+    """And what to do."""
+    damage(folder)
+    with pytest.raises(InputError, match=words) as refusal:
+        load_part(folder, 0, 2, "print")
+    assert "\n" not in str(refusal.value)
+    assert "delete" in str(refusal.value) or "cannot be read" in str(refusal.value)
+
+
+def test_another_number_of_parts_is_refused(folder: Path) -> None:
+    """Both numbers are named."""
+    with pytest.raises(InputError, match=r"part 0 of 2 .* part 0 of 3"):
+        load_part(folder, 0, 3, "print")
+
+
+def test_an_interrupted_partition_leaves_nothing(tmp_path: Path) -> None:
+    """Neither half a folder nor what was written aside."""
+
+    def broken() -> object:
+        yield _parts()[0]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_parts(tmp_path / "ring", "ring", "print", broken())  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_partition_that_is_there_is_kept(folder: Path) -> None:
+    """A second maker that was slower changes nothing."""
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    write_parts(folder, "ring", "print", iter(_parts()))
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def test_every_array_of_every_part_is_the_same(tmp_path: Path) -> None:
+    """Each field of a part, also of an empty one and of one that is all."""
+    graph = make_graph(7, [(0, 1), (1, 2), (5, 6), (0, 6)])
+    for name, owner, num_parts in (("one", np.zeros(7, np.int64), 1), ("three", np.arange(7) % 2 * 2, 3)):
+        written = list(split_parts(graph, order_nodes(graph, owner, num_parts)))
+        write_parts(tmp_path / name, name, "print", iter(written))
+        for index, part in enumerate(written):
+            read = load_part(tmp_path / name, index, num_parts, "print")
+            for field in fields(Part):
+                mine, theirs = getattr(part, field.name), getattr(read, field.name)
+                np.testing.assert_array_equal(theirs, mine, err_msg=field.name)
+                assert getattr(theirs, "dtype", None) == getattr(mine, "dtype", None)
+
+
+@pytest.fixture(scope="module")
+def fragile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A partition of sparse features, whose files are damaged and put right again."""
+    folder = tmp_path_factory.mktemp("fragile") / "ring"
+    write_parts(folder, "ring", "print", iter(_parts(sparse=True)))
+    return folder
+
+
+@given(data=st.data())
+@settings(max_examples=300)
+def test_no_byte_can_change_unnoticed(fragile: Path, data: st.DataObject) -> None:
+    """Any file, any place, any other byte, or an end that is missing: refused in one line."""
+    path = data.draw(st.sampled_from(sorted(part_dir(fragile, 0).iterdir())))
+    raw = path.read_bytes()
+    at = data.draw(st.integers(0, len(raw) - 1))
+    cut = data.draw(st.booleans())
+    path.write_bytes(raw[:at] if cut else raw[:at] + bytes([raw[at] ^ data.draw(st.integers(1, 255))]) + raw[at + 1 :])
+    try:
+        if path.name == "manifest.json" and path.read_bytes().split() == raw.split():
+            return  # another white space between its values, or none at its end: it says the same
+        with pytest.raises(InputError) as refusal:
+            load_part(fragile, 0, 2, "print")
+        assert "\n" not in str(refusal.value)
+    finally:
+        path.write_bytes(raw)
+
+
+@pytest.mark.parametrize("name", ["owned", "send_counts", "features"])
+def test_an_array_that_the_manifest_forgot_is_refused(name: str, folder: Path) -> None:
+    """As damage to the manifest."""
+    path = part_dir(folder, 0) / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["arrays"][name]
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match=r"manifest\.json: damaged, its SHA-256"):
+        load_part(folder, 0, 2, "print")
+
+
+def test_a_folder_that_cannot_be_written_is_named() -> None:
+    """With the option that puts partitions elsewhere."""
+    with pytest.raises(InputError, match=r"/proc/none/ring: the partition cannot be written: .*--partition-dir"):
+        write_parts(Path("/proc/none/ring"), "ring", "print", iter(_parts()))

@@ -1,0 +1,145 @@
+"""Parts of a graph: each node is owned once, and what one part sends another receives, in the same order."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from numpy.typing import NDArray
+
+from graphs_by_hand import Cut, cut_graphs, dense_adjacency, make_graph
+from unilaunch_graph.data.graph import TRAIN, Graph
+from unilaunch_graph.partition import assign as assigning
+from unilaunch_graph.partition.assign import assign, halo_size
+from unilaunch_graph.partition.cut import split_parts
+from unilaunch_graph.partition.order import order_nodes
+from unilaunch_graph.partition.part import Part
+
+
+def _parts(cut: Cut) -> list[Part]:
+    graph, owner, num_parts = cut
+    return list(split_parts(graph, order_nodes(graph, owner, num_parts)))
+
+
+@given(cut_graphs())
+def test_every_node_is_owned_once(cut: Cut) -> None:
+    """By the part that was chosen for it, with its own features and label."""
+    graph, owner, _ = cut
+    parts = _parts(cut)
+    assert sorted(np.concatenate([part.owned for part in parts])) == list(range(graph.num_nodes))
+    for part in parts:
+        assert (owner[part.owned] == part.index).all()
+        np.testing.assert_array_equal(np.asarray(part.features)[:, 0], part.owned)
+        np.testing.assert_array_equal(part.strengths, graph.degrees[part.owned])
+        assert (part.loops == 1).all()
+        assert part.split_sizes[0] == (graph.split == TRAIN).sum()
+
+
+@given(cut_graphs())
+def test_halo_is_the_remote_neighbours(cut: Cut) -> None:
+    """All of them, each once, grouped by owner; `halo_size` counts the same."""
+    graph, owner, num_parts = cut
+    dense, parts = dense_adjacency(graph), _parts(cut)
+    for part in parts:
+        near = dense[part.owned].any(axis=0) & (owner != part.index)
+        assert sorted(part.halo) == list(np.flatnonzero(near))
+        np.testing.assert_array_equal(owner[part.halo], np.repeat(np.arange(num_parts), part.halo_counts))
+    assert halo_size(graph, owner, num_parts) == sum(part.num_halo for part in parts)
+
+
+@given(cut_graphs())
+def test_sent_rows_are_the_receivers_halo_in_its_order(cut: Cut) -> None:
+    """Part a's group for b names the nodes of b's group from a."""
+    parts = _parts(cut)
+    for sender in parts:
+        groups = np.split(sender.owned[sender.send_rows], np.cumsum(sender.send_counts)[:-1])
+        for receiver, group in zip(parts, groups, strict=True):
+            arriving = np.split(receiver.halo, np.cumsum(receiver.halo_counts)[:-1])[sender.index]
+            np.testing.assert_array_equal(group, arriving)
+
+
+@given(cut_graphs())
+def test_the_parts_edges_are_the_graphs(cut: Cut) -> None:
+    """Put together again, nothing is missing and nothing is new."""
+    graph, _, _ = cut
+    rebuilt = np.zeros((graph.num_nodes, graph.num_nodes), bool)
+    for part in _parts(cut):
+        for indptr, indices, names in (
+            (part.owned_indptr, part.owned_indices, part.owned),
+            (part.halo_indptr, part.halo_indices, part.halo),
+        ):
+            rows = np.repeat(part.owned, np.diff(indptr))
+            assert not rebuilt[rows, names[indices]].any()
+            rebuilt[rows, names[indices]] = True
+    np.testing.assert_array_equal(rebuilt, dense_adjacency(graph))
+
+
+def _grid(side: int) -> Graph:
+    at = np.arange(side * side).reshape(side, side)
+    across = list(zip(at[:, :-1].ravel(), at[:, 1:].ravel(), strict=True))
+    down = list(zip(at[:-1].ravel(), at[1:].ravel(), strict=True))
+    return make_graph(side * side, [(int(a), int(b)) for a, b in across + down])
+
+
+@pytest.mark.parametrize("num_parts", [1, 2, 3, 8])
+def test_metis_parts_are_even_and_always_the_same(num_parts: int) -> None:
+    """The seed is fixed; the halo of a grid is near its cut."""
+    graph = _grid(20)
+    owner = assign(graph, num_parts, "nodes")
+    np.testing.assert_array_equal(owner, assign(graph, num_parts, "nodes"))
+    sizes = np.bincount(owner, minlength=num_parts)
+    assert sizes.max() <= 1.1 * graph.num_nodes / num_parts
+    assert halo_size(graph, owner, num_parts) <= 60 * (num_parts - 1)
+
+
+def test_a_large_graph_is_cut_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As evenly, and into as small a halo as a grid needs."""
+    monkeypatch.setattr(assigning, "LARGE", 100)
+    graph = _grid(20)
+    owner = assign(graph, 4, "nodes")
+    assert np.bincount(owner).max() <= 110
+    assert halo_size(graph, owner, 4) <= 180
+
+
+def test_edges_can_be_balanced_instead() -> None:
+    """A dense corner of the graph: its nodes are fewer, its edges are not more."""
+    clique = [(a, b) for a in range(30) for b in range(a)]
+    ring = [(a, a + 1) for a in range(29, 299)]
+    graph = make_graph(300, clique + ring)
+
+    def unevenness(balance: str) -> float:
+        edges = np.bincount(assign(graph, 2, balance), weights=graph.degrees)
+        return float(edges.max() / edges.mean())
+
+    assert unevenness("edges") < unevenness("nodes")
+
+
+def test_training_nodes_can_be_balanced_instead() -> None:
+    """Half of them in each of two parts."""
+    graph = _grid(16)
+    owner = assign(graph, 2, "train")
+    trained = np.bincount(owner[graph.split == TRAIN], minlength=2)
+    assert trained.max() <= 1.2 * trained.mean()
+
+
+def test_more_parts_than_nodes_leaves_parts_empty() -> None:
+    """Each node has its own."""
+    graph = make_graph(3, [(0, 1), (1, 2)])
+    assert list(assign(graph, 5, "nodes")) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("large", [assigning.LARGE, 100], ids=["whole", "some edges"])
+def test_neighbours_stand_near_each_other(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second, finer partition orders a part; a shuffled grid is put in order again, of a large graph too."""
+    monkeypatch.setattr(assigning, "LARGE", large)
+    grid = _grid(60)
+    shuffled = np.random.default_rng(0).permutation(grid.num_nodes)
+    rows = np.repeat(np.arange(grid.num_nodes), grid.degrees)
+    graph = make_graph(grid.num_nodes, list(zip(shuffled[rows].tolist(), shuffled[grid.indices].tolist(), strict=True)))
+    order = order_nodes(graph, np.zeros(graph.num_nodes, np.int64), 1)
+
+    def distance(position: NDArray[np.integer[Any]]) -> float:
+        ends = np.repeat(np.arange(graph.num_nodes), graph.degrees)
+        return float(np.abs(position[ends] - position[graph.indices]).mean())
+
+    assert distance(order.position) < distance(np.arange(graph.num_nodes)) / 3

@@ -1,0 +1,74 @@
+"""From a data set to this rank's part, by ranks that are threads."""
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import JsonValue
+from typing_extensions import override
+
+from unilaunch.backend import Placement
+from unilaunch.model import Session
+from unilaunch.output.folder import OutputFolder
+from unilaunch.output.log import Log
+from unilaunch.rank.alone import Alone
+from unilaunch.world import LauncherInfo, count_world
+from unilaunch_graph.partition import preparation
+from unilaunch_graph.partition.part import Part
+from unilaunch_graph.partition.store import load_part
+from unilaunch_graph.spec import DataSpec
+
+
+class _Table(Alone):
+    """Ranks that are threads, and share what they say as JSON."""
+
+    def __init__(self, rank: int, board: list[str], turn: Barrier) -> None:
+        self.rank, self.board, self.turn = rank, board, turn
+
+    @override
+    def share(self, value: JsonValue) -> list[JsonValue]:
+        self.board[self.rank] = json.dumps(value)
+        self.turn.wait()
+        shared = [json.loads(text) for text in self.board]
+        self.turn.wait()
+        return shared
+
+
+def _prepare(options: DataSpec, hosts: Sequence[str], output: Path) -> list[Part]:
+    """Return each rank's part; *hosts* names each rank's host."""
+    size = len(hosts)
+    board, turn = [""] * size, Barrier(size, timeout=60)
+
+    def prepare(rank: int) -> Part:
+        world = count_world(LauncherInfo("threads", rank, size, None, None, "run", {}), list(hosts), hosts[rank])
+        folder = OutputFolder(output, rank, size, "run")
+        folder.rank_dir.mkdir(parents=True)
+        table = _Table(rank, board, turn)
+        session = Session(world, Placement("cpu", 0, 1), table, folder, Log(level="CRITICAL"), seed=0)
+        return preparation.prepare_part(options, session)
+
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(prepare, range(size)))
+
+
+def test_one_rank_of_each_host_checks_what_its_ranks_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole graph, where ranks divide columns: a host that has files of its own may have damaged ones."""
+    checks: dict[int, bool] = {}
+
+    def load(folder: Path, index: int, num_parts: int, print_: str, *, checks_shared: bool) -> Part:
+        checks[index] = checks_shared
+        return load_part(folder, index, num_parts, print_, checks_shared=checks_shared)
+
+    monkeypatch.setattr(preparation, "load_part", load)
+    draw = np.random.default_rng(0)
+    arrays: dict[str, Any] = {"edge_index": draw.integers(0, 40, (2, 90)), "y": np.arange(40) % 3}
+    np.savez(tmp_path / "graph.npz", x=draw.random((40, 5)), **arrays)
+    options = DataSpec(dataset=str(tmp_path / "graph.npz"), data_dir=tmp_path, parallel="tensor")
+    parts = _prepare(options, ["a", "a", "b", "b"], tmp_path / "out")
+    assert checks == {0: True, 1: False, 2: True, 3: False}
+    assert sorted(np.concatenate([part.owned for part in parts]).tolist()) == list(range(40))
