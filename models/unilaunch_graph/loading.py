@@ -8,7 +8,6 @@ from typing import Any
 
 from unilaunch import agreement
 from unilaunch.backend import Peers
-from unilaunch.errors import SpecError
 from unilaunch.rank.current import Member, join
 from unilaunch.spec import VARIABLE_FIELDS, validate
 from unilaunch.world import World
@@ -54,6 +53,4 @@ def load_part(name: str, device: str, options: Mapping[str, Any]) -> tuple[Part,
     defaults = {field: member.environ[name] for name, field in VARIABLE_FIELDS.items() if name in member.environ}
     fields = {**defaults, **options, "dataset": name}
     spec = validate(DataSpec, fields, {field: field for field in fields})
-    if spec.parallel != "graph":
-        raise SpecError(f"parallel={spec.parallel}: a network of your own needs parts of the nodes: parallel='graph'")
-    return prepare_part(spec, _Ranks(member.world, member.peers, _Log())), member
+    return prepare_part(spec, _Ranks(member.world, member.peers, _Log()), as_given=True), member
