@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -51,10 +52,7 @@ class RowBlocks:
         num_rows = len(indptr) - 1
         ends = [*range(0, num_rows, _PIECE), num_rows]
         most = max(np.diff(indptr[ends]), default=0)
-        if dtype == np.float32 and ("torch" in sys.modules or len(indices) >= _MANY):
-            from unilaunch_graph.operators.fbgemm import product
-        else:
-            product = _product_of(np.ones(0 if len(weights) else most, dtype), num_columns)
+        product = choose_product(dtype, len(indices), num_columns, 0 if len(weights) else most)
         self.blocks = []
         for begin, end in pairwise(ends):
             first, last = int(indptr[begin]), int(indptr[end])
@@ -66,6 +64,24 @@ class RowBlocks:
     def filled(self) -> list[Block]:
         """The blocks that have an entry."""
         return [block for block in self.blocks if block.num_entries]
+
+
+def choose_product(
+    dtype: FloatType, num_entries: int, num_columns: int, most_ones: int = 0
+) -> Callable[..., Callable[[Rows], Rows]]:
+    """Return the way to multiply blocks of a matrix: called with indptr, indices and values, it returns a product.
+
+    Args:
+        dtype: Type of the values and of the rows.
+        num_entries: Entries of all blocks together.
+        num_columns: Columns of the matrix.
+        most_ones: Entries of the largest block whose values are None, which stands for ones.
+    """
+    if dtype == np.float32 and ("torch" in sys.modules or num_entries >= _MANY):
+        from unilaunch_graph.operators.fbgemm import product
+
+        return product
+    return _product_of(np.ones(most_ones, dtype), num_columns)
 
 
 def _product_of(ones: Rows, num_columns: int) -> Callable[..., Callable[[Rows], Rows]]:
@@ -80,7 +96,11 @@ def _product_of(ones: Rows, num_columns: int) -> Callable[..., Callable[[Rows], 
     return product
 
 
-def make_pool(threads: int) -> ThreadPoolExecutor | None:
+#: Threads that share the blocks; None where one thread is enough.
+Pool: TypeAlias = ThreadPoolExecutor | None
+
+
+def make_pool(threads: int) -> Pool:
     """Return threads for `each`; None where one is enough."""
     return ThreadPoolExecutor(threads, initializer=_without_threads_of_its_own) if threads > 1 else None
 
@@ -90,10 +110,7 @@ def _without_threads_of_its_own() -> None:
         torch.set_num_threads(1)  # of this thread: the others keep theirs
 
 
-def each(
-    pool: ThreadPoolExecutor | None, blocks: Sequence[Block], multiply: Callable[[Block], None],
-    between: Callable[[], None],
-) -> None:  # fmt: skip
+def each(pool: Pool, blocks: Sequence[Block], multiply: Callable[[Block], None], between: Callable[[], None]) -> None:
     """Multiply the blocks, by all threads if there is a pool, and do *between* after each."""
     for _ in pool.map(multiply, blocks) if pool else map(multiply, blocks):
         between()
