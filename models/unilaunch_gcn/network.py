@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from unilaunch_gcn.convolution import Operations, forward
 from unilaunch_gcn.layers import Layer, Parameter
-from unilaunch_gcn.loss import Task
+from unilaunch_gcn.loss import Objective
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.tensors import Tensors
 from unilaunch_graph.arrays import Floats
@@ -50,15 +50,23 @@ class Network(ABC):
     Args:
         config: What is trained.
         part: This rank's part.
-        task: The loss and its metrics.
+        objective: The loss and its metrics.
         tensors: The framework.
         aggregate: A_hat over all parts.
     """
 
     flat: Any
 
-    def __init__(self, config: NetworkConfig, part: Part, task: Task, tensors: Tensors, aggregate: Aggregation) -> None:
-        self.config, self.layers, self.part, self.task, self.tensors = config, config.layers, part, task, tensors
+    def __init__(
+        self, config: NetworkConfig, part: Part, objective: Objective, tensors: Tensors, aggregate: Aggregation
+    ) -> None:
+        self.config, self.layers, self.part, self.objective, self.tensors = (
+            config,
+            config.layers,
+            part,
+            objective,
+            tensors,
+        )
         self.aggregate = tensors.operation(aggregate)
         self.epoch: int | None = None
         count = sum(len(layer.parameters) for layer in self.layers)
@@ -77,8 +85,8 @@ class Network(ABC):
         """
 
     def evaluate(self) -> Any:
-        """Return this rank's share of an evaluation without dropout, as `Task.evaluate`."""
-        return self.task.evaluate(self.logits(), self.part)
+        """Return this rank's share of an evaluation without dropout, as `Objective.evaluate`."""
+        return self.objective.evaluate(self.logits(), self.part)
 
     def logits(self) -> Floats:
         """Return the owned rows of the last layer, without dropout. (num_owned, num_classes)"""
