@@ -1,1 +1,40 @@
-"""Graphs over many ranks: data sets, METIS parts, the halo exchange, and exact operators."""
+"""Graphs over many ranks: data sets, METIS parts, the halo exchange, and exact operators.
+
+`load` gives a script this rank's part of a graph; `torch` and `mindspore` hold what a network needs to be exact there.
+Importing this package imports no framework and no numpy; the public names are resolved when they are used.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unilaunch_graph import torch
+    from unilaunch_graph.data.converters import from_edges, from_networkx, from_pyg, from_scipy
+    from unilaunch_graph.data.graph_folder import read_names
+    from unilaunch_graph.loading import load
+
+__all__ = ["from_edges", "from_networkx", "from_pyg", "from_scipy", "load", "mindspore", "read_names", "torch"]
+
+_HOMES = {
+    "from_edges": "unilaunch_graph.data.converters",
+    "from_networkx": "unilaunch_graph.data.converters",
+    "from_pyg": "unilaunch_graph.data.converters",
+    "from_scipy": "unilaunch_graph.data.converters",
+    "load": "unilaunch_graph.loading",
+    "read_names": "unilaunch_graph.data.graph_folder",
+}
+#: Each framework has a package of its name here, with the same public names.
+_FRAMEWORKS = ("mindspore", "torch")
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    if name in _FRAMEWORKS:
+        return import_module(f"{__name__}.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

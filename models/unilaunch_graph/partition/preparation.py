@@ -2,18 +2,19 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unilaunch.backend import Peers
 from unilaunch.errors import InputError, RefusedTogetherError, SpecError
 from unilaunch.json_value import JsonValue
-from unilaunch.model import Session
-from unilaunch.output.log import Log
+from unilaunch.world import World
 from unilaunch_graph.data.diffusion import Diffusion, diffuse
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.data.sources import Dataset, data_folder, open_dataset
@@ -25,6 +26,32 @@ from unilaunch_graph.partition.store import fingerprint_of, load_part, part_dir,
 
 if TYPE_CHECKING:
     from unilaunch_graph.spec import DataSpec
+
+
+class Log(Protocol):
+    """Where the progress of a preparation is told."""
+
+    def say(self, message: str, /) -> None:
+        """Tell it."""
+
+
+class Ranks(Protocol):
+    """The ranks that prepare a partition together; `unilaunch.model.Session` is one such."""
+
+    @property
+    def world(self) -> World:
+        """Where this rank stands."""
+
+    @property
+    def peers(self) -> Peers:
+        """Small messages between the ranks."""
+
+    @property
+    def log(self) -> Log:
+        """This rank's log."""
+
+    def together(self, phase: str) -> AbstractContextManager[None]:
+        """Run the block on all ranks: what one rank refuses there, every rank refuses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +84,7 @@ def prepare(options: "DataSpec", num_parts: int, log: Log, *, as_given: bool = F
         InputError: The data set is unknown or damaged, or a folder cannot be written.
         SpecError: *as_given* with `use_gdc`, or with another `parallel` than "graph".
     """
-    dataset, how = _found(options), _diffusion(options)
+    dataset, how = _found(options, log), _diffusion(options)
     if as_given:
         _refuse_as_given(options)
     cut: dict[str, Any] = {"num_parts": num_parts, "balance": options.balance, "parallel": options.parallel}
@@ -70,7 +97,7 @@ def prepare(options: "DataSpec", num_parts: int, log: Log, *, as_given: bool = F
         log.say(f"partition: {folder}")
         return Partition(folder, fingerprint, dataset.sha256)
     begin = time.perf_counter()
-    graph = read_graph(options, log, as_given=as_given)
+    graph = _read(dataset, how, log, as_given=as_given)
     divided = _divide(graph, num_parts, options, log)
     write_parts(folder, dataset.name, fingerprint, divided.parts, divided.adjacency)
     log.say(f"partition: {num_parts} parts, {divided.said}, {time.perf_counter() - begin:.1f} s: {folder}")
@@ -95,7 +122,10 @@ def read_graph(options: "DataSpec", log: Log, *, as_given: bool = False) -> Grap
     Raises:
         InputError: The data set is unknown or damaged, or has a negative weight that A_hat cannot have.
     """
-    dataset, how = _found(options), _diffusion(options)
+    return _read(_found(options, log), _diffusion(options), log, as_given=as_given)
+
+
+def _read(dataset: Dataset, how: Diffusion | None, log: Log, *, as_given: bool) -> Graph:
     log.say(f"reading {dataset.name}")
     graph = dataset.load()
     if not as_given:
@@ -119,10 +149,16 @@ def _symmetrised(graph: Graph, name: str, log: Log) -> Graph:
     return graph
 
 
-def _found(options: "DataSpec") -> Dataset:
-    return open_dataset(
+def _found(options: "DataSpec", log: Log) -> Dataset:
+    dataset = open_dataset(
         options.dataset, options.data_dir, options.mirror, options.split_seed, options.normalize_features
     )
+    if dataset.is_normalised and options.normalize_features is None:
+        log.say(
+            f"{dataset.name}: each node's features are divided by their sum, as in the GCN paper; "
+            "--no-normalize-features leaves them as they are"
+        )
+    return dataset
 
 
 def _diffusion(options: "DataSpec") -> Diffusion | None:
@@ -155,7 +191,7 @@ def sends_less_by_columns(halo: int, num_nodes: int, num_parts: int) -> bool:
     return halo > 2 * num_nodes * (num_parts - 1) / num_parts
 
 
-def prepare_part(options: "DataSpec", session: Session, *, as_given: bool = False) -> Part:
+def prepare_part(options: "DataSpec", session: Ranks, *, as_given: bool = False) -> Part:
     """Return this rank's part. All ranks must call it.
 
     Rank 0 finds or makes the partition, and the others wait. On a host that does not see it (no shared file system) the
@@ -183,7 +219,7 @@ def prepare_part(options: "DataSpec", session: Session, *, as_given: bool = Fals
     return replace(part, data_sha256=data_sha256)
 
 
-def _seen_here(folder: str, fingerprint: str, options: "DataSpec", session: Session, *, as_given: bool) -> str:
+def _seen_here(folder: str, fingerprint: str, options: "DataSpec", session: Ranks, *, as_given: bool) -> str:
     """Return where this host has the partition; make it here if rank 0's folder is another host's own."""
     world = session.world
     blind = not part_dir(Path(folder), world.rank).is_dir()
@@ -203,7 +239,7 @@ def _seen_here(folder: str, fingerprint: str, options: "DataSpec", session: Sess
     return next(str(place) for node, local, place in places if node == world.node_rank and local == 0)
 
 
-def _check_fit(part: Part, session: Session) -> None:
+def _check_fit(part: Part, session: Ranks) -> None:
     """Refuse parts of two partitions: what each rank is to send must be what the other has a place for.
 
     Raises:
