@@ -151,6 +151,35 @@ def newest(folder: Path, layers: Sequence[Layer]) -> tuple[State | None, list[st
     return None, damaged
 
 
+def load_weights(path: Path) -> tuple[dict[str, NDArray[Any]], Mapping[str, Any]]:
+    """Return the parameters in a checkpoint by name, and what decided its curve.
+
+    Raises:
+        InputError: It cannot be read, or is damaged.
+    """
+    try:
+        tensors, told = _read(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(f"{path}: damaged: {' '.join(str(error).split())}") from None
+    return {name: array for name, array in tensors.items() if not name.endswith("_moment")}, told["decided"]
+
+
+def model_file(folder: Path) -> Path:
+    """Return the model that a run has left: the best one, else the last one.
+
+    Raises:
+        InputError: There is none.
+    """
+    if (folder / BEST).exists():
+        return folder / BEST
+    files = _files(folder)
+    if not files:
+        raise InputError(f"{folder}: no model: a run with --no-save-model leaves none; expected {BEST} or {FINAL}")
+    return files[0]
+
+
 def check(state: State, decided: Mapping[str, Any], folder: Path) -> None:
     """Refuse to go on with another training.
 
@@ -245,6 +274,20 @@ def load(path: Path, layers: Sequence[Layer]) -> State:
         InputError: Another version of unilaunch wrote it.
         OSError, ValueError, KeyError, TypeError, RecursionError: It cannot be read, or is damaged.
     """
+    tensors, told = _read(path)
+    shapes = {name: array.shape for name, array in tensors.items() if not name.endswith("_moment")}
+    expected = {name: parameter.shape for name, parameter in _named(layers)}
+    if shapes != expected:
+        raise SpecError(
+            f"--resume: the checkpoint {path} is of another network: {_told(shapes)}, not {_told(expected)}"
+        )
+    kept = _ROWS if len(tensors) > len(shapes) else _ROWS[:1]
+    rows = [np.concatenate([tensors[f"{name}{what}"].ravel() for name in expected]) for what in kept]
+    return State(np.stack(rows), int(told["epoch"]), told["losses"], told["evaluations"], told["decided"])
+
+
+def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Return the tensors and the history in a file whose checksum is right."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -264,15 +307,12 @@ def load(path: Path, layers: Sequence[Layer]) -> State:
         )
     if _CHECKSUM not in metadata:
         raise ValueError("it has no checksum")
-    shapes = {name: array.shape for name, array in tensors.items() if not name.endswith("_moment")}
-    expected = {name: parameter.shape for name, parameter in _named(layers)}
-    if shapes != expected:
-        raise SpecError(
-            f"--resume: the checkpoint {path} is of another network: {_told(shapes)}, not {_told(expected)}"
-        )
-    kept = _ROWS if len(tensors) > len(shapes) else _ROWS[:1]
-    rows = [np.concatenate([tensors[f"{name}{what}"].ravel() for name in expected]) for what in kept]
-    return State(np.stack(rows), int(told["epoch"]), told["losses"], told["evaluations"], told["decided"])
+    return tensors, told
+
+
+def parameter_names(layers: Sequence[Layer]) -> list[str]:
+    """Return the names of the parameters in a file, in the order of a network's weights."""
+    return [name for name, _ in _named(layers)]
 
 
 def _told(shapes: Mapping[str, tuple[int, ...]]) -> str:

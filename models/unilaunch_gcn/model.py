@@ -93,6 +93,8 @@ class GcnModel(Model):
 
         training = Training.start(options, prepared, session, framework)
         training.run()
+        if options.save_predictions:
+            training.save_predictions()
         result = training.result()
         if session.world.rank == 0:
             show(result, session, framework.backend.name)

@@ -1,13 +1,14 @@
 """The GCN of one rank: weights in, gradient and scores out. The rest of the training knows no tensor."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unilaunch_gcn.convolution import Operations, forward
+from unilaunch_gcn.convolution import Operations, outputs
 from unilaunch_gcn.layers import Layer, Parameter
 from unilaunch_gcn.loss import Objective
 from unilaunch_gcn.network_config import NetworkConfig
@@ -117,10 +118,18 @@ class Network(ABC):
 
     def _forward(self, weights: Sequence[Any]) -> Any:
         """Return the scores of the owned nodes, as tensors, from the parameters as tensors."""
+        return deque(self.outputs(weights), maxlen=1).pop()
+
+    def outputs(self, weights: Sequence[Any]) -> Iterator[Any]:
+        """Yield each layer's output as a tensor; all ranks must take all of them.
+
+        Args:
+            weights: The parameters as tensors, as `views` orders them.
+        """
         weighted, own = self._first_layer()
         operations = Operations(self.aggregate, self.tensors.operation(weighted), self.tensors.operation(own))
         mask = None if self._dropout_epoch is None else self._mask
-        return forward(self.layers, by_layer(weights, self.layers), operations, mask, self.tensors)
+        return outputs(self.layers, by_layer(weights, self.layers), operations, mask, self.tensors)
 
     @abstractmethod
     def _first_layer(self) -> tuple[Any, Any]:

@@ -21,8 +21,10 @@ from unilaunch_gcn.loss import SPLITS, shown
 from unilaunch_gcn.network import Network
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.optimizer import Adam
+from unilaunch_gcn.prediction import predictions
 from unilaunch_gcn.series import Series
 from unilaunch_graph.data.graph import TRAIN
+from unilaunch_graph.exchange.gather import save_rows
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.trace import Trace
 from unilaunch_graph.partition.part import Part
@@ -238,6 +240,14 @@ class Training:
             accuracy = "" if quality is None else f", val {quality}"
             progress = f"epoch {epoch + 1}/{self.options.epochs}: loss {self.losses[-1]:.4f}"
             self.session.log.say(f"{progress}{accuracy}, {self.epoch_seconds[-1]:.4f} s")
+
+    def save_predictions(self) -> None:
+        """Write what the network says of every node after the last epoch; all ranks must call it."""
+        on_host = self.session.placement.device == "cpu"
+        collectives = self.collectives if on_host else self.session.peers.collectives()
+        path = self.session.output.root / "predictions.npz"
+        arrays = predictions(self.part, self.network.logits(), self.network.objective)
+        save_rows(path, self.part, arrays, collectives)
 
     def result(self) -> dict[str, JsonValue]:
         """Return what stands in `result.json`, the same on every rank; all ranks must call it."""

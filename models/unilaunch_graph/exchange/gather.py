@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Mapping
+from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -69,7 +70,7 @@ def save_rows(path: Path, part: Part, arrays: Mapping[str, NDArray[Any]], collec
     """
     if part.index:
         for array in arrays.values():
-            gather_rows(part, array.reshape(len(array), -1), collectives, lambda _nodes, _rows: None)
+            gather_rows(part, _two_dimensional(array), collectives, lambda _nodes, _rows: None)
         return
     try:
         with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as name:
@@ -85,11 +86,16 @@ def save_rows(path: Path, part: Part, arrays: Mapping[str, NDArray[Any]], collec
 
 
 def _map_rows(file: Path, part: Part, array: NDArray[Any], collectives: Collectives) -> None:
-    whole = np.lib.format.open_memmap(file, "w+", array.dtype, (part.num_nodes, *array.shape[1:]))
-    flat = whole.reshape(part.num_nodes, -1)
+    shape = (part.num_nodes, *array.shape[1:])
+    whole = np.lib.format.open_memmap(file, "w+", array.dtype, shape)  # type: ignore[no-untyped-call]
+    flat = _two_dimensional(whole)
 
     def put(nodes: NDArray[np.int32], rows: NDArray[Any]) -> None:
         flat[nodes] = rows
 
-    gather_rows(part, array.reshape(len(array), -1), collectives, put)
+    gather_rows(part, _two_dimensional(array), collectives, put)
     whole.flush()
+
+
+def _two_dimensional(array: NDArray[Any]) -> NDArray[Any]:
+    return array.reshape(len(array), prod(array.shape[1:]))
