@@ -3,7 +3,6 @@
 from typing import Any, Protocol
 
 import torch
-from torch.autograd.function import once_differentiable
 from typing_extensions import override
 
 
@@ -41,10 +40,14 @@ class _Apply(torch.autograd.Function):
         return product
 
     @staticmethod
-    @once_differentiable
     @override
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, torch.Tensor]:
-        return None, ctx.operator.rmatmat(grad)
+        return None, apply(_Transposed(ctx.operator), grad)  # so that the gradient has a derivative too
+
+
+class _Transposed:
+    def __init__(self, operator: Operator) -> None:
+        self.matmat, self.rmatmat = operator.rmatmat, operator.matmat
 
 
 def apply(operator: Operator, rows: torch.Tensor) -> torch.Tensor:
