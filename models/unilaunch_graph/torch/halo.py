@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 from typing_extensions import override
 
 from unilaunch_graph.torch.part import GraphPart, Kept
@@ -12,8 +11,8 @@ from unilaunch_graph.torch.part import GraphPart, Kept
 def halo(rows: torch.Tensor, part: GraphPart) -> torch.Tensor:
     """Return the rows of the owned nodes, followed by the rows of the halo nodes. All ranks must call this.
 
-    Differentiable once: backward sends the gradients of the halo rows to their owners, which add them in the order of
-    the ranks, so that every run gives the same bits. A second derivative raises RuntimeError.
+    Differentiable: backward sends the gradients of the halo rows to their owners, which add them in the order of the
+    ranks, so that every run gives the same bits. That is `sum_halo`, so second derivatives are exact too.
 
     Args:
         rows: One row for each owned node; any dtype. (num_owned, ...)
@@ -35,7 +34,7 @@ def halo(rows: torch.Tensor, part: GraphPart) -> torch.Tensor:
 def sum_halo(rows: torch.Tensor, part: GraphPart) -> torch.Tensor:
     """Return the rows of the owned nodes, with other ranks' rows of the same nodes added. All ranks must call this.
 
-    The transpose of `halo`: each rank sends the rows of its halo nodes to their owners. Differentiable once.
+    The transpose of `halo`: each rank sends the rows of its halo nodes to their owners. Differentiable.
 
     Args:
         rows: One row for each owned node and each halo node. (num_owned + num_halo, ...)
@@ -62,13 +61,12 @@ class _Halo(torch.autograd.Function):
     @override
     def forward(ctx: Any, rows: torch.Tensor, part: GraphPart) -> torch.Tensor:
         ctx.part = part
-        return _fetch(rows, part)
+        return _fetch(rows.detach(), part)
 
     @staticmethod
-    @once_differentiable
     @override
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _send_home(grad, ctx.part), None
+        return sum_halo(grad, ctx.part), None
 
 
 class _SumHalo(torch.autograd.Function):
@@ -76,13 +74,12 @@ class _SumHalo(torch.autograd.Function):
     @override
     def forward(ctx: Any, rows: torch.Tensor, part: GraphPart) -> torch.Tensor:
         ctx.part = part
-        return _send_home(rows, part)
+        return _send_home(rows.detach(), part)
 
     @staticmethod
-    @once_differentiable
     @override
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _fetch(grad, ctx.part), None
+        return halo(grad, ctx.part), None
 
 
 def _fetch_once(rows: torch.Tensor, part: GraphPart) -> torch.Tensor:

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 from typing_extensions import override
 
 from unilaunch_graph.torch.part import GraphPart
@@ -145,7 +144,6 @@ class _Total(torch.autograd.Function):
         return ranks.all_reduce(value.clone())
 
     @staticmethod
-    @once_differentiable
     @override
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return grad, None
@@ -159,7 +157,7 @@ class _GlobalSum(torch.autograd.Function):
         return ranks.all_reduce(value.clone())
 
     @staticmethod
-    @once_differentiable
     @override
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return ctx.ranks.all_reduce(grad.clone()), None
+        total: torch.Tensor = _GlobalSum.apply(grad, ctx.ranks)  # type: ignore[no-untyped-call]
+        return total, None
