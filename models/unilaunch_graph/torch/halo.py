@@ -19,12 +19,15 @@ def halo(rows: torch.Tensor, part: GraphPart) -> torch.Tensor:
         part: This rank's part.
 
     Returns:
-        A tensor of its own; of `part.x`, which is sent once, the same at each call. (num_owned + num_halo, ...)
+        A tensor of its own. Of `part.x`, which is sent once, each call returns the same one; on one rank it is *rows*
+        itself. (num_owned + num_halo, ...)
 
     Raises:
         ValueError: *rows* does not have num_owned rows.
     """
     _check_rows(rows, part.num_owned, "num_owned")
+    if part.world_size == 1:
+        return rows
     if rows is part.x and not rows.requires_grad:
         return _fetch_once(rows, part)
     with_halo: torch.Tensor = _Halo.apply(rows, part)  # type: ignore[no-untyped-call]

@@ -35,7 +35,7 @@ def global_sum(value: torch.Tensor, ranks: Ranks) -> torch.Tensor:
     """Return the sum of *value* over all ranks, for statistics that every rank's rows depend on.
 
     All ranks must call this. The backward is the sum of all ranks' gradients: exact where each rank's loss depends on
-    the sum. Differentiable once.
+    the sum. Differentiable.
     """
     total: torch.Tensor = _GlobalSum.apply(value, ranks)  # type: ignore[no-untyped-call]
     return total
