@@ -23,7 +23,7 @@ from unilaunch_gcn.inputs import Inputs
 from unilaunch_gcn.layers import count_decayed, plan_layers
 from unilaunch_gcn.network import Problem
 from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_gcn.optimizer import Adam
+from unilaunch_graph.optimizer import Adam
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.torch_network import TorchNetwork
 from unilaunch_graph.data.diffusion import Diffusion, diffuse

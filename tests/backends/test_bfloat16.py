@@ -18,7 +18,7 @@ from unilaunch_gcn.loading import host_problem
 from unilaunch_gcn.mindspore_network import MindSporeDeviceNetwork, MindSporeNetwork
 from unilaunch_gcn.network import Network, Problem
 from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_gcn.optimizer import Adam
+from unilaunch_graph.optimizer import Adam
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.torch_network import TorchDeviceNetwork, TorchNetwork
 from unilaunch_graph.data.sources import open_dataset

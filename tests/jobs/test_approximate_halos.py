@@ -13,7 +13,7 @@ from unilaunch.output.log import Log
 from unilaunch_gcn.layers import count_decayed, plan_layers
 from unilaunch_gcn.loading import host_problem
 from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_gcn.optimizer import Adam
+from unilaunch_graph.optimizer import Adam
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.torch_network import TorchNetwork
 from unilaunch_graph.exchange.meter import Meter

@@ -1,0 +1,88 @@
+"""The halo exchange of a user's own network, as a linear operator: owned rows in, owned and halo rows out."""
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from unilaunch.backend import Collectives
+from unilaunch_graph.arrays import Floats, Rows
+from unilaunch_graph.exchange.halo import HaloExchange
+from unilaunch_graph.exchange.meter import Meter
+from unilaunch_graph.exchange.wire import Exact
+from unilaunch_graph.partition.part import Part
+
+
+class RowHalo:
+    """(num_owned, width) -> (num_owned + num_halo, width). The transpose sends the halo's rows home and adds them.
+
+    Args:
+        part: The part of this rank.
+        collectives: The ranks' collectives on host arrays.
+    """
+
+    def __init__(self, part: Part, collectives: Collectives) -> None:
+        self.collectives, self.num_owned = collectives, part.num_owned
+        self.send_counts, self.halo_counts = part.send_counts.tolist(), part.halo_counts.tolist()
+        self.exchange = HaloExchange(part, collectives, Meter(), Exact())
+        entries = (np.ones(len(part.send_rows), np.int8), (part.send_rows, np.arange(len(part.send_rows))))
+        self.home = sp.coo_array(entries, shape=(part.num_owned, len(part.send_rows))).tocsr()
+
+    def matmat(self, rows: Rows) -> Rows:
+        """Return the owned rows, and below them the halo rows. (num_owned + num_halo, width)"""
+        return np.concatenate((rows, self.exchange.begin(np.ascontiguousarray(rows)).wait()))
+
+    def rmatmat(self, rows: Rows) -> Rows:
+        """Return the owned rows with what their copies elsewhere have, added in the order of the ranks."""
+        received: Any = np.empty((len(self.home.indices), rows.shape[1]), rows.dtype)
+        halo = np.ascontiguousarray(rows[self.num_owned :])
+        self.collectives.exchange(halo, self.halo_counts, received, self.send_counts).wait()
+        return rows[: self.num_owned] + self.home @ received
+
+
+class RankSum:
+    """The sum over all ranks; its transpose is itself.
+
+    Args:
+        collectives: The ranks' collectives on host arrays.
+    """
+
+    def __init__(self, collectives: Collectives) -> None:
+        self.collectives = collectives
+
+    def matmat(self, numbers: Floats) -> Floats:
+        """Return the sum of every rank's *numbers*, of the same shape."""
+        summed: Floats = np.array(numbers)
+        self.collectives.all_reduce(summed)
+        return summed
+
+    rmatmat = matmat
+
+
+def gather_rows(rows: Rows, part: Part, collectives: Collectives) -> Rows | None:
+    """Return the rows of all nodes, in the user's order, on rank 0; None on the others.
+
+    Args:
+        rows: Of the owned nodes, and of a node of padding after them, if there is one. (num_owned, width)
+        part: The part of this rank.
+        collectives: The ranks' collectives on host arrays.
+    """
+    nodes = part.owned[part.owned >= 0]
+    rows = np.ascontiguousarray(rows[: len(nodes)])
+    num_owned = np.zeros(part.num_parts, np.int64)
+    num_owned[part.index] = len(nodes)
+    collectives.all_reduce(num_owned)
+    received = [0, *num_owned[1:].tolist()] if part.index == 0 else [0] * part.num_parts
+    sent = [0 if part.index == 0 else len(nodes), *[0] * (part.num_parts - 1)]
+
+    def collect(own: Any) -> Any:
+        gathered = np.empty((sum(received), own.shape[1]), own.dtype)
+        collectives.exchange(own[: sum(sent)], sent, gathered, received).wait()
+        return gathered
+
+    ids, gathered = collect(nodes[:, None]), collect(rows)
+    if part.index:
+        return None
+    whole = np.empty((part.num_nodes, rows.shape[1]), rows.dtype)
+    whole[nodes], whole[ids[:, 0]] = rows, gathered
+    return whole
