@@ -48,7 +48,7 @@ def main() -> int:
     torch.set_num_threads(1)  # the products are small: a second thread spins
     graph = _largest_component(open_dataset("cora", chosen.data_dir, None, 0, normalize_features=False).load())
     diffused = diffuse(graph, Diffusion(0.05, 128, None))
-    splits = [_draw_as_the_paper(graph.labels, seed) for seed in range(chosen.draws)]
+    splits = [_draw_as_the_paper(graph.labels.astype(np.int64), seed) for seed in range(chosen.draws)]
     plain, gdc = (
         np.array([_test_accuracy(replace(g, split=split), seed, decay) for seed, split in enumerate(splits)])
         for g, decay in ((graph, PLAIN_DECAY), (diffused, DIFFUSED_DECAY))

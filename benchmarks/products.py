@@ -18,7 +18,7 @@ import torch
 
 from graphs import make_graph
 from mpirun import verdict
-from unilaunch_graph.data.graph import csr_matrix
+from unilaunch_graph.data.edges import csr_matrix
 from unilaunch_graph.data.sources import open_dataset
 from unilaunch_graph.operators import fbgemm
 from unilaunch_graph.partition.cut import split_parts

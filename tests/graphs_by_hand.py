@@ -1,12 +1,14 @@
 """Small graphs for the tests."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from unilaunch_graph.data.graph import Graph, undirected
+from unilaunch_graph.data.edges import edges_as_given, undirected
+from unilaunch_graph.data.graph import Graph
 
 #: A graph, the owner of each node, and the number of parts.
 Cut = tuple[Graph, NDArray[np.int64], int]
@@ -21,6 +23,25 @@ def make_graph(num_nodes: int, edges: list[tuple[int, int]]) -> Graph:
     return Graph(indptr, indices, features, np.arange(num_nodes) % 2, split, 2)
 
 
+def make_directed_graph(num_nodes: int, edges: list[tuple[int, int]]) -> Graph:
+    """Return a graph of (source, target), as given: with weights that name the edge, and two features of each edge."""
+    ends = np.array(edges, np.int64).reshape(-1, 2).T
+    place = np.arange(len(edges), dtype=np.float32)
+    edge_attr = np.stack([place, -place], axis=1)
+    given = edges_as_given(ends[0], ends[1], num_nodes, 1 + place / 4, edge_attr)
+    return replace(make_graph(num_nodes, []), **given._asdict())
+
+
+@st.composite
+def cut_directed_graphs(draw: st.DrawFn) -> Cut:
+    """Draw a graph with directions, loops and duplicates, an owner of each node, and the number of parts."""
+    num_nodes, num_parts = draw(st.integers(1, 12)), draw(st.integers(1, 4))
+    node = st.integers(0, num_nodes - 1)
+    graph = make_directed_graph(num_nodes, draw(st.lists(st.tuples(node, node), max_size=60)))
+    owner = draw(st.lists(st.integers(0, num_parts - 1), min_size=num_nodes, max_size=num_nodes))
+    return graph, np.array(owner, np.int64), num_parts
+
+
 @st.composite
 def cut_graphs(draw: st.DrawFn) -> Cut:
     """Draw a graph, an owner of each node, and the number of parts; parts may be empty."""
@@ -32,7 +53,7 @@ def cut_graphs(draw: st.DrawFn) -> Cut:
 
 
 def dense_adjacency(graph: Graph) -> NDArray[np.bool_]:
-    """Return A as a dense matrix, without self-loops. (num_nodes, num_nodes)"""
+    """Return which edges there are as a dense matrix, row = target. (num_nodes, num_nodes)"""
     dense = np.zeros((graph.num_nodes, graph.num_nodes), bool)
     dense[np.repeat(np.arange(graph.num_nodes), graph.degrees), graph.indices] = True
     return dense

@@ -35,12 +35,14 @@ class Dataset:
     Attributes:
         name: What the user called it.
         identity: Names the graph exactly: two data sets of equal identity load equal graphs. JSON values.
-        load: Reads it. Raises InputError when the files are damaged or do not fit together.
+        load: Reads it, edges as given. Raises InputError when the files are damaged or do not fit together.
+        is_symmetric: Its edges are known to be symmetric before it is read.
     """
 
     name: str
     identity: Identity
     load: Callable[[], Graph]
+    is_symmetric: bool = False
 
     @property
     def sha256(self) -> str:

@@ -2,15 +2,19 @@
 
 | array | what | shape |
 |---|---|---|
-| edge_index | ends of each edge, or ... | (2, num_edges) |
-| indptr, indices | ... CSR of the edges | (num_nodes + 1,), (num_edges,) |
+| edge_index | source and target of each edge, or ... | (2, num_edges) |
+| indptr, indices | ... CSR of the edges: row = source, column = target | (num_nodes + 1,), (num_edges,) |
+| edge_weight | optional: weight of each edge | (num_edges,) |
+| edge_attr | optional: features of each edge | (num_edges, k) |
 | x | dense features, or ... | (num_nodes, num_features) |
 | x_indptr, x_indices, x_data, x_shape | ... CSR of the features | |
-| y | class of each node, -1 where unknown | (num_nodes,) |
+| y | class of each node, -1 where unknown, or ... | (num_nodes,) whole numbers |
+| | ... 0 or 1 for each of several labels, or ... | (num_nodes, num_classes) whole numbers or bool |
+| | ... what to predict, NaN where unknown | (num_nodes,) or (num_nodes, num_columns) floats |
 | train_mask, val_mask, test_mask | optional: the split, bool | (num_nodes,) |
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -23,12 +27,14 @@ from unilaunch.errors import InputError
 from unilaunch_graph.data.csr import check_csr, check_range
 from unilaunch_graph.data.dataset import Dataset, Request
 from unilaunch_graph.data.download import hash_file
-from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Features, Graph, csr_matrix, edge_matrix, symmetric
-from unilaunch_graph.data.npz import Arrays, map_arrays, read_arrays
+from unilaunch_graph.data.edges import Edges, edges_as_given, edges_of_rows
+from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Features, Graph
+from unilaunch_graph.data.labels import Labels, count_classes, is_known, read_labels
+from unilaunch_graph.data.npz import Arrays, Shape, map_arrays, read_arrays
 from unilaunch_graph.data.split import draw_split
 
 #: To be raised when the same file is read into another graph.
-VERSION = 1
+VERSION = 2
 Names = tuple[str, ...]
 EDGE_INDEX: Names = ("edge_index",)
 DENSE: Names = ("x",)
@@ -38,9 +44,10 @@ EDGES: tuple[Names, ...] = (EDGE_INDEX, ("indptr", "indices"))
 FEATURES: tuple[Names, ...] = (DENSE, ("x_indptr", "x_indices", "x_data", "x_shape"))
 MASKS: tuple[Names, ...] = ((), tuple(SPLIT))
 LABELS: tuple[Names, ...] = (("y",),)
+EDGE_VALUES: Names = ("edge_weight", "edge_attr")
 #: Rows, or entries, that are looked at at a time.
 _ROWS = 1 << 16
-KNOWN = frozenset(chain(*EDGES, *FEATURES, *MASKS, *LABELS))
+KNOWN = frozenset(chain(*EDGES, *FEATURES, *MASKS, *LABELS, EDGE_VALUES))
 
 
 def open_file(request: Request) -> Dataset:
@@ -63,7 +70,7 @@ def _members(folder: Path) -> list[Path]:
 
 
 def read_graph(path: Path, split_seed: int) -> Graph:
-    """Read a graph, check it, make its edges undirected, and draw a split if it brings none.
+    """Read a graph with its edges as given, check it, and draw a split if it brings none.
 
     Args:
         path: The .npz file, or the folder; see above for its arrays. Features become float32.
@@ -74,21 +81,23 @@ def read_graph(path: Path, split_seed: int) -> Graph:
     """
     arrays = map_arrays(_members(path)) if path.is_dir() else read_arrays(path, KNOWN)
     try:
-        return _graph(arrays, path, split_seed)
+        return _graph(arrays, split_seed)
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
 
 
-def _graph(arrays: Arrays, path: Path, split_seed: int) -> Graph:
+def _graph(arrays: Arrays, split_seed: int) -> Graph:
     edges, features, masks = _layout(arrays.values.keys())
-    labels = _labels(arrays)
-    indptr, indices, was_symmetric = symmetric(_edges(arrays, edges, len(labels)))
-    if not was_symmetric:
-        from loguru import logger
-
-        logger.info("{}: directed edges were given: symmetrised", path)
+    labels = read_labels(arrays)
+    given = _edges(arrays, edges, len(labels))
     split = _split(arrays, labels) if masks else draw_split(labels, split_seed)
-    return Graph(indptr, indices, _features(arrays, features, len(labels)), labels, split, int(labels.max()) + 1)
+    return Graph(
+        features=_features(arrays, features, len(labels)),
+        labels=labels,
+        split=split,
+        num_classes=count_classes(labels),
+        **given._asdict(),
+    )
 
 
 def _layout(names: Collection[str]) -> list[Names]:
@@ -107,26 +116,38 @@ def _layout(names: Collection[str]) -> list[Names]:
     return found[:3]
 
 
-def _labels(arrays: Arrays) -> NDArray[np.int64]:
-    labels = arrays.whole("y", (None,))
-    if not len(labels) or labels.max() < 0:
-        raise ValueError("y has no node of known class")
-    check_range(labels, len(labels), "y", start=-1)
-    return labels
-
-
-def _edges(arrays: Arrays, form: Names, num_nodes: int) -> sp.csr_array:
-    """Return the edges as given. (num_nodes, num_nodes)"""
+def _edges(arrays: Arrays, form: Names, num_nodes: int) -> Edges:
+    """Return the edges by target, otherwise as given."""
+    check_range(np.array([num_nodes]), 2**31, "number of nodes ")
     if form == EDGE_INDEX:
         ends = arrays.integers("edge_index", (2, None))
         check_range(ends, num_nodes, "edge_index")
-        return edge_matrix(ends[0], ends[1], num_nodes)
+        return edges_as_given(ends[0], ends[1], num_nodes, **_edge_values(arrays, ends.shape[1]))
     indptr, indices = arrays.whole("indptr", (None,)), arrays.integers("indices", (None,))
     check_csr(indptr, indices, (num_nodes, num_nodes))
-    columns = np.array(indices, np.int32)  # a copy, as of the rows: the matrix is put in order
-    matrix = csr_matrix(np.ones(len(columns), np.bool_), columns, np.array(indptr), num_nodes)
-    matrix.sum_duplicates()
-    return matrix
+    return edges_of_rows(indptr, indices.astype(np.int32, copy=False), **_edge_values(arrays, len(indices)))
+
+
+def _edge_values(arrays: Arrays, num_edges: int) -> Mapping[str, NDArray[np.float32]]:
+    """Return weights and features of the edges, those that are given."""
+    shapes: dict[str, Shape] = {"edge_weight": (num_edges,), "edge_attr": (num_edges, None)}
+    found = {}
+    for name, shape in shapes.items():
+        if name in arrays.values:
+            values = found[name.replace("edge_weight", "weights")] = arrays.float32(name, shape)
+            _check_finite(values, name, "edge")
+    return found
+
+
+def _check_finite(values: NDArray[np.float32], name: str, row: str) -> None:
+    for begin in range(0, len(values), _ROWS):
+        piece = values[begin : begin + _ROWS]
+        if not np.isfinite(piece).all():
+            at = np.argwhere(~np.isfinite(piece))[0]
+            place = f" in column {at[1]}" if values.ndim == 2 else ""  # noqa: PLR2004  (one row of features)
+            raise ValueError(
+                f"{name} of {row} {begin + at[0]} is {piece[tuple(at)]}{place}; it must be finite as float32"
+            )
 
 
 def _features(arrays: Arrays, form: Names, num_nodes: int) -> Features:
@@ -154,14 +175,16 @@ def _sparse_features(arrays: Arrays, num_nodes: int) -> sp.csr_array:
     return matrix
 
 
-def _split(arrays: Arrays, labels: NDArray[np.int64]) -> NDArray[np.uint8]:
-    masks = [arrays.flags(name, labels.shape) for name in SPLIT]
+def _split(arrays: Arrays, labels: Labels) -> NDArray[np.uint8]:
+    masks = [arrays.flags(name, (len(labels),)) for name in SPLIT]
     twice = np.flatnonzero(np.sum(masks, axis=0) > 1)
     if len(twice):
         raise ValueError(f"node {twice[0]} is in more than one of {', '.join(SPLIT)}")
-    unknown = np.flatnonzero(np.any(masks, axis=0) & (labels < 0))
+    unknown = np.flatnonzero(np.any(masks, axis=0) & ~is_known(labels))
     if len(unknown):
-        raise ValueError(f"node {unknown[0]} is in a mask, but its class is unknown: y[{unknown[0]}] is -1")
+        raise ValueError(
+            f"node {unknown[0]} is in a mask, but its class is unknown: y[{unknown[0]}] is {labels[unknown[0]]}"
+        )
     if not masks[0].any():
         raise ValueError("train_mask has no node")
     return np.select(masks, list(SPLIT.values()), NONE).astype(np.uint8)

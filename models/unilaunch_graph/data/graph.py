@@ -1,13 +1,14 @@
 """A whole graph: what a data set is read into and a partition is made from."""
 
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from unilaunch.errors import InputError
+from unilaunch_graph.data.edges import csr_matrix, loops_and_duplicates, symmetric
+from unilaunch_graph.data.labels import Labels
 
 #: Values of `Graph.split`.
 NONE, TRAIN, VAL, TEST = 0, 1, 2, 3
@@ -17,27 +18,35 @@ Features: TypeAlias = NDArray[np.float32] | sp.csr_array
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """An undirected graph with node features, labels and a split.
+    """A graph with node features, labels and a split; its edges stand by target.
 
     Attributes:
-        indptr: Where each node's neighbours begin in *indices*. (num_nodes + 1,) int64
-        indices: Neighbours of each node, ascending; symmetric, no self-loop, no duplicate. (num_edges,) int32
+        indptr: Where the in-edges of each node begin in *indices*. (num_nodes + 1,) int64
+        indices: Sources of the in-edges of each node, ascending. (num_edges,) int32
         features: Dense rows or a CSR matrix. (num_nodes, num_features) float32
-        labels: Class of each node; -1 where unknown. (num_nodes,) int64
+        labels: Class of each node, -1 where unknown: (num_nodes,) int64. Or 0 and 1 for each of several labels:
+            (num_nodes, num_classes) uint8. Or values to predict, NaN where unknown: (num_nodes,) or
+            (num_nodes, num_classes) float32
         split: What each node is used for: NONE, TRAIN, VAL or TEST. (num_nodes,) uint8
-        num_classes: Number of classes.
-        weights: Weight of each edge, the same in both directions; None: each is 1. (num_edges,) float32
+        num_classes: Number of classes, or of columns of the labels: the width of a network's last layer.
+        weights: Weight of each edge; None: each is 1. (num_edges,) float32
         loops: Weight of each node's edge to itself in A_hat; None: each is 1. (num_nodes,) float32
+        edge_attr: Features of each edge, which may differ between its two directions; None: there are none.
+            (num_edges, k) float32
+        is_directed: False: each edge is there in both directions with one weight, without loops and duplicates.
+            True: edges are as they were given.
     """
 
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]
     features: Features
-    labels: NDArray[np.int64]
+    labels: Labels
     split: NDArray[np.uint8]
     num_classes: int
     weights: NDArray[np.float32] | None = None
     loops: NDArray[np.float32] | None = None
+    edge_attr: NDArray[np.float32] | None = None
+    is_directed: bool = False
 
     @property
     def num_nodes(self) -> int:
@@ -51,80 +60,83 @@ class Graph:
 
     @property
     def degrees(self) -> NDArray[np.int64]:
-        """Number of neighbours of each node, without itself. (num_nodes,) int64."""
+        """Number of in-edges of each node. (num_nodes,) int64."""
         return np.diff(self.indptr)
 
     @property
     def strengths(self) -> NDArray[np.float64]:
-        """Sum of the weights of each node's edges, without that to itself. (num_nodes,) float64."""
+        """Sum of the weights of each node's in-edges. (num_nodes,) float64."""
         if self.weights is None:
             return self.degrees.astype(np.float64)
         ends = np.concatenate(([0.0], np.cumsum(self.weights, dtype=np.float64)))
         return np.diff(ends[self.indptr])
 
     def adjacency(self) -> sp.csr_array:
-        """Return the weights as a matrix, without loops; where there are none, eight-bit ones stand for them."""
+        """Return the weights as a matrix, row = target; where there are none, eight-bit ones stand for them."""
         values = np.ones(len(self.indices), np.int8) if self.weights is None else self.weights
         return csr_matrix(values, self.indices, self.indptr, self.num_nodes)
 
+    def reversed(self) -> "Graph":
+        """Return the edges by source, without weights and features: row = source, column = target."""
+        if not self.is_directed:
+            return replace(self, weights=None, edge_attr=None)
+        back = csr_matrix(np.ones(len(self.indices), np.int8), self.indices, self.indptr, self.num_nodes).T.tocsr()
+        return replace(self, indptr=back.indptr.astype(np.int64), indices=back.indices.astype(np.int32, copy=False),
+                       weights=None, edge_attr=None)  # fmt: skip
 
-def csr_matrix(
-    values: NDArray[Any], indices: NDArray[np.int32], indptr: NDArray[np.integer[Any]], num_columns: int
-) -> sp.csr_array:
-    """Return a matrix on the same memory: SciPy would copy the indices into the type of a wider indptr."""
-    rows = indptr.astype(np.int32 if len(indices) < 1 << 31 else np.int64, copy=False)
-    return sp.csr_array((values, indices, rows), shape=(len(indptr) - 1, num_columns))
+    def structure(self) -> "Graph":
+        """Return which nodes neighbour each other, as METIS needs it: symmetric, without weights and edge features."""
+        return replace(self, weights=None, edge_attr=None).symmetrised()[0]
+
+    def symmetrised(self) -> tuple["Graph", list[str]]:
+        """Return the symmetric form of the graph, which A_hat needs, and what that changed, a clause for each change.
+
+        Every edge is there in both directions, once. Weights of duplicates are added; then an edge of two directions
+        gets the mean of its weights in both, and an edge of one direction keeps its own. The weight of a node's loops
+        becomes its entry in `loops`, 1 where it has none (as in PyG's GCNConv). Edge features are left out.
+
+        Raises:
+            ValueError: A weight is negative: D^-1/2 would not be defined.
+        """
+        _refuse_negative(self)
+        changes = [] if self.edge_attr is None else ["edge features are not used: left out"]
+        if not self.is_directed:
+            return replace(self, edge_attr=None), changes
+        is_weighted = self.weights is not None
+        matrix = self.adjacency().astype(np.float64 if is_weighted else np.bool_)
+        matrix.sum_duplicates()
+        if matrix.nnz < len(self.indices):
+            what = "their weights are added" if is_weighted else "each is used once"
+            changes.append(f"{len(self.indices) - matrix.nnz:,} duplicate edges were given: {what}")
+        loops = matrix.diagonal()
+        num_loops = int(np.count_nonzero(loops_and_duplicates(matrix.indptr, matrix.indices)[0]))
+        if num_loops:
+            what = "their weights are those of A_hat's loops" if is_weighted else "left out, A_hat brings its own"
+            changes.append(f"{num_loops:,} self-loops were given: {what}")
+        whole, was_symmetric = symmetric(matrix)
+        if not was_symmetric:
+            what = ", with the mean of both directions' weights" if is_weighted else ""
+            changes.append(f"directed edges were given: symmetrised{what}")
+        return replace(
+            self,
+            indptr=whole.indptr.astype(np.int64),
+            indices=whole.indices.astype(np.int32, copy=False),
+            weights=whole.data.astype(np.float32) if is_weighted else None,
+            loops=np.where(loops > 0, loops, 1).astype(np.float32) if is_weighted and num_loops else self.loops,
+            edge_attr=None,
+            is_directed=False,
+        ), changes
 
 
-def undirected(
-    sources: NDArray[np.integer[Any]], targets: NDArray[np.integer[Any]], num_nodes: int
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Return the neighbours of each node: every edge in both directions, once, and no self-loop.
-
-    Args:
-        sources: One end of each edge. (num_edges,)
-        targets: The other end. (num_edges,)
-        num_nodes: Number of nodes; below 2**31.
-
-    Returns:
-        indptr (num_nodes + 1,) int64 and indices int32, ascending within each node.
-
-    Raises:
-        InputError: An end is not in 0 to num_nodes - 1.
-    """
-    for name, ends in (("source", sources), ("target", targets)):
-        if len(ends) and (ends.min() < 0 or ends.max() >= num_nodes):
-            at = int(np.flatnonzero((ends < 0) | (ends >= num_nodes))[0])
-            raise InputError(f"edge {at}: {name} {ends[at]} is no node; nodes are 0 to {num_nodes - 1}")
-    indptr, indices, _ = symmetric(edge_matrix(sources, targets, num_nodes))
-    return indptr, indices
-
-
-def edge_matrix(sources: NDArray[np.integer[Any]], targets: NDArray[np.integer[Any]], num_nodes: int) -> sp.csr_array:
-    """Return directed edges as a matrix of bool, each once; the ends must be nodes. (num_nodes, num_nodes)"""
-    ends = (sources.astype(np.int32, copy=False), targets.astype(np.int32, copy=False))
-    # bool, since duplicates are added: 256 of them would be 0 in eight bits, and the edge would be gone.
-    matrix = sp.coo_array((np.ones(len(sources), np.bool_), ends), shape=(num_nodes, num_nodes)).tocsr()
-    matrix.sum_duplicates()
-    return matrix
-
-
-def symmetric(matrix: sp.csr_array) -> tuple[NDArray[np.int64], NDArray[np.int32], bool]:
-    """Return the neighbours of each node, without itself, and whether each edge was there in both directions already.
-
-    Args:
-        matrix: Directed edges, as `edge_matrix` returns them; it may be changed.
-    """
-    rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int32), np.diff(matrix.indptr))
-    loops = rows == matrix.indices
-    del rows
-    if loops.any():
-        matrix.data[loops] = False
-        matrix.eliminate_zeros()
-    back = matrix.T.tocsr()  # its rows come out ascending
-    was_symmetric = np.array_equal(matrix.indptr, back.indptr) and np.array_equal(matrix.indices, back.indices)
-    whole = matrix if was_symmetric else matrix + back
-    return whole.indptr.astype(np.int64), whole.indices.astype(np.int32, copy=False), was_symmetric
+def _refuse_negative(graph: Graph) -> None:
+    if graph.weights is None or not len(graph.weights) or graph.weights.min() >= 0:
+        return
+    at = int(np.flatnonzero(graph.weights < 0)[0])
+    target = int(np.searchsorted(graph.indptr, at, side="right")) - 1
+    raise ValueError(
+        f"the edge from node {graph.indices[at]} to node {target} has the weight {graph.weights[at]:g}: "
+        "D^-1/2 (A + I) D^-1/2 needs weights of 0 or more"
+    )
 
 
 def normalise_rows(features: Features) -> Features:

@@ -20,7 +20,9 @@ from unilaunch.errors import InputError
 from unilaunch_graph.data.csr import check_range
 from unilaunch_graph.data.dataset import Dataset, Request
 from unilaunch_graph.data.download import hash_file
-from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Graph, edge_matrix, symmetric
+from unilaunch_graph.data.edges import edges_as_given
+from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Graph
+from unilaunch_graph.data.labels import count_classes
 
 #: To be raised when the same files are read into another graph.
 VERSION = 1
@@ -45,7 +47,7 @@ def open_ogb(request: Request) -> Dataset:
 
 
 def read_ogb(folder: Path) -> Graph:
-    """Read the files: dense features, edges made undirected, the set's own split.
+    """Read the files: dense features, edges as given, the set's own split.
 
     Raises:
         InputError: A file is missing or damaged, or does not fit the others.
@@ -75,8 +77,8 @@ def _graph(
         check_range(nodes, count, name)
         split[nodes] = SPLIT[name]
     split[labels < 0] = NONE
-    indptr, indices, _ = symmetric(edge_matrix(edge[:, 0], edge[:, 1], count))
-    return Graph(indptr, indices, features, labels, split, int(labels.max()) + 1)
+    edges = edges_as_given(edge[:, 0], edge[:, 1], count)
+    return Graph(features=features, labels=labels, split=split, num_classes=count_classes(labels), **edges._asdict())
 
 
 def _splits(folder: Path) -> dict[str, Path]:

@@ -19,7 +19,8 @@ from unilaunch.errors import InputError
 from unilaunch_graph.data.csr import check_range
 from unilaunch_graph.data.dataset import Dataset, Request
 from unilaunch_graph.data.download import hash_file, raw_file
-from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Graph, undirected
+from unilaunch_graph.data.edges import undirected
+from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Graph
 from unilaunch_graph.data.safe_pickle import Lists, read_array, read_lists, read_matrix
 
 #: To be raised when the same files are read into another graph.
@@ -40,7 +41,7 @@ def open_planetoid(request: Request) -> Dataset:
     names = [name for name in _SHA256 if name.split(".")[1] == request.name]
     hashes = {name: hash_file(raw_file(folder / name, f"{base}/{name}", _SHA256[name])) for name in names}
     identity: dict[str, str | int | float] = {"name": request.name, "version": VERSION, **hashes}
-    return Dataset(request.name, identity, partial(read_planetoid, folder, request.name))
+    return Dataset(request.name, identity, partial(read_planetoid, folder, request.name), is_symmetric=True)
 
 
 def read_planetoid(folder: Path, name: str) -> Graph:

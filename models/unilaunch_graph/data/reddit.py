@@ -9,7 +9,9 @@ from unilaunch.errors import InputError
 from unilaunch_graph.data.csr import check_range
 from unilaunch_graph.data.dataset import Dataset, Request
 from unilaunch_graph.data.download import hash_file
-from unilaunch_graph.data.graph import Graph, edge_matrix, symmetric
+from unilaunch_graph.data.edges import edges_as_given
+from unilaunch_graph.data.graph import Graph
+from unilaunch_graph.data.labels import count_classes
 from unilaunch_graph.data.npz import Arrays, read_arrays
 
 #: To be raised when the same files are read into another graph.
@@ -58,5 +60,10 @@ def _graph(data: Arrays, edges: Arrays) -> Graph:
     check_range(targets, count, "col")
     if len(sources) != len(targets):
         raise ValueError(f"{EDGES} has {len(sources)} entries in row and {len(targets)} in col")
-    indptr, indices, _ = symmetric(edge_matrix(sources, targets, count))
-    return Graph(indptr, indices, features, labels, split.astype(np.uint8), int(labels.max()) + 1)
+    return Graph(
+        features=features,
+        labels=labels,
+        split=split.astype(np.uint8),
+        num_classes=count_classes(labels),
+        **edges_as_given(sources, targets, count)._asdict(),
+    )

@@ -11,7 +11,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from unilaunch_graph.data.dataset import Dataset, Request
-from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Graph, undirected
+from unilaunch_graph.data.edges import undirected
+from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Graph
 from unilaunch_graph.data.split import place_in_class
 
 #: To be raised with every change to the graph: partitions are found again by it.
@@ -27,7 +28,9 @@ NUM_TRAIN_PER_CLASS, NUM_VAL, NUM_TEST = 20, 500, 1_000
 
 def open_sbm(request: Request) -> Dataset:
     """Return the generated data set; nothing is read, nothing depends on the request but the name."""
-    return Dataset(request.name, {"name": "sbm", "version": VERSION, "seed": SEED, "nodes": NUM_NODES}, generate)
+    return Dataset(
+        request.name, {"name": "sbm", "version": VERSION, "seed": SEED, "nodes": NUM_NODES}, generate, is_symmetric=True
+    )
 
 
 def generate() -> Graph:

@@ -6,7 +6,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from unilaunch_graph.data.graph import TRAIN, Graph, csr_matrix, edge_matrix, symmetric
+from unilaunch.errors import InputError
+from unilaunch_graph.data.edges import edge_matrix, symmetric
+from unilaunch_graph.data.graph import TRAIN, Graph
 from unilaunch_graph.partition.statistics import count
 
 #: METIS_OBJTYPE_VOL: total communication volume, for k-way partitioning only.
@@ -16,6 +18,8 @@ _VOLUME = 1
 #: parts are fewer: that takes a time that grows with both (2 million edges: 10 s for 8 parts, 118 s for 32).
 LARGE = 20_000_000
 _SEEN = 16
+#: The largest number that METIS holds: its numbers have 32 bits.
+MOST = 2**31 - 1
 
 
 def assign(graph: Graph, num_parts: int, balance: str) -> NDArray[np.int64]:
@@ -27,7 +31,7 @@ def assign(graph: Graph, num_parts: int, balance: str) -> NDArray[np.int64]:
     one for some of its edges. The seed is fixed: the same graph gives the same parts.
 
     Args:
-        graph: The graph.
+        graph: The graph, symmetric: of a directed one its `structure()`.
         num_parts: Number of parts; more than there are nodes leaves parts empty.
         balance: What the parts have alike: "nodes", "edges" or "train" (training nodes).
 
@@ -64,20 +68,37 @@ def metis(
     *,
     by_volume: bool,
 ) -> NDArray[np.int64]:
-    """Return the part of each node, as METIS deals them out."""
+    """Return the part of each node, as METIS deals them out.
+
+    Raises:
+        InputError: The edges are more than METIS can count.
+    """
     import pymetis
+
+    if len(indices) > MOST:
+        raise InputError(f"METIS counts up to {MOST:,} directed edges, and the graph has {len(indices):,}")
 
     options = pymetis.Options(seed=1, objtype=_VOLUME, ncuts=5) if by_volume else pymetis.Options(seed=1)
     adjacency = pymetis.CSRAdjacency(indptr, indices)
     _, owner = pymetis.part_graph(
-        num_parts, adjacency, vweights=weights, recursive=False if by_volume else None, options=options
+        num_parts,
+        adjacency,
+        vweights=None if weights is None else fitting(weights),
+        recursive=False if by_volume else None,
+        options=options,
     )
     return np.asarray(owner, dtype=np.int64)
 
 
+def fitting(weights: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return weights of 1 or more in the same proportion, as well as whole numbers can, whose sum METIS can hold."""
+    excess = -(-int(weights.sum()) // (MOST - len(weights)))
+    return weights if weights.sum() <= MOST else weights // excess + 1
+
+
 def halo_size(graph: Graph, owner: NDArray[np.int64], num_parts: int) -> int:
-    """Return how many halo nodes all parts have together: pairs of a node and another part that neighbours it."""
-    return int(count(graph, owner, num_parts).traffic.sum())
+    """Return how many halo nodes all parts have together: pairs of a node and another part that has a target of it."""
+    return int(count(graph.reversed(), owner, num_parts).traffic.sum())
 
 
 def sketch(graph: Graph) -> sp.csr_array:
@@ -90,5 +111,4 @@ def _thinned(graph: Graph) -> sp.csr_array:
     nodes = np.flatnonzero(graph.degrees)
     degrees = graph.degrees[nodes]
     ends = np.concatenate([graph.indices[graph.indptr[nodes] + degrees * turn // _SEEN] for turn in range(_SEEN)])
-    indptr, indices, _ = symmetric(edge_matrix(np.tile(nodes, _SEEN), ends, graph.num_nodes))
-    return csr_matrix(np.ones(len(indices), np.int8), indices, indptr, graph.num_nodes)
+    return symmetric(edge_matrix(np.tile(nodes, _SEEN), ends, graph.num_nodes))[0]

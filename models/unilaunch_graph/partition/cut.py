@@ -1,32 +1,56 @@
 """From an ordered graph to its parts: each learns its edges, and whom it exchanges rows with."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from unilaunch_graph.data.graph import TEST, TRAIN, VAL, Graph, csr_matrix
+from unilaunch_graph.data.edges import csr_matrix
+from unilaunch_graph.data.graph import TEST, TRAIN, VAL, Graph
 from unilaunch_graph.partition.order import Order, order_nodes
 from unilaunch_graph.partition.part import Adjacency, Part
 
 
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """What is the same for all parts.
+
+    Attributes:
+        graph: The graph.
+        order: Its nodes, part after part.
+        owner_of: The part of each place in the order. (num_nodes,) int32
+        split_sizes: Training, validation and test nodes.
+        strengths: Sum of the weights of each node's in-edges. (num_nodes,)
+        by_source: The edges by their source, if the graph is directed.
+    """
+
+    graph: Graph
+    order: Order
+    owner_of: NDArray[np.int32]
+    split_sizes: tuple[int, int, int]
+    strengths: NDArray[np.float64]
+    by_source: sp.csr_array | None
+
+
 def split_parts(graph: Graph, order: Order, chosen: Iterable[int] | None = None) -> Iterator[Part]:
     """Yield the parts one by one, or those *chosen*; only one is in memory at a time."""
-    sizes = tuple(int((graph.split == use).sum()) for use in (TRAIN, VAL, TEST))
-    strengths = graph.strengths
-    for index in range(len(order.offsets) - 1) if chosen is None else chosen:
-        yield _part(graph, order, index, (sizes[0], sizes[1], sizes[2]), strengths)
+    train, val, test = (int((graph.split == use).sum()) for use in (TRAIN, VAL, TEST))
+    num_parts = len(order.offsets) - 1
+    owner_of = np.repeat(np.arange(num_parts, dtype=np.int32), np.diff(order.offsets))
+    by_source = graph.reversed().adjacency() if graph.is_directed else None
+    cut = _Cut(graph, order, owner_of, (train, val, test), graph.strengths, by_source)
+    for index in range(num_parts) if chosen is None else chosen:
+        yield _part(cut, index)
 
 
-def _part(
-    graph: Graph, order: Order, index: int, split_sizes: tuple[int, int, int], strengths: NDArray[np.float64]
-) -> Part:
+def _part(cut: _Cut, index: int) -> Part:
+    graph, order = cut.graph, cut.order
     begin, end = int(order.offsets[index]), int(order.offsets[index + 1])
-    num_parts, num_owned = len(order.offsets) - 1, end - begin
     owned = order.nodes[begin:end]
-    edges = graph.adjacency()[owned]
+    edges = _in_edges(graph, owned)
     columns = order.position[edges.indices]
     inside = (columns >= begin) & (columns < end)
     outside = ~inside
@@ -34,37 +58,77 @@ def _part(
     is_halo[columns[outside]] = True
     halo = np.flatnonzero(is_halo)
     place = np.cumsum(is_halo, dtype=np.int32) - 1
-    weights = None if graph.weights is None else edges.data
-    owned_indptr, owned_indices, owned_weights = _csr(edges.indptr, inside, columns[inside] - begin, weights)
-    halo_indptr, halo_indices, halo_weights = _csr(edges.indptr, outside, place[columns[outside]], weights)
-    # The graph is symmetric: a node is halo exactly where it has a neighbour, so nobody need be asked what to send.
-    owner_of = np.repeat(np.arange(num_parts, dtype=np.int32), np.diff(order.offsets))
-    is_sent = np.zeros((num_parts, num_owned), bool)
-    rows = np.repeat(np.arange(num_owned, dtype=np.int32), np.diff(halo_indptr))
-    is_sent[owner_of[halo][halo_indices], rows] = True
-    receivers, send_rows = np.nonzero(is_sent)
+    values = None if graph.weights is None and graph.edge_attr is None else edges.data
+    owned_indptr, owned_indices, owned_values = _csr(edges.indptr, inside, columns[inside] - begin, values)
+    halo_indptr, halo_indices, halo_values = _csr(edges.indptr, outside, place[columns[outside]], values)
+    owned_weights, owned_edge_attr = _edge_values(graph, owned_values)
+    halo_weights, halo_edge_attr = _edge_values(graph, halo_values)
+    # Where the graph is symmetric, a node is halo exactly where it has a neighbour: halo edges say what is sent.
+    receivers, send_rows = _sent(cut, index, halo_indptr, cut.owner_of[halo][halo_indices])
     return Part(
         index=index,
         num_nodes=graph.num_nodes,
         num_classes=graph.num_classes,
-        split_sizes=split_sizes,
+        split_sizes=cut.split_sizes,
+        is_directed=graph.is_directed,
         owned=owned,
         halo=order.nodes[halo],
         halo_counts=np.diff(np.searchsorted(halo, order.offsets)),
         send_rows=send_rows.astype(np.int32),
-        send_counts=np.bincount(receivers, minlength=num_parts),
+        send_counts=np.bincount(receivers, minlength=len(order.offsets) - 1),
         owned_indptr=owned_indptr,
         owned_indices=owned_indices,
         halo_indptr=halo_indptr,
         halo_indices=halo_indices,
         owned_weights=owned_weights,
         halo_weights=halo_weights,
-        strengths=strengths[owned],
-        loops=np.ones(num_owned, np.float32) if graph.loops is None else graph.loops[owned],
+        owned_edge_attr=owned_edge_attr,
+        halo_edge_attr=halo_edge_attr,
+        strengths=cut.strengths[owned],
+        loops=np.ones(len(owned), np.float32) if graph.loops is None else graph.loops[owned],
         features=graph.features[owned],
         labels=graph.labels[owned],
         split=graph.split[owned],
     )
+
+
+def _sent(
+    cut: _Cut, index: int, halo_indptr: NDArray[np.int64], halo_owners: NDArray[np.int32]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the receiver of each row that the part sends, ascending, and the row: an owned node with a target there.
+
+    Args:
+        cut: The cut.
+        index: The part.
+        halo_indptr: CSR of the edges from halo nodes.
+        halo_owners: Owner of the halo node of each such edge.
+    """
+    begin, end = cut.order.offsets[index], cut.order.offsets[index + 1]
+    indptr, owners = halo_indptr, halo_owners
+    if cut.by_source is not None:
+        out = cut.by_source[cut.order.nodes[begin:end]]
+        indptr, owners = out.indptr, cut.owner_of[cut.order.position[out.indices]]
+    is_sent = np.zeros((len(cut.order.offsets) - 1, end - begin), bool)
+    is_sent[owners, np.repeat(np.arange(end - begin, dtype=np.int32), np.diff(indptr))] = True
+    is_sent[index] = False
+    receivers, send_rows = np.nonzero(is_sent)
+    return receivers, send_rows
+
+
+def _in_edges(graph: Graph, owned: NDArray[np.int64]) -> sp.csr_array:
+    """Return the in-edges of some nodes; their values are weights, or their places in the graph if it has features."""
+    if graph.edge_attr is None:
+        return graph.adjacency()[owned]
+    places = np.arange(len(graph.indices), dtype=np.int32 if len(graph.indices) < 1 << 31 else np.int64)
+    return csr_matrix(places, graph.indices, graph.indptr, graph.num_nodes)[owned]
+
+
+def _edge_values(graph: Graph, values: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return weights and features of edges from the values of `_in_edges`."""
+    if graph.edge_attr is None:
+        return values, np.zeros((len(values), 0), np.float32)
+    weights = np.zeros(0, np.float32) if graph.weights is None else graph.weights[values]
+    return weights, graph.edge_attr[values]
 
 
 def slice_nodes(graph: Graph, num_parts: int) -> tuple[Adjacency, Iterator[Part]]:
@@ -87,21 +151,21 @@ def _slices(graph: Graph, order: Order, offsets: NDArray[np.int64]) -> Iterator[
 
 
 def _csr(
-    indptr: NDArray[Any], chosen: NDArray[np.bool_], columns: NDArray[np.int32], weights: NDArray[np.float32] | None
-) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]:
+    indptr: NDArray[Any], chosen: NDArray[np.bool_], columns: NDArray[np.int32], values: NDArray[Any] | None
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[Any]]:
     """Return the chosen entries of a CSR matrix as one of their own, ascending within each row.
 
     Args:
         indptr: The matrix's rows.
         chosen: Which of its entries. (entries,)
         columns: The new column of each chosen entry; it is put in order in place. int32
-        weights: Of all entries; None where each is 1.
+        values: Of all entries; None where there are none, then none are returned.
     """
     counted = np.zeros(len(chosen) + 1, np.int32 if len(chosen) < 1 << 31 else np.int64)
     np.cumsum(chosen, out=counted[1:])
     rows = counted[indptr]
-    values = np.ones(len(columns), np.int8) if weights is None else weights[chosen]
-    matrix = csr_matrix(values, columns, rows, int(columns.max(initial=0)) + 1)
+    taken = np.ones(len(columns), np.int8) if values is None else values[chosen]
+    matrix = csr_matrix(taken, columns, rows, int(columns.max(initial=0)) + 1)
     matrix.sort_indices()
-    kept = np.zeros(0, np.float32) if weights is None else matrix.data
+    kept = np.zeros(0, np.float32) if values is None else matrix.data
     return rows.astype(np.int64), matrix.indices.astype(np.int32, copy=False), kept

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch_graph.data.graph import TRAIN, Features
+from unilaunch_graph.data.labels import Labels, Task, task_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,28 +28,32 @@ class Adjacency:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The share of one rank.
+    """The share of one rank: its nodes and all their in-edges.
 
     Attributes:
         index: Which part this is, 0 to num_parts - 1.
         num_nodes: Nodes of the whole graph.
-        num_classes: Classes of the whole graph.
+        num_classes: Classes of the whole graph, or columns of its labels.
         split_sizes: Training, validation and test nodes of the whole graph.
+        is_directed: As in `Graph`: True: edges are as given, with loops and duplicates.
         owned: Global ids of the nodes that this part owns, neighbours near each other. (num_owned,) int64
-        halo: Global ids of their remote neighbours, grouped by owner, in the owner's order. (num_halo,) int64
+        halo: Global ids of the remote sources of their in-edges, grouped by owner, in the owner's order.
+            (num_halo,) int64
         halo_counts: Halo nodes of each owner. (num_parts,) int64
         send_rows: Owned nodes (local indices) that are halo elsewhere, grouped by receiver. (num_sent,) int32
         send_counts: Rows to each receiver. (num_parts,) int64
-        owned_indptr: CSR of the edges among owned nodes, without self-loops. (num_owned + 1,) int64
-        owned_indices: Local indices. int32
-        halo_indptr: CSR of the edges from owned to halo nodes. (num_owned + 1,) int64
-        halo_indices: Indices into *halo*. int32
-        owned_weights: Weights of the edges among owned nodes; of no length if each is 1. float32
-        halo_weights: Weights of the edges from owned to halo nodes; the same.
-        strengths: Sum of the weights of the owned nodes' edges in the whole graph. (num_owned,) float64
-        loops: Weight of their edge to themselves. (num_owned,) float32
+        owned_indptr: CSR of the in-edges of owned nodes from owned nodes. (num_owned + 1,) int64
+        owned_indices: Local indices of their sources, ascending within each node. int32
+        halo_indptr: CSR of the in-edges of owned nodes from halo nodes. (num_owned + 1,) int64
+        halo_indices: Their sources: indices into *halo*, ascending within each node. int32
+        owned_weights: Weights of the edges from owned nodes; of no length if each is 1. float32
+        halo_weights: Weights of the edges from halo nodes; the same.
+        owned_edge_attr: Features of the edges from owned nodes; k is 0 if there are none. (edges, k) float32
+        halo_edge_attr: Features of the edges from halo nodes; the same.
+        strengths: Sum of the weights of the owned nodes' in-edges in the whole graph. (num_owned,) float64
+        loops: Weight of their edge to themselves in A_hat. (num_owned,) float32
         features: Rows of the owned nodes. (num_owned, num_features) float32, dense or CSR
-        labels: Classes of the owned nodes, -1 where unknown. (num_owned,) int64
+        labels: Labels of the owned nodes, as in `Graph.labels`. (num_owned,) or (num_owned, num_classes)
         split: NONE, TRAIN, VAL or TEST of the owned nodes. (num_owned,) uint8
         adjacency: The whole graph, where ranks divide columns; then there is no halo, and no edge here.
         data_sha256: Names the content of the data set, however it is divided; "" where nobody asks for it.
@@ -58,6 +63,7 @@ class Part:
     num_nodes: int
     num_classes: int
     split_sizes: tuple[int, int, int]
+    is_directed: bool
     owned: NDArray[np.int64]
     halo: NDArray[np.int64]
     halo_counts: NDArray[np.int64]
@@ -69,10 +75,12 @@ class Part:
     halo_indices: NDArray[np.int32]
     owned_weights: NDArray[np.float32]
     halo_weights: NDArray[np.float32]
+    owned_edge_attr: NDArray[np.float32]
+    halo_edge_attr: NDArray[np.float32]
     strengths: NDArray[np.float64]
     loops: NDArray[np.float32]
     features: Features
-    labels: NDArray[np.int64]
+    labels: Labels
     split: NDArray[np.uint8]
     adjacency: Adjacency | None = None
     data_sha256: str = ""
@@ -89,13 +97,18 @@ class Part:
 
     @property
     def num_halo(self) -> int:
-        """Number of remote neighbours."""
+        """Number of remote sources of in-edges."""
         return len(self.halo)
 
     @property
     def num_features(self) -> int:
         """Number of columns of the features."""
         return int(self.features.shape[1])
+
+    @property
+    def task(self) -> Task:
+        """What the labels are for."""
+        return task_of(self.labels)
 
     def loss_share(self) -> NDArray[np.float64]:
         """Return what each owned node's loss counts: 1 / (training nodes of the whole graph), or 0. (num_owned,)"""

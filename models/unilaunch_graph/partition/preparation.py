@@ -10,7 +10,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from unilaunch.errors import InputError, RefusedTogetherError
+from unilaunch.errors import InputError, RefusedTogetherError, SpecError
 from unilaunch.json_value import JsonValue
 from unilaunch.model import Session
 from unilaunch.output.log import Log
@@ -42,14 +42,27 @@ class Partition:
     data_sha256: str
 
 
-def prepare(options: "DataSpec", num_parts: int, log: Log) -> Partition:
+def prepare(options: "DataSpec", num_parts: int, log: Log, *, as_given: bool = False) -> Partition:
     """Return the partition that *options* describe; make it when it is not there.
+
+    Args:
+        options: Which graph, and how it is divided.
+        num_parts: Number of parts.
+        log: Where what is done is said.
+        as_given: Keep directions, loops, duplicates and features of the edges, as networks of users can; else each edge
+            is there in both directions, once, as the GCN's A_hat needs it. A data set that is symmetric by its
+            definition (sbm, cora, citeseer, pubmed) has one partition for both.
 
     Raises:
         InputError: The data set is unknown or damaged, or a folder cannot be written.
+        SpecError: *as_given* with `use_gdc`, or with another `parallel` than "graph".
     """
     dataset, how = _found(options), _diffusion(options)
-    cut = {"num_parts": num_parts, "balance": options.balance, "parallel": options.parallel}
+    if as_given:
+        _refuse_as_given(options)
+    cut: dict[str, Any] = {"num_parts": num_parts, "balance": options.balance, "parallel": options.parallel}
+    if as_given and not dataset.is_symmetric:
+        cut["edges"] = "as given"
     fingerprint = fingerprint_of({**dataset.identity, **cut, **({"gdc": asdict(how)} if how else {})})
     root = options.partition_dir or data_folder(options.data_dir) / "partitions"
     folder = root / f"{Path(dataset.name).stem}-{num_parts}-{fingerprint[:12]}"
@@ -57,27 +70,52 @@ def prepare(options: "DataSpec", num_parts: int, log: Log) -> Partition:
         log.say(f"partition: {folder}")
         return Partition(folder, fingerprint, dataset.sha256)
     begin = time.perf_counter()
-    graph = read_graph(options, log)
+    graph = read_graph(options, log, as_given=as_given)
     divided = _divide(graph, num_parts, options, log)
     write_parts(folder, dataset.name, fingerprint, divided.parts, divided.adjacency)
     log.say(f"partition: {num_parts} parts, {divided.said}, {time.perf_counter() - begin:.1f} s: {folder}")
     return Partition(folder, fingerprint, dataset.sha256)
 
 
-def read_graph(options: "DataSpec", log: Log) -> Graph:
+def _refuse_as_given(options: "DataSpec") -> None:
+    if options.use_gdc:
+        raise SpecError("use_gdc: a diffused graph is for the model gcn; a network of your own needs use_gdc=False")
+    if options.parallel != "graph":
+        raise SpecError(f"parallel={options.parallel!r}: a network of your own needs parallel='graph'")
+
+
+def read_graph(options: "DataSpec", log: Log, *, as_given: bool = False) -> Graph:
     """Return the graph that *options* describe, diffused if they say so.
 
+    Args:
+        options: Which graph.
+        log: Where what is done is said.
+        as_given: As in `prepare`.
+
     Raises:
-        InputError: The data set is unknown or damaged.
+        InputError: The data set is unknown or damaged, or has a negative weight that A_hat cannot have.
     """
     dataset, how = _found(options), _diffusion(options)
     log.say(f"reading {dataset.name}")
     graph = dataset.load()
-    log.say(f"{dataset.name}: {graph.num_nodes:,} nodes, {len(graph.indices) // 2:,} edges")
+    if not as_given:
+        graph = _symmetrised(graph, dataset.name, log)
+    edges = f"{len(graph.indices):,} directed" if graph.is_directed else f"{len(graph.indices) // 2:,}"
+    log.say(f"{dataset.name}: {graph.num_nodes:,} nodes, {edges} edges")
     if how:
         log.say("diffusing it")
         graph = diffuse(graph, how)
         log.say(f"diffused: {len(graph.indices) // 2:,} edges")
+    return graph
+
+
+def _symmetrised(graph: Graph, name: str, log: Log) -> Graph:
+    try:
+        graph, changes = graph.symmetrised()
+    except ValueError as error:
+        raise InputError(f"{name}: {error}") from error
+    for change in changes:
+        log.say(f"{name}: {change}")
     return graph
 
 
@@ -101,11 +139,12 @@ def _divide(graph: Graph, num_parts: int, options: "DataSpec", log: Log) -> _Div
     """Divide the graph as the user chose."""
     if options.parallel != "tensor":
         log.say(f"cutting it into {num_parts} parts")
-        owner = assign(graph, num_parts, options.balance)
+        structure = graph.structure()
+        owner = assign(structure, num_parts, options.balance)
         halo = halo_size(graph, owner, num_parts)
         said = f"halo {halo:,} ({halo / graph.num_nodes:.1%} of the nodes)"
         if options.parallel == "graph" or not sends_less_by_columns(halo, graph.num_nodes, num_parts):
-            return _Divided(said, split_parts(graph, order_nodes(graph, owner, num_parts)), None)
+            return _Divided(said, split_parts(graph, order_nodes(structure, owner, num_parts)), None)
         log.say(f"{said}: more than the columns' all-to-all: ranks divide columns")
     adjacency, slices = slice_nodes(graph, num_parts)
     return _Divided("by columns", slices, adjacency)
@@ -116,11 +155,16 @@ def sends_less_by_columns(halo: int, num_nodes: int, num_parts: int) -> bool:
     return halo > 2 * num_nodes * (num_parts - 1) / num_parts
 
 
-def prepare_part(options: "DataSpec", session: Session) -> Part:
+def prepare_part(options: "DataSpec", session: Session, *, as_given: bool = False) -> Part:
     """Return this rank's part. All ranks must call it.
 
     Rank 0 finds or makes the partition, and the others wait. On a host that does not see it (no shared file system) the
     first rank makes it again; that comes out alike, which is checked.
+
+    Args:
+        options: Which graph, and how it is divided.
+        session: This rank.
+        as_given: As in `prepare`.
 
     Raises:
         RefusedTogetherError: What one rank must refuse, every rank refuses.
@@ -129,17 +173,17 @@ def prepare_part(options: "DataSpec", session: Session) -> Part:
     place: JsonValue = None
     with session.together("partition"):
         if world.rank == 0:
-            partition = prepare(options, world.size, session.log)
+            partition = prepare(options, world.size, session.log, as_given=as_given)
             place = [str(partition.folder.absolute()), partition.fingerprint, partition.data_sha256]
     folder, fingerprint, data_sha256 = cast("tuple[str, str, str]", session.peers.share(place)[0])
-    folder = _seen_here(folder, fingerprint, options, session)
+    folder = _seen_here(folder, fingerprint, options, session, as_given=as_given)
     with session.together("load part"):
         part = load_part(Path(folder), world.rank, world.size, fingerprint, checks_shared=world.local_rank == 0)
     _check_fit(part, session)
     return replace(part, data_sha256=data_sha256)
 
 
-def _seen_here(folder: str, fingerprint: str, options: "DataSpec", session: Session) -> str:
+def _seen_here(folder: str, fingerprint: str, options: "DataSpec", session: Session, *, as_given: bool) -> str:
     """Return where this host has the partition; make it here if rank 0's folder is another host's own."""
     world = session.world
     blind = not part_dir(Path(folder), world.rank).is_dir()
@@ -151,7 +195,7 @@ def _seen_here(folder: str, fingerprint: str, options: "DataSpec", session: Sess
     with session.together("partition of this host"):
         if world.node_rank in hosts and world.local_rank == 0:
             session.log.say(f"{world.host} does not see {folder}: making the partition here too")
-            partition = prepare(options, world.size, session.log)
+            partition = prepare(options, world.size, session.log, as_given=as_given)
             made = str(partition.folder.absolute())
             if partition.fingerprint != fingerprint:
                 raise InputError(f"{world.host}: the data set there is another than on rank 0's host: copy it over")

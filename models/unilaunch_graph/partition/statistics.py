@@ -44,7 +44,7 @@ def count(graph: Graph, owner: NDArray[np.int64], num_parts: int) -> PartitionSt
     """Return what a partition's parts have, and what they send each other.
 
     Args:
-        graph: The graph.
+        graph: The graph, symmetric. Of a directed one the traffic alone is right, and only if it is by source.
         owner: The part of each node. (num_nodes,)
         num_parts: Number of parts.
     """

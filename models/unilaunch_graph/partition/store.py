@@ -14,20 +14,23 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
+from unilaunch_graph.data.edges import csr_matrix
+from unilaunch_graph.data.graph import Features
 from unilaunch_graph.partition.part import Adjacency, Part
 
-FORMAT = 3
+FORMAT = 4
 MANIFEST = "manifest.json"
 _ARRAYS = (
     "owned", "halo", "halo_counts", "send_rows", "send_counts", "owned_indptr", "owned_indices", "halo_indptr",
-    "halo_indices", "owned_weights", "halo_weights", "strengths", "loops", "labels", "split",
+    "halo_indices", "owned_weights", "halo_weights", "owned_edge_attr", "halo_edge_attr", "strengths", "loops",
+    "labels", "split",
 )  # fmt: skip
 #: The arrays of the whole graph, which stand once beside the parts, where ranks divide columns.
 _ADJACENCY = ("offsets", "indptr", "indices", "weights")
 _SPARSE = ("features_indptr", "features_indices", "features_data")
 #: The manifest's tables of arrays with the names in each, its texts, and the types of an array's entry.
 _TABLES = {"arrays": (*_ARRAYS, *_SPARSE, "features"), "shared": _ADJACENCY}
-_TEXTS = {"source", "fingerprint", "sha256"}
+_TYPES = {"source": str, "fingerprint": str, "sha256": str, "is_directed": bool}  # of its other fields: int
 _ENTRY = {"size": int, "sha256": str}
 
 
@@ -52,6 +55,7 @@ class Manifest:
     num_classes: int
     num_features: int
     split_sizes: tuple[int, int, int]
+    is_directed: bool
     arrays: dict[str, Stored]
     shared: dict[str, Stored]
     sha256: str = ""
@@ -123,6 +127,7 @@ def _write_part(folder: Path, source: str, fingerprint: str, part: Part, shared:
         num_classes=part.num_classes,
         num_features=part.num_features,
         split_sizes=part.split_sizes,
+        is_directed=part.is_directed,
         arrays=arrays,
         shared=shared,
     )
@@ -178,23 +183,24 @@ def load_part(folder: Path, index: int, num_parts: int, fingerprint: str, *, che
     shared = {
         name: _load(beside / f"{name}.npy", stored, checks=checks_shared) for name, stored in manifest.shared.items()
     }
-    shape = (len(arrays["owned"]), manifest.num_features)
-    sparse = _SPARSE[0] in arrays
-    features = (
-        sp.csr_array((arrays[_SPARSE[2]], arrays[_SPARSE[1]], arrays[_SPARSE[0]].astype(np.int32)), shape=shape)
-        if sparse
-        else arrays["features"]
-    )
     return Part(
         index=index,
         num_nodes=manifest.num_nodes,
         num_classes=manifest.num_classes,
         split_sizes=manifest.split_sizes,
-        features=features,
+        is_directed=manifest.is_directed,
+        features=_features(arrays, manifest.num_features),
         adjacency=Adjacency(**shared) if shared else None,
         data_sha256="",  # a part is of one partition; who knows the data set says it
         **{name: arrays[name] for name in _ARRAYS},
     )
+
+
+def _features(arrays: Mapping[str, NDArray[Any]], num_features: int) -> Features:
+    if _SPARSE[0] not in arrays:
+        return arrays["features"]
+    indptr, indices, data = (arrays[name] for name in _SPARSE)
+    return csr_matrix(data, indices, indptr, num_features)
 
 
 def _read_manifest(path: Path) -> Manifest:
@@ -220,7 +226,7 @@ def _manifest(told: Any) -> Manifest:
     if not isinstance(told, dict) or set(told) != names:
         raise ValueError(f"expected the fields {', '.join(sorted(names))}")
     for name, value in told.items():
-        kind = str if name in _TEXTS else int
+        kind = _TYPES.get(name, int)
         if name not in _TABLES and name != "split_sizes" and type(value) is not kind:
             raise ValueError(f"{name}: expected {kind.__name__}, found {value!r}")
     sizes = told["split_sizes"]

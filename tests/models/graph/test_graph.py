@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from unilaunch.errors import InputError
-from unilaunch_graph.data.graph import normalise_rows, undirected
+from unilaunch_graph.data.edges import undirected
+from unilaunch_graph.data.graph import normalise_rows
 
 NUM_NODES = 7
 INTEGERS = st.sampled_from([np.int32, np.int64, np.uint8, np.uint64])

@@ -11,6 +11,7 @@ from loguru import logger
 
 from unilaunch.errors import InputError
 from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Graph
+from unilaunch_graph.data.labels import Task, is_known, task_of
 from unilaunch_graph.data.sources import open_dataset
 
 NUM_NODES = 6
@@ -81,27 +82,120 @@ def test_edges_may_be_whole_numbers_of_any_type(tmp_path: Path, dtype: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("edges", "is_said"),
+    ("edges", "said"),
     [
-        (EDGES, False),
-        (EDGES[:, [0, 0, 1, 1, 2, 3, 4, 5]], False),
-        (np.concatenate([EDGES, [[3], [3]]], axis=1), False),
-        (EDGES[:, :5], True),
-        (np.zeros((2, 0), np.int64), False),
+        (EDGES, None),
+        (EDGES[:, [0, 0, 1, 1, 2, 3, 4, 5]], "2 duplicate edges were given: each is used once"),
+        (np.concatenate([EDGES, [[3], [3]]], axis=1), "1 self-loops were given: left out, A_hat brings its own"),
+        (EDGES[:, :5], "directed edges were given: symmetrised"),
+        (np.zeros((2, 0), np.int64), None),
     ],
     ids=["symmetric", "duplicates", "loop", "directed", "none"],
 )
-def test_directed_edges_are_symmetrised_and_it_is_said(
-    tmp_path: Path,
-    logged: list[str],
-    edges: Any,
-    is_said: bool,  # noqa: FBT001
-) -> None:
-    """Both directions of each edge are there; one line says so when they were not given."""
+def test_edges_are_kept_as_given_or_made_symmetric_and_it_is_said(tmp_path: Path, edges: Any, said: str | None) -> None:
+    """What is changed for A_hat is said; a graph that needs no change is not directed."""
     graph = _load(tmp_path, {**PLAIN, "edge_index": edges})
-    assert len(graph.indices) in {0, 6}
-    line = f"INFO: {tmp_path / 'own.npz'}: directed edges were given: symmetrised\n"
-    assert logged == [line] * is_said
+    assert len(graph.indices) == edges.shape[1]
+    assert graph.is_directed == (said is not None)
+    symmetric, changes = graph.symmetrised()
+    assert len(symmetric.indices) in {0, 6}
+    assert not symmetric.is_directed
+    assert changes == ([] if said is None else [said])
+
+
+def _triples(graph: Graph) -> list[tuple[int, int, float, list[float]]]:
+    """Return source, target, weight and features of each edge."""
+    assert graph.weights is not None
+    targets = np.repeat(np.arange(graph.num_nodes), graph.degrees)
+    features = np.zeros((len(targets), 0)) if graph.edge_attr is None else graph.edge_attr
+    columns = (graph.indices, targets, graph.weights, features)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+@pytest.mark.parametrize("form", ["pairs", "rows"])
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_weights_and_features_of_edges_are_read(tmp_path: Path, kind: str, form: str) -> None:
+    """By target, in the order of sources, duplicates in theirs; loops stay."""
+    ends = np.array([[4, 0, 2, 0, 2], [1, 1, 1, 1, 2]])
+    weights, features = np.array([1, 2, 3, 4, 5.5]), np.arange(10).reshape(5, 2)
+    if form == "rows":
+        order = np.argsort(ends[0], kind="stable")
+        ends, weights, features = ends[:, order], weights[order], features[order]
+        given: dict[str, Any] = {"indptr": np.searchsorted(ends[0], np.arange(7)), "indices": ends[1]}
+    else:
+        given = {"edge_index": ends}
+    arrays = {**given, "x": X, "y": Y, "edge_weight": weights, "edge_attr": features}
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    graph = _load(tmp_path, arrays) if kind == "file" else open_dataset(
+        str(tmp_path), None, None, 0, normalize_features=False).load()  # fmt: skip
+    assert _triples(graph) == [
+        (0, 1, 2.0, [2, 3]), (0, 1, 4.0, [6, 7]), (2, 1, 3.0, [4, 5]), (4, 1, 1.0, [0, 1]), (2, 2, 5.5, [8, 9]),
+    ]  # fmt: skip
+    assert graph.is_directed
+
+
+def test_weights_are_made_symmetric_by_sums_and_means(tmp_path: Path) -> None:
+    """Duplicates are added, two directions meet at their mean, a loop becomes A_hat's; and it is said."""
+    ends = np.array([[0, 0, 1, 4, 2, 2], [1, 1, 0, 5, 2, 3]])
+    given = {**PLAIN, "edge_index": ends, "edge_weight": np.array([1, 2, 5, 7, 0.5, 0])}
+    symmetric, changes = _load(tmp_path, {**given, "edge_attr": np.ones((6, 1))}).symmetrised()
+    assert _triples(symmetric) == [(1, 0, 4, []), (0, 1, 4, []), (5, 4, 7, []), (4, 5, 7, [])]
+    assert symmetric.loops is not None
+    assert symmetric.loops.tolist() == [1, 1, 0.5, 1, 1, 1]
+    assert changes == [
+        "edge features are not used: left out",
+        "1 duplicate edges were given: their weights are added",
+        "1 self-loops were given: their weights are those of A_hat's loops",
+        "directed edges were given: symmetrised, with the mean of both directions' weights",
+    ]
+    both, changes = _load(tmp_path, {**PLAIN, "edge_weight": np.array([2, 2, 3, 3, 4, 4])}).symmetrised()
+    assert [edge[2] for edge in _triples(both)] == [2, 2, 3, 3, 4, 4]
+    assert changes == []
+
+
+def test_one_weight_in_each_direction_is_directed(tmp_path: Path) -> None:
+    """The structure alone does not make a graph symmetric."""
+    assert _load(tmp_path, {**PLAIN, "edge_weight": np.array([2, 2.5, 3, 3, 4, 4])}).is_directed
+
+
+def test_negative_weights_have_no_symmetric_form(tmp_path: Path) -> None:
+    """A network of the user's own can have them; A_hat cannot, and the edge is named."""
+    graph = _load(tmp_path, {**PLAIN, "edge_weight": np.array([1, 1, -2.0, -2, 1, 1])})
+    assert not graph.is_directed
+    with pytest.raises(ValueError, match=r"the edge from node 2 to node 1 has the weight -2: .* weights of 0 or more"):
+        graph.symmetrised()
+    assert graph.structure().weights is None
+
+
+@pytest.mark.parametrize(
+    ("y", "task", "width"),
+    [
+        (Y, Task.CLASSES, 3),
+        (np.eye(6, 4, dtype=bool), Task.MULTILABEL, 4),
+        (np.eye(6, 2, dtype=np.int64), Task.MULTILABEL, 2),
+        (np.ones((6, 1), bool), Task.MULTILABEL, 1),
+        (np.linspace(0, 1, 6), Task.REGRESSION, 1),
+        (np.array([[0, np.nan], [1, 2], [3, 4], [5, 6], [7, 8], [9, 9]]), Task.REGRESSION, 2),
+    ],
+    ids=["classes", "flags", "zeros and ones", "one label", "values", "columns"],
+)
+def test_labels_say_the_task(tmp_path: Path, y: Any, task: Task, width: int) -> None:
+    """Classes, several labels or values; a split is drawn from the nodes whose label is known."""
+    graph = _load(tmp_path, {**PLAIN, "y": y})
+    assert (task_of(graph.labels), graph.num_classes) == (task, width)
+    np.testing.assert_array_equal(graph.labels, y.astype(graph.labels.dtype))
+    assert {Task.CLASSES: np.int64, Task.MULTILABEL: np.uint8, Task.REGRESSION: np.float32}[task] == graph.labels.dtype
+    assert ((graph.split == NONE) == ~is_known(graph.labels)).all()
+    assert (graph.split == TRAIN).any()
+
+
+def test_a_split_without_classes_is_by_shares(tmp_path: Path) -> None:
+    """60 %, 20 %, 20 %; a mask for a node without a value is refused."""
+    many = {"edge_index": EDGES, "x": np.ones((400, 1)), "y": np.arange(400.0)}
+    assert np.bincount(_load(tmp_path, many).split).tolist() == [0, 240, 80, 80]
+    with pytest.raises(InputError, match=r"node 0 is in a mask, but its class is unknown: y\[0\] is nan"):
+        _load(tmp_path, {**MASKED, "y": _with(np.ones(6), 0, np.nan)})
 
 
 def test_masks_are_the_split(tmp_path: Path) -> None:
@@ -172,8 +266,15 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("sparse-wide", _changed(SPARSE, x_shape=(6, 2**40)), "x_shape[1] is 1099511627776; allowed are 0 to 2147483647"),
     ("sparse-data", _changed(SPARSE, x_data=np.ones(3)), "x_data must have shape (17,), not (3,)"),
     ("sparse-indptr", _changed(SPARSE, x_indptr=[0, 1]), "x_indptr must have 7 entries, one more than rows, not 2"),
-    ("y-float", _changed(PLAIN, y=Y * 1.0), "y must be whole numbers, not float64"),
-    ("y-column", _changed(PLAIN, y=Y[:, None]), "y must have shape (any,), not (6, 1)"),
+    ("y-text", _changed(PLAIN, y=Y.astype(str)), "y must be whole numbers, not <U"),
+    ("y-inf", _changed(PLAIN, y=_with(Y * 1.0, 2, np.inf)), "y of node 2 is infinite as float32"),
+    ("y-nan", _changed(PLAIN, y=Y * np.nan), "y has no node of known label"),
+    ("y-column", _changed(PLAIN, y=Y[:, None]), "y has shape (6, 1): for classes give (6,), for one label 0/1 bool"),
+    ("y-flags", _changed(PLAIN, y=np.full((6, 2), 2)), "y[0, 0] is 2; allowed are 0 to 1"),
+    ("weight-short", {**PLAIN, "edge_weight": np.ones(5)}, "edge_weight must have shape (6,), not (5,)"),
+    ("weight-nan", {**PLAIN, "edge_weight": _with(np.ones(6), 3, np.nan)}, "edge_weight of edge 3 is nan; it must be"),
+    ("attr-flat", {**PLAIN, "edge_attr": np.ones(6)}, "edge_attr must have shape (6, any), not (6,)"),
+    ("attr-inf", {**CSR, "edge_attr": _with(np.ones((6, 2)), (4, 1), np.inf)}, "edge_attr of edge 4 is inf in column"),
     ("y-low", _changed(PLAIN, y=_with(Y, 3, -2)), "y[3] is -2; allowed are -1 to 5"),
     ("y-high", _changed(PLAIN, y=_with(Y, 3, 10**6)), "y[3] is 1000000; allowed are -1 to 5"),
     ("y-unknown", _changed(PLAIN, y=Y * 0 - 1), "y has no node of known class"),

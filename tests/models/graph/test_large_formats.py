@@ -20,7 +20,7 @@ NEIGHBOURS = [[1], [0, 2], [1], [], [5], [4]]
 
 
 def _load(name: str | Path, data_dir: Path | None = None) -> Graph:
-    return open_dataset(str(name), data_dir, None, 0, normalize_features=False).load()
+    return open_dataset(str(name), data_dir, None, 0, normalize_features=False).load().symmetrised()[0]
 
 
 def _check(graph: Graph) -> None:

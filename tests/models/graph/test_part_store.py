@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from graphs_by_hand import make_graph
+from graphs_by_hand import make_directed_graph, make_graph
 from unilaunch.errors import InputError
-from unilaunch_graph.data.graph import Graph, undirected
+from unilaunch_graph.data.edges import undirected
+from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Part
@@ -84,7 +85,7 @@ def _change_manifest(folder: Path, **changed: object) -> None:
         (lambda f: (part_dir(f, 0) / "manifest.json").write_text("[" * 10**5), r"manifest\.json: damaged"),
         (lambda f: _change_manifest(f, num_classes=7), r"manifest\.json: damaged, its SHA-256"),
         (lambda f: _change_manifest(f, sha256=""), r"manifest\.json: damaged, its SHA-256"),
-        (lambda f: _change_manifest(f, format=99), "format 99, this version reads 3"),
+        (lambda f: _change_manifest(f, format=99), "format 99, this version reads 4"),
         (lambda f: _change_manifest(f, fingerprint="another"), "made from other data"),
         (lambda f: _change_manifest(f, index=1), "part 1 of 2 of ring"),
         (lambda f: _change_manifest(f, surprise=1), "damaged"),
@@ -141,8 +142,15 @@ def test_a_partition_that_is_there_is_kept(folder: Path) -> None:
 
 def test_every_array_of_every_part_is_the_same(tmp_path: Path) -> None:
     """Each field of a part, also of an empty one and of one that is all."""
-    graph = make_graph(7, [(0, 1), (1, 2), (5, 6), (0, 6)])
-    for name, owner, num_parts in (("one", np.zeros(7, np.int64), 1), ("three", np.arange(7) % 2 * 2, 3)):
+    edges = [(0, 1), (1, 2), (5, 6), (0, 6)]
+    labels = np.eye(7, 3, dtype=np.uint8)
+    one, three = (np.zeros(7, np.int64), 1), (np.arange(7) % 2 * 2, 3)
+    for name, graph, (owner, num_parts) in (
+        ("one", make_graph(7, edges), one),
+        ("three", make_graph(7, edges), three),
+        ("directed", replace(make_directed_graph(7, [*edges, (3, 3), (0, 1)]), labels=labels), three),
+        ("values", replace(make_graph(7, edges), labels=np.linspace(0, 1, 7, dtype=np.float32)), three),
+    ):
         written = list(split_parts(graph, order_nodes(graph, owner, num_parts)))
         write_parts(tmp_path / name, name, "print", iter(written))
         for index, part in enumerate(written):

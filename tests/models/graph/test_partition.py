@@ -1,13 +1,16 @@
 """Parts of a graph: each node is owned once, and what one part sends another receives, in the same order."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from graphs_by_hand import Cut, cut_graphs, dense_adjacency, make_graph
+from graphs_by_hand import Cut, cut_directed_graphs, cut_graphs, dense_adjacency, make_graph
+from unilaunch.errors import InputError
 from unilaunch_graph.data.graph import TRAIN, Graph
 from unilaunch_graph.partition import assign as assigning
 from unilaunch_graph.partition.assign import assign, halo_size
@@ -15,13 +18,15 @@ from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Part
 
+CUTS = st.one_of(cut_graphs(), cut_directed_graphs())
+
 
 def _parts(cut: Cut) -> list[Part]:
     graph, owner, num_parts = cut
     return list(split_parts(graph, order_nodes(graph, owner, num_parts)))
 
 
-@given(cut_graphs())
+@given(CUTS)
 def test_every_node_is_owned_once(cut: Cut) -> None:
     """By the part that was chosen for it, with its own features and label."""
     graph, owner, _ = cut
@@ -30,14 +35,14 @@ def test_every_node_is_owned_once(cut: Cut) -> None:
     for part in parts:
         assert (owner[part.owned] == part.index).all()
         np.testing.assert_array_equal(np.asarray(part.features)[:, 0], part.owned)
-        np.testing.assert_array_equal(part.strengths, graph.degrees[part.owned])
+        np.testing.assert_array_equal(part.strengths, graph.strengths[part.owned])
         assert (part.loops == 1).all()
         assert part.split_sizes[0] == (graph.split == TRAIN).sum()
 
 
-@given(cut_graphs())
+@given(CUTS)
 def test_halo_is_the_remote_neighbours(cut: Cut) -> None:
-    """All of them, each once, grouped by owner; `halo_size` counts the same."""
+    """All sources of in-edges, each once, grouped by owner; `halo_size` counts the same."""
     graph, owner, num_parts = cut
     dense, parts = dense_adjacency(graph), _parts(cut)
     for part in parts:
@@ -47,7 +52,7 @@ def test_halo_is_the_remote_neighbours(cut: Cut) -> None:
     assert halo_size(graph, owner, num_parts) == sum(part.num_halo for part in parts)
 
 
-@given(cut_graphs())
+@given(CUTS)
 def test_sent_rows_are_the_receivers_halo_in_its_order(cut: Cut) -> None:
     """Part a's group for b names the nodes of b's group from a."""
     parts = _parts(cut)
@@ -58,20 +63,30 @@ def test_sent_rows_are_the_receivers_halo_in_its_order(cut: Cut) -> None:
             np.testing.assert_array_equal(group, arriving)
 
 
-@given(cut_graphs())
+def _edges(indptr: Any, sources: Any, targets: Any, weights: Any, edge_attr: Any) -> list[tuple[float, ...]]:
+    """Return each edge: target, source, weight, features."""
+    rows = np.repeat(targets, np.diff(indptr))
+    weights = weights if weights is not None and len(weights) else np.ones(len(sources))
+    columns = (rows, sources, weights, *(edge_attr.T if edge_attr is not None else ()))
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+@given(CUTS)
 def test_the_parts_edges_are_the_graphs(cut: Cut) -> None:
-    """Put together again, nothing is missing and nothing is new."""
+    """Put together again, nothing is missing and nothing is new: no duplicate, no loop, no weight, no edge feature."""
     graph, _, _ = cut
-    rebuilt = np.zeros((graph.num_nodes, graph.num_nodes), bool)
+    found: list[tuple[float, ...]] = []
     for part in _parts(cut):
-        for indptr, indices, names in (
-            (part.owned_indptr, part.owned_indices, part.owned),
-            (part.halo_indptr, part.halo_indices, part.halo),
-        ):
-            rows = np.repeat(part.owned, np.diff(indptr))
-            assert not rebuilt[rows, names[indices]].any()
-            rebuilt[rows, names[indices]] = True
-    np.testing.assert_array_equal(rebuilt, dense_adjacency(graph))
+        assert part.is_directed == graph.is_directed
+        for kind, names in (("owned", part.owned), ("halo", part.halo)):
+            indptr, indices, weights, edge_attr = (
+                getattr(part, f"{kind}_{what}") for what in ("indptr", "indices", "weights", "edge_attr")
+            )
+            for begin, end in pairwise(indptr):
+                assert (np.diff(indices[begin:end]) >= 0).all()
+            found += _edges(indptr, names[indices], part.owned, weights, edge_attr)
+    every = np.arange(graph.num_nodes)
+    assert sorted(found) == sorted(_edges(graph.indptr, graph.indices, every, graph.weights, graph.edge_attr))
 
 
 def _grid(side: int) -> Graph:
@@ -112,6 +127,23 @@ def test_edges_can_be_balanced_instead() -> None:
         return float(edges.max() / edges.mean())
 
     assert unevenness("edges") < unevenness("nodes")
+
+
+def test_weights_fit_into_the_numbers_of_metis() -> None:
+    """Their sum is what overflows 32 bits: 2.5 billion edges with --balance edges did."""
+    weights = np.full(1000, 2_500_000, np.int64)
+    weights[0] *= 2
+    fitted = assigning.fitting(weights)
+    assert fitted.sum() <= assigning.MOST
+    assert fitted[0] / fitted[1] == pytest.approx(2, rel=1e-5)
+    np.testing.assert_array_equal(assigning.fitting(weights[:10]), weights[:10])
+
+
+def test_a_graph_that_metis_cannot_count_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one line, before METIS reads beyond its numbers."""
+    monkeypatch.setattr(assigning, "MOST", 100)
+    with pytest.raises(InputError, match="METIS counts up to 100 directed edges, and the graph has 1,520"):
+        assign(_grid(20), 2, "nodes")
 
 
 def test_training_nodes_can_be_balanced_instead() -> None:

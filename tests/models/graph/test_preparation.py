@@ -13,6 +13,7 @@ from pydantic import JsonValue
 from typing_extensions import override
 
 from unilaunch.backend import Placement
+from unilaunch.errors import SpecError
 from unilaunch.model import Session
 from unilaunch.output.folder import OutputFolder
 from unilaunch.output.log import Log
@@ -72,3 +73,38 @@ def test_one_rank_of_each_host_checks_what_its_ranks_share(tmp_path: Path, monke
     parts = _prepare(options, ["a", "a", "b", "b"], tmp_path / "out")
     assert checks == {0: True, 1: False, 2: True, 3: False}
     assert sorted(np.concatenate([part.owned for part in parts]).tolist()) == list(range(40))
+
+
+def test_one_partition_for_both_forms_of_a_symmetric_set_and_two_of_others(tmp_path: Path) -> None:
+    """`sbm` is symmetric by its definition; what a file holds is not known before it is read."""
+    kept: dict[str, list[Part]] = {}
+    draw = np.random.default_rng(0)
+    edges = draw.integers(0, 30, (2, 90))
+    arrays: dict[str, Any] = {"edge_index": edges, "edge_weight": draw.random(90), "edge_attr": draw.random((90, 2))}
+    np.savez(tmp_path / "own.npz", x=draw.random((30, 5)), y=np.arange(30) % 3, **arrays)
+    for name, folders in (("sbm", 1), (str(tmp_path / "own.npz"), 2)):
+        folder = tmp_path / name[-3:]
+        options = DataSpec(dataset=name, data_dir=tmp_path, partition_dir=folder)
+        for as_given in (False, True):
+            kept[f"{name} {as_given}"] = [
+                load_part(partition.folder, index, 2, partition.fingerprint)
+                for partition in [preparation.prepare(options, 2, Log(level="CRITICAL"), as_given=as_given)]
+                for index in range(2)
+            ]
+        assert len(list(folder.iterdir())) == folders
+    given, symmetric = (kept[f"{tmp_path / 'own.npz'} {form}"] for form in (True, False))
+    assert [part.is_directed for part in (*given, *symmetric)] == [True, True, False, False]
+    assert sum(len(part.owned_edge_attr) + len(part.halo_edge_attr) for part in given) == 90
+    assert {part.owned_edge_attr.shape[1] for part in given} == {2}
+    assert {part.halo_edge_attr.shape[1] for part in symmetric} == {0}
+    assert all(len(part.owned_weights) == len(part.owned_indices) for part in (*given, *symmetric))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"use_gdc": True}, "use_gdc: a diffused graph is for the model gcn"), ({"parallel": "auto"}, "parallel='auto'")],
+)
+def test_what_needs_a_symmetric_graph_is_refused_for_one_as_given(options: dict[str, Any], words: str) -> None:
+    """By the name of the option."""
+    with pytest.raises(SpecError, match=words):
+        preparation.prepare(DataSpec(**options), 2, Log(level="CRITICAL"), as_given=True)

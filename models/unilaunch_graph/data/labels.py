@@ -1,0 +1,73 @@
+"""What is to be predicted of each node: a class, several labels at once, or numbers."""
+
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unilaunch_graph.data.csr import check_range
+from unilaunch_graph.data.npz import Arrays
+
+Labels: TypeAlias = NDArray[np.int64] | NDArray[np.uint8] | NDArray[np.float32]
+
+
+class Task(StrEnum):
+    """What a network is to predict, which the type of the labels says."""
+
+    CLASSES = "classes"  # int64 (num_nodes,): the class, -1 where unknown
+    MULTILABEL = "multilabel"  # uint8 (num_nodes, num_classes): 0 or 1 for each label
+    REGRESSION = "regression"  # float32 (num_nodes,) or (num_nodes, num_classes): NaN where unknown
+
+
+def task_of(labels: NDArray[Any]) -> Task:
+    """Return the task that these labels are for."""
+    return {"i": Task.CLASSES, "u": Task.MULTILABEL, "f": Task.REGRESSION}[labels.dtype.kind]
+
+
+def is_known(labels: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which nodes have a label. (num_nodes,)"""
+    if task_of(labels) is Task.CLASSES:
+        known: NDArray[np.bool_] = labels >= 0
+        return known
+    known = ~np.isnan(labels).any(axis=tuple(range(1, labels.ndim)))
+    return np.asarray(known)
+
+
+def count_classes(labels: NDArray[Any]) -> int:
+    """Return the number of classes, or of the labels' columns: the width of a network's last layer."""
+    if task_of(labels) is Task.CLASSES:
+        return int(labels.max()) + 1
+    return 1 if labels.ndim == 1 else labels.shape[1]
+
+
+def read_labels(arrays: Arrays) -> Labels:
+    """Return the array *y* as labels: whole numbers of one dimension are classes, of two 0 and 1, floats are values.
+
+    Raises:
+        ValueError: It is none of these, or no node has a label.
+    """
+    given = arrays.values["y"]
+    shape = (None,) * min(max(given.ndim, 1), 2)
+    labels: Labels
+    if given.dtype.kind == "f":
+        labels = arrays.float32("y", shape)
+        if np.isinf(labels).any():
+            raise ValueError(f"y of node {np.argwhere(np.isinf(labels))[0][0]} is infinite as float32")
+    elif given.ndim == 2:  # noqa: PLR2004  (one column for each label)
+        labels = _flags(arrays, given)
+    else:
+        labels = arrays.whole("y", (None,))
+        check_range(labels, len(labels), "y", start=-1)
+    if not labels.size or not is_known(labels).any():
+        raise ValueError(f"y has no node of known {'class' if labels.dtype == np.int64 else 'label'}")
+    return labels
+
+
+def _flags(arrays: Arrays, given: NDArray[Any]) -> NDArray[np.uint8]:
+    if given.dtype.kind != "b":
+        if given.shape[1] == 1:
+            raise ValueError(f"y has shape {given.shape}: for classes give ({len(given)},), for one label 0/1 bool")
+        given = arrays.integers("y", (None, None))
+        check_range(given, 2, "y")
+    return given.astype(np.uint8)
