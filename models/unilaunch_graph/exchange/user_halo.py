@@ -6,7 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from unilaunch.backend import Collectives
-from unilaunch_graph.arrays import Floats, Rows
+from unilaunch_graph.arrays import Rows
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
@@ -38,25 +38,6 @@ class RowHalo:
         halo = np.ascontiguousarray(rows[self.num_owned :])
         self.collectives.exchange(halo, self.halo_counts, received, self.send_counts).wait()
         return rows[: self.num_owned] + self.home @ received
-
-
-class RankSum:
-    """The sum over all ranks; its transpose is itself.
-
-    Args:
-        collectives: The ranks' collectives on host arrays.
-    """
-
-    def __init__(self, collectives: Collectives) -> None:
-        self.collectives = collectives
-
-    def matmat(self, numbers: Floats) -> Floats:
-        """Return the sum of every rank's *numbers*, of the same shape."""
-        summed: Floats = np.array(numbers)
-        self.collectives.all_reduce(summed)
-        return summed
-
-    rmatmat = matmat
 
 
 def gather_rows(rows: Rows, part: Part, collectives: Collectives) -> Rows | None:

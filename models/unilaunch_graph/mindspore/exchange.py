@@ -1,87 +1,156 @@
 """Between the ranks: halo rows, the loss, gradients, and the rows of all nodes."""
 
 from collections.abc import Sequence
+from typing import TypeVar, cast
 
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, nn, ops
 
 from unilaunch_graph.exchange.user_halo import gather_rows
 from unilaunch_graph.mindspore.part import GraphPart
-from unilaunch_mindspore.linear import Apply
+from unilaunch_graph.mindspore.ranks import Ranks
+
+Gradients = TypeVar("Gradients", Tensor, Sequence[Tensor])
 
 
 def halo(rows: Tensor, part: GraphPart) -> Tensor:
-    """Return the owned rows, and below them the rows of the halo nodes, from the ranks that own them.
+    """Return the rows of the owned nodes, followed by the rows of the halo nodes. All ranks must call this.
 
-    All ranks must call it, as often as each other. Its gradient sends the halo rows' gradients home, where they are
-    added in the order of the ranks.
+    Differentiable once: backward sends the gradients of the halo rows to their owners, which add them in the order of
+    the ranks. A second derivative raises NotImplementedError.
 
     Args:
-        rows: One for each owned node. (num_owned, ...) of any floating type
+        rows: One row for each owned node; any dtype of numpy's. (num_owned, ...)
         part: This rank's part.
 
     Returns:
-        (num_owned + num_halo, ...)
+        A new tensor. (num_owned + num_halo, ...)
+
+    Raises:
+        ValueError: *rows* does not have num_owned rows.
     """
-    whole = part.with_halo(rows.reshape(part.num_owned, -1))
+    check_rows(rows, part.num_owned, "num_owned")
+    whole = part.ranks.apply(part.operators.halo, rows.reshape(part.num_owned, -1))
     return whole.reshape(-1, *rows.shape[1:])
 
 
-def mean(total: Tensor, count: int, part: GraphPart) -> Tensor:
-    """Return the sum of all ranks' *total*, divided by *count*.
+def sum_halo(rows: Tensor, part: GraphPart) -> Tensor:
+    """Return the rows of the owned nodes, with other ranks' rows of the same nodes added. All ranks must call this.
 
-    Its gradient is that of this rank's share; `sum_gradients` adds the ranks' gradients.
-
-    Args:
-        total: The sum of the losses of this rank's nodes. ()
-        count: Nodes of the whole graph that have a loss, as `part.num_train`.
-        part: This rank's part.
-    """
-    return Apply(_Mean(count, part))(total)
-
-
-class _Mean:
-    """The sum over all ranks by a number; as each rank's own share has a gradient."""
-
-    def __init__(self, count: int, part: GraphPart) -> None:
-        self.count, self.part = count, part
-
-    def matmat(self, total: Tensor) -> Tensor:
-        summed = np.array(total.asnumpy()).reshape(1)
-        self.part.collectives.all_reduce(summed)
-        return Tensor.from_numpy((summed / self.count).astype(summed.dtype).reshape(total.shape))
-
-    def rmatmat(self, gradient: Tensor) -> Tensor:
-        return gradient / self.count
-
-
-def sum_gradients(gradients: Tensor | Sequence[Tensor], part: GraphPart) -> Tensor | tuple[Tensor, ...]:
-    """Return the gradients, each summed over all ranks in a fixed order: the same bits on every rank.
+    The transpose of `halo`: each rank sends the rows of its halo nodes to their owners. Differentiable once.
 
     Args:
-        gradients: As `mindspore.grad` or `mindspore.value_and_grad` return them: a tensor or a tuple of tensors, of the
-            same shapes on every rank.
-        part: This rank's part.
-    """
-    if isinstance(gradients, Tensor):
-        return sum_gradients((gradients,), part)[0]
-    arrays = [gradient.asnumpy() for gradient in gradients]
-    flat = np.concatenate([np.zeros(0), *(array.ravel() for array in arrays)], dtype=np.result_type(*arrays))
-    part.collectives.all_reduce(flat)
-    ends = np.cumsum([array.size for array in arrays])
-    views = (flat[end - array.size : end].reshape(array.shape) for array, end in zip(arrays, ends, strict=True))
-    return tuple(Tensor(view.astype(array.dtype)) for view, array in zip(views, arrays, strict=True))
-
-
-def gather(rows: Tensor, part: GraphPart) -> Tensor | None:
-    """Return the rows of all nodes, in the order of the data set, on rank 0; None on the others. All must call it.
-
-    Args:
-        rows: One for each owned node. (num_owned, ...)
+        rows: One row for each owned node and each halo node. (num_owned + num_halo, ...)
         part: This rank's part.
 
     Returns:
-        (num_nodes, ...), without a gradient.
+        A new tensor. (num_owned, ...)
+
+    Raises:
+        ValueError: *rows* does not have num_owned + num_halo rows.
     """
-    whole = gather_rows(rows.reshape(part.num_owned, -1).asnumpy(), part.local, part.collectives)
+    check_rows(rows, part.num_owned + part.num_halo, "num_owned + num_halo")
+    summed = part.ranks.apply(part.operators.halo_sum, rows.reshape(len(rows), -1))
+    return summed.reshape(-1, *rows.shape[1:])
+
+
+def check_rows(rows: Tensor, expected: int, name: str) -> None:
+    """Refuse rows of another number than *expected*.
+
+    Raises:
+        ValueError: They are.
+    """
+    if rows.ndim == 0 or len(rows) != expected:
+        raise ValueError(f"rows have the shape {tuple(rows.shape)}: expected {name} = {expected} rows")
+
+
+def mean(value: Tensor, count: int, part: GraphPart | None = None) -> Tensor:
+    """Return the sum of *value* over all ranks, divided by *count*: the loss of the whole graph, on every rank.
+
+    All ranks must call this, once for each loss. Each rank's gradient is its own nodes' share; `sum_gradients` adds the
+    shares. Terms that do not come from nodes (a penalty on the weights) must not be added to the result, since
+    `sum_gradients` would count them once per rank: use the optimizer's `weight_decay`.
+
+    Args:
+        value: Sum over this rank's nodes, of any shape; 0 where the rank has none.
+        count: Number of nodes on all ranks: `part.num_train`.
+        part: This rank's part; None for the one that the script has loaded.
+
+    Raises:
+        ValueError: *count* is not positive.
+    """
+    if count <= 0:
+        raise ValueError(f"mean over {count} nodes: expected a positive number, such as part.num_train")
+    ranks = _ranks_of(part)
+    total = _Total(ranks)(value, ranks.last)
+    ranks.forget_order()
+    return total / count
+
+
+class _Total(nn.Cell):  # type: ignore[misc]
+    """A sum over ranks in which each rank's own value has its own gradient; see `Ranks` for *last*."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        super().__init__()
+        self.ranks = ranks
+
+    def construct(self, value: Tensor, last: Tensor) -> Tensor:  # noqa: ARG002
+        total = np.array(value.asnumpy()).reshape(-1)
+        self.ranks.collectives.all_reduce(total)
+        return Tensor(total.reshape(value.shape))
+
+    def bprop(self, value: Tensor, last: Tensor, out: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        return grad, ops.zeros_like(last)
+
+
+def sum_gradients(gradients: Gradients, part: GraphPart | None = None) -> Gradients:
+    """Return the gradients, each summed over all ranks, in one all-reduce per dtype: the same bits on every rank.
+
+    All ranks must call this, once before each step of the optimizer: with gradient accumulation on the sums.
+
+    Args:
+        gradients: As `mindspore.grad` and `mindspore.value_and_grad` return them: a tensor, or a tuple of tensors; the
+            same shapes on every rank.
+        part: This rank's part; None for the one that the script has loaded.
+    """
+    if isinstance(gradients, Tensor):
+        return sum_gradients((gradients,), part)[0]
+    ranks = _ranks_of(part)
+    arrays = [gradient.asnumpy() for gradient in gradients]
+    summed = list(gradients)
+    for dtype in dict.fromkeys(array.dtype for array in arrays):
+        places = [place for place, array in enumerate(arrays) if array.dtype == dtype]
+        flat = np.concatenate([arrays[place].ravel() for place in places])
+        ranks.collectives.all_reduce(flat)
+        pieces = np.split(flat, np.cumsum([arrays[place].size for place in places]))
+        for place, piece in zip(places, pieces, strict=False):  # the last piece is empty
+            summed[place] = Tensor(piece.reshape(arrays[place].shape))
+    return cast("Gradients", tuple(summed))
+
+
+def _ranks_of(part: GraphPart | None) -> Ranks:
+    if part:
+        return part.ranks
+    if Ranks.of_script is None:
+        raise RuntimeError("no graph is loaded: call unilaunch_graph.mindspore.load(...) first")
+    return Ranks.of_script
+
+
+def gather(rows: Tensor, part: GraphPart) -> Tensor | None:
+    """Return the rows of all nodes on rank 0, in the user's order of the nodes; None on the other ranks.
+
+    All ranks must call this. No gradient passes.
+
+    Args:
+        rows: One row for each owned node; any dtype of numpy's. (num_owned, ...)
+        part: This rank's part.
+
+    Returns:
+        On rank 0: (num_nodes, ...)
+
+    Raises:
+        ValueError: *rows* does not have num_owned rows.
+    """
+    check_rows(rows, part.num_owned, "num_owned")
+    whole = gather_rows(rows.reshape(part.num_owned, -1).asnumpy(), part.arrays, part.ranks.collectives)
     return None if whole is None else Tensor(whole.reshape(-1, *rows.shape[1:]))

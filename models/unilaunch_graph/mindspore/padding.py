@@ -24,7 +24,6 @@ def padded(part: Part) -> Part:
     row = np.zeros((1, part.num_features), np.float32)
     is_sparse = isinstance(part.features, sp.csr_array)
     features: Any = sp.vstack((part.features, row), format="csr") if is_sparse else np.concatenate((part.features, row))
-    unknown = -1 if part.labels.dtype == np.int64 else 0
     ends = (part.owned_indptr, part.halo_indptr)
     owned_indptr, halo_indptr = (np.append(end, end[-1] + more) for end, more in zip(ends, (1, 0), strict=True))
     return replace(
@@ -33,9 +32,10 @@ def padded(part: Part) -> Part:
         owned_indptr=owned_indptr,
         owned_indices=np.array([part.num_owned], np.int32),
         halo_indptr=halo_indptr,
+        owned_edge_attr=np.zeros((1, part.owned_edge_attr.shape[1]), np.float32),
         strengths=np.append(part.strengths, 1.0),
         loops=np.append(part.loops, np.float32(1)),
         features=features,
-        labels=np.concatenate((part.labels, np.full_like(part.labels, unknown, shape=(1, *part.labels.shape[1:])))),
+        labels=np.concatenate((part.labels, np.zeros_like(part.labels, shape=(1, *part.labels.shape[1:])))),
         split=np.append(part.split, np.uint8(NONE)),
     )

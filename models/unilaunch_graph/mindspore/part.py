@@ -1,88 +1,149 @@
-"""This rank's part of a graph, as MindSpore tensors."""
+"""One rank's part of a graph, as a network in MindSpore takes it."""
 
-from functools import cached_property
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from mindspore import Tensor
+from numpy.typing import NDArray
 
-from unilaunch.backend import Collectives
 from unilaunch_graph.data.graph import TEST, TRAIN, VAL
-from unilaunch_graph.exchange.user_halo import RankSum, RowHalo
-from unilaunch_graph.mindspore.padding import PADDING, padded
-from unilaunch_graph.operators.segments import SegmentMean, SegmentSoftmax, SegmentSum
-from unilaunch_graph.partition.in_edges import in_edges
+from unilaunch_graph.exchange.user_halo import RowHalo
+from unilaunch_graph.mindspore.padding import padded
+from unilaunch_graph.mindspore.ranks import Collective, RankSum, Ranks
+from unilaunch_graph.operators.segments import SegmentSoftmax, SegmentSum
+from unilaunch_graph.partition.in_edges import InEdges, merge_in_edges
 from unilaunch_graph.partition.part import Part
 from unilaunch_mindspore.linear import Apply, OnHost
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class GraphPart:
-    """This rank's part of a graph: its owned nodes, and all edges that end at them.
+    """One rank's part of a graph: the nodes that it owns, and every edge into them.
 
-    A part without edges has one node more, the last one: its id in `owned` is -1, its only edge comes from itself, and
-    it is in no mask. MindSpore's operators need a row, and an edge.
-
-    Args:
-        part: The part as numpy arrays.
-        collectives: The ranks' collectives on host arrays.
+    A row below *num_owned* is an owned node; the rows from *num_owned* on are halo nodes, which other ranks own.
+    MindSpore's operators fail or return garbage without a row: a part without edges has one row more, the last one. Its
+    id is -1, its only edge comes from itself, and no mask holds it.
 
     Attributes:
         x: Features of the owned nodes. (num_owned, num_features) float32
-        edge_index: Source row and target row of each edge; sources are owned rows, then halo rows; in the order of the
-            targets. (2, num_edges) int32
-        edge_weight: Weight of each edge; None if each is 1. (num_edges,) float32
-        edge_attr: Features of each edge; None if the graph has none. (num_edges, k) float32
-        y: Labels of the owned nodes. (num_owned,) int32 classes, -1 where unknown; (num_owned, num_classes) float32 of
-            0 and 1; or float32 values
-        train_mask, val_mask, test_mask: Which owned nodes. (num_owned,) bool
-        num_train, num_val, num_test: Nodes of each kind in the whole graph.
+        edge_index: Source row and target row of each edge, sorted by target; targets are owned nodes. (2, E) int32
+        edge_weight: Weight of each edge; None: each is 1. (E,) float32
+        edge_attr: Features of each edge; None: there are none. (E, k) float32
+        y: Labels of the owned nodes. (num_owned,) int32; multi-label (num_owned, C) float32 of 0 and 1; regression
+            float32
+        train_mask: The owned nodes to train on. (num_owned,) bool
+        val_mask: Those to validate on. (num_owned,) bool
+        test_mask: Those to test on. (num_owned,) bool
+        num_train: Training nodes of the whole graph.
+        num_val: Validation nodes of the whole graph.
+        num_test: Test nodes of the whole graph.
         num_nodes: Nodes of the whole graph.
-        num_owned, num_halo: Rows of this part.
-        num_classes, num_features: Of the whole graph.
-        owned: Global ids of the owned nodes. (num_owned,) int64, a numpy array
-        rank, world_size: Which part, of how many.
+        num_owned: Rows of the owned nodes.
+        num_halo: Sources of edges into them that other ranks own.
+        num_classes: Classes of the whole graph.
+        num_features: Columns of *x*.
+        owned: Global ids of the owned nodes. (num_owned,) int64
+        rank: Index of this rank.
+        world_size: Number of ranks.
     """
 
-    def __init__(self, part: Part, collectives: Collectives) -> None:
-        self.local = padded(part)
-        self.edges = in_edges(self.local)
-        self.collectives = collectives
-        local, edges = self.local, self.edges
-        self.x = Tensor(local.features.toarray() if hasattr(local.features, "toarray") else np.array(local.features))
-        self.edge_index = Tensor(np.stack((edges.sources, edges.targets)))
-        self.edge_weight = Tensor(edges.weights) if len(edges.weights) else None
-        self.y = Tensor(local.labels.astype(np.int32 if local.labels.dtype == np.int64 else np.float32))
-        self.train_mask, self.val_mask, self.test_mask = (Tensor(local.split == use) for use in (TRAIN, VAL, TEST))
-        self.num_train, self.num_val, self.num_test = local.split_sizes
-        self.owned, self.num_owned, self.num_halo = local.owned, local.num_owned, local.num_halo
-        self.num_nodes, self.num_classes, self.num_features = local.num_nodes, local.num_classes, local.num_features
-        self.rank, self.world_size = local.index, local.num_parts
+    x: Tensor
+    edge_index: Tensor
+    edge_weight: Tensor | None
+    edge_attr: Tensor | None
+    y: Tensor
+    train_mask: Tensor
+    val_mask: Tensor
+    test_mask: Tensor
+    num_train: int
+    num_val: int
+    num_test: int
+    num_nodes: int
+    num_owned: int
+    num_halo: int
+    num_classes: int
+    num_features: int
+    owned: NDArray[np.int64]
+    rank: int
+    world_size: int
+    ranks: Ranks = field(repr=False)
+    arrays: Part = field(repr=False)
+    operators: "Operators" = field(repr=False)
 
-    @cached_property
-    def with_halo(self) -> Apply:
-        """Owned rows to owned and halo rows, differentiable."""
-        return Apply(OnHost(RowHalo(self.local, self.collectives)))
 
-    @cached_property
-    def over_ranks(self) -> Apply:
-        """Numbers to their sums over all ranks, differentiable."""
-        return Apply(OnHost(RankSum(self.collectives)))
+@dataclass(frozen=True, slots=True)
+class Operators:
+    """What the functions on a part apply.
 
-    def real_rows(self, rows: Tensor) -> Tensor:
-        """Return the rows, with that of the padding node set to 0."""
-        return rows * Tensor((self.owned != PADDING)[:, None]) if self.owned[-1] == PADDING else rows
+    Attributes:
+        edges: The part's edges on the host.
+        halo: Owned rows to owned and halo rows.
+        halo_sum: Its transpose.
+        rank_sum: Numbers to their sums over all ranks.
+        segment_sum: Messages to their sums.
+        segment_softmax: Scores to their shares.
+        made: What layers have made of the edges.
+    """
 
-    @cached_property
-    def segment_sum(self) -> Apply:
-        """Messages to their sums, differentiable."""
-        return Apply(OnHost(SegmentSum(self.edges.indptr)))
+    edges: InEdges
+    halo: Collective
+    halo_sum: Collective
+    rank_sum: Collective
+    segment_sum: Apply
+    segment_softmax: SegmentSoftmax
+    made: dict[Any, Any]
 
-    @cached_property
-    def neighbor_mean(self) -> Apply:
-        """Owned and halo rows to the means of the owned nodes' in-neighbours, differentiable."""
-        num_rows = self.num_owned + self.num_halo
-        return Apply(OnHost(SegmentMean(self.edges.indptr, self.edges.sources, num_rows)))
 
-    @cached_property
-    def softmax(self) -> SegmentSoftmax:
-        """The softmax of scores over the in-edges of each node."""
-        return SegmentSoftmax(self.edges.indptr)
+def make_part(part: Part, ranks: Ranks, *, with_loops: bool = False) -> GraphPart:
+    """Return the part's arrays as tensors.
+
+    Args:
+        part: The arrays.
+        ranks: The other ranks.
+        with_loops: As in `merge_in_edges`.
+    """
+    part = padded(part)
+    edges = merge_in_edges(part, with_loops=with_loops)
+    features = part.features.toarray() if isinstance(part.features, sp.csr_array) else part.features
+    optional = (None if array is None else Tensor(array) for array in (edges.weights, edges.attributes))
+    return GraphPart(
+        Tensor(np.array(features)),  # a copy: the file is mapped, and read-only
+        Tensor(edges.ends.astype(np.int32)),
+        *optional,
+        Tensor(part.labels.astype(np.int32 if part.labels.dtype == np.int64 else np.float32)),
+        *(Tensor(part.split == use) for use in (TRAIN, VAL, TEST)),
+        *part.split_sizes,
+        num_nodes=part.num_nodes,
+        num_owned=part.num_owned,
+        num_halo=part.num_halo,
+        num_classes=part.num_classes,
+        num_features=part.num_features,
+        owned=part.owned,
+        rank=ranks.rank,
+        world_size=ranks.size,
+        ranks=ranks,
+        arrays=part,
+        operators=_operators(part, edges, ranks),
+    )
+
+
+def _operators(part: Part, edges: InEdges, ranks: Ranks) -> Operators:
+    halo = RowHalo(part, ranks.collectives)
+    return Operators(
+        edges,
+        Collective(halo),
+        Collective(Transposed(halo)),
+        Collective(RankSum(ranks.collectives)),
+        Apply(OnHost(SegmentSum(edges.indptr))),
+        SegmentSoftmax(edges.indptr),
+        {},
+    )
+
+
+class Transposed:
+    """An operator's transpose, as an operator."""
+
+    def __init__(self, operator: Any) -> None:
+        self.matmat, self.rmatmat = operator.rmatmat, operator.matmat

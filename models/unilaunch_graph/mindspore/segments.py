@@ -1,4 +1,4 @@
-"""From edges to nodes: sums, means and softmax over the in-edges of each owned node."""
+"""From edges to nodes: sums, means and softmax over the in-edges of each owned node, without a scatter."""
 
 import numpy as np
 from mindspore import Tensor, nn
@@ -12,33 +12,34 @@ def segment_sum(messages: Tensor, part: GraphPart) -> Tensor:
     """Return the sum of the messages to each owned node; 0 for a node without in-edges.
 
     Args:
-        messages: One for each edge, in the order of `part.edge_index`. (num_edges, ...)
+        messages: One for each edge, in the order of `part.edge_index`. (E, ...)
         part: This rank's part.
 
     Returns:
         (num_owned, ...)
     """
-    sums = part.segment_sum(messages.reshape(messages.shape[0], -1))
+    sums = part.operators.segment_sum(messages.reshape(messages.shape[0], -1))
     return sums.reshape(-1, *messages.shape[1:])
 
 
 def segment_mean(messages: Tensor, part: GraphPart) -> Tensor:
-    """Return the mean of the messages to each owned node; 0 for a node without in-edges. (num_owned, ...)"""
-    degrees = Tensor(np.maximum(np.diff(part.edges.indptr), 1)).astype(messages.dtype)
-    return segment_sum(messages, part) / degrees.reshape(-1, *[1] * (messages.ndim - 1))
+    """Return the mean of the messages to each owned node; 0 for a node without in-edges. (E, ...) -> (num_owned, ...)"""
+    degrees = np.maximum(np.diff(part.operators.edges.indptr), 1)
+    sums = segment_sum(messages, part)
+    return sums / Tensor(degrees).astype(sums.dtype).reshape(-1, *[1] * (sums.ndim - 1))
 
 
 def segment_softmax(scores: Tensor, part: GraphPart) -> Tensor:
     """Return the softmax of the scores of each owned node's in-edges, for each column.
 
     Args:
-        scores: One for each edge and, say, head, in the order of `part.edge_index`. (num_edges, ...)
+        scores: One or several for each edge, in the order of `part.edge_index`. (E, ...)
         part: This rank's part.
 
     Returns:
-        The shares: those of a node's in-edges sum to 1. (num_edges, ...)
+        The shares: those of a node's in-edges sum to 1. (E, ...)
     """
-    shares = _Softmax(part.softmax)(scores.reshape(scores.shape[0], -1))
+    shares = _Softmax(part.operators.segment_softmax)(scores.reshape(scores.shape[0], -1))
     return shares.reshape(scores.shape)
 
 

@@ -1,4 +1,4 @@
-"""Sums, means and softmax over the in-edges of each node. Edges stand in the order of their targets; host arrays."""
+"""Sums and softmax over the in-edges of each node. Edges stand in the order of their targets; host arrays."""
 
 from typing import Any
 
@@ -59,33 +59,3 @@ class SegmentSoftmax:
         weighted = shares * gradient
         result: Floats = weighted - shares * self.sum.rmatmat(self.sum.matmat(weighted))
         return result
-
-
-class SegmentMean:
-    """The mean of each node's in-neighbours, as a linear operator: (num_owned + num_halo, width) -> (num_owned, width).
-
-    That of Hamilton, Ying and Leskovec (NeurIPS 2017), section 3.3, without messages in memory; 0 for a node without
-    in-edges.
-
-    Args:
-        indptr: Where each node's in-edges begin. (num_owned + 1,)
-        sources: Row of each edge's source. (num_edges,)
-        num_rows: Owned and halo nodes.
-    """
-
-    def __init__(self, indptr: NDArray[np.integer[Any]], sources: NDArray[np.int32], num_rows: int) -> None:
-        ones = np.ones(len(sources), np.int8)
-        self.matrix = sp.csr_array((ones, sources, indptr), shape=(len(indptr) - 1, num_rows))
-        self.transposed = self.matrix.T.tocsr()
-        self.degrees = np.maximum(np.diff(indptr), 1)[:, None]
-
-    def matmat(self, rows: Rows) -> Rows:
-        """Return the means. (num_owned, width)"""
-        sums: Rows = self.matrix @ rows
-        sums /= self.degrees
-        return sums
-
-    def rmatmat(self, rows: Rows) -> Rows:
-        """Return what each source is to each mean's gradient. (num_owned + num_halo, width)"""
-        sums: Rows = self.transposed @ (rows / self.degrees).astype(rows.dtype, copy=False)
-        return sums
