@@ -51,10 +51,7 @@ class RowBlocks:
         num_rows = len(indptr) - 1
         ends = [*range(0, num_rows, _PIECE), num_rows]
         most = max(np.diff(indptr[ends]), default=0)
-        if dtype == np.float32 and ("torch" in sys.modules or len(indices) >= _MANY):
-            from unilaunch_graph.operators.fbgemm import product
-        else:
-            product = _product_of(np.ones(0 if len(weights) else most, dtype), num_columns)
+        product = choose_product(dtype, len(indices), num_columns, 0 if len(weights) else most)
         self.blocks = []
         for begin, end in pairwise(ends):
             first, last = int(indptr[begin]), int(indptr[end])
@@ -66,6 +63,24 @@ class RowBlocks:
     def filled(self) -> list[Block]:
         """The blocks that have an entry."""
         return [block for block in self.blocks if block.num_entries]
+
+
+def choose_product(
+    dtype: FloatType, num_entries: int, num_columns: int, most_ones: int = 0
+) -> Callable[..., Callable[[Rows], Rows]]:
+    """Return the way to multiply blocks of a matrix: called with indptr, indices and values, it returns a product.
+
+    Args:
+        dtype: Type of the values and of the rows.
+        num_entries: Entries of all blocks together.
+        num_columns: Columns of the matrix.
+        most_ones: Entries of the largest block whose values are None, which stands for ones.
+    """
+    if dtype == np.float32 and ("torch" in sys.modules or num_entries >= _MANY):
+        from unilaunch_graph.operators.fbgemm import product
+
+        return product
+    return _product_of(np.ones(most_ones, dtype), num_columns)
 
 
 def _product_of(ones: Rows, num_columns: int) -> Callable[..., Callable[[Rows], Rows]]:

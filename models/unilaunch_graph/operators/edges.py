@@ -1,0 +1,111 @@
+"""The edges of a part by their target and by their source, each in blocks of rows that a core's cache holds."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from unilaunch_graph.arrays import Floats
+
+#: Rows and entries of one block: what is computed for them, 16 wide, stays in a core's second cache.
+_BLOCK = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeBlock:
+    """Some rows of a CSR matrix.
+
+    Attributes:
+        rows: Which rows.
+        entries: Their entries.
+        indptr: Where each row begins, within the block. (rows of the block + 1,) int32
+        columns: Column of each entry. int32
+        degrees: Entries of each row. (rows of the block,)
+        filled: The rows that have an entry, within the block; all rows if None.
+    """
+
+    rows: slice
+    entries: slice
+    indptr: NDArray[np.int32]
+    columns: NDArray[np.int32]
+    degrees: NDArray[np.int32]
+    filled: NDArray[np.int64] | None
+
+    def spread(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the value (or row of values) of each of the block's rows, once for each of its entries."""
+        return np.repeat(values, self.degrees, axis=0)
+
+    def reduce(self, operation: np.ufunc, values: Floats) -> Floats:
+        """Return *operation* (np.add, np.maximum) over the entries of each row; 0 for a row without entries."""
+        if self.filled is None:
+            reduced: Floats = operation.reduceat(values, self.indptr[:-1])
+            return reduced
+        reduced = np.zeros(len(self.degrees), values.dtype)
+        reduced[self.filled] = operation.reduceat(values, self.indptr[:-1][self.filled])
+        return reduced
+
+
+@dataclass(frozen=True, slots=True)
+class Transposed:
+    """Edges by source.
+
+    Attributes:
+        indptr: Where the out-edges of each source begin. (num_sources + 1,)
+        indices: Target of each edge. int32
+        entries: Place of each edge in the order by target.
+    """
+
+    indptr: NDArray[Any]
+    indices: NDArray[np.int32]
+    entries: NDArray[Any]
+
+
+class Edges:
+    """The edges into the owned nodes of one part.
+
+    Args:
+        indptr: Where the in-edges of each owned node begin. (num_owned + 1,)
+        indices: Source of each edge, a row of the owned nodes' and, behind them, the halo nodes' rows. int32
+        num_sources: Owned and halo nodes.
+    """
+
+    def __init__(self, indptr: NDArray[Any], indices: NDArray[np.int32], num_sources: int) -> None:
+        self.indptr, self.indices, self.num_sources = indptr, indices, num_sources
+        self.num_targets = len(indptr) - 1
+        self.by_target = edge_blocks(indptr, indices)
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges."""
+        return len(self.indices)
+
+    @cached_property
+    def transposed(self) -> "Transposed":
+        """The same edges by source."""
+        place = np.arange(self.num_edges, dtype=np.int32 if self.num_edges < 2**31 else np.int64)
+        shape = (self.num_targets, self.num_sources)
+        matrix = sp.csr_array((place, self.indices, self.indptr), shape=shape).tocsc()
+        return Transposed(matrix.indptr, matrix.indices.astype(np.int32, copy=False), matrix.data)
+
+    @cached_property
+    def by_source(self) -> list[EdgeBlock]:
+        """Blocks of sources, with their out-edges."""
+        return edge_blocks(self.transposed.indptr, self.transposed.indices)
+
+
+def edge_blocks(indptr: NDArray[Any], indices: NDArray[np.int32]) -> list[EdgeBlock]:
+    """Return a CSR matrix in blocks of about as many rows and entries each; a block has at least one row."""
+    size = indptr + np.arange(len(indptr))
+    ends = np.unique([*np.searchsorted(size, np.arange(0, size[-1], _BLOCK)), len(indptr) - 1])
+    blocks = []
+    for begin, end in pairwise(ends.tolist()):
+        first, last = int(indptr[begin]), int(indptr[end])
+        local = (indptr[begin : end + 1] - first).astype(np.int32)
+        degrees = np.diff(local)
+        filled = None if degrees.all() else np.flatnonzero(degrees)
+        blocks.append(EdgeBlock(slice(begin, end), slice(first, last), local, indices[first:last], degrees, filled))
+    return blocks
