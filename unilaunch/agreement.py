@@ -1,6 +1,7 @@
 """All ranks or none: what one rank must refuse is refused by every rank, and nobody waits for one that has gone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from socket import gethostname
 from typing import TypeVar, cast
 
@@ -27,6 +28,21 @@ def agree(peers: Peers, refused: UnilaunchError | None) -> None:
             alone = None in answers and not message.startswith(f"rank {rank}")
             message = one_line(message)  # another process's words
             raise RefusedTogetherError(f"rank {rank} on {one_line(host)}: {message}" if alone else message, exit_code)
+
+
+@contextmanager
+def together(peers: Peers) -> Iterator[None]:
+    """Run the block on all ranks: what one rank refuses there, every rank refuses. All ranks must enter.
+
+    Raises:
+        RefusedTogetherError: On every rank: the refusal of the lowest rank that has one.
+    """
+    refused: UnilaunchError | None = None
+    try:
+        yield
+    except UnilaunchError as error:
+        refused = error
+    agree(peers, refused)
 
 
 def attempt(step: Callable[[], T]) -> tuple[T | None, UnilaunchError | None]:

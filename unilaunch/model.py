@@ -6,8 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from unilaunch.agreement import agree
-from unilaunch.errors import UnilaunchError
+from unilaunch.agreement import together
 from unilaunch.json_value import JsonValue
 
 if TYPE_CHECKING:
@@ -56,12 +55,8 @@ class Session:
             RefusedTogetherError: On every rank.
         """
         self.output.record(phase=phase)
-        refused: UnilaunchError | None = None
-        try:
+        with together(self.peers):
             yield
-        except UnilaunchError as error:
-            refused = error
-        agree(self.peers, refused)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,128 @@
-"""Who this process is, for the program that runs in it."""
+"""Who this process is among the ranks: for a script, and for a library that the script uses."""
 
-from unilaunch.errors import EnvironmentMismatchError
-from unilaunch.world import World
+import atexit
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
 
-#: Set by `run` before the program's first line.
-world: World | None = None
+from unilaunch import launchers
+from unilaunch.backend import Collectives, Peers, Placement
+from unilaunch.devices import DEVICES
+from unilaunch.limits import allow_files
+from unilaunch.rank import joining, mpi
+from unilaunch.rank.facts import own_facts, read_facts
+from unilaunch.rank.identity import complete, count
+from unilaunch.rank.placement import DeviceRequest, place
+from unilaunch.world import LauncherInfo, World
+
+#: Seconds to wait for the other ranks of a script that unilaunch has not started.
+_PATIENCE = 300.0
+#: Open files for each other rank.
+_FILES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """This process as one of the ranks.
+
+    Attributes:
+        world: Where it stands among the ranks.
+        placement: Its device and threads.
+        peers: Small messages between the ranks.
+        environ: The environment that its launcher gave it.
+        supervised: unilaunch started this process and watches it; else the script is on its own.
+    """
+
+    world: World
+    placement: Placement
+    peers: Peers
+    environ: Mapping[str, str]
+    supervised: bool
+
+    def collectives(self) -> Collectives:
+        """Return collectives on host arrays, over MPI where the launcher has wired MPI up, else over sockets.
+
+        All ranks must call this. MPI is initialised here, unless the script has initialised it before. Where the
+        script has finalized MPI, or a rank has no mpi4py, the ranks use sockets.
+
+        Raises:
+            EnvironmentMismatchError: libmpi cannot be loaded, or it counts other ranks than the launcher does.
+        """
+        found = replace(launchers.detect(self.environ), size=self.world.size)
+        collectives = joining.data_path(found, self.peers)
+        if not self.supervised and mpi.is_initialized():
+            _abort_when_failed()
+        return collectives
+
+
+#: Set by `run` before the first line of a script; else by `join`.
+member: Member | None = None
 
 
 def init() -> World:
     """Return who this rank is: rank, size, local rank, device, ...
 
-    For a program that `unilaunch run` or `unilaunch launch` has started.
+    Works in a script that any launcher has started: `unilaunch launch`, mpirun, torchrun, srun, or none (one rank).
+    All ranks must call this.
 
     Raises:
-        EnvironmentMismatchError: It was started in another way.
+        UnilaunchError: The launcher's variables make no sense, or the ranks do not find each other.
     """
-    if world is None:
-        raise EnvironmentMismatchError(
-            "unilaunch.init(): this program was not started by unilaunch: mpirun -n N python -m unilaunch run FILE.py"
-        )
-    return world
+    return join().world
+
+
+def join(device: str = "auto") -> Member:
+    """Return this process as one of the ranks. All ranks must call this; the first call meets the other ranks.
+
+    Args:
+        device: "auto", "cpu", "cuda" or "npu", for a script that unilaunch has not started.
+
+    Raises:
+        UnilaunchError: The launcher's variables make no sense, the ranks do not find each other, or a rank has no
+            device of that kind.
+    """
+    global member  # noqa: PLW0603  (a process is one rank)
+    if member is None:
+        member = _join(dict(os.environ), device)  # noqa: TID251  (of a script that unilaunch has not started)
+    return member
+
+
+def _join(environ: Mapping[str, str], device: str) -> Member:
+    found = launchers.detect(environ)
+    allow_files(_FILES * (found.size or 1))
+    peers = _meet(found, environ)
+    atexit.register(peers.leave)
+    found = complete(found, peers)
+    facts = read_facts(peers.share(own_facts(environ, found.run_id, "")))
+    placements = place(DeviceRequest(device, _kinds(), None), facts)
+    world = replace(count(found, facts), device=str(placements[found.rank]))
+    return Member(world, placements[found.rank], peers, environ, supervised=False)
+
+
+def _meet(found: LauncherInfo, environ: Mapping[str, str]) -> Peers:
+    """Join the other ranks; through MPI if the script has initialised it already."""
+    if found.size == 1:
+        return joining.join(found, environ, _PATIENCE, insecure=False, thread_level="multiple")
+    if found.mpi and mpi.is_initialized() and not mpi.is_finalized():
+        return mpi.join(found, "multiple")
+    if found.mpi:
+        os.environ.update(mpi.variables(found, environ))  # noqa: TID251  (written once, before MPI reads it)
+    return joining.join(found, environ, _PATIENCE, insecure=False, thread_level="multiple")
+
+
+def _kinds() -> Sequence[str]:
+    return [*DEVICES, "cpu"]
+
+
+def _abort_when_failed() -> None:
+    """Let an uncaught exception end all ranks: else this rank's MPI_Finalize waits for ranks that wait for this one."""
+    show = sys.excepthook
+
+    def abort(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        show(kind, error, traceback)
+        sys.stderr.flush()
+        mpi.abort()
+
+    sys.excepthook = abort

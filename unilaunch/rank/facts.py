@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, cast
@@ -36,18 +36,24 @@ def tell_facts(
         RefusedTogetherError: Two ranks were told to do different things.
     """
     told = task.spec.to_json() | (task.options.to_json() if task.options else {})
-    answers = peers.share({"facts": cast("JsonValue", dict(_own_facts(environ, run_id, monitor))), "told": told})
+    answers = peers.share({"facts": own_facts(environ, run_id, monitor), "told": told})
     ranks = cast("list[dict[str, dict[str, JsonValue]]]", answers)
     for rank, answer in enumerate(ranks):
         _compare(rank, answer["told"], ranks[0]["told"])
-    return [cast("Facts", answer["facts"]) for answer in ranks]
+    return read_facts([answer["facts"] for answer in ranks])
 
 
-def _own_facts(environ: Mapping[str, str], run_id: str, monitor: str) -> Facts:
+def read_facts(shared: Sequence[JsonValue]) -> list[Facts]:
+    """Return what `own_facts` of every rank has returned, by rank."""
+    return [cast("Facts", facts) for facts in shared]
+
+
+def own_facts(environ: Mapping[str, str], run_id: str, monitor: str) -> JsonValue:
+    """Return what this rank sees of its host, as JSON. Arguments as of `tell_facts`."""
     name = socket.gethostname()
     # Two hosts can have one name, and two containers of one machine have two.
     host = f"{name} {BOOT_ID.read_text(encoding='ascii').strip()}"
-    return Facts(
+    facts = Facts(
         name=name,
         host=host,
         folder=str(Path.cwd()),
@@ -57,6 +63,7 @@ def _own_facts(environ: Mapping[str, str], run_id: str, monitor: str) -> Facts:
         placeholders=placeholder_values(environ, run_id),
         start=token_hex(4),
     )
+    return cast("JsonValue", dict(facts))
 
 
 def _compare(rank: int, told: Mapping[str, JsonValue], first: Mapping[str, JsonValue]) -> None:

@@ -68,7 +68,7 @@ def agree_on_rank(
     facts = tell_facts(task, peers, environ, found.run_id, listening.where if listening else "")
     # torchrun's, msrun's and other starts of the same address have the same name, one after the other or on two hosts.
     found = replace(found, run_id=f"{found.run_id}-{facts[0]['start']}")
-    world = _count(found, facts)
+    world = count(found, facts)
     placement = _place(task, facts)[world.rank]
     world = replace(world, device=str(placement))
     output = _open_output(task, world, found.run_id, facts, peers)
@@ -92,7 +92,12 @@ def agree_on_rank(
     return Rank(task, world, placement, peers, output, environ, status)
 
 
-def _count(found: LauncherInfo, facts: Sequence[Facts]) -> World:
+def count(found: LauncherInfo, facts: Sequence[Facts]) -> World:
+    """Return where this rank stands among the ranks, counted from the hosts that they name.
+
+    Raises:
+        EnvironmentMismatchError: The launcher counts other ranks on this host.
+    """
     world = count_world(found, [fact["host"] for fact in facts], facts[found.rank]["name"])
     if found.local_size not in {None, world.local_size}:
         raise EnvironmentMismatchError(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from unilaunch.addresses import is_loopback
-from unilaunch.backend import Peers
+from unilaunch.backend import Collectives, Peers
 from unilaunch.monitor.connection import read_where
 from unilaunch.rank import mpi, tcp
 from unilaunch.rank.alone import Alone
@@ -40,6 +40,16 @@ def join_mpi(found: LauncherInfo, peers: Peers) -> Peers:
         peers.disconnect()
         return mpi.join(found, board=peers.board)
     return peers
+
+
+def data_path(found: LauncherInfo, peers: Peers) -> Collectives:
+    """Return a script's collectives on host arrays: MPI's where the launcher has wired MPI up, else over sockets.
+
+    All ranks must call this. *peers* stays in use beside it.
+    """
+    if isinstance(peers, tcp.TcpPeers) and found.mpi and all(peers.share(mpi.can_be_used())):
+        return mpi.join(found, "multiple").collectives()
+    return peers.collectives()
 
 
 def find_board(found: LauncherInfo, environ: Mapping[str, str], *, insecure: bool) -> Board | None:

@@ -8,6 +8,7 @@ import time
 from array import array
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,19 @@ def is_initialized() -> bool:
 def is_finalized() -> bool:
     """Return whether this process has ended its use of MPI."""
     return _ask_mpi("MPI_Finalized")
+
+
+def can_be_used() -> bool:
+    """Return whether mpi4py is installed, and this process has not ended its use of MPI."""
+    return find_spec("mpi4py") is not None and not is_finalized()
+
+
+def abort() -> None:
+    """End all ranks of the job at once."""
+    from mpi4py import MPI
+
+    if not MPI.Is_finalized():
+        MPI.COMM_WORLD.Abort(1)
 
 
 def _ask_mpi(function: str) -> bool:

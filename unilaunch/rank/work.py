@@ -140,7 +140,7 @@ def _run_program(rank: Rank, rendezvous: Rendezvous) -> None:
     if isinstance(rank.peers, mpi.MpiPeers):
         mpi.lend()
     program.around_import(hooks)
-    current.world = world
+    current.member = current.Member(world, rank.placement, rank.peers, rank.environ, supervised=True)
     appended = [f"--local-rank={world.local_rank}"] if task.spec.local_rank_argument else []
     output.record(phase="program", target=str(task.target))
     value = program.run_program(task.target, [*appended, *task.spec.args])

@@ -2,18 +2,19 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unilaunch.backend import Peers
 from unilaunch.errors import InputError, RefusedTogetherError, SpecError
 from unilaunch.json_value import JsonValue
-from unilaunch.model import Session
-from unilaunch.output.log import Log
+from unilaunch.world import World
 from unilaunch_graph.data.diffusion import Diffusion, diffuse
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.data.sources import Dataset, data_folder, open_dataset
@@ -25,6 +26,32 @@ from unilaunch_graph.partition.store import fingerprint_of, load_part, part_dir,
 
 if TYPE_CHECKING:
     from unilaunch_graph.spec import DataSpec
+
+
+class Log(Protocol):
+    """Where the progress of a preparation is told."""
+
+    def say(self, message: str, /) -> None:
+        """Tell it."""
+
+
+class Ranks(Protocol):
+    """The ranks that prepare a partition together; `unilaunch.model.Session` is one such."""
+
+    @property
+    def world(self) -> World:
+        """Where this rank stands."""
+
+    @property
+    def peers(self) -> Peers:
+        """Small messages between the ranks."""
+
+    @property
+    def log(self) -> Log:
+        """This rank's log."""
+
+    def together(self, phase: str) -> AbstractContextManager[None]:
+        """Run the block on all ranks: what one rank refuses there, every rank refuses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +182,7 @@ def sends_less_by_columns(halo: int, num_nodes: int, num_parts: int) -> bool:
     return halo > 2 * num_nodes * (num_parts - 1) / num_parts
 
 
-def prepare_part(options: "DataSpec", session: Session, *, as_given: bool = False) -> Part:
+def prepare_part(options: "DataSpec", session: Ranks, *, as_given: bool = False) -> Part:
     """Return this rank's part. All ranks must call it.
 
     Rank 0 finds or makes the partition, and the others wait. On a host that does not see it (no shared file system) the
@@ -183,7 +210,7 @@ def prepare_part(options: "DataSpec", session: Session, *, as_given: bool = Fals
     return replace(part, data_sha256=data_sha256)
 
 
-def _seen_here(folder: str, fingerprint: str, options: "DataSpec", session: Session, *, as_given: bool) -> str:
+def _seen_here(folder: str, fingerprint: str, options: "DataSpec", session: Ranks, *, as_given: bool) -> str:
     """Return where this host has the partition; make it here if rank 0's folder is another host's own."""
     world = session.world
     blind = not part_dir(Path(folder), world.rank).is_dir()
@@ -203,7 +230,7 @@ def _seen_here(folder: str, fingerprint: str, options: "DataSpec", session: Sess
     return next(str(place) for node, local, place in places if node == world.node_rank and local == 0)
 
 
-def _check_fit(part: Part, session: Session) -> None:
+def _check_fit(part: Part, session: Ranks) -> None:
     """Refuse parts of two partitions: what each rank is to send must be what the other has a place for.
 
     Raises:

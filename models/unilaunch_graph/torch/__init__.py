@@ -1,0 +1,34 @@
+"""A user's own network in PyTorch on a part of the graph: exact on any number of ranks.
+
+Every rank makes the same calls in the same order. `distribute` needs PyTorch Geometric, the other names do not.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from unilaunch_graph.torch.batch_norm import BatchNorm
+from unilaunch_graph.torch.dropout import dropout
+from unilaunch_graph.torch.halo import halo, sum_halo
+from unilaunch_graph.torch.loading import load
+from unilaunch_graph.torch.part import GraphPart
+from unilaunch_graph.torch.reductions import gather, mean, sum_gradients
+
+if TYPE_CHECKING:
+    from unilaunch_graph.torch.distributed import distribute
+
+__all__ = [
+    "BatchNorm", "GraphPart", "distribute", "dropout", "gather", "halo", "load", "mean", "sum_gradients", "sum_halo",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name != "distribute":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from unilaunch_graph.torch.distributed import distribute
+    except ModuleNotFoundError as error:
+        if error.name != "torch_geometric":
+            raise
+        from unilaunch.errors import PluginError
+
+        raise PluginError("ug.torch.distribute needs PyTorch Geometric: pip install torch-geometric") from None
+    return distribute

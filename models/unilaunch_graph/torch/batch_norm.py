@@ -1,0 +1,105 @@
+"""Batch normalisation over the rows of all ranks."""
+
+from typing import Any, NamedTuple
+
+import torch
+from typing_extensions import override
+
+from unilaunch_graph.torch.part import GraphPart
+from unilaunch_graph.torch.ranks import Ranks
+from unilaunch_graph.torch.reductions import global_sum
+
+
+class BatchNorm(torch.nn.BatchNorm1d):
+    """`torch.nn.BatchNorm1d` whose statistics are taken over all ranks' rows: the same as in one process.
+
+    Forward, backward and the running statistics are exact; the keys of the state are the same. All ranks must call it.
+
+    Args:
+        num_features: Columns of the rows.
+        part: This rank's part.
+        **options: Those of `torch.nn.BatchNorm1d`.
+    """
+
+    def __init__(self, num_features: int, part: GraphPart, **options: Any) -> None:
+        super().__init__(num_features, **options)
+        self.part = part
+
+    @override
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Return the normalised rows. (rows, num_features) or (rows, num_features, length)"""
+        return batch_norm(self, input, self.part.ranks)
+
+
+def batch_norm(module: Any, rows: torch.Tensor, ranks: Ranks) -> torch.Tensor:
+    """Return *rows* as *module* normalises them (Ioffe and Szegedy, ICML 2015), with the statistics of all ranks.
+
+    Args:
+        module: A `torch.nn.BatchNorm1d`, or a module with its attributes.
+        rows: (rows, num_features) or (rows, num_features, length)
+        ranks: The other ranks.
+
+    Raises:
+        ValueError: In training, all ranks together have one row or none.
+    """
+    shape = [-1 if axis == 1 else 1 for axis in range(rows.dim())]
+    if module.training or module.running_mean is None:
+        seen = Statistics.of(rows, ranks)
+        if seen.num_elements <= 1:
+            raise ValueError(f"BatchNorm: {seen.num_elements} row on all ranks: expected more than one in training")
+        if module.training and module.running_mean is not None:
+            _track(module, seen)
+        mean, variance = seen.mean, seen.variance
+    else:
+        mean, variance = module.running_mean, module.running_var
+    normal = (rows - mean.view(shape)) * (variance + module.eps).rsqrt().view(shape)
+    return scale_and_shift(module, normal, shape)
+
+
+def scale_and_shift(module: Any, normal: torch.Tensor, shape: list[int]) -> torch.Tensor:
+    """Return *normal* times the module's weight plus its bias, if it has them; *shape* is theirs among the rows'."""
+    if module.weight is None:
+        return normal
+    scaled: torch.Tensor = normal * module.weight.view(shape) + module.bias.view(shape)
+    return scaled
+
+
+class Statistics(NamedTuple):
+    """Mean and variance of each column over all ranks' rows, differentiable.
+
+    Attributes:
+        mean: (columns,)
+        variance: With the number of elements as divisor. (columns,)
+        num_elements: Elements of a column on all ranks.
+    """
+
+    mean: torch.Tensor
+    variance: torch.Tensor
+    num_elements: int
+
+    @classmethod
+    def of(cls, rows: torch.Tensor, ranks: Ranks) -> "Statistics":
+        """Return those of *rows*; all ranks must call it. (rows, columns) or (rows, columns, length)"""
+        others = [axis for axis in range(rows.dim()) if axis != 1]
+        shape = [-1 if axis == 1 else 1 for axis in range(rows.dim())]
+        count = count_elements(rows[:, :1], ranks)
+        mean = global_sum(rows.sum(others), ranks) / count
+        variance = global_sum((rows - mean.view(shape)).square().sum(others), ranks) / count
+        return cls(mean, variance, count)
+
+
+def count_elements(elements: torch.Tensor, ranks: Ranks) -> int:
+    """Return the number of elements on all ranks; all ranks must call it."""
+    return int(ranks.all_reduce(torch.tensor([elements.numel()], dtype=torch.int64, device=ranks.device)))
+
+
+@torch.no_grad()
+def _track(module: Any, seen: Statistics) -> None:
+    """Move the running statistics by the module's momentum; without one they are the averages of all steps."""
+    factor = module.momentum
+    if module.num_batches_tracked is not None:
+        module.num_batches_tracked.add_(1)
+        factor = 1 / module.num_batches_tracked.item() if factor is None else factor
+    unbiased = seen.variance * (seen.num_elements / (seen.num_elements - 1))
+    module.running_mean.lerp_(seen.mean.to(module.running_mean.dtype), factor)
+    module.running_var.lerp_(unbiased.to(module.running_var.dtype), factor)

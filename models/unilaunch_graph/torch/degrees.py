@@ -1,0 +1,123 @@
+"""PyG's functions that need the degree of an edge's source, exact on parts."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch_geometric.nn.conv import gcn_conv
+from torch_geometric.utils import add_remaining_self_loops, add_self_loops, degree, get_laplacian, remove_self_loops
+from typing_extensions import override
+
+from unilaunch_graph.torch.halo import halo, sum_halo
+from unilaunch_graph.torch.part import GraphPart
+
+Weights = torch.Tensor | None
+
+
+def exact_functions(part: GraphPart) -> Mapping[Callable[..., Any], Callable[..., Any]]:
+    """Return what stands in for PyG's functions in a layer on *part*; arguments and results are the same."""
+
+    def exact_gcn_norm(  # noqa: PLR0913, PLR0917
+        edge_index: torch.Tensor, edge_weight: Weights = None, num_nodes: int | None = None,  # noqa: ARG001
+        improved: bool = False, add_self_loops: bool = True, flow: str = "source_to_target",  # noqa: ARG001, FBT001, FBT002
+        dtype: torch.dtype | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+        return _gcn_norm(edge_index, edge_weight, part, 2.0 if improved else 1.0, add_self_loops, dtype)
+
+    def exact_get_laplacian(
+        edge_index: torch.Tensor, edge_weight: Weights = None, normalization: str | None = None,
+        dtype: torch.dtype | None = None, num_nodes: int | None = None,  # noqa: ARG001
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+        return _laplacian(edge_index, edge_weight, part, normalization, dtype)
+
+    def exact_degree(
+        index: torch.Tensor, num_nodes: int | None = None, dtype: torch.dtype | None = None  # noqa: ARG001
+    ) -> torch.Tensor:  # fmt: skip
+        return OwnedRows.wrap(_sum_by(index, torch.ones(len(index), dtype=dtype, device=index.device), part), part)
+
+    return {gcn_conv.gcn_norm: exact_gcn_norm, get_laplacian: exact_get_laplacian, degree: exact_degree}
+
+
+def _gcn_norm(  # noqa: PLR0913, PLR0917
+    edge_index: torch.Tensor, edge_weight: Weights, part: GraphPart, loop: float, with_loops: bool,  # noqa: FBT001
+    dtype: torch.dtype | None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """D^-1/2 (A + I) D^-1/2 (Kipf and Welling, ICLR 2017, equation 2); D sums the weights of the edges into a node."""
+    if with_loops:
+        edge_index, edge_weight = add_remaining_self_loops(edge_index, edge_weight, loop, part.num_owned)
+    weights = _weights(edge_index, edge_weight, dtype)
+    source, target = edge_index
+    scale = _power(weights.new_zeros(part.num_owned).index_add(0, target, weights), -0.5)
+    return edge_index, halo(scale, part)[source] * weights * scale[target]
+
+
+def _laplacian(
+    edge_index: torch.Tensor, edge_weight: Weights, part: GraphPart, normalization: str | None,
+    dtype: torch.dtype | None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """D - A, I - D^-1/2 A D^-1/2 ("sym") or I - D^-1 A ("rw"); D sums the weights of the edges out of a node."""
+    edge_index, edge_weight = remove_self_loops(edge_index, edge_weight)
+    weights = _weights(edge_index, edge_weight, dtype)
+    source, target = edge_index
+    degrees = _sum_by(source, weights, part)
+    if normalization is None:
+        edge_index, _ = add_self_loops(edge_index, num_nodes=part.num_owned)
+        return edge_index, torch.cat([-weights, degrees])
+    scale = _power(degrees, -0.5 if normalization == "sym" else -1.0)
+    weights = halo(scale, part)[source] * weights
+    if normalization == "sym":
+        weights = weights * scale[target]
+    laplacian: tuple[torch.Tensor, torch.Tensor] = add_self_loops(
+        edge_index, -weights, fill_value=1.0, num_nodes=part.num_owned
+    )
+    return laplacian
+
+
+def _weights(edge_index: torch.Tensor, edge_weight: Weights, dtype: torch.dtype | None) -> torch.Tensor:
+    if edge_weight is None:
+        return torch.ones(edge_index.shape[1], dtype=dtype, device=edge_index.device)
+    return edge_weight
+
+
+def _power(degrees: torch.Tensor, exponent: float) -> torch.Tensor:
+    power = degrees.pow(exponent)
+    return power.masked_fill(power == float("inf"), 0.0)
+
+
+def _sum_by(index: torch.Tensor, weights: torch.Tensor, part: GraphPart) -> torch.Tensor:
+    """Return the sum of the weights for each owned node, over the edges of all ranks. (num_owned,)"""
+    return sum_halo(weights.new_zeros(part.num_owned + part.num_halo).index_add(0, index, weights), part)
+
+
+class OwnedRows(torch.Tensor):
+    """One number for each owned node, which an edge's source may index too: `degrees[edge_index[0]]`.
+
+    A layer of a user's own does that, where it makes its normalisation itself. An index fetches the halo's numbers.
+    """
+
+    part: GraphPart
+
+    @staticmethod
+    def wrap(numbers: torch.Tensor, part: GraphPart) -> torch.Tensor:
+        """Return *numbers* as this type. (num_owned,)"""
+        wrapped = numbers.as_subclass(OwnedRows)
+        wrapped.part = part
+        return wrapped
+
+    @classmethod
+    @override
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        owned = next((arg for arg in args if isinstance(arg, cls)), None)
+        plain = [arg.as_subclass(torch.Tensor) if isinstance(arg, cls) else arg for arg in args]
+        if owned is None:
+            return func(*plain, **(kwargs or {}))
+        if func is torch.Tensor.__getitem__ and _is_edge_index(plain[1]):
+            return halo(plain[0], owned.part)[plain[1]]
+        result = func(*plain, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.shape == owned.shape and result.dtype.is_floating_point:
+            return cls.wrap(result, owned.part)
+        return result
+
+
+def _is_edge_index(index: Any) -> bool:
+    return isinstance(index, torch.Tensor) and index.dtype == torch.int64 and index.dim() == 1

@@ -1,0 +1,176 @@
+"""`distribute`: a model that was written for one process becomes exact on a part of the graph."""
+
+from collections.abc import Callable, Mapping
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch_geometric import EdgeIndex
+from torch_geometric.nn.conv import MessagePassing
+
+from unilaunch.errors import SpecError
+from unilaunch_graph.torch.degrees import exact_functions
+from unilaunch_graph.torch.halo import halo
+from unilaunch_graph.torch.norms import EXACT, Forward
+from unilaunch_graph.torch.part import GraphPart
+from unilaunch_graph.torch.refusals import find_refusals, names_in
+
+#: Marks a model that is distributed already.
+_MARK = "_unilaunch_distributed"
+_STEPS = ("message", "aggregate", "update", "message_and_aggregate")
+
+
+def distribute(model: torch.nn.Module, part: GraphPart) -> torch.nn.Module:
+    """Make *model* exact on a part of the graph, and return it. All ranks must call this.
+
+    The model is called with the part's rows: `model(part.x, part.edge_index)` returns one row for each owned node, and
+    together the ranks' rows are those of one process on the whole graph. The model is changed in place: each layer
+    that passes messages (PyG's `MessagePassing`, the user's own too) gets the rows of the sources from their owners;
+    degrees and the statistics of normalisations are the whole graph's. Parameters and buffers become rank 0's. The
+    keys of its state stay the same.
+
+    Args:
+        model: A module that calls layers of PyG, or `ug.torch.halo` itself.
+        part: This rank's part.
+
+    Raises:
+        SpecError: A module cannot be exact on a part; the message names each such module, and why.
+    """
+    if refusals := list(find_refusals(model)):
+        raise SpecError("ug.torch.distribute cannot make this model exact on parts: " + "; ".join(refusals))
+    if hasattr(model, _MARK):
+        raise SpecError("ug.torch.distribute: this model is distributed already: call it once")
+    functions = exact_functions(part)
+    for name, module in model.named_modules():
+        if isinstance(module, MessagePassing):
+            _exchange_sources(module, name or type(module).__name__, part)
+        if forward := EXACT.get(type(module)):
+            _normalise(module, forward, name or type(module).__name__, part)
+        elif not hasattr(module, _MARK):
+            _replace_functions(module, functions)
+    _explain_index_errors(model, part)
+    setattr(model, _MARK, True)
+    for tensor in [*model.parameters(), *model.buffers()]:
+        part.ranks.broadcast(tensor)
+    return model
+
+
+def _exchange_sources(layer: MessagePassing, name: str, part: GraphPart) -> None:
+    """Let `propagate` and `edge_updater` find the rows of all sources of the part's edges."""
+    messages = _lifted(layer.inspector.get_flat_param_names(_STEPS))
+    edges = _lifted(layer.inspector.get_param_names("edge_update"))
+    for method, lifted in (("propagate", messages), ("edge_updater", edges)):
+        _bind(layer, method, _with_sources(getattr(layer, method).__func__, lifted, name, part))
+    for step in _STEPS[:3]:
+        # A step may ask for a node's own row too: update(aggregated, x).
+        if plain := messages & set(layer.inspector.get_param_names(step)):
+            _bind(layer, step, _with_own_rows(getattr(layer, step).__func__, plain))
+
+
+def _lifted(names: list[str]) -> set[str]:
+    """Return the arguments of which a layer wants the sources' rows: "x" where it takes "x_j"."""
+    return {name.removesuffix("_j") for name in names if name.endswith("_j")} - {"edge_index", "size"}
+
+
+class _Pair(tuple[torch.Tensor, torch.Tensor]):
+    """Rows of all sources, and rows of the owned nodes, where the layer gave one tensor."""
+
+    __slots__ = ()
+
+
+def _with_sources(
+    method: FunctionType, lifted: set[str], name: str, part: GraphPart
+) -> Callable[..., torch.Tensor]:  # fmt: skip
+    sizes = (part.num_owned + part.num_halo, part.num_owned)
+
+    def propagate(self: MessagePassing, edge_index: Any, size: Any = None, **rows: Any) -> torch.Tensor:
+        if type(edge_index) is not torch.Tensor or isinstance(edge_index, EdgeIndex) or edge_index.is_sparse:
+            raise SpecError(f"{name}: edges are given as {type(edge_index).__name__}: expected part.edge_index")
+        if size is not None and any(given not in {None, part.num_owned} for given in size):
+            raise SpecError(f"{name}: size={tuple(size)}: expected owned nodes alone: ({part.num_owned},) * 2")
+        for argument in sorted(lifted & set(rows)):
+            rows[argument] = _lift(rows[argument], f"{name}: {argument}", self.node_dim, part)
+        out: torch.Tensor = method(self, edge_index, size=sizes, **rows)
+        return out
+
+    return propagate
+
+
+def _lift(rows: Any, name: str, axis: int, part: GraphPart) -> Any:
+    """Return the rows of all sources and the rows of the targets."""
+    if isinstance(rows, torch.Tensor):
+        return _Pair((_halo_along(rows, name, axis, part), rows))
+    if isinstance(rows, tuple | list) and isinstance(rows[0], torch.Tensor):
+        return (_halo_along(rows[0], name, axis, part), rows[1])
+    return rows
+
+
+def _halo_along(rows: torch.Tensor, name: str, axis: int, part: GraphPart) -> torch.Tensor:
+    if rows.dim() < -axis or rows.dim() <= axis or rows.shape[axis] != part.num_owned:
+        raise SpecError(
+            f"{name} has the shape {tuple(rows.shape)}: expected num_owned = {part.num_owned} rows; "
+            "ug.torch.distribute fetches the halo rows by itself"
+        )
+    return halo(rows.movedim(axis, 0), part).movedim(0, axis)
+
+
+def _with_own_rows(method: FunctionType, plain: set[str]) -> Callable[..., Any]:
+    def step(self: MessagePassing, *args: Any, **rows: Any) -> Any:
+        own = {name: rows[name][1] for name in plain & set(rows) if isinstance(rows[name], _Pair)}
+        return method(self, *args, **{**rows, **own})
+
+    return step
+
+
+def _normalise(module: torch.nn.Module, exact: Forward, name: str, part: GraphPart) -> None:
+    def forward(self: torch.nn.Module, rows: torch.Tensor, batch: Any = None, batch_size: Any = None) -> torch.Tensor:
+        if batch is not None or batch_size is not None:
+            raise SpecError(f"{name} ({type(self).__name__}): a part is of one graph: expected no batch")
+        return exact(self, rows, part.ranks)
+
+    _bind(module, "forward", forward)
+
+
+def _replace_functions(module: torch.nn.Module, functions: Mapping[Callable[..., Any], Callable[..., Any]]) -> None:
+    """Let the module's own methods call the exact functions in place of PyG's; no other module is touched."""
+    for name in dir(type(module)):
+        method = getattr(type(module), name, None)
+        if not isinstance(method, FunctionType) or not callable(getattr(module, name)):
+            continue
+        found = {used: method.__globals__.get(used) for used in names_in(method.__code__)}
+        exact = {
+            used: functions[function]
+            for used, function in found.items()
+            if isinstance(function, FunctionType) and function in functions
+        }
+        if exact:
+            copy = FunctionType(
+                method.__code__, {**method.__globals__, **exact}, method.__name__, method.__defaults__,
+                method.__closure__,
+            )  # fmt: skip
+            copy.__kwdefaults__ = method.__kwdefaults__
+            _bind(module, name, copy)
+
+
+def _explain_index_errors(model: torch.nn.Module, part: GraphPart) -> None:
+    method = getattr(model.forward, "__func__", None)
+    if method is None or not part.num_halo:
+        return
+
+    def forward(self: torch.nn.Module, *args: Any, **options: Any) -> Any:
+        try:
+            return method(self, *args, **options)
+        except (IndexError, RuntimeError) as error:
+            error.add_note(
+                f"ug.torch.distribute: on rank {part.rank} the sources in edge_index are rows 0 to "
+                f"{part.num_owned + part.num_halo - 1}, and nodes {part.num_owned} and up are halo nodes; code that "
+                "indexes rows by sources needs them: ug.torch.halo(rows, part)[edge_index[0]]"
+            )
+            raise
+
+    _bind(model, "forward", forward)
+
+
+def _bind(module: torch.nn.Module, name: str, function: Callable[..., Any]) -> None:
+    """Give *module* a method of its own; a deep copy of the module gets it bound to itself."""
+    setattr(module, name, MethodType(function, module))

@@ -1,0 +1,67 @@
+"""`load`: from a data set's name to this rank's part, on the device that this rank was given."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from unilaunch.backend import Collectives
+from unilaunch.errors import PlacementError
+from unilaunch.rank.current import Member
+from unilaunch.rank.rendezvous import meet
+from unilaunch.spec import RunSpec
+from unilaunch_graph.loading import load_part
+from unilaunch_graph.torch.part import GraphPart, make_part
+from unilaunch_graph.torch.ranks import Ranks
+from unilaunch_torch.backend import COMMUNICATION, TorchBackend
+from unilaunch_torch.collectives import TorchCollectives
+
+
+def load(name: str, *, device: str = "auto", **options: Any) -> GraphPart:
+    """Return this rank's part of a graph, as tensors. All ranks must call this.
+
+    Works in a script that any launcher has started: `unilaunch launch`, mpirun, torchrun, srun, or none (one rank).
+    On CPU the ranks exchange rows over MPI where the launcher has wired MPI up, else over sockets; MPI is initialised
+    here unless the script has done so. On CUDA they use torch.distributed's default group, with NCCL, which is
+    initialised here unless the script has done so.
+
+    Args:
+        name: A data set's name ("cora"), or the path of a graph file or folder.
+        device: "auto", "cpu" or "cuda"; under unilaunch its `--device` decides, and this is not looked at.
+        **options: Fields of `unilaunch_graph.spec.DataSpec`: `data_dir`, `partition_dir`, `balance`, ...
+
+    Raises:
+        SpecError: An option is unknown or has a value that is not allowed.
+        PlacementError: This rank has no device of that kind.
+        UnilaunchError: The ranks do not find each other, or the data set cannot be used.
+    """
+    part, member = load_part(name, device, options)
+    ranks = Ranks.of_script
+    if ranks is None:
+        ranks = Ranks(member.world.rank, member.world.size, _collectives(member), torch.device(member.world.device))
+        Ranks.of_script = ranks
+    return make_part(part, ranks, with_loops=bool(options.get("use_gdc")))
+
+
+def _collectives(member: Member) -> Collectives:
+    if member.placement.device == "cpu":
+        if not member.supervised and "OMP_NUM_THREADS" not in member.environ:
+            torch.set_num_threads(member.placement.threads)
+        return member.collectives()
+    if member.placement.device == "cuda" and not torch.cuda.is_available():
+        raise PlacementError(f"{member.world.device}: this torch ({torch.__version__}) finds no CUDA: device='cpu'")
+    torch.get_device_module(member.placement.device).set_device(member.placement.index)
+    return _device_collectives(member)
+
+
+def _device_collectives(member: Member) -> Collectives:
+    """Return the default group's collectives; the group is made if the script has not made it."""
+    if member.world.size == 1:
+        return member.peers.collectives()
+    if not dist.is_initialized():
+        if not (member.supervised or dist.is_torchelastic_launched()):
+            spec = RunSpec()
+            rendezvous = meet(member.peers, member.world, spec)
+            return TorchBackend().connect(member.world, member.placement, rendezvous, spec.timeout)
+        dist.init_process_group(COMMUNICATION[member.placement.device])  # their launchers tell it where rank 0 is
+    return TorchCollectives()

@@ -1,0 +1,68 @@
+"""The other ranks, as a network on tensors sees them: the exchange of rows, sums and broadcasts."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from unilaunch.backend import Collectives, Exchange
+
+#: MPI and numpy have no 16-bit floats: such rows travel as integers, and are added as float32.
+_HALVES = {torch.bfloat16, torch.float16}
+
+
+class Ranks:
+    """The ranks of a job, for tensors of any dtype on this rank's device.
+
+    Args:
+        rank: Index of this rank.
+        size: Number of ranks.
+        collectives: The data path: on host arrays, or on tensors of the device.
+        device: Where the tensors are.
+    """
+
+    #: Those of this process, once the script has loaded a graph.
+    of_script: ClassVar["Ranks | None"] = None
+
+    def __init__(self, rank: int, size: int, collectives: Collectives, device: torch.device) -> None:
+        self.rank, self.size = rank, size
+        self.collectives = collectives
+        self.device = device
+
+    def exchange(
+        self, send: torch.Tensor, send_counts: Sequence[int], receive: torch.Tensor, receive_counts: Sequence[int]
+    ) -> Exchange:
+        """Start to send rows to every rank, and to receive rows from every rank.
+
+        Args:
+            send: Rows, grouped by the rank that they go to; contiguous. (sum(send_counts), ...)
+            send_counts: Rows to each rank. (size,)
+            receive: Where rows arrive, grouped by the rank that they come from; contiguous. (sum(receive_counts), ...)
+            receive_counts: Rows from each rank. (size,)
+        """
+        return self.collectives.exchange(self._bits(send), send_counts, self._bits(receive), receive_counts)
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the sum of *tensor* over all ranks: the same bits on every rank. The argument may be overwritten."""
+        if self.size == 1:
+            return tensor
+        if tensor.dtype in _HALVES:
+            return self.all_reduce(tensor.float()).to(tensor.dtype)
+        total = tensor.detach().contiguous()
+        self.collectives.all_reduce(self._buffer(total.view(-1)))
+        return total
+
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        """Overwrite *tensor* by rank 0's."""
+        if self.size == 1:
+            return
+        whole = tensor.detach().contiguous()
+        self.collectives.broadcast(self._bits(whole.view(-1)), 0)
+        tensor.detach().copy_(whole)
+
+    def _bits(self, tensor: torch.Tensor) -> Any:
+        return self._buffer(tensor.view(torch.int16) if tensor.dtype in _HALVES else tensor)
+
+    def _buffer(self, tensor: torch.Tensor) -> Any:
+        """Return the tensor as the collectives take it; nothing is copied."""
+        return tensor.detach().numpy() if self.device.type == "cpu" else tensor.detach()

@@ -1,0 +1,165 @@
+"""What a training adds up over the ranks: losses, gradients, statistics; and rows of all nodes on rank 0."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+from typing_extensions import override
+
+from unilaunch_graph.torch.part import GraphPart
+from unilaunch_graph.torch.ranks import Ranks
+
+
+def mean(value: torch.Tensor, count: int, part: GraphPart | None = None) -> torch.Tensor:
+    """Return the sum of *value* over all ranks, divided by *count*: the loss of the whole graph, on every rank.
+
+    All ranks must call this. Each rank's backward gives its own nodes' share of the gradient; `sum_gradients` adds
+    the shares. Terms that do not come from nodes (a penalty on the weights) must not be added to the result, since
+    `sum_gradients` would count them once per rank: use the optimizer's `weight_decay`.
+
+    Args:
+        value: Sum over this rank's nodes, of any shape; 0 where the rank has none (`reduction="sum"` gives that).
+        count: Number of nodes on all ranks: `part.num_train`.
+        part: This rank's part; None for the one that the script has loaded.
+
+    Raises:
+        ValueError: *count* is not positive.
+    """
+    if count <= 0:
+        raise ValueError(f"mean over {count} nodes: expected a positive number, such as part.num_train")
+    total: torch.Tensor = _Total.apply(value, _ranks_of(part))  # type: ignore[no-untyped-call]
+    return total / count
+
+
+def global_sum(value: torch.Tensor, ranks: Ranks) -> torch.Tensor:
+    """Return the sum of *value* over all ranks, for statistics that every rank's rows depend on.
+
+    All ranks must call this. The backward is the sum of all ranks' gradients: exact where each rank's loss depends on
+    the sum. Differentiable once.
+    """
+    total: torch.Tensor = _GlobalSum.apply(value, ranks)  # type: ignore[no-untyped-call]
+    return total
+
+
+def sum_gradients(model: torch.nn.Module | Iterable[torch.nn.Parameter], part: GraphPart | None = None) -> None:
+    """Replace the gradient of each parameter by its sum over all ranks, in one all-reduce per dtype.
+
+    All ranks must call this, once before each `optimizer.step()`: with gradient accumulation after the last backward.
+    A parameter that has a gradient on some ranks only (a rank without edges) counts as zero on the others. One that
+    has a gradient on no rank keeps None.
+
+    Args:
+        model: The model, or its parameters: the same ones in the same order on every rank.
+        part: This rank's part; None for the one that the script has loaded.
+
+    Raises:
+        TypeError: A gradient is sparse.
+    """
+    parameters = model.parameters() if isinstance(model, torch.nn.Module) else model
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    ranks = _ranks_of(part)
+    if ranks.size == 1:
+        return
+    for dtype in dict.fromkeys(parameter.dtype for parameter in trained):
+        _sum_gradients([parameter for parameter in trained if parameter.dtype == dtype], ranks)
+
+
+def _ranks_of(part: GraphPart | None) -> Ranks:
+    if part:
+        return part.ranks
+    if Ranks.of_script is None:
+        raise RuntimeError("no graph is loaded: call unilaunch_graph.load(...) first")
+    return Ranks.of_script
+
+
+def _sum_gradients(parameters: list[torch.nn.Parameter], ranks: Ranks) -> None:
+    present = [float(parameter.grad is not None) for parameter in parameters]
+    pieces = [parameters[0].new_tensor(present), *map(_flat_gradient, parameters)]
+    counts, *summed = torch.split(ranks.all_reduce(torch.cat(pieces)), [len(piece) for piece in pieces])
+    for parameter, num_present, total in zip(parameters, counts.tolist(), summed, strict=True):
+        if parameter.grad is not None:
+            parameter.grad.copy_(total.view_as(parameter))
+        elif num_present:
+            parameter.grad = total.view_as(parameter).clone()
+
+
+def _flat_gradient(parameter: torch.nn.Parameter) -> torch.Tensor:
+    if parameter.grad is None:
+        return torch.zeros_like(parameter).flatten()
+    if parameter.grad.is_sparse:
+        raise TypeError("sum_gradients: a gradient is sparse: expected dense ones, such as of Embedding(sparse=False)")
+    return parameter.grad.detach().flatten()
+
+
+def gather(rows: torch.Tensor, part: GraphPart) -> torch.Tensor | None:
+    """Return the rows of all nodes on rank 0, in the user's order of the nodes; None on the other ranks.
+
+    All ranks must call this. The ranks send one after the other, so that rank 0 needs the whole once. No gradient
+    passes.
+
+    Args:
+        rows: One row for each owned node; any dtype. (num_owned, ...)
+        part: This rank's part.
+
+    Returns:
+        On rank 0: (num_nodes, ...), on the device of *rows*.
+
+    Raises:
+        ValueError: *rows* does not have num_owned rows.
+    """
+    if rows.dim() == 0 or len(rows) != part.num_owned:
+        raise ValueError(f"gather: rows have the shape {tuple(rows.shape)}: expected num_owned = {part.num_owned} rows")
+    rows = rows.detach().contiguous()
+    whole = rows.new_empty((part.num_nodes, *rows.shape[1:])) if part.rank == 0 else None
+    pieces = zip(_collect(part.owned, part), _collect(rows, part), strict=True)
+    for nodes, piece in pieces:
+        if whole is not None:
+            whole[nodes] = piece
+    return whole
+
+
+def _collect(rows: torch.Tensor, part: GraphPart) -> Iterator[torch.Tensor]:
+    """Yield the rows of each rank, on rank 0; no rows on the others."""
+    ranks = part.ranks
+    counts = torch.zeros(ranks.size, dtype=torch.int64, device=rows.device)
+    counts[ranks.rank] = len(rows)
+    own, *others = ranks.all_reduce(counts).tolist()
+    yield rows[: own * (ranks.rank == 0)]
+    for source, count in enumerate(others, 1):
+        send = [0] * ranks.size
+        receive = [0] * ranks.size
+        send[0] = count * (ranks.rank == source)
+        receive[source] = count * (ranks.rank == 0)
+        arrived = rows.new_empty((receive[source], *rows.shape[1:]))
+        ranks.exchange(rows[: send[0]], send, arrived, receive).wait()
+        yield arrived
+
+
+class _Total(torch.autograd.Function):
+    """A sum over ranks in which each rank's own value has its own gradient."""
+
+    @staticmethod
+    @override
+    def forward(ctx: Any, value: torch.Tensor, ranks: Ranks) -> torch.Tensor:
+        return ranks.all_reduce(value.clone())
+
+    @staticmethod
+    @once_differentiable
+    @override
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grad, None
+
+
+class _GlobalSum(torch.autograd.Function):
+    @staticmethod
+    @override
+    def forward(ctx: Any, value: torch.Tensor, ranks: Ranks) -> torch.Tensor:
+        ctx.ranks = ranks
+        return ranks.all_reduce(value.clone())
+
+    @staticmethod
+    @once_differentiable
+    @override
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return ctx.ranks.all_reduce(grad.clone()), None

@@ -1,0 +1,105 @@
+"""Networks of PyG on this rank's part of a graph, trained one after the other; rank 0 writes what came out.
+
+own_torch.py DATASET DATA_DIR OUTPUT.npz EPOCHS KIND...
+"""
+
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+from torch_geometric.nn import BatchNorm, GATConv, GCNConv, GINConv, MessagePassing, SAGEConv, TransformerConv
+from torch_geometric.utils import add_self_loops, degree
+from typing_extensions import override
+
+import unilaunch_graph as ug
+
+
+class Tutorial(MessagePassing):  # type: ignore[misc]  # PyG ships no types
+    """The GCN layer as PyG's own page on message passing has a user write it."""
+
+    def __init__(self, width: int, out: int) -> None:
+        super().__init__(aggr="add")
+        self.lin = torch.nn.Linear(width, out)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        """Normalise by the degrees of both ends."""
+        edge_index, _ = add_self_loops(edge_index, num_nodes=x.size(0))
+        row, col = edge_index
+        scale = degree(col, x.size(0), dtype=x.dtype).pow(-0.5)
+        out: torch.Tensor = self.propagate(edge_index, x=self.lin(x), norm=scale[row] * scale[col])
+        return out
+
+    def message(self, x_j: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
+        """Scale each message."""
+        return norm.view(-1, 1) * x_j
+
+    def update(self, aggr_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Keep a little of the node's own row."""
+        return aggr_out + 0.1 * x
+
+
+LAYERS: dict[str, Any] = {
+    "gat": lambda a, b: GATConv(a, b // 2 if b % 2 == 0 else b, heads=2 if b % 2 == 0 else 1),
+    "sage": SAGEConv,
+    "gin": lambda a, b: GINConv(torch.nn.Sequential(torch.nn.Linear(a, b), torch.nn.ReLU(), torch.nn.Linear(b, b))),
+    "transformer": TransformerConv,
+    "gcn": GCNConv,
+    "own": Tutorial,
+}
+
+
+class Net(torch.nn.Module):
+    """Two layers, and a batch normalisation of what stands between them.
+
+    Before the activation it would leave the bias of the first layer no gradient, and Adam would follow rounding errors.
+    """
+
+    def __init__(self, kind: str, width: int, out: int) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = LAYERS[kind](width, 16), BatchNorm(16), LAYERS[kind](16, out)
+
+    @override
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        """Return one score for each class."""
+        scores: torch.Tensor = self.last(self.norm(functional.elu(self.first(x, edge_index))), edge_index)
+        return scores
+
+
+def train(kind: str, part: ug.torch.GraphPart, epochs: int) -> dict[str, Any]:
+    """Train as on one process; return the losses, the final state and the scores of all nodes."""
+    torch.manual_seed(part.rank)  # the ranks' own initial weights differ: distribute takes rank 0's
+    model = ug.torch.distribute(Net(kind, part.num_features, part.num_classes), part)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.005, weight_decay=5e-4)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.7)
+    losses = []
+    for _ in range(epochs):
+        optimizer.zero_grad()
+        out = model(part.x.double(), part.edge_index)
+        loss = functional.cross_entropy(out[part.train_mask], part.y[part.train_mask], reduction="sum")
+        loss = ug.torch.mean(loss, part.num_train)
+        loss.backward()
+        ug.torch.sum_gradients(model)
+        optimizer.step()
+        scheduler.step()
+        losses.append(loss.item())
+    model.eval()
+    with torch.no_grad():
+        scores = ug.torch.gather(model(part.x.double(), part.edge_index), part)
+    state = {f"{kind}.state.{name}": value.numpy() for name, value in model.state_dict().items()}
+    return {f"{kind}.losses": losses, f"{kind}.scores": scores, **state}
+
+
+def main() -> None:
+    """Train each kind."""
+    dataset, data_dir, output, epochs, *kinds = sys.argv[1:]
+    torch.set_default_dtype(torch.float64)
+    part = ug.load(dataset, data_dir=data_dir)
+    found = {name: value for kind in kinds for name, value in train(kind, part, int(epochs)).items()}
+    if part.rank == 0:
+        np.savez(output, **found)
+
+
+if __name__ == "__main__":
+    main()

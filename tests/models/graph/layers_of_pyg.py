@@ -1,0 +1,157 @@
+"""Every convolution of PyG: how it is made, and what it is called with, on a whole graph and on a part alike."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch_geometric import nn
+
+WIDTH, EDGE_WIDTH = 8, 3
+Layer = torch.nn.Module
+
+
+@dataclass(frozen=True)
+class Case:
+    """One layer.
+
+    Attributes:
+        make: Makes it.
+        call: Calls it with a layer, rows, and a graph or a part; by default with rows and edge_index.
+    """
+
+    make: Callable[[], Layer]
+    call: Callable[[Layer, torch.Tensor, Any], torch.Tensor] = lambda layer, x, g: layer(x, g.edge_index)
+
+
+def _mlp(width: int = WIDTH, out: int = WIDTH) -> Layer:
+    return torch.nn.Sequential(torch.nn.Linear(width, out), torch.nn.ReLU(), torch.nn.Linear(out, out))
+
+
+def _weighted(layer: Layer, x: torch.Tensor, g: Any) -> torch.Tensor:
+    out: torch.Tensor = layer(x, g.edge_index, g.edge_weight)
+    return out
+
+
+def _attributed(layer: Layer, x: torch.Tensor, g: Any) -> torch.Tensor:
+    out: torch.Tensor = layer(x, g.edge_index, edge_attr=g.edge_attr)
+    return out
+
+
+def _kinds(g: Any) -> torch.Tensor:
+    """Return one of three types for each edge."""
+    kinds: torch.Tensor = g.edge_attr.argmax(1)
+    return kinds
+
+
+def _typed(layer: Layer, x: torch.Tensor, g: Any) -> torch.Tensor:
+    out: torch.Tensor = layer(x, g.edge_index, _kinds(g))
+    return out
+
+
+def _kinds_of_nodes(x: torch.Tensor) -> torch.Tensor:
+    return (x[:, 0] > 0).long()
+
+
+W = WIDTH
+E = EDGE_WIDTH
+#: The classes that can be tried without a library of kernels, by name.
+CASES: dict[str, Case] = {
+    "SimpleConv": Case(nn.SimpleConv, _weighted),
+    "GCNConv": Case(lambda: nn.GCNConv(W, W), _weighted),
+    "ChebConv": Case(lambda: nn.ChebConv(W, W, K=3), _weighted),
+    "SAGEConv": Case(lambda: nn.SAGEConv(W, W, project=True)),
+    "GraphConv": Case(lambda: nn.GraphConv(W, W), _weighted),
+    "GatedGraphConv": Case(lambda: nn.GatedGraphConv(W, num_layers=2), _weighted),
+    "ResGatedGraphConv": Case(lambda: nn.ResGatedGraphConv(W, W, edge_dim=E), _attributed),
+    "GATConv": Case(lambda: nn.GATConv(W, W, heads=2, edge_dim=E), _attributed),
+    "GATv2Conv": Case(lambda: nn.GATv2Conv(W, W, heads=2, edge_dim=E), _attributed),
+    "TransformerConv": Case(lambda: nn.TransformerConv(W, W, heads=2, edge_dim=E, beta=True), _attributed),
+    "AGNNConv": Case(nn.AGNNConv),
+    "TAGConv": Case(lambda: nn.TAGConv(W, W, K=3), _weighted),
+    "GINConv": Case(lambda: nn.GINConv(_mlp(), train_eps=True)),
+    "GINEConv": Case(lambda: nn.GINEConv(_mlp(), edge_dim=E), _attributed),
+    "ARMAConv": Case(lambda: nn.ARMAConv(W, W, num_stacks=2, num_layers=2), _weighted),
+    "SGConv": Case(lambda: nn.SGConv(W, W, K=2), _weighted),
+    "SSGConv": Case(lambda: nn.SSGConv(W, W, alpha=0.2, K=3), _weighted),
+    "APPNP": Case(lambda: nn.APPNP(K=4, alpha=0.1), _weighted),
+    "MFConv": Case(lambda: nn.MFConv(W, W, max_degree=4)),
+    "RGCNConv": Case(lambda: nn.RGCNConv(W, W, num_relations=E, num_bases=2), _typed),
+    "FastRGCNConv": Case(lambda: nn.FastRGCNConv(W, W, num_relations=E), _typed),
+    "RGATConv": Case(
+        lambda: nn.RGATConv(W, W, num_relations=E, edge_dim=E),
+        lambda layer, x, g: layer(x, g.edge_index, _kinds(g), g.edge_attr),
+    ),
+    "SignedConv": Case(
+        lambda: nn.SignedConv(W, W, first_aggr=True),
+        lambda layer, x, g: layer(x, g.edge_index[:, _kinds(g) == 0], g.edge_index[:, _kinds(g) != 0]),
+    ),
+    "DNAConv": Case(
+        lambda: nn.DNAConv(W, heads=2), lambda layer, x, g: layer(torch.stack([x, x.tanh()], 1), g.edge_index)
+    ),
+    "PointNetConv": Case(
+        lambda: nn.PointNetConv(_mlp(W + 3), _mlp()), lambda layer, x, g: layer(x, x[:, :3], g.edge_index)
+    ),
+    "GMMConv": Case(lambda: nn.GMMConv(W, W, dim=E, kernel_size=2), _attributed),
+    "NNConv": Case(lambda: nn.NNConv(W, W, _mlp(E, W * W)), _attributed),
+    "CGConv": Case(lambda: nn.CGConv(W, dim=E, batch_norm=True), _attributed),
+    "EdgeConv": Case(lambda: nn.EdgeConv(_mlp(2 * W))),
+    "PPFConv": Case(
+        lambda: nn.PPFConv(_mlp(W + 4), _mlp()), lambda layer, x, g: layer(x, x[:, :3], x[:, 3:6], g.edge_index)
+    ),
+    "FeaStConv": Case(lambda: nn.FeaStConv(W, W, heads=2)),
+    "PointTransformerConv": Case(
+        lambda: nn.PointTransformerConv(W, W), lambda layer, x, g: layer(x, x[:, :3], g.edge_index)
+    ),
+    "LEConv": Case(lambda: nn.LEConv(W, W), _weighted),
+    "PNAConv": Case(
+        lambda: nn.PNAConv(W, W, ["mean", "max", "std"], ["identity", "amplification"], torch.arange(1, 9), edge_dim=E),
+        _attributed,
+    ),
+    "ClusterGCNConv": Case(lambda: nn.ClusterGCNConv(W, W, diag_lambda=0.5)),
+    "GENConv": Case(
+        lambda: nn.GENConv(W, W, learn_t=True, msg_norm=True, learn_msg_scale=True, edge_dim=E), _attributed
+    ),
+    "GCN2Conv": Case(
+        lambda: nn.GCN2Conv(W, alpha=0.1, theta=0.5, layer=1),
+        lambda layer, x, g: layer(x, x.tanh(), g.edge_index, g.edge_weight),
+    ),
+    "WLConvContinuous": Case(nn.WLConvContinuous, _weighted),
+    "FiLMConv": Case(lambda: nn.FiLMConv(W, W, num_relations=E), _typed),
+    "FAConv": Case(lambda: nn.FAConv(W), lambda layer, x, g: layer(x, x.tanh(), g.edge_index)),
+    "EGConv": Case(lambda: nn.EGConv(W, W, ["sum", "symnorm", "var"], num_heads=2)),
+    "PDNConv": Case(
+        lambda: nn.PDNConv(W, W, edge_dim=E, hidden_channels=4),
+        lambda layer, x, g: layer(x, g.edge_index, g.edge_attr),
+    ),
+    "GeneralConv": Case(lambda: nn.GeneralConv(W, W, in_edge_channels=E, heads=2, attention=True), _attributed),
+    "HEATConv": Case(
+        lambda: nn.HEATConv(W, W, 2, E, 4, E, 4, heads=2),
+        lambda layer, x, g: layer(x, g.edge_index, _kinds_of_nodes(x), _kinds(g), g.edge_attr),
+    ),
+    "LGConv": Case(nn.LGConv, _weighted),
+    "PointGNNConv": Case(
+        lambda: nn.PointGNNConv(_mlp(W, 3), _mlp(W + 3), _mlp()), lambda layer, x, g: layer(x, x[:, :3], g.edge_index)
+    ),
+    "AntiSymmetricConv": Case(lambda: nn.AntiSymmetricConv(W, num_iters=2)),
+    "MixHopConv": Case(lambda: nn.MixHopConv(W, W, powers=[0, 1, 2]), _weighted),
+}
+#: The classes that `distribute` refuses, made as far as the refusal needs it.
+REFUSED: dict[str, Callable[[], Layer]] = {
+    "DynamicEdgeConv": lambda: nn.DynamicEdgeConv(_mlp(2 * W), k=2),
+    "HypergraphConv": lambda: nn.HypergraphConv(W, W),
+    "PANConv": lambda: nn.PANConv(W, W, filter_size=2),
+    "WLConv": nn.WLConv,
+    "SuperGATConv": lambda: nn.SuperGATConv(W, W),
+    "HGTConv": lambda: nn.HGTConv(W, W, (["a"], [("a", "to", "a")])),
+    "HANConv": lambda: nn.HANConv(W, W, (["a"], [("a", "to", "a")])),
+    "HeteroConv": lambda: nn.HeteroConv({("a", "to", "a"): nn.SAGEConv(W, W)}),
+    "GPSConv": lambda: nn.GPSConv(W, nn.SAGEConv(W, W), heads=2),
+    "DirGNNConv": lambda: nn.DirGNNConv(nn.SAGEConv(W, W)),
+    "MeshCNNConv": lambda: nn.MeshCNNConv(W, W),
+}
+#: They need a library that is not installed with PyG; their classes cannot even be made.
+NOT_MADE = {
+    "CuGraphSAGEConv": "pylibcugraphops", "CuGraphGATConv": "pylibcugraphops", "CuGraphRGCNConv": "pylibcugraphops",
+    "FusedGATConv": "dgNN", "GravNetConv": "torch-cluster", "XConv": "torch-cluster", "SplineConv": "torch-spline-conv",
+}  # fmt: skip
