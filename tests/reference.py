@@ -56,9 +56,10 @@ def train_reference(
 
 
 def _dense_normalised(graph: Graph) -> Matrix:
-    adjacency = np.eye(graph.num_nodes)
+    adjacency = np.diag(np.ones(graph.num_nodes) if graph.loops is None else graph.loops.astype(np.float64))
     for node in range(graph.num_nodes):
-        adjacency[node, graph.indices[graph.indptr[node] : graph.indptr[node + 1]]] = 1.0
+        edges = slice(graph.indptr[node], graph.indptr[node + 1])
+        adjacency[node, graph.indices[edges]] = 1.0 if graph.weights is None else graph.weights[edges]
     scale = adjacency.sum(axis=1) ** -0.5
     normalised: Matrix = scale[:, None] * adjacency * scale[None, :]
     return normalised

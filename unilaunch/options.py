@@ -242,7 +242,7 @@ def _add_options(
             parser.add_argument(name, nargs="?", metavar=name.upper(), default=argparse.SUPPRESS,
                                 help=text + _default(name, field.default, models))  # fmt: skip
             continue
-        if field.annotation is bool:
+        if bool in {field.annotation, *get_args(field.annotation)}:
             parser.add_argument(option, dest=inside + name, action=argparse.BooleanOptionalAction,
                                 default=argparse.SUPPRESS, help=text)  # fmt: skip
             continue

@@ -24,7 +24,7 @@ FORMAT = 3
 #: The options that decide the curve; the seed is another one.
 _DECIDING = (
     "dataset", "split_seed", "use_gdc", "gdc_alpha", "gdc_top_k", "gdc_threshold",
-    "normalize_features", "conv", "halo", "layers", "hidden", "bias", "layer_norm", "residual",
+    "conv", "halo", "layers", "hidden", "bias", "layer_norm", "residual",
     "dropout", "lr", "weight_decay", "precision",
 )  # fmt: skip
 #: What a parameter's name is followed by in the three rows of numbers.

@@ -34,4 +34,8 @@ class DataSpec(Spec):
     gdc_top_k: int = Field(default=128, ge=1, description="edges that each node keeps of it, the strongest")
     gdc_threshold: float | None = Field(default=None, gt=0, description="keep all edges from this strength on instead")
     split_seed: int = Field(default=0, ge=0, description="seed of the split of a graph file that has no masks")
-    normalize_features: bool = Field(default=True, description="divide each node's features by their sum")
+    normalize_features: bool | None = Field(
+        default=None,
+        description="divide each node's features by their sum; default: of sbm, cora, citeseer and pubmed, as in the "
+        "GCN paper",
+    )

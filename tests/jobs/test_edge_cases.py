@@ -63,6 +63,13 @@ def _int64_ids_directed() -> Arrays:
     return {"edge_index": edges, "y": np.arange(8, dtype=np.int64) % 2, **_masks(8, [0, 3])}
 
 
+def _weights_and_directions() -> Arrays:
+    edges = np.array([[0, 1, 2, 2, 2, 5, 6, 7, 7], [1, 0, 3, 3, 2, 4, 5, 0, 6]])
+    weights = np.array([2, 1, 0.5, 0.25, 3, 4, 1, 0, 2.5])
+    given = {"edge_index": edges, "edge_weight": weights, "edge_attr": np.ones((9, 2))}
+    return {**given, "y": np.arange(8) % 2, **_masks(8, [0, 1, 4])}
+
+
 def _unknown_labels() -> Arrays:
     labels = np.array([0, 1, -1, -1, 0, 1, -1, -1])
     return {"edge_index": _int64_ids_directed()["edge_index"], "y": labels, **_masks(8, [0, 1])} | {
@@ -78,6 +85,7 @@ CASES: dict[str, tuple[Callable[[], Arrays], int]] = {
     "self-loops and duplicate edges": (_self_loops_and_duplicates, 2),
     "a class missing in a part": (_a_class_missing_in_a_part, 2),
     "int64 ids, one direction": (_int64_ids_directed, 3),
+    "weights and directions": (_weights_and_directions, 3),
     "unknown labels": (_unknown_labels, 2),
 }
 
@@ -85,7 +93,7 @@ CASES: dict[str, tuple[Callable[[], Arrays], int]] = {
 @pytest.fixture(scope="module")
 def train(openmpi5: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Train:
     """Train the cases of one number of ranks in one start."""
-    common = ["--precision", "float64", "--epochs", "12", "--hidden", "4"]
+    common = ["--precision", "float64", "--epochs", "12", "--hidden", "4", "--normalize-features"]
 
     @cache
     def train(backend: str, ranks: int) -> Mapping[str, Trained]:
@@ -109,11 +117,24 @@ def test_unlike_graphs_train_exactly(backend: str, case: str, train: Train, tmp_
     """Losses and logits equal the dense reference's to 1e-10."""
     make, ranks = CASES[case]
     _write(tmp_path / "graph.npz", make())
-    graph = open_dataset(str(tmp_path / "graph.npz"), None, None, 0, normalize_features=True).load()
+    graph = open_dataset(str(tmp_path / "graph.npz"), None, None, 0, normalize_features=True).load().symmetrised()[0]
     expected = train_reference(graph, [6, 4, graph.num_classes], epochs=12, dropout=0.5, seed=0)
     trained = train(backend, ranks)[case]
     np.testing.assert_allclose(trained.result["loss"], expected.losses, rtol=0, atol=1e-10)
     np.testing.assert_allclose(trained.logits, expected.logits, rtol=0, atol=1e-10)
+
+
+def test_what_the_gcn_cannot_learn_is_refused(openmpi5: Launcher, tmp_path: Path) -> None:
+    """A negative weight and labels of another task: one line, exit code 2, the array named."""
+    arrays = {"edge_index": _two_cliques([]), "x": _features(12)}
+    weights = -np.ones(arrays["edge_index"].shape[1])
+    np.savez(tmp_path / "negative.npz", **arrays, y=np.arange(12) % 3, edge_weight=weights)
+    np.savez(tmp_path / "values.npz", **arrays, y=np.arange(12) / 3)
+    for name, words in (("negative", "has the weight -1: "), ("values", "its labels y are for the task regression")):
+        job = openmpi5.unilaunch(2, ["run", "--dataset", f"{name}.npz", "--data-dir", "data"], tmp_path)
+        assert job.returncode == 2
+        assert words in job.stderr
+        assert "Traceback" not in job.stderr
 
 
 def test_an_empty_split_has_no_accuracy(openmpi5: Launcher, backend: str, tmp_path: Path) -> None:

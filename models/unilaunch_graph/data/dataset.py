@@ -37,12 +37,14 @@ class Dataset:
         identity: Names the graph exactly: two data sets of equal identity load equal graphs. JSON values.
         load: Reads it, edges as given. Raises InputError when the files are damaged or do not fit together.
         is_symmetric: Its edges are known to be symmetric before it is read.
+        is_normalised: Each node's features are divided by their sum.
     """
 
     name: str
     identity: Identity
     load: Callable[[], Graph]
     is_symmetric: bool = False
+    is_normalised: bool = False
 
     @property
     def sha256(self) -> str:

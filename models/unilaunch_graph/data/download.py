@@ -1,6 +1,5 @@
 """Raw files: the ones that lie in the data folder as they are, others from their address."""
 
-import hashlib
 from pathlib import Path
 
 from unilaunch.errors import InputError
@@ -28,16 +27,3 @@ def raw_file(path: Path, url: str, sha256: str) -> Path:
             f"that has {path.parent.name}/{path.name} ({reason})"
         ) from error
     return path
-
-
-def hash_file(path: Path) -> str:
-    """Return the sha256 of a file's content, in hexadecimal.
-
-    Raises:
-        InputError: There is no such file, or it cannot be read.
-    """
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error

@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from unilaunch.errors import InputError
 from unilaunch_graph.data.csr import check_csr, check_range
 from unilaunch_graph.data.dataset import Dataset, Request
-from unilaunch_graph.data.download import hash_file
 from unilaunch_graph.data.edges import Edges, edges_as_given, edges_of_rows
 from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Features, Graph
+from unilaunch_graph.data.hashes import hash_file
 from unilaunch_graph.data.labels import Labels, count_classes, is_known, read_labels
 from unilaunch_graph.data.npz import Arrays, Shape, map_arrays, read_arrays
 from unilaunch_graph.data.split import draw_split

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from unilaunch.errors import InputError
 from unilaunch_graph.data.csr import check_range
 from unilaunch_graph.data.dataset import Dataset, Request
-from unilaunch_graph.data.download import hash_file
 from unilaunch_graph.data.edges import edges_as_given
 from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Graph
+from unilaunch_graph.data.hashes import hash_file
 from unilaunch_graph.data.labels import count_classes
 
 #: To be raised when the same files are read into another graph.

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from unilaunch.errors import InputError
 from unilaunch_graph.data.csr import check_range
 from unilaunch_graph.data.dataset import Dataset, Request
-from unilaunch_graph.data.download import hash_file, raw_file
+from unilaunch_graph.data.download import raw_file
 from unilaunch_graph.data.edges import undirected
 from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Graph
+from unilaunch_graph.data.hashes import hash_file
 from unilaunch_graph.data.safe_pickle import Lists, read_array, read_lists, read_matrix
 
 #: To be raised when the same files are read into another graph.

@@ -8,9 +8,9 @@ import numpy as np
 from unilaunch.errors import InputError
 from unilaunch_graph.data.csr import check_range
 from unilaunch_graph.data.dataset import Dataset, Request
-from unilaunch_graph.data.download import hash_file
 from unilaunch_graph.data.edges import edges_as_given
 from unilaunch_graph.data.graph import Graph
+from unilaunch_graph.data.hashes import hash_file
 from unilaunch_graph.data.labels import count_classes
 from unilaunch_graph.data.npz import Arrays, read_arrays
 

@@ -28,12 +28,16 @@ SOURCES: dict[str, Callable[[Request], Dataset]] = {
 }
 
 
+#: Data sets whose features are words of a text: the GCN paper divides them by their sum, and results compare with it.
+WORDS = ("sbm", "cora", "citeseer", "pubmed")
+
+
 def open_dataset(
     name: str,
     data_dir: Path | None,
     mirror: str | None,
     split_seed: int,
-    normalize_features: bool,  # noqa: FBT001  (an option of the spec, passed on by its name)
+    normalize_features: bool | None,  # noqa: FBT001  (an option of the spec, passed on by its name)
 ) -> Dataset:
     """Find the data set *name*, and fetch its raw files if they are not there; it is not read yet.
 
@@ -42,13 +46,14 @@ def open_dataset(
         data_dir: Folder of raw files; None for the platform's cache folder.
         mirror: Base address to fetch raw files from; None for their public address.
         split_seed: Seed of the split of a file that brings none.
-        normalize_features: Divide each node's features by their absolute sum.
+        normalize_features: Divide each node's features by their absolute sum; None: those of `WORDS`.
 
     Raises:
         InputError: There is no such data set, or its files are neither there nor to be had.
     """
     dataset = _source(name)(Request(name, data_folder(data_dir), mirror, split_seed))
-    return _with_normal_features(dataset) if normalize_features else dataset
+    normalises = name in WORDS if normalize_features is None else normalize_features
+    return _with_normal_features(dataset) if normalises else dataset
 
 
 def data_folder(data_dir: Path | None) -> Path:
@@ -81,4 +86,5 @@ def _with_normal_features(dataset: Dataset) -> Dataset:
         graph = dataset.load()
         return replace(graph, features=normalise_rows(graph.features))
 
-    return replace(dataset, identity={**dataset.identity, "normalize_features": True}, load=load)
+    identity = {**dataset.identity, "normalize_features": True}
+    return replace(dataset, identity=identity, load=load, is_normalised=True)

@@ -84,7 +84,7 @@ def prepare(options: "DataSpec", num_parts: int, log: Log, *, as_given: bool = F
         InputError: The data set is unknown or damaged, or a folder cannot be written.
         SpecError: *as_given* with `use_gdc`, or with another `parallel` than "graph".
     """
-    dataset, how = _found(options), _diffusion(options)
+    dataset, how = _found(options, log), _diffusion(options)
     if as_given:
         _refuse_as_given(options)
     cut: dict[str, Any] = {"num_parts": num_parts, "balance": options.balance, "parallel": options.parallel}
@@ -97,7 +97,7 @@ def prepare(options: "DataSpec", num_parts: int, log: Log, *, as_given: bool = F
         log.say(f"partition: {folder}")
         return Partition(folder, fingerprint, dataset.sha256)
     begin = time.perf_counter()
-    graph = read_graph(options, log, as_given=as_given)
+    graph = _read(dataset, how, log, as_given=as_given)
     divided = _divide(graph, num_parts, options, log)
     write_parts(folder, dataset.name, fingerprint, divided.parts, divided.adjacency)
     log.say(f"partition: {num_parts} parts, {divided.said}, {time.perf_counter() - begin:.1f} s: {folder}")
@@ -122,7 +122,10 @@ def read_graph(options: "DataSpec", log: Log, *, as_given: bool = False) -> Grap
     Raises:
         InputError: The data set is unknown or damaged, or has a negative weight that A_hat cannot have.
     """
-    dataset, how = _found(options), _diffusion(options)
+    return _read(_found(options, log), _diffusion(options), log, as_given=as_given)
+
+
+def _read(dataset: Dataset, how: Diffusion | None, log: Log, *, as_given: bool) -> Graph:
     log.say(f"reading {dataset.name}")
     graph = dataset.load()
     if not as_given:
@@ -146,10 +149,16 @@ def _symmetrised(graph: Graph, name: str, log: Log) -> Graph:
     return graph
 
 
-def _found(options: "DataSpec") -> Dataset:
-    return open_dataset(
+def _found(options: "DataSpec", log: Log) -> Dataset:
+    dataset = open_dataset(
         options.dataset, options.data_dir, options.mirror, options.split_seed, options.normalize_features
     )
+    if dataset.is_normalised and options.normalize_features is None:
+        log.say(
+            f"{dataset.name}: each node's features are divided by their sum, as in the GCN paper; "
+            "--no-normalize-features leaves them as they are"
+        )
+    return dataset
 
 
 def _diffusion(options: "DataSpec") -> Diffusion | None:

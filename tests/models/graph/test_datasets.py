@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from unilaunch.errors import InputError
-from unilaunch_graph.data.download import hash_file, raw_file
+from unilaunch_graph.data.download import raw_file
 from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Graph
 from unilaunch_graph.data.sbm import generate
 from unilaunch_graph.data.sources import SOURCES, data_folder, open_dataset
@@ -219,14 +219,6 @@ def test_a_failed_download_says_what_to_do(tmp_path: Path, monkeypatch: pytest.M
     assert message.startswith("http://127.0.0.1:1/base/planetoid/ind.pubmed.x: cannot be fetched; ")
     assert f"put the file at {tmp_path}/planetoid/ind.pubmed.x, or set UNILAUNCH_MIRROR" in message
     assert "\n" not in message
-
-
-def test_a_hash_is_that_of_the_content(tmp_path: Path) -> None:
-    """A file's sha256, and an InputError where there is none."""
-    (tmp_path / "file").write_bytes(b"content")
-    assert hash_file(tmp_path / "file") == hashlib.sha256(b"content").hexdigest()
-    with pytest.raises(InputError, match="none: cannot be read: No such file"):
-        hash_file(tmp_path / "none")
 
 
 @given(st.lists(st.integers(-1, 4), max_size=300), st.integers(0, 2**32))

@@ -108,3 +108,18 @@ def test_what_needs_a_symmetric_graph_is_refused_for_one_as_given(options: dict[
     """By the name of the option."""
     with pytest.raises(SpecError, match=words):
         preparation.prepare(DataSpec(**options), 2, Log(level="CRITICAL"), as_given=True)
+
+
+def test_only_words_are_divided_by_their_sum_unasked_and_it_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a user's graph the features stay as they are; either can be asked for."""
+    np.savez(tmp_path / "own.npz", x=np.full((4, 2), 3.0), y=np.arange(4) % 2, edge_index=np.zeros((2, 0), int))
+    for name, is_divided in (("sbm", True), (str(tmp_path / "own.npz"), False)):
+        for asked in (None, True, False):
+            options = DataSpec(dataset=name, data_dir=tmp_path, normalize_features=asked)
+            graph = preparation.read_graph(options, Log())
+            divided = is_divided if asked is None else asked
+            assert (graph.features.max() >= 1) != divided
+            said = "each node's features are divided by their sum, as in the GCN paper"
+            assert (said in capsys.readouterr().err) == (divided and asked is None)

@@ -1,0 +1,91 @@
+"""Raw files are hashed once, and again when they change."""
+
+import hashlib
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from unilaunch.errors import InputError
+from unilaunch_graph.data import hashes
+from unilaunch_graph.data.hashes import hash_file
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of the test's own, and a clock by which a file is old enough at once."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(hashes, "_SETTLED", -10_000_000_000)
+    return tmp_path / "cache" / "unilaunch" / "hashes.json"
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def test_a_hash_is_that_of_the_content(tmp_path: Path) -> None:
+    """A file's SHA-256, and an InputError where there is none."""
+    (tmp_path / "file").write_bytes(b"content")
+    assert hash_file(tmp_path / "file") == _digest(b"content")
+    with pytest.raises(InputError, match="none: cannot be read: No such file"):
+        hash_file(tmp_path / "none")
+
+
+def test_a_file_is_read_once(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another start takes the hash from the cache folder."""
+    (tmp_path / "file").write_bytes(b"content")
+    first = hash_file(tmp_path / "file")
+    assert list(cache.parent.iterdir()) == [cache]
+    monkeypatch.setattr(hashlib, "file_digest", None)
+    monkeypatch.chdir(tmp_path)
+    assert hash_file(Path("file")) == first
+
+
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
+    """Of the same size and the same time of change too: a file that was moved there."""
+    path, other = tmp_path / "file", tmp_path / "other"
+    path.write_bytes(b"content")
+    hash_file(path)
+    other.write_bytes(b"CONTENT")
+    os.utime(other, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
+    time.sleep(0.01)
+    other.rename(path)
+    assert hash_file(path) == _digest(b"CONTENT")
+    path.write_bytes(b"longer content")
+    assert hash_file(path) == _digest(b"longer content")
+
+
+def test_a_file_that_is_just_being_changed_is_not_remembered(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two contents within a tick of the clock have one time."""
+    monkeypatch.setattr(hashes, "_SETTLED", 2_000_000_000)
+    (tmp_path / "file").write_bytes(b"content")
+    hash_file(tmp_path / "file")
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize("content", ["[]", "{", '{"a": 1}', "[" * 100_000])
+def test_a_damaged_memory_is_no_memory(tmp_path: Path, cache: Path, content: str) -> None:
+    """It is made again."""
+    (tmp_path / "file").write_bytes(b"content")
+    cache.parent.mkdir(parents=True)
+    cache.write_text(content)
+    assert hash_file(tmp_path / "file") == hash_file(tmp_path / "file") == _digest(b"content")
+
+
+def test_without_a_cache_folder_nothing_is_remembered(tmp_path: Path) -> None:
+    """And nothing is said: the hash is right."""
+    (tmp_path / "cache").write_text("no folder")
+    (tmp_path / "file").write_bytes(b"content")
+    assert hash_file(tmp_path / "file") == _digest(b"content")
+
+
+def test_the_memory_is_bounded(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest entries go."""
+    monkeypatch.setattr(hashes, "_MOST", 2)
+    for name in "abc":
+        (tmp_path / name).write_text(name)
+        hash_file(tmp_path / name)
+    assert [Path(path).name for path in hashes._read(cache)] == ["b", "c"]
