@@ -23,7 +23,6 @@ from unilaunch_gcn.inputs import Inputs
 from unilaunch_gcn.layers import count_decayed, plan_layers
 from unilaunch_gcn.network import Problem
 from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_graph.optimizer import Adam
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.torch_network import TorchNetwork
 from unilaunch_graph.data.diffusion import Diffusion, diffuse
@@ -33,6 +32,7 @@ from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
 from unilaunch_graph.operators.aggregation import Aggregation
+from unilaunch_graph.optimizer import Adam
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 

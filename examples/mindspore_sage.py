@@ -17,7 +17,10 @@ class SAGE(nn.Cell):
     def __init__(self, part: ug.mindspore.GraphPart) -> None:
         super().__init__()
         self.part = part
-        self.first, self.last = ug.mindspore.SAGEConv(part.num_features, 32), ug.mindspore.SAGEConv(32, part.num_classes)
+        self.first, self.last = (
+            ug.mindspore.SAGEConv(part.num_features, 32),
+            ug.mindspore.SAGEConv(32, part.num_classes),
+        )
         self.norm = ug.mindspore.BatchNorm(32, part)
 
     def construct(self, x: Tensor, epoch: int) -> Tensor:
@@ -36,7 +39,7 @@ def main(name: str = "cora", epochs: str = "100") -> None:
 
     def loss_of(epoch: int) -> Tensor:
         out, mask = net(part.x, epoch), part.train_mask
-        return ug.mindspore.mean(ops.cross_entropy(out[mask], part.y[mask], reduction="sum"), part.num_train)
+        return ug.mindspore.mean(ops.cross_entropy(out[mask], part.y[mask], reduction="none"), part.num_train)
 
     step = ms.value_and_grad(loss_of, None, optimizer.parameters)
     for epoch in range(int(epochs)):

@@ -56,4 +56,4 @@ def load_part(name: str, device: str, options: Mapping[str, Any]) -> tuple[Part,
     spec = validate(DataSpec, fields, {field: field for field in fields})
     if spec.parallel != "graph":
         raise SpecError(f"parallel={spec.parallel}: a network of your own needs parts of the nodes: parallel='graph'")
-    return prepare_part(spec, _Ranks(member.world, member.peers, _Log()), as_given=True), member
+    return prepare_part(spec, _Ranks(member.world, member.peers, _Log()), as_given=not spec.use_gdc), member

@@ -18,11 +18,11 @@ from unilaunch_gcn.loading import host_problem
 from unilaunch_gcn.mindspore_network import MindSporeDeviceNetwork, MindSporeNetwork
 from unilaunch_gcn.network import Network, Problem
 from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_graph.optimizer import Adam
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.torch_network import TorchDeviceNetwork, TorchNetwork
 from unilaunch_graph.data.sources import open_dataset
 from unilaunch_graph.exchange.meter import Meter
+from unilaunch_graph.optimizer import Adam
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Part

@@ -13,10 +13,10 @@ from unilaunch.output.log import Log
 from unilaunch_gcn.layers import count_decayed, plan_layers
 from unilaunch_gcn.loading import host_problem
 from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_graph.optimizer import Adam
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.torch_network import TorchNetwork
 from unilaunch_graph.exchange.meter import Meter
+from unilaunch_graph.optimizer import Adam
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.preparation import prepare
 from unilaunch_graph.partition.store import load_part

@@ -40,16 +40,25 @@ class BatchNorm(nn.Cell):  # type: ignore[misc]
             x: One row for each owned node. (num_owned, num_features)
         """
         mean, variance = self._statistics(x) if self.training else (self.running_mean, self.running_var)
-        return (x - mean) / (variance + self.eps).sqrt() * self.weight + self.bias
+        return (x - mean) / (variance + _number(self.eps, x)).sqrt() * self.weight + self.bias
 
     def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and variance of each column over all nodes, and move the running ones towards them."""
+        """Return mean and variance of each column over all nodes, and move the running ones towards them.
+
+        Raises:
+            ValueError: The graph has one node.
+        """
+        if self.part.num_nodes < 2:  # noqa: PLR2004
+            raise ValueError("BatchNorm: 1 node on all ranks: expected more than one in training")
         count = self.part.num_nodes
-        mean = self._sum(x) / count
-        variance = self._sum((x - mean) ** 2) / count
-        unbiased = variance * (count / max(count - 1, 1))
-        for running, seen in ((self.running_mean, mean), (self.running_var, unbiased)):
-            moved = (1 - self.momentum) * running.asnumpy() + self.momentum * seen.asnumpy()
+        share = _number(1 / count, x)
+        mean = self._sum(x) * share
+        variance = self._sum((x - mean) ** 2) * share
+        for running, seen, factor in (
+            (self.running_mean, mean, 1.0),
+            (self.running_var, variance, count / (count - 1)),
+        ):
+            moved = (1 - self.momentum) * running.asnumpy() + self.momentum * factor * seen.asnumpy()
             running.set_data(Tensor(moved, running.dtype))
         return mean, variance
 
@@ -59,3 +68,8 @@ class BatchNorm(nn.Cell):  # type: ignore[misc]
         if not real.all():
             rows = rows * Tensor(real[:, None])
         return self.part.ranks.apply(self.part.operators.rank_sum, rows.sum(0))
+
+
+def _number(number: float, rows: Tensor) -> Tensor:
+    """Return a number in the type of *rows*: MindSpore rounds one of Python's to float32 first."""
+    return Tensor(number, rows.dtype)

@@ -64,43 +64,51 @@ def check_rows(rows: Tensor, expected: int, name: str) -> None:
         raise ValueError(f"rows have the shape {tuple(rows.shape)}: expected {name} = {expected} rows")
 
 
-def mean(value: Tensor, count: int, part: GraphPart | None = None) -> Tensor:
-    """Return the sum of *value* over all ranks, divided by *count*: the loss of the whole graph, on every rank.
+def mean(losses: Tensor, count: int, part: GraphPart | None = None) -> Tensor:
+    """Return the sum of all ranks' *losses*, divided by *count*: the loss of the whole graph, on every rank.
 
     All ranks must call this, once for each loss. Each rank's gradient is its own nodes' share; `sum_gradients` adds the
     shares. Terms that do not come from nodes (a penalty on the weights) must not be added to the result, since
     `sum_gradients` would count them once per rank: use the optimizer's `weight_decay`.
 
     Args:
-        value: Sum over this rank's nodes, of any shape; 0 where the rank has none.
+        losses: One for each of this rank's nodes that have one; there may be none: `reduction="none"` gives that. Bool
+            and integers are allowed, for a share of nodes. (rows,) or (rows, columns)
         count: Number of nodes on all ranks: `part.num_train`.
         part: This rank's part; None for the one that the script has loaded.
 
     Raises:
-        ValueError: *count* is not positive.
+        ValueError: *count* is not positive, or *losses* is a sum: MindSpore's own sum over no rows is garbage.
     """
     if count <= 0:
         raise ValueError(f"mean over {count} nodes: expected a positive number, such as part.num_train")
+    if losses.ndim == 0:
+        raise ValueError("mean: expected one loss for each node, as reduction='none' gives them, and not their sum")
     ranks = _ranks_of(part)
-    total = _Total(ranks)(value, ranks.last)
+    total: Tensor = _Mean(ranks, count)(losses, ranks.last)
     ranks.forget_order()
-    return total / count
+    return total
 
 
-class _Total(nn.Cell):  # type: ignore[misc]
-    """A sum over ranks in which each rank's own value has its own gradient; see `Ranks` for *last*."""
+class _Mean(nn.Cell):  # type: ignore[misc]
+    """A mean over ranks in which each rank's own losses have their own gradient; see `Ranks` for *last*.
 
-    def __init__(self, ranks: Ranks) -> None:
+    It is computed by numpy: MindSpore rounds a number of Python's to float32 first.
+    """
+
+    def __init__(self, ranks: Ranks, count: int) -> None:
         super().__init__()
-        self.ranks = ranks
+        self.ranks, self.count = ranks, count
 
-    def construct(self, value: Tensor, last: Tensor) -> Tensor:  # noqa: ARG002
-        total = np.array(value.asnumpy()).reshape(-1)
+    def construct(self, losses: Tensor, last: Tensor) -> Tensor:  # noqa: ARG002
+        array = losses.asnumpy()
+        total = np.array([array.sum()], array.dtype if array.dtype.kind == "f" else np.float64)
         self.ranks.collectives.all_reduce(total)
-        return Tensor(total.reshape(value.shape))
+        return Tensor((total / self.count).astype(total.dtype).reshape(()))
 
-    def bprop(self, value: Tensor, last: Tensor, out: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        return grad, ops.zeros_like(last)
+    def bprop(self, losses: Tensor, last: Tensor, out: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        share = np.full(losses.shape, grad.asnumpy() / self.count, grad.asnumpy().dtype)
+        return Tensor.from_numpy(share), ops.zeros_like(last)
 
 
 def sum_gradients(gradients: Gradients, part: GraphPart | None = None) -> Gradients:

@@ -8,7 +8,7 @@ from mindspore.common.initializer import XavierUniform, initializer
 from unilaunch_graph.mindspore.edges import edges_of
 from unilaunch_graph.mindspore.exchange import halo
 from unilaunch_graph.mindspore.part import GraphPart
-from unilaunch_graph.operators.attention import Attended, Attention, Inputs
+from unilaunch_graph.operators.attention import Attention, Inputs
 from unilaunch_graph.operators.edge_dropout import EdgeDropout
 from unilaunch_mindspore.linear import FirstDerivative
 

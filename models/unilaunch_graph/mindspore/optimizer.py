@@ -19,9 +19,7 @@ class Adam:
         weight_decay: L2 factor.
     """
 
-    def __init__(
-        self, parameters: Iterable[Parameter], learning_rate: float = 1e-3, weight_decay: float = 0.0
-    ) -> None:
+    def __init__(self, parameters: Iterable[Parameter], learning_rate: float = 1e-3, weight_decay: float = 0.0) -> None:
         self.parameters = list(parameters)
         self.learning_rate = learning_rate
         self.steps = [

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from unilaunch_graph.data.graph import TEST, TRAIN, VAL
 from unilaunch_graph.exchange.user_halo import RowHalo
 from unilaunch_graph.mindspore.padding import padded
-from unilaunch_graph.mindspore.ranks import Collective, RankSum, Ranks
+from unilaunch_graph.mindspore.ranks import Collective, Ranks, RankSum
 from unilaunch_graph.operators.segments import SegmentSoftmax, SegmentSum
 from unilaunch_graph.partition.in_edges import InEdges, merge_in_edges
 from unilaunch_graph.partition.part import Part
