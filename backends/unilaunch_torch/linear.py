@@ -3,6 +3,7 @@
 from typing import Any, Protocol
 
 import torch
+from torch.autograd.function import once_differentiable
 from typing_extensions import override
 
 
@@ -40,6 +41,7 @@ class _Apply(torch.autograd.Function):
         return product
 
     @staticmethod
+    @once_differentiable
     @override
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, torch.Tensor]:
         return None, ctx.operator.rmatmat(grad)

@@ -40,7 +40,7 @@ def load(name: str, *, device: str = "auto", **options: Any) -> GraphPart:
     if ranks is None:
         ranks = Ranks(member.world.rank, member.world.size, _collectives(member), torch.device(member.world.device))
         Ranks.of_script = ranks
-    return make_part(part, ranks, with_loops=bool(options.get("use_gdc")))
+    return make_part(part, ranks)
 
 
 def _collectives(member: Member) -> Collectives:

@@ -86,28 +86,29 @@ class GraphPart:
         return self.ranks.device
 
 
-def make_part(part: Part, ranks: Ranks, *, with_loops: bool = False) -> GraphPart:
-    """Return the part's arrays as tensors on the device of *ranks*.
+def make_part(part: Part, ranks: Ranks) -> GraphPart:
+    """Return the part's arrays as tensors on the device of *ranks*. All ranks must call this.
 
     Args:
         part: The arrays.
         ranks: The other ranks.
-        with_loops: Each owned node gets an edge to itself, of its weight in `Part.loops`: a diffused graph has them.
     """
 
     def tensor(array: NDArray[Any]) -> torch.Tensor:
         return torch.tensor(np.asarray(array), device=ranks.device)  # a copy: the file is mapped, and read-only
 
     features = part.features.toarray() if isinstance(part.features, sp.csr_array) else part.features
-    edges = _merge_edges(part, with_loops=with_loops)
+    edges = _merge_edges(part)
+    # A part without edges holds no weights, whether the graph has them or not.
+    is_weighted = ranks.all_reduce(tensor(np.array([len(edges.weights)]))).item() > 0
     train, val, test = (tensor(part.split == use) for use in (TRAIN, VAL, TEST))
     every = tensor(part.send_rows.astype(np.int64))
     counts = part.send_counts.tolist()
     return GraphPart(
         tensor(features),
         tensor(edges.ends),
-        None if edges.weights is None else tensor(edges.weights),
-        None if edges.attributes is None else tensor(edges.attributes),
+        tensor(edges.weights) if is_weighted else None,
+        tensor(edges.edge_attr) if edges.edge_attr.shape[1] else None,
         tensor(part.labels),
         train,
         val,
@@ -131,33 +132,17 @@ def make_part(part: Part, ranks: Ranks, *, with_loops: bool = False) -> GraphPar
 @dataclass(frozen=True, slots=True)
 class _Edges:
     ends: NDArray[np.int64]
-    weights: NDArray[np.float32] | None
-    attributes: NDArray[np.float32] | None
+    weights: NDArray[np.float32]
+    edge_attr: NDArray[np.float32]
 
 
-def _merge_edges(part: Part, *, with_loops: bool) -> _Edges:
+def _merge_edges(part: Part) -> _Edges:
     """Return all edges into owned nodes, by target and then by the source's global id: the same for any parts."""
     nodes = np.arange(part.num_owned, dtype=np.int64)
     targets = [np.repeat(nodes, np.diff(indptr)) for indptr in (part.owned_indptr, part.halo_indptr)]
     sources = [part.owned_indices.astype(np.int64), part.halo_indices.astype(np.int64) + part.num_owned]
-    weights = [part.owned_weights, part.halo_weights]
-    if with_loops:
-        sources, targets, weights = [*sources, nodes], [*targets, nodes], [*weights, part.loops]
     ends = np.stack([np.concatenate(sources), np.concatenate(targets)])
-    ids = np.concatenate([part.owned, part.halo])
-    order = np.lexsort((ids[ends[0]], ends[1]))
-    weighted = len(weights[0]) + len(weights[1]) > 0 or with_loops
-    attributes = _attributes(part)
-    return _Edges(
-        ends[:, order],
-        np.concatenate(weights)[order] if weighted else None,
-        None if attributes is None else attributes[order],
-    )
-
-
-def _attributes(part: Part) -> NDArray[np.float32] | None:
-    owned = getattr(part, "owned_edge_attr", None)
-    if owned is None or not owned.shape[1]:
-        return None
-    halo: NDArray[np.float32] = part.halo_edge_attr  # type: ignore[attr-defined]
-    return np.concatenate([owned, halo])
+    order = np.lexsort((np.concatenate([part.owned, part.halo])[ends[0]], ends[1]))
+    weights = np.concatenate([part.owned_weights, part.halo_weights])
+    edge_attr = np.concatenate([part.owned_edge_attr, part.halo_edge_attr])
+    return _Edges(ends[:, order], weights[order] if len(weights) else weights, edge_attr[order])

@@ -138,7 +138,6 @@ CASES: dict[str, Case] = {
 }
 #: The classes that `distribute` refuses, made as far as the refusal needs it.
 REFUSED: dict[str, Callable[[], Layer]] = {
-    "DynamicEdgeConv": lambda: nn.DynamicEdgeConv(_mlp(2 * W), k=2),
     "HypergraphConv": lambda: nn.HypergraphConv(W, W),
     "PANConv": lambda: nn.PANConv(W, W, filter_size=2),
     "WLConv": nn.WLConv,
@@ -153,5 +152,5 @@ REFUSED: dict[str, Callable[[], Layer]] = {
 #: They need a library that is not installed with PyG; their classes cannot even be made.
 NOT_MADE = {
     "CuGraphSAGEConv": "pylibcugraphops", "CuGraphGATConv": "pylibcugraphops", "CuGraphRGCNConv": "pylibcugraphops",
-    "FusedGATConv": "dgNN", "GravNetConv": "torch-cluster", "XConv": "torch-cluster", "SplineConv": "torch-spline-conv",
+    "FusedGATConv": "dgNN", "DynamicEdgeConv": "pyg-lib", "GravNetConv": "torch-cluster", "XConv": "torch-cluster", "SplineConv": "torch-spline-conv",
 }  # fmt: skip
