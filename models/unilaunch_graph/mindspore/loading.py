@@ -28,4 +28,4 @@ def load(name: str, **options: Any) -> GraphPart:
     if Ranks.of_script is None:
         MindSporeBackend().start(member.world, member.placement)
         Ranks.of_script = Ranks(member.world.rank, member.world.size, member.collectives())
-    return make_part(part, Ranks.of_script, with_loops=bool(options.get("use_gdc")))
+    return make_part(part, Ranks.of_script)

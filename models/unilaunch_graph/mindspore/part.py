@@ -96,22 +96,24 @@ class Operators:
     made: dict[Any, Any]
 
 
-def make_part(part: Part, ranks: Ranks, *, with_loops: bool = False) -> GraphPart:
-    """Return the part's arrays as tensors.
+def make_part(part: Part, ranks: Ranks) -> GraphPart:
+    """Return the part's arrays as tensors. All ranks must call this.
 
     Args:
         part: The arrays.
         ranks: The other ranks.
-        with_loops: As in `merge_in_edges`.
     """
     part = padded(part)
-    edges = merge_in_edges(part, with_loops=with_loops)
+    edges = merge_in_edges(part)
     features = part.features.toarray() if isinstance(part.features, sp.csr_array) else part.features
-    optional = (None if array is None else Tensor(array) for array in (edges.weights, edges.attributes))
+    num_weights = np.array([len(edges.weights)])
+    ranks.collectives.all_reduce(num_weights)  # a part without edges holds no weights, whether the graph has them or not
+    weights = edges.weights if len(edges.weights) else np.ones(edges.ends.shape[1], np.float32)
     return GraphPart(
         Tensor(np.array(features)),  # a copy: the file is mapped, and read-only
         Tensor(edges.ends.astype(np.int32)),
-        *optional,
+        Tensor(weights) if num_weights[0] else None,
+        Tensor(edges.edge_attr) if edges.edge_attr.shape[1] else None,
         Tensor(part.labels.astype(np.int32 if part.labels.dtype == np.int64 else np.float32)),
         *(Tensor(part.split == use) for use in (TRAIN, VAL, TEST)),
         *part.split_sizes,
