@@ -48,7 +48,7 @@ class _Apply(torch.autograd.Function):
 
 
 def apply(operator: Operator, rows: torch.Tensor) -> torch.Tensor:
-    """Return operator @ rows; its gradient is operator.T @ gradient.
+    """Return operator @ rows; its gradient is operator.T @ gradient. A second derivative raises RuntimeError.
 
     Args:
         operator: Takes and returns tensors; of host arrays, wrapped in `OnHost`.
