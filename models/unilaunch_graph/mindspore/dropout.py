@@ -8,7 +8,7 @@ from unilaunch_graph.mindspore.exchange import check_rows
 from unilaunch_graph.mindspore.part import GraphPart
 
 
-def dropout(
+def dropout(  # noqa: PLR0913  (each names a coordinate of the mask)
     rows: Tensor, part: GraphPart, p: float, *, seed: int, step: int, layer: int = 0, training: bool = True
 ) -> Tensor:
     """Return *rows* with elements set to 0 with probability *p*, the others divided by 1 - p.

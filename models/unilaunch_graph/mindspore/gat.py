@@ -35,7 +35,7 @@ class GATConv(nn.Cell):  # type: ignore[misc]
     """
 
     def __init__(
-        self, in_channels: int, out_channels: int, heads: int = 1, *, concat: bool = True, negative_slope: float = 0.2,
+        self, in_channels: int, out_channels: int, heads: int = 1, concat: bool = True, negative_slope: float = 0.2,
         dropout: float = 0.0, add_self_loops: bool = True, bias: bool = True, dtype: ms.dtype.Type = ms.float32,
     ) -> None:  # fmt: skip
         super().__init__()

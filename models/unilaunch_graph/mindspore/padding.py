@@ -16,8 +16,9 @@ PADDING = -1
 def padded(part: Part) -> Part:
     """Return *part* with a node and an edge at least.
 
-    If it has no edge, it gets one node more, the last one: its global id is -1, its features are 0, it is in no split, and
-    its only edge comes from itself. No other rank knows it, and its rows count in no loss: gradients stay what they are.
+    If it has no edge, it gets one node more, the last one: its global id is -1, its features are 0, it is in no split,
+    and its only edge comes from itself. No other rank knows it, and its rows count in no loss: gradients stay what they
+    are.
     """
     if len(part.owned_indices) + len(part.halo_indices):
         return part

@@ -107,7 +107,7 @@ def make_part(part: Part, ranks: Ranks) -> GraphPart:
     edges = merge_in_edges(part)
     features = part.features.toarray() if isinstance(part.features, sp.csr_array) else part.features
     num_weights = np.array([len(edges.weights)])
-    ranks.collectives.all_reduce(num_weights)  # a part without edges holds no weights, whether the graph has them or not
+    ranks.collectives.all_reduce(num_weights)  # a part without edges holds no weights, even if the graph has them
     weights = edges.weights if len(edges.weights) else np.ones(edges.ends.shape[1], np.float32)
     return GraphPart(
         Tensor(np.array(features)),  # a copy: the file is mapped, and read-only

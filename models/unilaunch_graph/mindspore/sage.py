@@ -32,7 +32,7 @@ class SAGEConv(nn.Cell):  # type: ignore[misc]
     """
 
     def __init__(
-        self, in_channels: int, out_channels: int, aggr: str = "mean", *, root_weight: bool = True, bias: bool = True,
+        self, in_channels: int, out_channels: int, aggr: str = "mean", root_weight: bool = True, bias: bool = True,
         dtype: ms.dtype.Type = ms.float32,
     ) -> None:  # fmt: skip
         super().__init__()

@@ -23,7 +23,7 @@ def segment_sum(messages: Tensor, part: GraphPart) -> Tensor:
 
 
 def segment_mean(messages: Tensor, part: GraphPart) -> Tensor:
-    """Return the mean of the messages to each owned node; 0 for a node without in-edges. (E, ...) -> (num_owned, ...)"""
+    """Return the mean of the messages to each owned node, as `segment_sum` their sum. (num_owned, ...)"""
     degrees = np.maximum(np.diff(part.operators.edges.indptr), 1)
     sums = segment_sum(messages, part)
     return sums / Tensor(degrees).astype(sums.dtype).reshape(-1, *[1] * (sums.ndim - 1))
