@@ -8,6 +8,9 @@ from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
 
+#: Entries from which on 32 bits do not number a matrix's entries.
+WIDE = 1 << 31
+
 
 class Edges(NamedTuple):
     """The edges of a graph in CSR form: row = target, column = source.
@@ -110,7 +113,7 @@ def csr_matrix(
     values: NDArray[Any], indices: NDArray[np.int32], indptr: NDArray[np.integer[Any]], num_columns: int
 ) -> sp.csr_array:
     """Return a matrix on the same memory: SciPy would copy the indices into the type of a wider indptr."""
-    rows = indptr.astype(np.int32 if len(indices) < 1 << 31 else np.int64, copy=False)
+    rows = indptr.astype(np.int32 if len(indices) < WIDE else np.int64, copy=False)
     return sp.csr_array((values, indices, rows), shape=(len(indptr) - 1, num_columns))
 
 

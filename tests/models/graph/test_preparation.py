@@ -40,7 +40,7 @@ class _Table(Alone):
         return shared
 
 
-def _prepare(options: DataSpec, hosts: Sequence[str], output: Path) -> list[Part]:
+def _prepare(options: DataSpec, hosts: Sequence[str], output: Path, *, as_given: bool = False) -> list[Part]:
     """Return each rank's part; *hosts* names each rank's host."""
     size = len(hosts)
     board, turn = [""] * size, Barrier(size, timeout=60)
@@ -51,7 +51,7 @@ def _prepare(options: DataSpec, hosts: Sequence[str], output: Path) -> list[Part
         folder.rank_dir.mkdir(parents=True)
         table = _Table(rank, board, turn)
         session = Session(world, Placement("cpu", 0, 1), table, folder, Log(level="CRITICAL"), seed=0)
-        return preparation.prepare_part(options, session)
+        return preparation.prepare_part(options, session, as_given=as_given)
 
     with ThreadPoolExecutor(size) as pool:
         return list(pool.map(prepare, range(size)))
@@ -73,6 +73,16 @@ def test_one_rank_of_each_host_checks_what_its_ranks_share(tmp_path: Path, monke
     parts = _prepare(options, ["a", "a", "b", "b"], tmp_path / "out")
     assert checks == {0: True, 1: False, 2: True, 3: False}
     assert sorted(np.concatenate([part.owned for part in parts]).tolist()) == list(range(40))
+
+
+def test_ranks_of_a_directed_graph_agree_on_what_they_send(tmp_path: Path) -> None:
+    """What a rank sends has its place in the halo of the other, also where it receives nothing in return."""
+    edges = np.array([[0, 1, 2, 2, 4, 4, 4], [3, 3, 3, 5, 1, 0, 4]])
+    np.savez(tmp_path / "own.npz", x=np.eye(6), y=np.arange(6) % 2, edge_index=edges)
+    options = DataSpec(dataset=str(tmp_path / "own.npz"), data_dir=tmp_path)
+    parts = _prepare(options, ["a", "a", "b"], tmp_path / "out", as_given=True)
+    assert sum(part.num_halo for part in parts) == sum(len(part.send_rows) for part in parts) > 0
+    assert sum(len(part.owned_indices) + len(part.halo_indices) for part in parts) == 7
 
 
 def test_one_partition_for_both_forms_of_a_symmetric_set_and_two_of_others(tmp_path: Path) -> None:
