@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 from torch_geometric.nn import norm as pyg
 
-from unilaunch_graph.torch.batch_norm import Statistics, batch_norm, count_elements, scale_and_shift
+from unilaunch_graph.torch.batch_norm import Statistics, batch_norm, count_elements, normalise, scale_and_shift
 from unilaunch_graph.torch.ranks import Ranks
 from unilaunch_graph.torch.reductions import global_sum
 
@@ -28,7 +28,7 @@ def pyg_batch_norm(module: Any, rows: torch.Tensor, ranks: Ranks) -> torch.Tenso
 
 def instance_norm(module: Any, rows: torch.Tensor, ranks: Ranks) -> torch.Tensor:
     """InstanceNorm of one graph: a batch normalisation over its nodes."""
-    return batch_norm(module, rows, ranks)
+    return normalise(module, rows, ranks, module.momentum)
 
 
 def graph_norm(module: Any, rows: torch.Tensor, ranks: Ranks) -> torch.Tensor:

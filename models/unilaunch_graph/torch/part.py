@@ -96,7 +96,7 @@ def make_part(part: Part, ranks: Ranks) -> GraphPart:
     """
 
     def tensor(array: NDArray[Any]) -> torch.Tensor:
-        return torch.tensor(np.asarray(array), device=ranks.device)  # a copy: the file is mapped, and read-only
+        return torch.tensor(np.ascontiguousarray(array), device=ranks.device)  # a copy of the mapped file
 
     features = part.features.toarray() if isinstance(part.features, sp.csr_array) else part.features
     edges = merge_in_edges(part)

@@ -13,10 +13,18 @@ _NEAREST = "it looks for the nearest nodes in the whole graph: make the edges be
 _TYPES = "it takes nodes of several types: a part holds nodes of one type"
 _KERNEL = "its kernel reads a format of its own: take the class without Fused or CuGraph in its name"
 _WHOLE = "it needs all nodes of the graph at once: gather the rows on rank 0 (ug.torch.gather) and apply it there"
+_PADDING = "its result depends on the largest degree in the whole graph, which a part does not know: take another aggr"
 _ATTENTION = "every node attends to all nodes of the graph"
 
 #: Why a class is refused. A class that is derived from one of them is refused too.
 CLASSES: Mapping[type[torch.nn.Module], str] = {
+    aggr.EquilibriumAggregation: "it minimises one energy over all nodes of the graph",
+    aggr.GRUAggregation: _PADDING,
+    aggr.GraphMultisetTransformer: _PADDING,
+    aggr.LCMAggregation: _PADDING,
+    aggr.LSTMAggregation: _PADDING,
+    aggr.PatchTransformerAggregation: _PADDING,
+    aggr.SetTransformerAggregation: _PADDING,
     conv.CuGraphGATConv: _KERNEL,
     conv.CuGraphRGCNConv: _KERNEL,
     conv.CuGraphSAGEConv: _KERNEL,
