@@ -37,6 +37,8 @@ def batch_norm(module: Any, rows: torch.Tensor, ranks: Ranks) -> torch.Tensor:
     Raises:
         ValueError: In training, all ranks together have one row or none.
     """
+    if ranks.size == 1:
+        return torch.nn.BatchNorm1d.forward(module, rows)
     momentum = module.momentum
     if module.training and module.num_batches_tracked is not None:
         module.num_batches_tracked.add_(1)

@@ -72,10 +72,17 @@ def graph_size_norm(module: Any, rows: torch.Tensor, ranks: Ranks) -> torch.Tens
     return rows / math.sqrt(count_elements(rows[:, :1], ranks))
 
 
+def exact_forward(module: torch.nn.Module) -> "Forward | None":
+    """Return the exact forward of *module*; None if it normalises over no nodes, or has a forward of its own."""
+    return next((exact for kind, exact in EXACT.items() if type(module).forward is kind.forward), None)
+
+
 Forward = Callable[[Any, torch.Tensor, Ranks], torch.Tensor]
 #: The exact forward of each module whose own would normalise by this rank's rows alone.
 EXACT: dict[type[torch.nn.Module], Forward] = {
     torch.nn.BatchNorm1d: batch_norm,
+    torch.nn.BatchNorm2d: batch_norm,
+    torch.nn.BatchNorm3d: batch_norm,
     pyg.BatchNorm: pyg_batch_norm,
     pyg.InstanceNorm: instance_norm,
     pyg.GraphNorm: graph_norm,

@@ -331,6 +331,27 @@ def test_a_users_own_model_is_exact(kind: type[torch.nn.Module]) -> None:
             torch.testing.assert_close(scores, expected, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("kind", [nn.GCN, nn.GraphSAGE, nn.GAT, nn.GIN, nn.EdgeCNN])
+def test_a_model_of_pyg_is_exact(kind: type[torch.nn.Module]) -> None:
+    """PyG's ready-made networks, with batch normalisation and jumping knowledge."""
+
+    def make() -> torch.nn.Module:
+        return kind(8, 8, num_layers=2, out_channels=3, norm="batch", jk="cat", dropout=0.0)
+
+    alone, *models = (_seeded(make) for _ in range(1 + PARTS))
+    torch.autograd.backward(_loss(alone(WHOLE.x, WHOLE.edge_index), WHOLE))
+
+    def work(part: GraphPart) -> Any:
+        model = distribute(models[part.rank], part)
+        torch.autograd.backward(ug.mean(_loss(model(part.x, part.edge_index), part), 1, part))
+        ug.sum_gradients(model, part)
+        return [parameter.grad for parameter in model.parameters()]
+
+    expected = [parameter.grad for parameter in alone.parameters()]
+    for grads in on_parts(WHOLE, PARTS, work):
+        torch.testing.assert_close(grads, expected, rtol=0, atol=1e-10)
+
+
 def _loss(scores: torch.Tensor, graph: Whole | GraphPart) -> torch.Tensor:
     return torch.nn.functional.cross_entropy(scores[graph.train_mask], graph.y[graph.train_mask], reduction="sum")
 
@@ -341,6 +362,13 @@ class _Pooled(torch.nn.Module):
         """Take the mean of all nodes."""
         mean: torch.Tensor = global_mean_pool(x, None)
         return mean
+
+
+class _OwnNorm(torch.nn.BatchNorm1d):
+    @override
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Take the mean of these rows."""
+        return input - input.mean(0)
 
 
 @pytest.mark.parametrize(
@@ -354,6 +382,7 @@ class _Pooled(torch.nn.Module):
         (nn.SumAggregation, "SumAggregation"),
         (lambda: nn.HeteroBatchNorm(8, 2), "HeteroBatchNorm"),
         (lambda: torch.nn.SyncBatchNorm(8), "take BatchNorm1d"),
+        (lambda: _OwnNorm(8), "in a forward of its own"),
     ],
 )
 def test_what_cannot_be_exact_is_refused(make: Callable[[], torch.nn.Module], words: str) -> None:
