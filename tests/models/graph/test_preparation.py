@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from typing_extensions import override
 
 from unilaunch.backend import Placement
-from unilaunch.errors import SpecError
+from unilaunch.errors import InputError, SpecError
 from unilaunch.model import Session
 from unilaunch.output.folder import OutputFolder
 from unilaunch.output.log import Log
@@ -22,6 +22,7 @@ from unilaunch.world import LauncherInfo, count_world
 from unilaunch_graph.partition import preparation
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.store import load_part
+from unilaunch_graph.partition_command import PartitionCommand, PartitionSpec
 from unilaunch_graph.spec import DataSpec
 
 
@@ -94,7 +95,8 @@ def test_one_partition_for_both_forms_of_a_symmetric_set_and_two_of_others(tmp_p
     np.savez(tmp_path / "own.npz", x=draw.random((30, 5)), y=np.arange(30) % 3, **arrays)
     for name, folders in (("sbm", 1), (str(tmp_path / "own.npz"), 2)):
         folder = tmp_path / name[-3:]
-        options = DataSpec(dataset=name, data_dir=tmp_path, partition_dir=folder)
+        options = PartitionSpec(dataset=Path(name), data_dir=tmp_path, partition_dir=folder, num_parts=2, edges="given")
+        assert PartitionCommand().run(options) == 0
         for as_given in (False, True):
             kept[f"{name} {as_given}"] = [
                 load_part(partition.folder, index, 2, partition.fingerprint)
@@ -118,6 +120,16 @@ def test_what_needs_a_symmetric_graph_is_refused_for_one_as_given(options: dict[
     """By the name of the option."""
     with pytest.raises(SpecError, match=words):
         preparation.prepare(DataSpec(**options), 2, Log(level="CRITICAL"), as_given=True)
+
+
+def test_a_diffusion_of_weighted_edges_is_refused(tmp_path: Path) -> None:
+    """It would not use the weights."""
+    arrays: dict[str, Any] = {"edge_index": np.array([[0, 1], [1, 0]]), "edge_weight": np.array([2.0, 2])}
+    np.savez(tmp_path / "own.npz", x=np.eye(2), y=np.arange(2), **arrays)
+    with pytest.raises(InputError, match="--use-gdc diffuses a graph whose edges have no weights"):
+        preparation.read_graph(
+            DataSpec(dataset=str(tmp_path / "own.npz"), data_dir=tmp_path, use_gdc=True), Log(level="CRITICAL")
+        )
 
 
 def test_only_words_are_divided_by_their_sum_unasked_and_it_is_said(
