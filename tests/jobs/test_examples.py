@@ -69,8 +69,13 @@ def test_scripts(scripts: dict[str, tuple[list[str], str]], folder: Path, openmp
 
 
 def test_resume_in_mindspore(folder: Path) -> None:
-    """The second run begins where the first ended."""
-    finish([str(EXAMPLES / "resume_in_mindspore.sh"), "small.npz"], folder, VARIABLES, 120).check()
+    """The second run begins where the first ended: the curve is one."""
+    job = finish([str(EXAMPLES / "resume_in_mindspore.sh"), "small.npz"], folder, VARIABLES, 120).check()
+    line = ["-m", "unilaunch", "run", "--backend", "torch", "--dataset", "small.npz", "--epochs", "40"]
+    whole = alone([*line, "--output-dir", "whole"], folder, VARIABLES).check()
+    expected = json.loads((whole.folder / "whole" / "result.json").read_text())["loss"]
+    assert job.result["backend"] == "mindspore"
+    np.testing.assert_allclose(job.result["loss"], expected, rtol=0, atol=1e-5)
 
 
 def test_the_cells_of_the_notebook(folder: Path) -> None:
