@@ -92,7 +92,7 @@ def _train(net: Net, graph: dict[str, torch.Tensor]) -> dict[str, Any]:
     for epoch in range(EPOCHS):
         optimizer.zero_grad()
         loss = F.cross_entropy(net(x, edges, epoch)[mask], y[mask])
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         losses.append(loss.item())
     net.eval()

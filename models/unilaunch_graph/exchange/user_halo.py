@@ -37,7 +37,8 @@ class RowHalo:
         received: Any = np.empty((len(self.home.indices), rows.shape[1]), rows.dtype)
         halo = np.ascontiguousarray(rows[self.num_owned :])
         self.collectives.exchange(halo, self.halo_counts, received, self.send_counts).wait()
-        return rows[: self.num_owned] + self.home @ received
+        whole: Rows = rows[: self.num_owned] + self.home @ received
+        return whole
 
 
 def gather_rows(rows: Rows, part: Part, collectives: Collectives) -> Rows | None:

@@ -122,7 +122,7 @@ def sum_gradients(gradients: Gradients, part: GraphPart | None = None) -> Gradie
         part: This rank's part; None for the one that the script has loaded.
     """
     if isinstance(gradients, Tensor):
-        return sum_gradients((gradients,), part)[0]
+        return cast("Gradients", sum_gradients((gradients,), part)[0])
     ranks = _ranks_of(part)
     arrays = [gradient.asnumpy() for gradient in gradients]
     summed = list(gradients)

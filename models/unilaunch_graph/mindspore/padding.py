@@ -25,6 +25,7 @@ def padded(part: Part) -> Part:
     row = np.zeros((1, part.num_features), np.float32)
     is_sparse = isinstance(part.features, sp.csr_array)
     features: Any = sp.vstack((part.features, row), format="csr") if is_sparse else np.concatenate((part.features, row))
+    labels: Any = np.concatenate((part.labels, np.zeros_like(part.labels, shape=(1, *part.labels.shape[1:]))))
     ends = (part.owned_indptr, part.halo_indptr)
     owned_indptr, halo_indptr = (np.append(end, end[-1] + more) for end, more in zip(ends, (1, 0), strict=True))
     return replace(
@@ -37,6 +38,6 @@ def padded(part: Part) -> Part:
         strengths=np.append(part.strengths, 1.0),
         loops=np.append(part.loops, np.float32(1)),
         features=features,
-        labels=np.concatenate((part.labels, np.zeros_like(part.labels, shape=(1, *part.labels.shape[1:])))),
+        labels=labels,
         split=np.append(part.split, np.uint8(NONE)),
     )

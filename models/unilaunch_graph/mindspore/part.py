@@ -109,14 +109,19 @@ def make_part(part: Part, ranks: Ranks) -> GraphPart:
     num_weights = np.array([len(edges.weights)])
     ranks.collectives.all_reduce(num_weights)  # a part without edges holds no weights, even if the graph has them
     weights = edges.weights if len(edges.weights) else np.ones(edges.ends.shape[1], np.float32)
+    train, val, test = (Tensor(part.split == use) for use in (TRAIN, VAL, TEST))
     return GraphPart(
         Tensor(np.array(features)),  # a copy: the file is mapped, and read-only
         Tensor(edges.ends.astype(np.int32)),
         Tensor(weights) if num_weights[0] else None,
         Tensor(edges.edge_attr) if edges.edge_attr.shape[1] else None,
         Tensor(part.labels.astype(np.int32 if part.labels.dtype == np.int64 else np.float32)),
-        *(Tensor(part.split == use) for use in (TRAIN, VAL, TEST)),
-        *part.split_sizes,
+        train,
+        val,
+        test,
+        num_train=part.split_sizes[0],
+        num_val=part.split_sizes[1],
+        num_test=part.split_sizes[2],
         num_nodes=part.num_nodes,
         num_owned=part.num_owned,
         num_halo=part.num_halo,
