@@ -69,7 +69,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }  # fmt: skip
     np.savez(folder / "graph.npz", **graph)
     tensors = {name: torch.from_numpy(array) for name, array in graph.items()}
-    initial, expected = {}, {}
+    initial: dict[str, Any] = {}
+    expected: dict[str, Any] = {}
     for kind in LAYERS:
         torch.manual_seed(0)
         net = Net(kind, 6, 3).double()
