@@ -91,7 +91,7 @@ def train(case: str, part: ug.torch.GraphPart, epochs: int) -> dict[str, Any]:
             out = called(part.x.double(), part.edge_index)
             loss = functional.cross_entropy(out[mask], part.y[mask], reduction="sum")
             loss = ug.torch.mean(loss, part.num_train)
-            (loss * part.world_size if way == "ddp" else loss).backward()
+            torch.autograd.backward(loss * part.world_size if way == "ddp" else loss)
             total += loss.item()
         if way != "ddp":
             ug.torch.sum_gradients(model)

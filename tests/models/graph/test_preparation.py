@@ -95,7 +95,8 @@ def test_one_partition_for_both_forms_of_a_symmetric_set_and_two_of_others(tmp_p
     np.savez(tmp_path / "own.npz", x=draw.random((30, 5)), y=np.arange(30) % 3, **arrays)
     for name, folders in (("sbm", 1), (str(tmp_path / "own.npz"), 2)):
         folder = tmp_path / name[-3:]
-        options = PartitionSpec(dataset=Path(name), data_dir=tmp_path, partition_dir=folder, num_parts=2, edges="given")
+        given = {"dataset": Path(name), "data_dir": tmp_path, "partition_dir": folder, "num_parts": 2}
+        options = PartitionSpec.model_validate({**given, "edges": "given"})
         assert PartitionCommand().run(options) == 0
         for as_given in (False, True):
             kept[f"{name} {as_given}"] = [
@@ -104,12 +105,12 @@ def test_one_partition_for_both_forms_of_a_symmetric_set_and_two_of_others(tmp_p
                 for index in range(2)
             ]
         assert len(list(folder.iterdir())) == folders
-    given, symmetric = (kept[f"{tmp_path / 'own.npz'} {form}"] for form in (True, False))
-    assert [part.is_directed for part in (*given, *symmetric)] == [True, True, False, False]
-    assert sum(len(part.owned_edge_attr) + len(part.halo_edge_attr) for part in given) == 90
-    assert {part.owned_edge_attr.shape[1] for part in given} == {2}
+    own, symmetric = (kept[f"{tmp_path / 'own.npz'} {form}"] for form in (True, False))
+    assert [part.is_directed for part in (*own, *symmetric)] == [True, True, False, False]
+    assert sum(len(part.owned_edge_attr) + len(part.halo_edge_attr) for part in own) == 90
+    assert {part.owned_edge_attr.shape[1] for part in own} == {2}
     assert {part.halo_edge_attr.shape[1] for part in symmetric} == {0}
-    assert all(len(part.owned_weights) == len(part.owned_indices) for part in (*given, *symmetric))
+    assert all(len(part.owned_weights) == len(part.owned_indices) for part in (*own, *symmetric))
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,22 @@ def test_halo_rows_are_their_owners_rows(dtype: torch.dtype, shape: tuple[int, .
     on_parts(WHOLE, PARTS, work)
 
 
+def test_features_are_sent_once() -> None:
+    """Until somebody writes to them; a tensor that only equals them is sent each time."""
+
+    def work(part: GraphPart) -> None:
+        first = ug.halo(part.x, part)
+        assert ug.halo(part.x, part) is first
+        assert ug.halo(part.x.clone(), part) is not first
+        part.x.mul_(2)
+        assert torch.equal(ug.halo(part.x, part), 2 * WHOLE.x[_nodes(part)])
+        ug.halo(part.x, part).zero_()
+        assert torch.equal(ug.halo(part.x, part), 2 * WHOLE.x[_nodes(part)])
+        assert torch.equal(ug.halo(part.x.requires_grad_(), part).detach(), 2 * WHOLE.x[_nodes(part)])
+
+    on_parts(WHOLE, PARTS, work)
+
+
 def test_gradients_of_halo_rows_are_added_at_home() -> None:
     """The gradient is the exact transpose: each row gets the sum of its gradients on all ranks."""
     weights = torch.randn(PARTS, 40, 4)
