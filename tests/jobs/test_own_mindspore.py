@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812  (its name in every PyTorch program)
+from typing_extensions import override
 
 from jobs.conftest import _find
 from jobs.mpirun import alone, finish
@@ -40,6 +41,7 @@ class Net(torch.nn.Module):
         self.first, self.last = LAYERS[kind](width, classes)
         self.norm = torch.nn.BatchNorm1d(16)
 
+    @override
     def forward(self, x: torch.Tensor, edges: tuple[torch.Tensor, ...], epoch: int) -> torch.Tensor:
         """Return one score for each class."""
         given = edges if self.kind == "weighted" else edges[:1]
@@ -62,7 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     draw = np.random.default_rng(3)
     ends = draw.integers(0, 71, (2, 260))
     train = np.isin(np.arange(80), [1, 2, 3, 5, 8])  # so few that a part has none
-    graph = {
+    graph: dict[str, Any] = {
         "edge_index": ends, "edge_weight": draw.random(260, np.float32), "x": draw.random((80, 6), np.float32) - 0.5,
         "y": draw.integers(0, 3, 80), "train_mask": train, "val_mask": np.roll(train, 20),
         "test_mask": np.roll(train, 40),

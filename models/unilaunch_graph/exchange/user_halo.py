@@ -39,32 +39,3 @@ class RowHalo:
         self.collectives.exchange(halo, self.halo_counts, received, self.send_counts).wait()
         whole: Rows = rows[: self.num_owned] + self.home @ received
         return whole
-
-
-def gather_rows(rows: Rows, part: Part, collectives: Collectives) -> Rows | None:
-    """Return the rows of all nodes, in the user's order, on rank 0; None on the others.
-
-    Args:
-        rows: Of the owned nodes, and of a node of padding after them, if there is one. (num_owned, width)
-        part: The part of this rank.
-        collectives: The ranks' collectives on host arrays.
-    """
-    nodes = part.owned[part.owned >= 0]
-    rows = np.ascontiguousarray(rows[: len(nodes)])
-    num_owned = np.zeros(part.num_parts, np.int64)
-    num_owned[part.index] = len(nodes)
-    collectives.all_reduce(num_owned)
-    received = [0, *num_owned[1:].tolist()] if part.index == 0 else [0] * part.num_parts
-    sent = [0 if part.index == 0 else len(nodes), *[0] * (part.num_parts - 1)]
-
-    def collect(own: Any) -> Any:
-        gathered = np.empty((sum(received), own.shape[1]), own.dtype)
-        collectives.exchange(own[: sum(sent)], sent, gathered, received).wait()
-        return gathered
-
-    ids, gathered = collect(nodes[:, None]), collect(rows)
-    if part.index:
-        return None
-    whole = np.empty((part.num_nodes, rows.shape[1]), rows.dtype)
-    whole[nodes], whole[ids[:, 0]] = rows, gathered
-    return whole

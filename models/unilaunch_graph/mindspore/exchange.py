@@ -1,12 +1,13 @@
 """Between the ranks: halo rows, the loss, gradients, and the rows of all nodes."""
 
 from collections.abc import Sequence
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from mindspore import Tensor, nn, ops
+from numpy.typing import NDArray
 
-from unilaunch_graph.exchange.user_halo import gather_rows
+from unilaunch_graph.exchange.gather import gather_rows
 from unilaunch_graph.mindspore.part import GraphPart
 from unilaunch_graph.mindspore.ranks import Ranks
 
@@ -160,5 +161,11 @@ def gather(rows: Tensor, part: GraphPart) -> Tensor | None:
         ValueError: *rows* does not have num_owned rows.
     """
     check_rows(rows, part.num_owned, "num_owned")
-    whole = gather_rows(rows.reshape(part.num_owned, -1).asnumpy(), part.arrays, part.ranks.collectives)
-    return None if whole is None else Tensor(whole.reshape(-1, *rows.shape[1:]))
+    sent = rows.reshape(part.num_owned, -1).asnumpy()[: part.arrays.num_owned]
+    whole = np.empty((0 if part.rank else part.num_nodes, sent.shape[1]), sent.dtype)
+
+    def put(nodes: NDArray[np.int32], values: NDArray[Any]) -> None:
+        whole[nodes] = values
+
+    gather_rows(part.arrays, sent, part.ranks.collectives, put)
+    return None if part.rank else Tensor(whole.reshape(-1, *rows.shape[1:]))

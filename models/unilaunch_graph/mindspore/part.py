@@ -103,7 +103,7 @@ def make_part(part: Part, ranks: Ranks) -> GraphPart:
         part: The arrays.
         ranks: The other ranks.
     """
-    part = padded(part)
+    arrays, part = part, padded(part)
     edges = merge_in_edges(part)
     features = part.features.toarray() if isinstance(part.features, sp.csr_array) else part.features
     num_weights = np.array([len(edges.weights)])
@@ -131,7 +131,7 @@ def make_part(part: Part, ranks: Ranks) -> GraphPart:
         rank=ranks.rank,
         world_size=ranks.size,
         ranks=ranks,
-        arrays=part,
+        arrays=arrays,
         operators=_operators(part, edges, ranks),
     )
 
