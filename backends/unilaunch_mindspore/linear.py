@@ -40,6 +40,7 @@ class Apply(nn.Cell):  # type: ignore[misc]
     def __init__(self, operator: Operator) -> None:
         super().__init__()
         self.operator = operator
+        self.once = FirstDerivative()
 
     def construct(self, rows: Tensor) -> Tensor:
         """Return operator @ rows."""
@@ -47,4 +48,20 @@ class Apply(nn.Cell):  # type: ignore[misc]
 
     def bprop(self, rows: Tensor, out: Tensor, grad: Tensor) -> tuple[Tensor]:  # noqa: ARG002  (MindSpore's signature)
         """Return operator.T @ grad."""
-        return (self.operator.rmatmat(grad),)
+        return (self.once(grad, self.operator.rmatmat(grad)),)
+
+
+class FirstDerivative(nn.Cell):  # type: ignore[misc]
+    """Marks a gradient that has no gradient of its own: MindSpore would take its derivative to be 0."""
+
+    def construct(self, grad: Tensor, result: Tensor) -> Tensor:  # noqa: ARG002  (what the result was made from)
+        """Return the result, made from *grad* outside of MindSpore's sight."""
+        return result
+
+    def bprop(self, grad: Tensor, result: Tensor, out: Tensor, second: Tensor) -> None:
+        """Refuse a second derivative.
+
+        Raises:
+            NotImplementedError: Always.
+        """
+        raise NotImplementedError("unilaunch's operators have no second derivative in MindSpore")

@@ -103,8 +103,8 @@ def _epoch(options: TrainingSpec, part: "Part", session: Session, framework: Fra
     from unilaunch_gcn.build import load_network
     from unilaunch_gcn.layers import count_decayed, plan_layers
     from unilaunch_gcn.network_config import NetworkConfig
-    from unilaunch_gcn.optimizer import Adam
     from unilaunch_graph.exchange.meter import Meter
+    from unilaunch_graph.optimizer import Adam
 
     layers = plan_layers(options, part.num_features, part.num_classes)
     config = NetworkConfig.of(options, layers, session.seed)

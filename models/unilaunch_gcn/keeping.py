@@ -12,8 +12,8 @@ from unilaunch.json_value import JsonValue
 from unilaunch.model import Session
 from unilaunch_gcn import checkpoint
 from unilaunch_gcn.network import Network
-from unilaunch_gcn.optimizer import Adam
 from unilaunch_graph.arrays import Floats
+from unilaunch_graph.optimizer import Adam
 
 if TYPE_CHECKING:
     from unilaunch_gcn.spec import GcnSpec

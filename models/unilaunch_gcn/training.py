@@ -20,13 +20,13 @@ from unilaunch_gcn.layers import Layer, count_decayed, plan_layers
 from unilaunch_gcn.loss import SPLITS, shown
 from unilaunch_gcn.network import Network
 from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_gcn.optimizer import Adam
 from unilaunch_gcn.prediction import predictions
 from unilaunch_gcn.series import Series
 from unilaunch_graph.data.graph import TRAIN
 from unilaunch_graph.exchange.gather import save_rows
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.trace import Trace
+from unilaunch_graph.optimizer import Adam
 from unilaunch_graph.partition.part import Part
 
 if TYPE_CHECKING:

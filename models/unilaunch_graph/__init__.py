@@ -7,7 +7,7 @@ Importing this package imports no framework and no numpy; the public names are r
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from unilaunch_graph import torch
+    from unilaunch_graph import mindspore, torch
     from unilaunch_graph.data.converters import from_edges, from_networkx, from_pyg, from_scipy
     from unilaunch_graph.data.graph_folder import read_names
     from unilaunch_graph.loading import load

@@ -19,12 +19,12 @@ from unilaunch_gcn.layers import count_decayed, plan_layers
 from unilaunch_gcn.mindspore_tensors import MindSporeDeviceTensors, MindSporeTensors
 from unilaunch_gcn.network import Network
 from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_gcn.optimizer import Adam
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.tensors import DeviceTensors, Tensors
 from unilaunch_gcn.torch_tensors import TorchDeviceTensors, TorchTensors
 from unilaunch_graph.data.sources import open_dataset
 from unilaunch_graph.exchange.meter import Meter
+from unilaunch_graph.optimizer import Adam
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Part

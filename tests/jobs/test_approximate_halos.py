@@ -14,10 +14,10 @@ from unilaunch_gcn.build import host_problem
 from unilaunch_gcn.host_network import HostNetwork
 from unilaunch_gcn.layers import count_decayed, plan_layers
 from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_gcn.optimizer import Adam
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.exchange.meter import Meter
+from unilaunch_graph.optimizer import Adam
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.preparation import prepare
 from unilaunch_graph.partition.store import load_part

@@ -189,7 +189,7 @@ def test_crash_of_one_rank_ends_the_job(launcher: Launcher, backend: str, tmp_pa
     (tmp_path / "sitecustomize.py").write_text(
         "import os\n"
         "if 'OMPI_COMM_WORLD_RANK' in os.environ:\n"
-        "    import unilaunch_gcn.optimizer as optimizer\n"
+        "    import unilaunch_graph.optimizer as optimizer\n"
         "    step = optimizer.Adam.step\n"
         "    fails = lambda: os.environ['OMPI_COMM_WORLD_RANK'] == '1'\n"
         "    optimizer.Adam.step = lambda self, gradient: 1 / 0 if fails() else step(self, gradient)\n"

@@ -97,6 +97,42 @@ class Edges:
         return edge_blocks(self.transposed.indptr, self.transposed.indices)
 
 
+@dataclass(frozen=True, slots=True)
+class ChosenEdges:
+    """The edges that a layer sums over.
+
+    Attributes:
+        edges: By target and by source.
+        places: Where each edge stands among those given; a self-loop that was added counts from their end on. None if
+            they are those given. (edges,)
+    """
+
+    edges: Edges
+    places: NDArray[np.int64] | None
+
+
+def choose_edges(ends: NDArray[Any], num_owned: int, num_sources: int, *, self_loops: bool) -> ChosenEdges:
+    """Return the edges of a part, with its own or with added self-loops.
+
+    Args:
+        ends: Source row and target row of each edge, by target. (2, edges)
+        num_owned: Owned nodes.
+        num_sources: Owned and halo nodes.
+        self_loops: Whether to replace the self-loops of the graph by one loop at each owned node, as PyG's
+            `add_self_loops=True` does.
+    """
+    source, target = ends
+    places = None
+    if self_loops:
+        kept, loop = np.flatnonzero(source != target), np.arange(num_owned)
+        source, target = (np.concatenate((given[kept], loop)) for given in (source, target))
+        order = np.argsort(target, kind="stable")
+        places = np.concatenate((kept, loop + ends.shape[1]))[order]
+        source, target = source[order], target[order]
+    indptr = np.concatenate(([0], np.cumsum(np.bincount(target, minlength=num_owned))))
+    return ChosenEdges(Edges(indptr, source.astype(np.int32), num_sources), places)
+
+
 def edge_blocks(indptr: NDArray[Any], indices: NDArray[np.int32]) -> list[EdgeBlock]:
     """Return a CSR matrix in blocks of about as many rows and entries each; a block has at least one row."""
     size = indptr + np.arange(len(indptr))

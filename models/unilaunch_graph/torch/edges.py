@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from unilaunch_graph.operators.edges import Edges
+from unilaunch_graph.operators.edges import Edges, choose_edges
 from unilaunch_graph.operators.row_blocks import make_pool
 from unilaunch_graph.torch.part import GraphPart
 
@@ -38,8 +37,7 @@ def edges_of(part: GraphPart, *, self_loops: bool) -> LayerEdges:
 
     Args:
         part: This rank's part.
-        self_loops: Whether to replace the self-loops of the graph by one loop at each owned node, as PyG's
-            `add_self_loops=True` does.
+        self_loops: As in `choose_edges`.
     """
     made = _known.setdefault(part.edge_index, {})
     if self_loops not in made:
@@ -49,16 +47,9 @@ def edges_of(part: GraphPart, *, self_loops: bool) -> LayerEdges:
 
 
 def _make(part: GraphPart, *, self_loops: bool) -> LayerEdges:
-    source, target = part.edge_index.numpy()
-    chosen = None
-    if self_loops:
-        kept, loop = np.flatnonzero(source != target), np.arange(part.num_owned)
-        source, target = (np.concatenate((ends[kept], loop)) for ends in (source, target))
-        order = np.argsort(target, kind="stable")
-        chosen = torch.from_numpy(np.concatenate((kept, loop + part.edge_index.shape[1]))[order])
-        source, target = source[order], target[order]
-    indptr = np.concatenate(([0], np.cumsum(np.bincount(target, minlength=part.num_owned))))
-    return LayerEdges(Edges(indptr, source.astype(np.int32), part.num_owned + part.num_halo), chosen)
+    num_sources = part.num_owned + part.num_halo
+    found = choose_edges(part.edge_index.numpy(), part.num_owned, num_sources, self_loops=self_loops)
+    return LayerEdges(found.edges, None if found.places is None else torch.from_numpy(found.places))
 
 
 @cache

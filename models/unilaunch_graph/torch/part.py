@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from unilaunch_graph.data.graph import TEST, TRAIN, VAL
+from unilaunch_graph.partition.in_edges import merge_in_edges
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.torch.ranks import Ranks
 
@@ -117,7 +118,7 @@ def make_part(part: Part, ranks: Ranks) -> GraphPart:
         return torch.tensor(np.ascontiguousarray(array), device=ranks.device)  # a copy of the mapped file
 
     features = part.features.toarray() if isinstance(part.features, sp.csr_array) else part.features
-    edges = _merge_edges(part)
+    edges = merge_in_edges(part)
     # A part without edges holds no weights, whether the graph has them or not.
     is_weighted = ranks.all_reduce(tensor(np.array([len(edges.weights)]))).item() > 0
     train, val, test = (tensor(part.split == use) for use in (TRAIN, VAL, TEST))
@@ -146,22 +147,3 @@ def make_part(part: Part, ranks: Ranks) -> GraphPart:
         ranks=ranks,
         plan=SendPlan(torch.split(every, counts), every, counts, part.halo_counts.tolist()),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Edges:
-    ends: NDArray[np.int64]
-    weights: NDArray[np.float32]
-    edge_attr: NDArray[np.float32]
-
-
-def _merge_edges(part: Part) -> _Edges:
-    """Return all edges into owned nodes, by target and then by the source's global id: the same for any parts."""
-    nodes = np.arange(part.num_owned, dtype=np.int64)
-    targets = [np.repeat(nodes, np.diff(indptr)) for indptr in (part.owned_indptr, part.halo_indptr)]
-    sources = [part.owned_indices.astype(np.int64), part.halo_indices.astype(np.int64) + part.num_owned]
-    ends = np.stack([np.concatenate(sources), np.concatenate(targets)])
-    order = np.lexsort((np.concatenate([part.owned, part.halo])[ends[0]], ends[1]))
-    weights = np.concatenate([part.owned_weights, part.halo_weights])
-    edge_attr = np.concatenate([part.owned_edge_attr, part.halo_edge_attr])
-    return _Edges(ends[:, order], weights[order] if len(weights) else weights, edge_attr[order])

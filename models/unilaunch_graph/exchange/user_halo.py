@@ -1,0 +1,41 @@
+"""The halo exchange of a user's own network, as a linear operator: owned rows in, owned and halo rows out."""
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from unilaunch.backend import Collectives
+from unilaunch_graph.arrays import Rows
+from unilaunch_graph.exchange.halo import HaloExchange
+from unilaunch_graph.exchange.meter import Meter
+from unilaunch_graph.exchange.wire import Exact
+from unilaunch_graph.partition.part import Part
+
+
+class RowHalo:
+    """(num_owned, width) -> (num_owned + num_halo, width). The transpose sends the halo's rows home and adds them.
+
+    Args:
+        part: The part of this rank.
+        collectives: The ranks' collectives on host arrays.
+    """
+
+    def __init__(self, part: Part, collectives: Collectives) -> None:
+        self.collectives, self.num_owned = collectives, part.num_owned
+        self.send_counts, self.halo_counts = part.send_counts.tolist(), part.halo_counts.tolist()
+        self.exchange = HaloExchange(part, collectives, Meter(), Exact())
+        entries = (np.ones(len(part.send_rows), np.int8), (part.send_rows, np.arange(len(part.send_rows))))
+        self.home = sp.coo_array(entries, shape=(part.num_owned, len(part.send_rows))).tocsr()
+
+    def matmat(self, rows: Rows) -> Rows:
+        """Return the owned rows, and below them the halo rows. (num_owned + num_halo, width)"""
+        return np.concatenate((rows, self.exchange.begin(np.ascontiguousarray(rows)).wait()))
+
+    def rmatmat(self, rows: Rows) -> Rows:
+        """Return the owned rows with what their copies elsewhere have, added in the order of the ranks."""
+        received: Any = np.empty((len(self.home.indices), rows.shape[1]), rows.dtype)
+        halo = np.ascontiguousarray(rows[self.num_owned :])
+        self.collectives.exchange(halo, self.halo_counts, received, self.send_counts).wait()
+        whole: Rows = rows[: self.num_owned] + self.home @ received
+        return whole

@@ -1,0 +1,75 @@
+"""Batch normalisation over the rows of all ranks."""
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn
+
+from unilaunch_graph.mindspore.padding import PADDING
+from unilaunch_graph.mindspore.part import GraphPart
+
+
+class BatchNorm(nn.Cell):  # type: ignore[misc]
+    """Normalise each column with the statistics of all nodes: Ioffe and Szegedy (ICML 2015), algorithm 1.
+
+    Parameters, buffers and defaults are those of PyTorch's `BatchNorm1d` and of `ug.torch.BatchNorm`. All ranks must
+    call it.
+
+    Args:
+        num_features: Columns of the rows.
+        part: This rank's part.
+        eps: Added to the variance.
+        momentum: Weight of this step's statistics in the running ones.
+        dtype: Type of the parameters.
+    """
+
+    def __init__(
+        self, num_features: int, part: GraphPart, eps: float = 1e-5, momentum: float = 0.1,
+        dtype: ms.dtype.Type = ms.float32,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.part, self.eps, self.momentum = part, eps, momentum
+        ones, zeros = np.ones(num_features), np.zeros(num_features)
+        self.weight, self.bias = Parameter(Tensor(ones, dtype)), Parameter(Tensor(zeros, dtype))
+        self.running_mean = Parameter(Tensor(zeros, dtype), requires_grad=False)
+        self.running_var = Parameter(Tensor(ones, dtype), requires_grad=False)
+
+    def construct(self, x: Tensor) -> Tensor:
+        """Return the normalised rows: with all nodes' statistics in training, else with the running ones.
+
+        Args:
+            x: One row for each owned node. (num_owned, num_features)
+        """
+        mean, variance = self._statistics(x) if self.training else (self.running_mean, self.running_var)
+        return (x - mean) / (variance + _number(self.eps, x)).sqrt() * self.weight + self.bias
+
+    def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and variance of each column over all nodes, and move the running ones towards them.
+
+        Raises:
+            ValueError: The graph has one node.
+        """
+        if self.part.num_nodes < 2:  # noqa: PLR2004
+            raise ValueError("BatchNorm: 1 node on all ranks: expected more than one in training")
+        count = self.part.num_nodes
+        share = _number(1 / count, x)
+        mean = self._sum(x) * share
+        variance = self._sum((x - mean) ** 2) * share
+        for running, seen, factor in (
+            (self.running_mean, mean, 1.0),
+            (self.running_var, variance, count / (count - 1)),
+        ):
+            moved = (1 - self.momentum) * running.asnumpy() + self.momentum * factor * seen.asnumpy()
+            running.set_data(Tensor(moved, running.dtype))
+        return mean, variance
+
+    def _sum(self, rows: Tensor) -> Tensor:
+        """Return the sum of all nodes' rows."""
+        real = self.part.owned != PADDING
+        if not real.all():
+            rows = rows * Tensor(real[:, None])
+        return self.part.ranks.apply(self.part.operators.rank_sum, rows.sum(0))
+
+
+def _number(number: float, rows: Tensor) -> Tensor:
+    """Return a number in the type of *rows*: MindSpore rounds one of Python's to float32 first."""
+    return Tensor(number, rows.dtype)

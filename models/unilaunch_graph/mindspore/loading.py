@@ -1,0 +1,31 @@
+"""`load`: from a data set's name to this rank's part."""
+
+from typing import Any
+
+from unilaunch_graph.loading import load_part
+from unilaunch_graph.mindspore.part import GraphPart, make_part
+from unilaunch_graph.mindspore.ranks import Ranks
+from unilaunch_mindspore.backend import MindSporeBackend
+
+
+def load(name: str, **options: Any) -> GraphPart:
+    """Return this rank's part of a graph, as tensors. All ranks must call this.
+
+    Works in a script that any launcher has started: `unilaunch launch`, mpirun, torchrun, srun, or none (one rank).
+    MindSpore computes on the CPU: it has no exchange of rows for other devices than Ascend. The ranks exchange rows
+    over MPI where the launcher has wired MPI up, else over sockets.
+
+    Args:
+        name: A data set's name ("cora"), or the path of a graph file or folder.
+        **options: Fields of `unilaunch_graph.spec.DataSpec`: `data_dir`, `partition_dir`, `balance`, ...
+
+    Raises:
+        SpecError: An option is unknown or has a value that is not allowed.
+        PluginError: The numpy that is installed does not fit MindSpore.
+        UnilaunchError: The ranks do not find each other, or the data set cannot be used.
+    """
+    part, member = load_part(name, "cpu", options)
+    if Ranks.of_script is None:
+        MindSporeBackend().start(member.world, member.placement)
+        Ranks.of_script = Ranks(member.world.rank, member.world.size, member.collectives())
+    return make_part(part, Ranks.of_script)

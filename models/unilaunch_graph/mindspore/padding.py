@@ -1,0 +1,43 @@
+"""A part without edges gets a node: MindSpore multiplies no rows into memory's garbage, or ends the process."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from unilaunch_graph.data.graph import NONE
+from unilaunch_graph.partition.part import Part
+
+#: The global id of the node that is added.
+PADDING = -1
+
+
+def padded(part: Part) -> Part:
+    """Return *part* with a node and an edge at least.
+
+    If it has no edge, it gets one node more, the last one: its global id is -1, its features are 0, it is in no split,
+    and its only edge comes from itself. No other rank knows it, and its rows count in no loss: gradients stay what they
+    are.
+    """
+    if len(part.owned_indices) + len(part.halo_indices):
+        return part
+    row = np.zeros((1, part.num_features), np.float32)
+    is_sparse = isinstance(part.features, sp.csr_array)
+    features: Any = sp.vstack((part.features, row), format="csr") if is_sparse else np.concatenate((part.features, row))
+    labels: Any = np.concatenate((part.labels, np.zeros_like(part.labels, shape=(1, *part.labels.shape[1:]))))
+    ends = (part.owned_indptr, part.halo_indptr)
+    owned_indptr, halo_indptr = (np.append(end, end[-1] + more) for end, more in zip(ends, (1, 0), strict=True))
+    return replace(
+        part,
+        owned=np.append(part.owned, PADDING),
+        owned_indptr=owned_indptr,
+        owned_indices=np.array([part.num_owned], np.int32),
+        halo_indptr=halo_indptr,
+        owned_edge_attr=np.zeros((1, part.owned_edge_attr.shape[1]), np.float32),
+        strengths=np.append(part.strengths, 1.0),
+        loops=np.append(part.loops, np.float32(1)),
+        features=features,
+        labels=labels,
+        split=np.append(part.split, np.uint8(NONE)),
+    )

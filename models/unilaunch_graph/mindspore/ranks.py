@@ -1,0 +1,80 @@
+"""The other ranks, as a network in MindSpore sees them: collectives that MindSpore differentiates in one order."""
+
+from typing import ClassVar
+
+import numpy as np
+from mindspore import Tensor, nn
+
+from unilaunch.backend import Collectives
+from unilaunch_graph.arrays import Floats
+from unilaunch_mindspore.linear import FirstDerivative, OnHost, Operator
+
+
+class Ranks:
+    """The ranks of a job.
+
+    MindSpore leaves out the backward of what the loss does not depend on, and a rank without training nodes may have a
+    loss that depends on nothing: the other ranks would wait for its part in their exchanges. So each collective takes a
+    number from the one before it, and `mean` the last one: all ranks go back through all of them, in the same order.
+
+    Args:
+        rank: Index of this rank.
+        size: Number of ranks.
+        collectives: The ranks' collectives on host arrays.
+    """
+
+    #: Those of this process, once the script has loaded a graph.
+    of_script: ClassVar["Ranks | None"] = None
+
+    def __init__(self, rank: int, size: int, collectives: Collectives) -> None:
+        self.rank, self.size, self.collectives = rank, size, collectives
+        self.forget_order()
+
+    def forget_order(self) -> None:
+        """Begin with a collective that follows no other one."""
+        self.last = Tensor(np.zeros(1, np.float32))
+
+    def apply(self, collective: "Collective", rows: Tensor) -> Tensor:
+        """Return operator @ rows, behind the last collective."""
+        out, self.last = collective(rows, self.last)
+        return out
+
+
+class Collective(nn.Cell):  # type: ignore[misc]
+    """An operator on host arrays in which all ranks take part, as a differentiable cell.
+
+    Args:
+        operator: The operator.
+    """
+
+    def __init__(self, operator: Operator) -> None:
+        super().__init__()
+        self.operator = OnHost(operator)
+        self.once = FirstDerivative()
+
+    def construct(self, rows: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+        """Return operator @ rows, and what the next collective takes."""
+        return self.operator.matmat(rows), last
+
+    def bprop(self, rows: Tensor, last: Tensor, out: object, grads: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        """Return operator.T @ gradient."""
+        return self.once(grads[0], self.operator.rmatmat(grads[0])), grads[1]
+
+
+class RankSum:
+    """The sum over all ranks, as an operator; its transpose is itself.
+
+    Args:
+        collectives: The ranks' collectives on host arrays.
+    """
+
+    def __init__(self, collectives: Collectives) -> None:
+        self.collectives = collectives
+
+    def matmat(self, numbers: Floats) -> Floats:
+        """Return the sum of every rank's *numbers*, of the same shape."""
+        summed: Floats = np.array(numbers)
+        self.collectives.all_reduce(summed)
+        return summed
+
+    rmatmat = matmat

@@ -1,0 +1,56 @@
+"""From edges to nodes: sums, means and softmax over the in-edges of each owned node, without a scatter."""
+
+import numpy as np
+from mindspore import Tensor, nn
+
+from unilaunch_graph.mindspore.part import GraphPart
+from unilaunch_graph.operators.segments import SegmentSoftmax
+from unilaunch_mindspore.linear import FirstDerivative
+
+
+def segment_sum(messages: Tensor, part: GraphPart) -> Tensor:
+    """Return the sum of the messages to each owned node; 0 for a node without in-edges.
+
+    Args:
+        messages: One for each edge, in the order of `part.edge_index`. (E, ...)
+        part: This rank's part.
+
+    Returns:
+        (num_owned, ...)
+    """
+    sums = part.operators.segment_sum(messages.reshape(messages.shape[0], -1))
+    return sums.reshape(-1, *messages.shape[1:])
+
+
+def segment_mean(messages: Tensor, part: GraphPart) -> Tensor:
+    """Return the mean of the messages to each owned node, as `segment_sum` their sum. (num_owned, ...)"""
+    degrees = np.maximum(np.diff(part.operators.edges.indptr), 1)
+    sums = segment_sum(messages, part)
+    return sums / Tensor(degrees).astype(sums.dtype).reshape(-1, *[1] * (sums.ndim - 1))
+
+
+def segment_softmax(scores: Tensor, part: GraphPart) -> Tensor:
+    """Return the softmax of the scores of each owned node's in-edges, for each column.
+
+    Args:
+        scores: One or several for each edge, in the order of `part.edge_index`. (E, ...)
+        part: This rank's part.
+
+    Returns:
+        The shares: those of a node's in-edges sum to 1. (E, ...)
+    """
+    shares = _Softmax(part.operators.segment_softmax)(scores.reshape(scores.shape[0], -1))
+    return shares.reshape(scores.shape)
+
+
+class _Softmax(nn.Cell):  # type: ignore[misc]
+    def __init__(self, softmax: SegmentSoftmax) -> None:
+        super().__init__()
+        self.softmax = softmax
+        self.once = FirstDerivative()
+
+    def construct(self, scores: Tensor) -> Tensor:
+        return Tensor.from_numpy(self.softmax.forward(scores.asnumpy()))
+
+    def bprop(self, scores: Tensor, out: Tensor, grad: Tensor) -> tuple[Tensor]:  # noqa: ARG002  (MindSpore's signature)
+        return (self.once(grad, Tensor.from_numpy(self.softmax.backward(out.asnumpy(), grad.asnumpy()))),)

@@ -1,0 +1,147 @@
+"""Networks in MindSpore on this rank's part of a graph, trained one after the other; rank 0 writes what came out.
+
+own_mindspore.py FOLDER OUTPUT.npz EPOCHS. The folder has graph.npz, and initial.npz with the initial weights of each
+network: "gat.first.lin.weight". One is trained on other parts too, the last of which has no edge.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+import unilaunch_graph as ug
+from unilaunch_graph.data.files import read_graph
+from unilaunch_graph.data.graph import Graph
+from unilaunch_graph.mindspore.part import make_part
+from unilaunch_graph.partition.cut import split_parts
+from unilaunch_graph.partition.order import order_nodes
+
+DTYPE = ms.float64
+
+
+class PlainGAT(nn.Cell):  # type: ignore[misc]
+    """GATConv without self-loops, as a user writes it: halo, gathers, and sums over the in-edges.
+
+    Its slope is 0.25, since MindSpore rounds numbers of Python's to float32.
+    """
+
+    def __init__(self, width_in: int, width_out: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.width = heads, width_out
+        self.lin = nn.Dense(width_in, heads * width_out, has_bias=False, dtype=DTYPE)
+        self.att_src, self.att_dst = (Parameter(Tensor(np.zeros((1, heads, width_out)))) for _ in range(2))
+        self.bias = Parameter(Tensor(np.zeros(heads * width_out)))
+
+    def construct(self, x: Tensor, part: ug.mindspore.GraphPart) -> Tensor:
+        """Return (num_owned, heads * width_out)."""
+        source, target = part.edge_index
+        own = self.lin(x).reshape(-1, self.heads, self.width)
+        rows = ug.mindspore.halo(own, part)
+        scores = ops.gather((rows * self.att_src).sum(-1), source, 0)
+        scores = scores + ops.gather((own * self.att_dst).sum(-1), target, 0)
+        shares = ug.mindspore.segment_softmax(ops.leaky_relu(scores, 0.25), part)
+        out = ug.mindspore.segment_sum(shares.expand_dims(-1) * ops.gather(rows, source, 0), part)
+        return out.reshape(-1, self.heads * self.width) + self.bias
+
+
+class WeightedSum(nn.Cell):  # type: ignore[misc]
+    """GraphConv of PyG: lin_rel(sum of the in-neighbours' rows times the edges' weights) + lin_root(own row)."""
+
+    def __init__(self, width_in: int, width_out: int) -> None:
+        super().__init__()
+        self.lin_rel = nn.Dense(width_in, width_out, dtype=DTYPE)
+        self.lin_root = nn.Dense(width_in, width_out, has_bias=False, dtype=DTYPE)
+
+    def construct(self, x: Tensor, part: ug.mindspore.GraphPart) -> Tensor:
+        """Return (num_owned, width_out)."""
+        messages = ops.gather(ug.mindspore.halo(x, part), part.edge_index[0], 0)
+        if part.edge_weight is not None:
+            messages = messages * part.edge_weight.astype(DTYPE).expand_dims(-1)
+        return self.lin_rel(ug.mindspore.segment_sum(messages, part)) + self.lin_root(x)
+
+
+def layers(kind: str, width: int, classes: int) -> tuple[nn.Cell, nn.Cell]:
+    """Return the two layers of a network of that kind; the first has 16 columns."""
+    match kind:
+        case "gat":
+            first = ug.mindspore.GATConv(width, 8, heads=2, dtype=DTYPE)
+            return first, ug.mindspore.GATConv(16, classes, heads=3, concat=False, dtype=DTYPE)
+        case "plain":
+            return PlainGAT(width, 8, 2), PlainGAT(16, classes, 1)
+        case "sage":
+            return ug.mindspore.SAGEConv(width, 16, dtype=DTYPE), ug.mindspore.SAGEConv(16, classes, dtype=DTYPE)
+        case _:
+            return WeightedSum(width, 16), WeightedSum(16, classes)
+
+
+class Net(nn.Cell):  # type: ignore[misc]
+    """Two layers; between them ELU, batch normalisation and dropout."""
+
+    def __init__(self, kind: str, part: ug.mindspore.GraphPart) -> None:
+        super().__init__()
+        self.part = part
+        self.first, self.last = layers(kind, part.num_features, part.num_classes)
+        self.norm = ug.mindspore.BatchNorm(16, part, dtype=DTYPE)
+
+    def construct(self, x: Tensor, epoch: int) -> Tensor:
+        """Return one score for each class."""
+        x = self.norm(ops.elu(self.first(x, self.part)))
+        x = ug.mindspore.dropout(x, self.part, 0.3, seed=7, step=epoch, training=self.training)
+        return self.last(x, self.part)
+
+
+def train(kind: str, part: ug.mindspore.GraphPart, initial: dict[str, Any], epochs: int) -> dict[str, Any]:
+    """Train as on one process; return the losses, the final state and the scores of all nodes."""
+    net = Net(kind, part)
+    for name, parameter in net.parameters_and_names():
+        parameter.set_data(Tensor(initial[f"{kind}.{name}"]))
+    optimizer = ug.mindspore.Adam(net.trainable_params(), 0.005, 5e-4)
+    x = part.x.astype(DTYPE)
+
+    def loss_of(epoch: int) -> Tensor:
+        out, mask = net(x, epoch), part.train_mask
+        return ug.mindspore.mean(ops.cross_entropy(out[mask], part.y[mask], reduction="none"), part.num_train)
+
+    step = ms.value_and_grad(loss_of, None, optimizer.parameters)
+    net.set_train()
+    losses = []
+    for epoch in range(epochs):
+        loss, gradients = step(epoch)
+        optimizer(ug.mindspore.sum_gradients(gradients))
+        losses.append(float(loss))
+    net.set_train(False)
+    scores = ug.mindspore.gather(net(x, 0), part)
+    state = {f"{kind}.state.{name}": value.asnumpy() for name, value in net.parameters_and_names()}
+    return {f"{kind}.losses": losses, f"{kind}.scores": None if scores is None else scores.asnumpy(), **state}
+
+
+def lonely(part: ug.mindspore.GraphPart, graph: Graph) -> ug.mindspore.GraphPart:
+    """Return a part of another partition: the last rank owns the nodes without an edge, and nothing else."""
+    indptr, sources = graph.indptr, graph.indices
+    has_edge = np.diff(indptr) > 0
+    has_edge[sources] = True
+    others = max(part.world_size - 1, 1)
+    owner = np.where(has_edge, np.arange(graph.num_nodes) % others, part.world_size - 1)
+    parts = split_parts(graph, order_nodes(graph, owner, part.world_size), [part.rank])
+    return make_part(next(parts), part.ranks)
+
+
+def main() -> None:
+    """Train each kind that has initial weights, on both partitions."""
+    folder, output, epochs = sys.argv[1:]
+    initial = dict(np.load(Path(folder, "initial.npz")))
+    kinds = dict.fromkeys(name.partition(".")[0] for name in initial)
+    file = Path(folder, "graph.npz")
+    part = ug.mindspore.load(str(file), data_dir=folder)
+    found = {key: value for kind in kinds for key, value in train(kind, part, initial, int(epochs)).items()}
+    trained = train("plain", lonely(part, read_graph(file, 0)), initial, int(epochs))
+    found |= {f"lonely.{key}": value for key, value in trained.items()}
+    if part.rank == 0:
+        np.savez(output, **found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Each script of examples/ runs on two ranks, and says what it should have found."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jobs.mpirun import Finished, Launcher, alone, finish
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PROGRAM = str(Path(__file__).parent / "programs" / "run_examples.py")
+#: The arguments of each script, and a pattern of what it prints.
+TORCH = {
+    "gat_from_pyg.py": (["Cora", "12"], r"loss [01]\.\d+, test accuracy 0\.[78]\d+"),
+    "own_message_passing.py": (["small.npz", "20"], r"loss 0\.[0-7]\d+, scores \(120, 3\)"),
+    "sage_edge_weights.py": (["graph-weighted", "30"], r"loss 0\.\d+, 300 nodes"),
+    "regression_from_csv.py": (["200"], r"root mean square error [01]\.\d\d over 40 stations"),
+    "multilabel.py": (["40"], r"loss 0\.[0-5]\d+, micro-F1 0\.[5-9]\d+"),
+    "from_networkx.py": (["30"], r"member 0: Mr\. Hi, known: Mr\. Hi"),
+}
+MINDSPORE = {
+    "mindspore_gat.py": (["small.npz", "15"], r"loss \d\.\d+, test accuracy [01]\.\d+"),
+    "mindspore_sage.py": (["small.npz", "15"], r"loss 0\.\d+, scores \(120, 3\)"),
+}
+#: Partitions lie in the working folder; and what lets root start ranks, on however few processors.
+VARIABLES = {
+    "UNILAUNCH_DATA": "sets", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}  # fmt: skip
+OTHERS = {"resume_in_mindspore.sh", "notebook.ipynb"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, cora: Path) -> Path:
+    """A working folder with Cora's raw files where PyG looks for them, and a small graph."""
+    folder = tmp_path_factory.mktemp("examples")
+    raw = folder / "data" / "Cora" / "raw"
+    raw.mkdir(parents=True)
+    for file in (cora / "planetoid").iterdir():
+        (raw / file.name).symlink_to(file.resolve())
+    draw = np.random.default_rng(0)
+    y = np.arange(120) % 3
+    edges = draw.integers(0, 120, (2, 500))
+    x = np.eye(3, dtype=np.float32)[y] + draw.normal(size=(120, 3)).astype(np.float32)
+    use = np.arange(120) % 4
+    masks = {"train_mask": use < 2, "val_mask": use == 2, "test_mask": use == 3}
+    np.savez(folder / "small.npz", edge_index=edges, x=x, y=y, **masks)
+    return folder
+
+
+def _run(launcher: Launcher, scripts: dict[str, tuple[list[str], str]], folder: Path) -> Finished:
+    lines = [[str(EXAMPLES / name), *arguments] for name, (arguments, _) in scripts.items()]
+    (folder / "jobs.json").write_text(json.dumps(lines))
+    return launcher.unilaunch(2, ["run", PROGRAM, "--", "jobs.json"], folder, variables=VARIABLES).check()
+
+
+def test_every_example_is_run() -> None:
+    assert {path.name for path in EXAMPLES.iterdir() if path.is_file()} == {*TORCH, *MINDSPORE, *OTHERS}
+
+
+@pytest.mark.parametrize("scripts", [TORCH, MINDSPORE], ids=["torch", "mindspore"])
+def test_scripts(scripts: dict[str, tuple[list[str], str]], folder: Path, openmpi5: Launcher) -> None:
+    """Each trains on two ranks; rank 0 says what came out."""
+    job = _run(openmpi5, scripts, folder)
+    for name, (_, pattern) in scripts.items():
+        assert re.search(rf"^{pattern}$", job.stdout, re.MULTILINE), f"{name}: {job.stdout}"
+
+
+def test_resume_in_mindspore(folder: Path) -> None:
+    """The second run begins where the first ended: the curve is one."""
+    job = finish([str(EXAMPLES / "resume_in_mindspore.sh"), "small.npz"], folder, VARIABLES, 120).check()
+    line = ["-m", "unilaunch", "run", "--backend", "torch", "--dataset", "small.npz", "--epochs", "40"]
+    whole = alone([*line, "--output-dir", "whole"], folder, VARIABLES).check()
+    expected = json.loads((whole.folder / "whole" / "result.json").read_text())["loss"]
+    assert job.result["backend"] == "mindspore"
+    np.testing.assert_allclose(job.result["loss"], expected, rtol=0, atol=1e-5)
+
+
+def test_the_cells_of_the_notebook(folder: Path) -> None:
+    """They run one after the other in one process."""
+    cells = json.loads((EXAMPLES / "notebook.ipynb").read_text())["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    code += "\nassert result.returncode == 0, result\nassert losses[-1] < 0.8 * losses[0], losses\n"
+    (folder / "cells.py").write_text(code)
+    alone(["cells.py"], folder, VARIABLES).check()

@@ -1,0 +1,101 @@
+"""ug.mindspore in one process: what it refuses, and the forms of its arguments. The curves are in tests/jobs."""
+
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor
+
+import unilaunch_graph as ug
+from graphs_by_hand import make_directed_graph
+from jobs.mpirun import alone
+from unilaunch.rank.alone import Alone
+from unilaunch_graph.mindspore.part import make_part
+from unilaunch_graph.mindspore.ranks import Ranks
+from unilaunch_graph.partition.cut import split_parts
+from unilaunch_graph.partition.order import order_nodes
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _mindspore_on_cpu() -> None:
+    ms.set_device("CPU")
+    ms.runtime.launch_blocking()
+
+
+def part_of(num_nodes: int, edges: list[tuple[int, int]]) -> Any:
+    """Return a whole graph as the part of the only rank."""
+    graph = make_directed_graph(num_nodes, edges)
+    order = order_nodes(graph, np.zeros(num_nodes, np.int64), 1)
+    return make_part(next(iter(split_parts(graph, order))), Ranks(0, 1, Alone()))
+
+
+def test_a_part_without_edges_gets_a_node_that_gather_leaves_out() -> None:
+    part = part_of(3, [])
+
+    assert part.owned.tolist() == [0, 1, 2, -1]
+    assert part.edge_index.asnumpy().tolist() == [[3], [3]]
+    assert not any(mask.asnumpy()[3] for mask in (part.train_mask, part.val_mask, part.test_mask))
+    gathered = ug.mindspore.gather(part.x, part)
+    assert gathered is not None
+    assert gathered.shape == (3, 3)
+
+
+def test_mean_of_no_rows_is_zero_and_of_a_sum_is_refused() -> None:
+    part = part_of(3, [(0, 1)])
+
+    assert float(ug.mindspore.mean(part.x[Tensor([False] * 3)], 2, part)) == 0.0
+    assert float(ug.mindspore.mean(Tensor([True, False, True]), 4, part)) == 0.5
+    with pytest.raises(ValueError, match="one loss for each node"):
+        ug.mindspore.mean(part.x.sum(), 2, part)
+    with pytest.raises(ValueError, match="mean over 0 nodes"):
+        ug.mindspore.mean(part.x, 0, part)
+
+
+def test_sum_gradients_returns_the_form_and_the_types_that_it_was_given() -> None:
+    part = part_of(2, [(0, 1)])
+    given = (Tensor(np.ones((2, 3))), Tensor(np.ones(4, np.float32)))
+    one = ug.mindspore.sum_gradients(given[0], part)
+    many = ug.mindspore.sum_gradients(given, part)
+
+    assert one.shape == (2, 3)
+    assert [(tensor.shape, tensor.dtype) for tensor in many] == [((2, 3), ms.float64), ((4,), ms.float32)]
+
+
+TWICE = """
+import mindspore as ms
+import unilaunch_graph as ug
+part = ug.mindspore.load("graph.npz", data_dir=".")
+first = ms.grad(lambda rows: (ug.mindspore.halo(rows, part) ** 2).sum())
+ms.grad(lambda rows: (first(rows) * rows).sum())(part.x)
+"""
+
+
+def test_a_second_derivative_is_refused(tmp_path: Path) -> None:
+    """MindSpore would take it to be 0. In a process of its own: MindSpore is of no use after an exception in a grad."""
+    np.savez(tmp_path / "graph.npz", edge_index=[[0], [1]], x=np.ones((9, 2)), y=np.arange(9) % 3)
+    job = alone(["-c", TWICE], tmp_path)
+
+    assert job.returncode == 1
+    assert "NotImplementedError: unilaunch's operators have no second derivative in MindSpore" in job.stderr
+
+
+def test_rows_of_another_number_are_refused() -> None:
+    part = part_of(3, [(0, 1)])
+
+    for function in (ug.mindspore.halo, ug.mindspore.gather):
+        with pytest.raises(ValueError, match="expected num_owned = 3 rows"):
+            function(part.x[:2], part)
+
+
+def test_adam_follows_a_checkpoint_and_a_schedule() -> None:
+    """It reads the parameters in each step, and takes the learning rate that it has then."""
+    parameter = ms.Parameter(Tensor(np.zeros(2)), name="w")
+    optimizer = ug.mindspore.Adam([parameter], learning_rate=0.1)
+    optimizer(Tensor(np.ones(2)))
+    np.testing.assert_allclose(parameter.asnumpy(), -0.1, rtol=1e-7)
+    parameter.set_data(Tensor(np.ones(2)))
+    optimizer.learning_rate = 0.0
+    optimizer((Tensor(np.ones(2)),))
+    np.testing.assert_array_equal(parameter.asnumpy(), 1)
