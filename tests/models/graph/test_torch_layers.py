@@ -5,7 +5,6 @@ With `UPDATE_DOCS=1` in the environment the table of docs/graph-layers.md is wri
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
