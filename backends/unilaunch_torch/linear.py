@@ -3,6 +3,7 @@
 from typing import Any, Protocol
 
 import torch
+from torch.autograd.function import once_differentiable
 from typing_extensions import override
 
 
@@ -40,6 +41,7 @@ class _Apply(torch.autograd.Function):
         return product
 
     @staticmethod
+    @once_differentiable
     @override
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, torch.Tensor]:
         return None, apply(_Transposed(ctx.operator), grad)  # so that the gradient has a derivative too
@@ -51,7 +53,7 @@ class _Transposed:
 
 
 def apply(operator: Operator, rows: torch.Tensor) -> torch.Tensor:
-    """Return operator @ rows; its gradient is operator.T @ gradient.
+    """Return operator @ rows; its gradient is operator.T @ gradient. A second derivative raises RuntimeError.
 
     Args:
         operator: Takes and returns tensors; of host arrays, wrapped in `OnHost`.

@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from unilaunch_graph.torch.batch_norm import BatchNorm
 from unilaunch_graph.torch.dropout import dropout
+from unilaunch_graph.torch.gat import GATConv
 from unilaunch_graph.torch.halo import halo, sum_halo
 from unilaunch_graph.torch.loading import load
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.reductions import gather, mean, sum_gradients
+from unilaunch_graph.torch.sage import SAGEConv
 
 if TYPE_CHECKING:
     from unilaunch_graph.torch.distributed import distribute
 
 __all__ = [
-    "BatchNorm", "GraphPart", "distribute", "dropout", "gather", "halo", "load", "mean", "sum_gradients", "sum_halo",
+    "BatchNorm", "GATConv", "GraphPart", "SAGEConv", "distribute", "dropout", "gather", "halo", "load", "mean",
+    "sum_gradients", "sum_halo",
 ]  # fmt: skip
 
 
