@@ -19,20 +19,17 @@ from numpy.typing import NDArray
 
 from mpirun import SHARED, verdict
 from unilaunch.rank.alone import Alone
-from unilaunch_gcn.inputs import Inputs
+from unilaunch_gcn.build import host_problem
+from unilaunch_gcn.host_network import HostNetwork
 from unilaunch_gcn.layers import count_decayed, plan_layers
-from unilaunch_gcn.network import Problem
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.optimizer import Adam
 from unilaunch_gcn.spec import GcnSpec
-from unilaunch_gcn.torch_network import TorchNetwork
+from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.data.diffusion import Diffusion, diffuse
 from unilaunch_graph.data.graph import TEST, TRAIN, VAL, Graph
 from unilaunch_graph.data.sources import open_dataset
-from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.exchange.wire import Exact
-from unilaunch_graph.operators.aggregation import Aggregation
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 
@@ -87,14 +84,7 @@ def _test_accuracy(graph: Graph, seed: int, weight_decay: float) -> float:
     part = next(split_parts(graph, order_nodes(graph, np.zeros(graph.num_nodes, np.int64), 1)))
     layers = plan_layers(GcnSpec(hidden=64), graph.num_features, 7)
     config = NetworkConfig(layers, 0.5, seed, np.dtype(np.float32))
-    aggregate = Aggregation(
-        part,
-        HaloExchange(part, Alone(), Meter(), Exact()),
-        1,
-        config.conv,
-        config.dtype,
-    )
-    network = TorchNetwork(Problem(config, part, aggregate, Inputs(config, part, aggregate)))
+    network = HostNetwork(host_problem(Alone(), 1, config, part, Meter()), TorchTensors())
     adam = Adam(network.flat, network.flat * 0.0, 0.01, weight_decay, count_decayed(layers))
     right = []
     for epoch in range(200):

@@ -173,7 +173,7 @@ class Backend(ABC):
         return None
 
     def network(self, model: str) -> Callable[[Any], Any] | None:  # noqa: ARG002  (a backend that brings one asks)
-        """Return what makes this backend's network for the model named *model* on cpu; None if it brings none.
+        """Return what makes this backend's part of the model named *model* on cpu; None if it brings none.
 
         So a third party's backend trains a model that does not know it. What the returned function takes and returns
         is for the model to say.

@@ -14,24 +14,27 @@ class SparseMatrix:
         indptr: Where each row begins. (rows + 1,)
         indices: Column of each entry. (entries,)
         values: (entries,)
-        num_rows: Number of rows.
+        shape: Rows and columns.
     """
 
-    def __init__(self, indptr: NDArray[Any], indices: NDArray[Any], values: NDArray[Any], num_rows: int) -> None:
-        self.num_rows, self.dtype = num_rows, values.dtype
+    def __init__(
+        self, indptr: NDArray[Any], indices: NDArray[Any], values: NDArray[Any], shape: tuple[int, int]
+    ) -> None:
+        self.num_rows, self.dtype = shape[0], values.dtype
         self.empty = len(values) == 0
-        self.rows = Tensor(np.repeat(np.arange(num_rows, dtype=np.int32), np.diff(indptr)))
+        self.rows = Tensor(np.repeat(np.arange(shape[0], dtype=np.int32), np.diff(indptr)))
         self.columns = Tensor(indices.astype(np.int32))
-        self.values = Tensor(values[:, None])
+        self.values = Tensor(values)
 
     def matmat(self, rows: Tensor, values: Tensor | None = None) -> Tensor:
         """Return the product with *rows*.
 
         Args:
             rows: (columns, width)
-            values: In place of the matrix's own. (entries, 1)
+            values: In place of the matrix's own. (entries,)
         """
         if self.empty:
             return Tensor(np.zeros((self.num_rows, rows.shape[1]), self.dtype))
-        terms = ops.gather(rows, self.columns, 0) * (self.values if values is None else values)
+        weights = self.values if values is None else values
+        terms = ops.gather(rows, self.columns, 0) * weights.reshape(-1, 1)
         return ops.unsorted_segment_sum(terms, self.rows, self.num_rows)

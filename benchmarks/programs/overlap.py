@@ -16,7 +16,7 @@ from unilaunch.rank.mpi import MpiCollectives
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
-from unilaunch_graph.operators.aggregation import Aggregation
+from unilaunch_graph.operators.host import aggregation_over_halo
 from unilaunch_graph.partition.store import load_part
 
 comm = MPI.COMM_WORLD
@@ -25,7 +25,7 @@ manifest = json.loads((folder / f"part.{comm.rank}" / "manifest.json").read_text
 part = load_part(folder, comm.rank, comm.size, manifest["fingerprint"])
 meter = Meter()
 halo = HaloExchange(part, MpiCollectives(comm), meter, Exact())
-operator = Aggregation(part, halo, 1, "gcn", np.dtype(np.float32))
+operator = aggregation_over_halo(part, halo, 1, "gcn", np.dtype(np.float32))
 rows = np.random.default_rng(comm.rank).random((part.num_owned, 64), dtype=np.float32)
 alone, waited = [], []
 for _ in range(12):

@@ -64,7 +64,7 @@ class CalibrationModel(Model):
         return {"seconds": seconds, **(_messages(framework.collectives, session) if session.world.size > 1 else {})}
 
 
-class Still(Collectives, Exchange):
+class SilentCollectives(Collectives, Exchange):
     """Collectives over which nothing moves: a part computes as if the others' rows were zeros, and there at once."""
 
     @override
@@ -99,15 +99,17 @@ def _slowest(session: Session, seconds: float) -> float:
 
 def _epoch(options: TrainingSpec, part: "Part", session: Session, framework: Framework) -> float:
     """Return the median seconds of a gradient and a step; the ranks compute at once, and wait for each other."""
+    from unilaunch_gcn.build import load_network
     from unilaunch_gcn.layers import count_decayed, plan_layers
-    from unilaunch_gcn.loading import load_network
     from unilaunch_gcn.network_config import NetworkConfig
     from unilaunch_gcn.optimizer import Adam
     from unilaunch_graph.exchange.meter import Meter
 
     layers = plan_layers(options, part.num_features, part.num_classes)
     config = NetworkConfig.of(options, layers, session.seed)
-    network = load_network(replace(framework, collectives=Still()), session.placement, config, part, Meter())
+    network = load_network(
+        replace(framework, collectives=SilentCollectives()), session.placement, config, part, Meter()
+    )
     adam = Adam(network.flat, network.flat * 0.0, options.lr, options.weight_decay, count_decayed(layers))
 
     def timed(epoch: int) -> float:

@@ -1,31 +1,14 @@
-"""The network, as any framework computes it: `+`, `*`, `@` are the framework's, and `Functions` the little besides."""
+"""The network, as any framework computes it: `+`, `*` are the framework's, and `Tensors` has the rest."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from unilaunch_gcn.layers import Layer
+from unilaunch_gcn.tensors import Operation, Tensors
 
 #: What keeps the norm from dividing by zero, as in both frameworks' LayerNorm.
 EPSILON = 1e-5
-
-#: Rows in, rows out, differentiable.
-Operation = Callable[[Any], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Functions:
-    """What the frameworks name differently.
-
-    Attributes:
-        product: Rows and weights to their product, in the precision of the training.
-        relu: max(0, rows).
-        mean: Mean of each row, as a column. (rows, 1)
-    """
-
-    product: Callable[[Any, Any], Any]
-    relu: Operation
-    mean: Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +28,7 @@ class Operations:
 
 def forward(
     layers: Sequence[Layer], weights: Sequence[Mapping[str, Any]], operations: Operations,
-    mask: Callable[[int], Any] | None, use: Functions,
+    mask: Callable[[int], Any] | None, use: Tensors,
 ) -> Any:  # fmt: skip
     """Return the logits of the owned nodes. (num_owned, num_classes)
 
@@ -54,7 +37,7 @@ def forward(
         weights: Each layer's, by the names of its parameters.
         operations: A_hat and the features.
         mask: Returns the dropout mask of the rows that enter a layer; None for evaluation.
-        use: The framework's functions.
+        use: The framework.
     """
     rows: Any = None
     for depth, (layer, own) in enumerate(zip(layers, weights, strict=True)):
@@ -73,7 +56,7 @@ def forward(
     return rows
 
 
-def _aggregated(layer: Layer, weight: Any, operations: Operations, entering: Any, use: Functions) -> Any:
+def _aggregated(layer: Layer, weight: Any, operations: Operations, entering: Any, use: Tensors) -> Any:
     if entering is None:
         product = operations.weighted(weight)
         return operations.aggregate(product) if layer.order == "product first" else product
@@ -82,11 +65,11 @@ def _aggregated(layer: Layer, weight: Any, operations: Operations, entering: Any
     return use.product(operations.aggregate(entering), weight)
 
 
-def _by(rows: Any, use: Functions) -> Operation:
+def _by(rows: Any, use: Tensors) -> Operation:
     return lambda weight: use.product(rows, weight)
 
 
-def _normalise(rows: Any, use: Functions) -> Any:
+def _normalise(rows: Any, use: Tensors) -> Any:
     """Layer normalisation of Ba, Kiros and Hinton (2016): each row has mean 0 and variance 1."""
     centred = rows - use.mean(rows)
     return centred / (use.mean(centred * centred) + EPSILON) ** 0.5

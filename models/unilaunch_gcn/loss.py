@@ -1,45 +1,239 @@
-"""The training loss on host arrays: cross entropy over this rank's training nodes, as a share of the whole graph's."""
+"""What is trained: the loss and the metrics of each task. The same formulas serve host arrays and a device's tensors.
+
+| task | labels | loss of one node | metrics |
+|---|---|---|---|
+| classes | int64 (N,), -1 unknown | cross entropy | accuracy |
+| multilabel | uint8 (N, C) | binary cross entropy with logits, the mean of the labels | micro-F1 |
+| regression | float32 (N,) or (N, K) | squared error, the mean of the values | MAE, RMSE |
+
+The training loss is the mean over the training nodes, as the default of torch's CrossEntropyLoss, BCEWithLogitsLoss and
+MSELoss.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
 
-from unilaunch_graph.arrays import Floats
-from unilaunch_graph.data.graph import TRAIN
+from unilaunch.errors import SpecError
+from unilaunch_graph.arrays import Floats, FloatType
+from unilaunch_graph.data.graph import TEST, TRAIN, VAL
 from unilaunch_graph.partition.part import Part
 
+#: Training, validation and test, as the metrics' names begin.
+SPLITS = {"train": TRAIN, "val": VAL, "test": TEST}
+Metrics = dict[str, float | None]
 
-class CrossEntropy:
-    """Cross entropy summed over the owned training nodes, divided by the training nodes of the whole graph.
+
+@dataclass(frozen=True)
+class Task(ABC):
+    """A loss and its metrics.
+
+    Attributes:
+        num_outputs: Columns of the scores: classes, labels, or values of a node.
+    """
+
+    num_outputs: int
+
+    @property
+    def values_per_node(self) -> int:
+        """Number of losses whose mean is the loss of one node."""
+        return self.num_outputs
+
+    @abstractmethod
+    def targets(self, labels: NDArray[Any], dtype: FloatType) -> Floats:
+        """Return the labels of nodes as numbers, one column for each score. (n, num_outputs)"""
+
+    @abstractmethod
+    def losses(self, scores: Any, targets: Any, xp: Any) -> tuple[Any, Any]:
+        """Return the losses and their gradient.
+
+        Args:
+            scores: The network's output. (n, num_outputs)
+            targets: What `targets` returns, in the scores' type.
+            xp: The functions of the scores' library, under numpy's names.
+
+        Returns:
+            The sum of each node's losses (n, 1), and its derivative by each score (n, num_outputs).
+        """
+
+    @abstractmethod
+    def counts(self, scores: Floats, labels: NDArray[Any]) -> list[float]:
+        """Return sums over nodes, from which `metrics_of` makes metrics of the whole graph."""
+
+    @abstractmethod
+    def metrics_of(self, counts: NDArray[np.float64], num_nodes: int) -> dict[str, float]:
+        """Return the metrics of a split of the whole graph.
+
+        Args:
+            counts: The sum of all ranks' `counts`.
+            num_nodes: Number of nodes in the split, at least 1.
+        """
+
+    def evaluate(self, scores: Floats, part: Part) -> NDArray[np.float64]:
+        """Return this rank's share of an evaluation: each split's `counts`, then the validation losses, summed.
+
+        The last one is NaN if any owned node's score is not finite: a metric of it would mean nothing.
+        """
+        chosen = {split: part.split == use for split, use in SPLITS.items()}
+        counts = [self.counts(scores[rows], part.labels[rows]) for rows in chosen.values()]
+        rows, float64 = chosen["val"], np.dtype(np.float64)
+        losses, _ = self.losses(scores[rows].astype(float64), self.targets(part.labels[rows], float64), np)
+        loss = losses.sum() if np.isfinite(scores).all() else np.nan
+        return np.array([*(number for split in counts for number in split), loss], float64)
+
+    def metrics(self, counts: NDArray[np.float64], sizes: tuple[int, int, int]) -> Metrics:
+        """Return the metrics and the validation loss of the whole graph; None of a split without nodes.
+
+        Args:
+            counts: The sum of all ranks' `evaluate`.
+            sizes: Training, validation and test nodes of the whole graph.
+        """
+        found: Metrics = {}
+        for split, size, own in zip(SPLITS, sizes, np.split(counts[:-1], len(SPLITS)), strict=True):
+            values = self.metrics_of(own, max(1, size))
+            found |= {f"{split}_{name}": value if size else None for name, value in values.items()}
+        found["val_loss"] = float(counts[-1]) / (sizes[1] * self.values_per_node) if sizes[1] else None
+        return found
+
+
+class Classes(Task):
+    """One class for each node."""
+
+    @property
+    @override
+    def values_per_node(self) -> int:
+        return 1
+
+    @override
+    def targets(self, labels: NDArray[Any], dtype: FloatType) -> Floats:
+        one_hot: Floats = (labels[:, None] == np.arange(self.num_outputs)).astype(dtype)
+        return one_hot
+
+    @override
+    def losses(self, scores: Any, targets: Any, xp: Any) -> tuple[Any, Any]:
+        shifted = scores - xp.amax(scores, axis=1, keepdims=True) if len(scores) else scores
+        exponentials = xp.exp(shifted)
+        sums = xp.sum(exponentials, axis=1, keepdims=True)
+        losses = xp.log(sums) - xp.sum(shifted * targets, axis=1, keepdims=True)
+        return losses, exponentials / sums - targets
+
+    @override
+    def counts(self, scores: Floats, labels: NDArray[Any]) -> list[float]:
+        return [float((scores.argmax(axis=1) == labels).sum()) if len(labels) else 0.0]
+
+    @override
+    def metrics_of(self, counts: NDArray[np.float64], num_nodes: int) -> dict[str, float]:
+        return {"accuracy": float(counts[0]) / num_nodes}
+
+
+class MultiLabel(Task):
+    """Any number of labels for each node; a score above 0 says that a node has the label."""
+
+    @override
+    def targets(self, labels: NDArray[Any], dtype: FloatType) -> Floats:
+        numbers: Floats = labels.astype(dtype)
+        return numbers
+
+    @override
+    def losses(self, scores: Any, targets: Any, xp: Any) -> tuple[Any, Any]:
+        """As torch's documentation of BCEWithLogitsLoss, with log(1 + exp(-|x|)) so that nothing overflows."""
+        small = xp.exp(-xp.abs(scores))
+        positive = (scores + xp.abs(scores)) * 0.5
+        losses = positive - scores * targets + xp.log(small + 1.0)
+        above = (scores >= 0) * 1.0
+        probability = (above + (1.0 - above) * small) / (small + 1.0)
+        return xp.sum(losses, axis=1, keepdims=True), probability - targets
+
+    @override
+    def counts(self, scores: Floats, labels: NDArray[Any]) -> list[float]:
+        said, has = scores > 0, labels > 0
+        return [float((said & has).sum()), float(said.sum()), float(has.sum())]
+
+    @override
+    def metrics_of(self, counts: NDArray[np.float64], num_nodes: int) -> dict[str, float]:
+        """F1 over all pairs of node and label: 2 TP / (2 TP + FP + FN); 0 if there is no label and none is said."""
+        right, said, has = (float(count) for count in counts)
+        return {"micro_f1": 2 * right / max(1.0, said + has)}
+
+
+class Regression(Task):
+    """One or more numbers for each node."""
+
+    @override
+    def targets(self, labels: NDArray[Any], dtype: FloatType) -> Floats:
+        numbers: Floats = labels.reshape(len(labels), self.num_outputs).astype(dtype)
+        return numbers
+
+    @override
+    def losses(self, scores: Any, targets: Any, xp: Any) -> tuple[Any, Any]:
+        errors = scores - targets
+        return xp.sum(errors * errors, axis=1, keepdims=True), errors * 2.0
+
+    @override
+    def counts(self, scores: Floats, labels: NDArray[Any]) -> list[float]:
+        errors = scores.astype(np.float64) - self.targets(labels, np.dtype(np.float64))
+        return [float(np.abs(errors).sum()), float((errors * errors).sum())]
+
+    @override
+    def metrics_of(self, counts: NDArray[np.float64], num_nodes: int) -> dict[str, float]:
+        values = num_nodes * self.num_outputs
+        return {"mae": float(counts[0]) / values, "rmse": float(np.sqrt(counts[1] / values))}
+
+
+_TASKS: dict[str, type[Task]] = {"classes": Classes, "multilabel": MultiLabel, "regression": Regression}
+
+
+def task_of(part: Part, name: str | None = None) -> Task:
+    """Return the task that the labels' form asks for.
+
+    Args:
+        part: Any part of the graph.
+        name: The task that the user chose; None for the labels'.
+
+    Raises:
+        SpecError: The labels are of another task.
+    """
+    kind = part.labels.dtype.kind
+    found = "regression" if kind == "f" else "multilabel" if part.labels.ndim > 1 else "classes"
+    if name not in {None, found}:
+        raise SpecError(
+            f"--task {name}: the labels are {part.labels.dtype.name} of {part.labels.ndim} dimension"
+            f"{'s' * (part.labels.ndim > 1)}, which is --task {found}; expected int64 (N,) for classes, uint8 (N, C) "
+            "for multilabel, float32 (N,) or (N, K) for regression"
+        )
+    return _TASKS[found](part.num_classes)
+
+
+class TrainingLoss:
+    """The loss of the owned training nodes, divided by the training nodes of the whole graph, on host arrays.
 
     So the ranks' losses and gradients need only be added, and a part without training nodes adds exactly nothing.
 
     Args:
+        task: The task.
         part: The part.
+        dtype: Type of the scores.
     """
 
-    def __init__(self, part: Part) -> None:
-        self.nodes = np.flatnonzero(part.split == TRAIN)
-        self.labels = part.labels[self.nodes]
-        self.of_all = max(1, part.split_sizes[0])
+    def __init__(self, task: Task, part: Part, dtype: FloatType) -> None:
+        self.task, self.nodes = task, np.flatnonzero(part.split == TRAIN)
+        self.targets = task.targets(part.labels[self.nodes], dtype)
+        self.num_values = max(1, part.split_sizes[0]) * task.values_per_node
 
-    def value_and_gradient(self, logits: Floats) -> tuple[float, Floats]:
-        """Return the loss and its gradient, which takes the logits' place.
+    def value_and_gradient(self, scores: Floats) -> tuple[float, Floats]:
+        """Return the loss and its gradient, which takes the scores' place.
 
         Args:
-            logits: They are overwritten. (num_owned, num_classes)
+            scores: They are overwritten. (num_owned, num_outputs)
 
         Returns:
-            The loss, summed in float64, and the gradient: softmax - one-hot, divided. (num_owned, num_classes)
+            The loss, summed in float64, and the gradient. (num_owned, num_outputs)
         """
-        own = np.arange(len(self.nodes))
-        rows = logits[self.nodes]
-        rows -= rows.max(axis=1, initial=-np.inf, keepdims=True)
-        right = rows[own, self.labels]
-        np.exp(rows, out=rows)
-        sums = rows.sum(axis=1, keepdims=True)
-        loss = float((np.log(sums[:, 0]) - right).sum(dtype=np.float64)) / self.of_all
-        rows /= sums
-        rows[own, self.labels] -= 1
-        rows /= self.of_all
-        logits[:] = 0
-        logits[self.nodes] = rows
-        return loss, logits
+        losses, gradient = self.task.losses(scores[self.nodes], self.targets, np)
+        scores[:] = 0
+        scores[self.nodes] = gradient / self.num_values
+        return float(losses.sum(dtype=np.float64)) / self.num_values, scores

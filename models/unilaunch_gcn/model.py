@@ -51,7 +51,7 @@ class GcnModel(Model):
 
     @override
     def modules(self, backend: str) -> Sequence[str]:
-        own = {"torch": "unilaunch_gcn.torch_network", "mindspore": "unilaunch_gcn.mindspore_network"}
+        own = {"torch": "unilaunch_gcn.torch_tensors", "mindspore": "unilaunch_gcn.mindspore_tensors"}
         common = ("loguru", "unilaunch_graph.partition.preparation", "unilaunch_gcn.summary", "unilaunch_gcn.training")
         return (*common, own[backend]) if backend in own else common
 

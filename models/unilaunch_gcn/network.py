@@ -1,20 +1,19 @@
-"""What a framework does for the GCN: weights in, gradient and logits out. The rest of the training knows no tensor."""
+"""The GCN of one rank: weights in, gradient and scores out. The rest of the training knows no tensor."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unilaunch_gcn.inputs import Inputs
+from unilaunch_gcn.convolution import Operations, forward
 from unilaunch_gcn.layers import Layer, Parameter
+from unilaunch_gcn.loss import Task
 from unilaunch_gcn.network_config import NetworkConfig
+from unilaunch_gcn.tensors import Tensors
 from unilaunch_graph.arrays import Floats
-from unilaunch_graph.data.graph import TEST, TRAIN, VAL
-from unilaunch_graph.dropout import fill_mask, stream_keys
-from unilaunch_graph.operators.aggregation import Aggregator
+from unilaunch_graph.operators.aggregation import Aggregation
 from unilaunch_graph.partition.part import Part
 
 
@@ -41,39 +40,29 @@ def _initial(parameter: Parameter, bits: np.random.BitGenerator) -> NDArray[np.f
     return drawn
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """What a network on the host is made from: a part, and the operators that the frameworks share.
+class Network(ABC):
+    """The GCN of one rank, over a framework's tensors.
 
     Attributes:
+        flat: All weights, layer after layer, as one buffer: a numpy array, or a tensor of the device. Who changes it
+            changes the network. (num_weights,)
+
+    Args:
         config: What is trained.
         part: This rank's part.
+        task: The loss and its metrics.
+        tensors: The framework.
         aggregate: A_hat over all parts.
-        inputs: The features.
-    """
-
-    config: NetworkConfig
-    part: Part
-    aggregate: Aggregator
-    inputs: Inputs
-
-    def mask(self, epoch: int, depth: int) -> Floats:
-        """Return the dropout mask of the owned rows that enter layer *depth*. (num_owned, width_in)"""
-        config = self.config
-        out = np.empty((self.part.num_owned, config.layers[depth].width_in), config.dtype)
-        fill_mask(out, self.part.owned, stream_keys(config.seed, epoch, depth), config.dropout)
-        return out
-
-
-class Network(ABC):
-    """The GCN of one rank.
-
-    Attributes:
-        flat: All weights, layer after layer, as one buffer: a numpy array, or a tensor where the device is none of the
-            host's. Who changes it changes the network. (num_weights,)
     """
 
     flat: Any
+
+    def __init__(self, config: NetworkConfig, part: Part, task: Task, tensors: Tensors, aggregate: Aggregation) -> None:
+        self.config, self.layers, self.part, self.task, self.tensors = config, config.layers, part, task, tensors
+        self.aggregate = tensors.operation(aggregate)
+        self.epoch: int | None = None
+        count = sum(len(layer.parameters) for layer in self.layers)
+        self.gradients = tensors.differentiate(self._forward, self._gradient_of, count)
 
     @abstractmethod
     def gradient(self, epoch: int) -> Any:
@@ -87,18 +76,18 @@ class Network(ABC):
             all-reduce. (2 + num_weights,)
         """
 
-    @abstractmethod
     def evaluate(self) -> Any:
-        """Return this rank's share of the evaluation, without dropout.
+        """Return this rank's share of an evaluation without dropout, as `Task.evaluate`."""
+        return self.task.evaluate(self.logits(), self.part)
 
-        Returns:
-            Right answers on training, validation and test nodes, and the validation loss summed: NaN if any owned
-            node's logits are not finite. (4,)
-        """
-
-    @abstractmethod
     def logits(self) -> Floats:
         """Return the owned rows of the last layer, without dropout. (num_owned, num_classes)"""
+        self.epoch = None
+        return self.tensors.array(self.tensors.scores(self._forward, views(self.flat, self.layers)))
+
+    def weights(self) -> list[Floats]:
+        """Return a copy of each parameter, as `views` orders them."""
+        return [self.host(view).copy() for view in views(self.flat, self.layers)]
 
     def local(self, gradient: Any) -> Any:
         """Return a summed gradient as the kind of buffer that `flat` is."""
@@ -113,9 +102,29 @@ class Network(ABC):
         """Return *numbers* as a buffer that the collectives take, and `local` takes back."""
         return numbers
 
+    @property
+    def _dropout_epoch(self) -> int | None:
+        """The epoch whose dropout is used; None of an evaluation, and where nothing is dropped."""
+        return self.epoch if self.config.dropout else None
+
+    def _forward(self, weights: Sequence[Any]) -> Any:
+        """Return the scores of the owned nodes, as tensors, from the parameters as tensors."""
+        weighted, own = self._first_layer()
+        operations = Operations(self.aggregate, self.tensors.operation(weighted), self.tensors.operation(own))
+        mask = None if self._dropout_epoch is None else self._mask
+        return forward(self.layers, by_layer(weights, self.layers), operations, mask, self.tensors)
+
     @abstractmethod
-    def weights(self) -> list[Floats]:
-        """Return a copy of each parameter, as `views` orders them."""
+    def _first_layer(self) -> tuple[Any, Any]:
+        """Return the operators of the first layer, as `FirstLayer.operators`."""
+
+    @abstractmethod
+    def _mask(self, depth: int) -> Any:
+        """Return the dropout mask of the rows that enter a layer. (num_owned, width_in)"""
+
+    @abstractmethod
+    def _gradient_of(self, logits: Any) -> Any:
+        """Return the derivative of the loss by the logits, and note the loss."""
 
 
 def views(flat: Any, layers: Sequence[Layer]) -> list[Any]:
@@ -132,17 +141,3 @@ def by_layer(arrays: Sequence[Any], layers: Sequence[Layer]) -> list[dict[str, A
     """Return what `views` returns, or as many tensors, by layer and name."""
     given = iter(arrays)
     return [{parameter.name: next(given) for parameter in layer.parameters} for layer in layers]
-
-
-def count_right(logits: Floats, part: Part) -> NDArray[np.float64]:
-    """Return right answers on training, validation and test nodes, and the validation loss summed. (4,) float64.
-
-    The loss is NaN if any owned node's logits are not finite: its argmax means nothing, in whichever split it is.
-    """
-    right = logits.argmax(axis=1) == part.labels if part.num_owned else np.zeros(0, bool)
-    validated = np.flatnonzero(part.split == VAL)
-    rows = logits[validated].astype(np.float64)
-    rows -= rows.max(axis=1, initial=-np.inf, keepdims=True) if len(rows) else 0.0
-    losses = np.log(np.exp(rows).sum(axis=1)) - rows[np.arange(len(rows)), part.labels[validated]]
-    loss = losses.sum() if np.isfinite(logits).all() else np.nan
-    return np.array([*(float((right & (part.split == use)).sum()) for use in (TRAIN, VAL, TEST)), loss])

@@ -16,8 +16,8 @@ from unilaunch.json_value import JsonValue
 from unilaunch.model import Framework, Session
 from unilaunch.step import Step
 from unilaunch_gcn import checkpoint
+from unilaunch_gcn.build import load_network
 from unilaunch_gcn.layers import Layer, count_decayed, plan_layers
-from unilaunch_gcn.loading import load_network
 from unilaunch_gcn.network import Network
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.optimizer import Adam
@@ -274,14 +274,10 @@ class Training:
             counts = self.network.evaluate()
             self.collectives.all_reduce(counts)
         self.meter.read()
-        epoch, sizes = len(self.losses), self.part.split_sizes
-        *right, loss = (float(count) for count in self.network.local(counts))
-        self._refuse_infinite("loss of the evaluation", loss, epoch)
-        train, val, test = (count / size if size else None for count, size in zip(right, sizes, strict=True))
-        evaluation = {
-            "epoch": epoch, "train_accuracy": train, "val_accuracy": val, "test_accuracy": test,
-            "val_loss": loss / sizes[1] if sizes[1] else None,
-        }  # fmt: skip
+        epoch = len(self.losses)
+        summed = self.network.host(self.network.local(counts)).astype(np.float64)
+        self._refuse_infinite("loss of the evaluation", float(summed[-1]), epoch)
+        evaluation = {"epoch": epoch, **self.network.task.metrics(summed, self.part.split_sizes)}
         self.evaluations.append(evaluation)
         self.session.output.record(**evaluation, loss=self.losses[-1])
 

@@ -1,47 +1,40 @@
 """Graphs over many ranks: data sets, METIS parts, the halo exchange, and exact operators.
 
 `load` gives a script this rank's part of a graph; `torch` and `mindspore` hold what a network needs to be exact there.
+Importing this package imports no framework and no numpy; the public names are resolved when they are used.
 """
 
-import sys
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
-from unilaunch.errors import SpecError
+if TYPE_CHECKING:
+    from unilaunch_graph import torch
+    from unilaunch_graph.data.converters import from_edges, from_networkx, from_pyg, from_scipy
+    from unilaunch_graph.data.graph_folder import read_names
+    from unilaunch_graph.loading import load
 
+__all__ = ["from_edges", "from_networkx", "from_pyg", "from_scipy", "load", "mindspore", "read_names", "torch"]
+
+_HOMES = {
+    "from_edges": "unilaunch_graph.data.converters",
+    "from_networkx": "unilaunch_graph.data.converters",
+    "from_pyg": "unilaunch_graph.data.converters",
+    "from_scipy": "unilaunch_graph.data.converters",
+    "load": "unilaunch_graph.loading",
+    "read_names": "unilaunch_graph.data.graph_folder",
+}
 #: Each framework has a package of its name here, with the same public names.
-_FRAMEWORKS = ("torch", "mindspore")
-
-__all__ = ["load", "mindspore", "torch"]
+_FRAMEWORKS = ("mindspore", "torch")
 
 
-def load(name: str, *, framework: str | None = None, **options: Any) -> Any:
-    """Return this rank's part of a graph. All ranks must call this; the partition is made if it is not there.
+def __getattr__(name: str) -> object:
+    from importlib import import_module
 
-    Works in a script that any launcher has started: `unilaunch launch`, mpirun, torchrun, srun, or none (one rank).
-
-    Args:
-        name: A data set's name ("cora"), or the path of a graph file or folder.
-        framework: "torch" or "mindspore"; None takes the one that the script has imported.
-        **options: `device` ("auto", "cpu", "cuda"), and the fields of `unilaunch_graph.spec.DataSpec`: `data_dir`,
-            `partition_dir`, `balance`, ...
-
-    Returns:
-        The `GraphPart` of that framework.
-
-    Raises:
-        SpecError: The framework cannot be told, or an option is unknown or has a value that is not allowed.
-        UnilaunchError: The ranks do not find each other, or the data set cannot be used.
-    """
-    imported = [known for known in _FRAMEWORKS if known in sys.modules]
-    chosen = framework or (imported[0] if len(imported) == 1 else "")
-    if chosen not in _FRAMEWORKS:
-        seen = f"framework={framework!r}" if framework else f"{' and '.join(imported) or 'no framework'} imported"
-        raise SpecError(f"load({name!r}): {seen}: name one: framework='torch' or framework='mindspore'")
-    return import_module(f"{__name__}.{chosen}").load(name, **options)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _FRAMEWORKS:
+    if name in _FRAMEWORKS:
+        return import_module(f"{__name__}.{name}")
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module(f"{__name__}.{name}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,13 +1,16 @@
 """From a data set's name to this rank's part, in a script that any launcher has started."""
 
 import logging
+import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from unilaunch import agreement
 from unilaunch.backend import Peers
+from unilaunch.errors import SpecError
 from unilaunch.rank.current import Member, join
 from unilaunch.spec import VARIABLE_FIELDS, validate
 from unilaunch.world import World
@@ -15,6 +18,8 @@ from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.preparation import prepare_part
 from unilaunch_graph.spec import DataSpec
 
+#: Each has a package of its name beside this module.
+_FRAMEWORKS = ("torch", "mindspore")
 _logger = logging.getLogger("unilaunch_graph")
 
 
@@ -54,3 +59,29 @@ def load_part(name: str, device: str, options: Mapping[str, Any]) -> tuple[Part,
     fields = {**defaults, **options, "dataset": name}
     spec = validate(DataSpec, fields, {field: field for field in fields})
     return prepare_part(spec, _Ranks(member.world, member.peers, _Log()), as_given=True), member
+
+
+def load(name: str, *, framework: str | None = None, **options: Any) -> Any:
+    """Return this rank's part of a graph. All ranks must call this; the partition is made if it is not there.
+
+    Works in a script that any launcher has started: `unilaunch launch`, mpirun, torchrun, srun, or none (one rank).
+
+    Args:
+        name: A data set's name ("cora"), or the path of a graph file or folder.
+        framework: "torch" or "mindspore"; None takes the one that the script has imported.
+        **options: `device` ("auto", "cpu", "cuda"), and the fields of `unilaunch_graph.spec.DataSpec`: `data_dir`,
+            `partition_dir`, `balance`, ...
+
+    Returns:
+        The `GraphPart` of that framework.
+
+    Raises:
+        SpecError: The framework cannot be told, or an option is unknown or has a value that is not allowed.
+        UnilaunchError: The ranks do not find each other, or the data set cannot be used.
+    """
+    imported = [known for known in _FRAMEWORKS if known in sys.modules]
+    chosen = framework or (imported[0] if len(imported) == 1 else "")
+    if chosen not in _FRAMEWORKS:
+        seen = f"framework={framework!r}" if framework else f"{' and '.join(imported) or 'no framework'} imported"
+        raise SpecError(f"load({name!r}): {seen}: name one: framework='torch' or framework='mindspore'")
+    return import_module(f"unilaunch_graph.{chosen}").load(name, **options)

@@ -13,14 +13,16 @@ from numpy.typing import NDArray
 
 from graphs_by_hand import dense_a_hat, make_graph
 from unilaunch.rank.alone import Alone
+from unilaunch_gcn.build import device_network, host_problem
+from unilaunch_gcn.host_network import HostNetwork
 from unilaunch_gcn.layers import count_decayed, plan_layers
-from unilaunch_gcn.loading import host_problem
-from unilaunch_gcn.mindspore_network import MindSporeDeviceNetwork, MindSporeNetwork
-from unilaunch_gcn.network import Network, Problem
+from unilaunch_gcn.mindspore_tensors import MindSporeDeviceTensors, MindSporeTensors
+from unilaunch_gcn.network import Network
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.optimizer import Adam
 from unilaunch_gcn.spec import GcnSpec
-from unilaunch_gcn.torch_network import TorchDeviceNetwork, TorchNetwork
+from unilaunch_gcn.tensors import DeviceTensors, Tensors
+from unilaunch_gcn.torch_tensors import TorchDeviceTensors, TorchTensors
 from unilaunch_graph.data.sources import open_dataset
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.partition.cut import split_parts
@@ -39,13 +41,13 @@ def cora_part() -> Part:
 
 
 def _train(
-    part: Part, make: Callable[[Problem], Network], epochs: int, seed: int, **options: object
+    part: Part, make: Callable[..., Tensors], epochs: int, seed: int, **options: object
 ) -> tuple[list[float], float]:
     """Return the losses, and the share of right answers on the test nodes."""
     spec = GcnSpec.model_validate({"hidden": 16, **options})
     layers = plan_layers(spec, part.num_features, part.num_classes)
     config = NetworkConfig.of(spec, layers, seed)
-    network = make(host_problem(Alone(), 1, config, part, Meter()))
+    network = HostNetwork(host_problem(Alone(), 1, config, part, Meter()), make(is_bfloat16=config.is_bfloat16))
     adam = Adam(network.flat, network.flat * 0.0, 0.01, 5e-4, count_decayed(layers))
     losses = []
     for epoch in range(epochs):
@@ -58,7 +60,7 @@ def _train(
 def test_cora_is_as_accurate(cora_part: Part) -> None:
     """Within 0.3 points in the mean of two seeds; `benchmarks/accuracy.py` has ten."""
     means = [
-        np.mean([_train(cora_part, TorchNetwork, 200, seed, precision=precision)[1] for seed in range(2)])
+        np.mean([_train(cora_part, TorchTensors, 200, seed, precision=precision)[1] for seed in range(2)])
         for precision in ("float32", "bfloat16")
     ]
     assert abs(means[1] - means[0]) <= 0.003
@@ -70,10 +72,10 @@ def test_both_frameworks_round_alike(cora_part: Part, dropout: float) -> None:
     ms.set_device("CPU")
     options = {"dropout": dropout, "bias": True}
     torch_losses, mindspore_losses = (
-        _train(cora_part, make, 20, 0, precision="bfloat16", **options)[0] for make in (TorchNetwork, MindSporeNetwork)
+        _train(cora_part, make, 20, 0, precision="bfloat16", **options)[0] for make in (TorchTensors, MindSporeTensors)
     )
     np.testing.assert_allclose(mindspore_losses, torch_losses, rtol=0, atol=0.01)
-    assert torch_losses != _train(cora_part, TorchNetwork, 20, 0, **options)[0]
+    assert torch_losses != _train(cora_part, TorchTensors, 20, 0, **options)[0]
 
 
 def _rounded(numbers: Any) -> NDArray[np.float64]:
@@ -101,9 +103,13 @@ def test_a_device_rounds_the_hidden_product(framework: str, monkeypatch: pytest.
     def network(precision: str) -> Network:
         spec = GcnSpec.model_validate({"dropout": 0, "precision": precision})
         config = NetworkConfig.of(spec, plan_layers(spec, 11, 2), 2)
+
+        def on_device(tensors: DeviceTensors) -> Network:
+            return device_network(config, part, tensors, Alone(), Meter())
+
         if framework == "torch":
-            return TorchDeviceNetwork(config, part, Alone(), Meter(), "cpu")
-        return MindSporeDeviceNetwork(config, part, Alone(), Meter())
+            return on_device(TorchDeviceTensors("cpu", is_bfloat16=config.is_bfloat16))
+        return on_device(MindSporeDeviceTensors(is_bfloat16=config.is_bfloat16))
 
     rough, fine = network("bfloat16"), network("float32")
     first, last = rough.weights()

@@ -86,8 +86,8 @@ def _by_torch(matrix: sp.csr_array, rows: Array, values: Array | None, *, has_cs
 
 
 def _by_mindspore(matrix: sp.csr_array, rows: Array, values: Array | None) -> Array:
-    kept = mindspore_sparse.SparseMatrix(matrix.indptr, matrix.indices, matrix.data, matrix.shape[0])
-    other = None if values is None else ms.Tensor(values[:, None])
+    kept = mindspore_sparse.SparseMatrix(matrix.indptr, matrix.indices, matrix.data, matrix.shape)
+    other = None if values is None else ms.Tensor(values)
     return np.asarray(kept.matmat(ms.Tensor(rows), other).asnumpy())
 
 
@@ -109,3 +109,12 @@ def test_sparse_product_is_scipys(way: str, shape: tuple[int, int], width: int, 
     multiply = WAYS[way].multiply
     np.testing.assert_allclose(multiply(matrix, rows, None), matrix @ rows, rtol=0, atol=1e-12)
     np.testing.assert_allclose(multiply(matrix, rows, values), other @ rows, rtol=0, atol=1e-12)
+
+
+def test_a_second_derivative_is_refused() -> None:
+    """The gradient of an operator is no differentiable function itself: torch says so, in place of a wrong number."""
+    rows = torch.ones(3, 2, dtype=torch.float64, requires_grad=True)
+    product = torch_linear.apply(torch_linear.OnHost(_Matrix(np.eye(3))), rows * rows)
+    (first,) = torch.autograd.grad((product * product).sum(), rows, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        torch.autograd.grad(first.sum(), rows)

@@ -18,26 +18,27 @@ from typing_extensions import override
 from graphs_by_hand import dense_a_hat, dense_adjacency, make_graph
 from unilaunch.backend import Collectives, Exchange
 from unilaunch.rank.alone import Alone
-from unilaunch_gcn.inputs import Inputs
+from unilaunch_gcn.build import device_network, host_problem
+from unilaunch_gcn.device_network import DeviceNetwork
+from unilaunch_gcn.host_network import HostNetwork
 from unilaunch_gcn.layers import plan_layers
-from unilaunch_gcn.loading import host_problem
-from unilaunch_gcn.mindspore_network import MindSporeDeviceNetwork, MindSporeNetwork, aggregation_of
-from unilaunch_gcn.network import Network, Problem, by_layer
+from unilaunch_gcn.mindspore_tensors import MindSporeDeviceTensors, MindSporeTensors
+from unilaunch_gcn.network import Network, by_layer
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.spec import GcnSpec
-from unilaunch_gcn.torch_network import TorchDeviceNetwork, TorchNetwork
+from unilaunch_gcn.tensors import DeviceTensors
+from unilaunch_gcn.torch_tensors import TorchDeviceTensors, TorchTensors
 from unilaunch_graph.data.diffusion import Diffusion, diffuse
 from unilaunch_graph.data.graph import Graph
-from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.exchange.wire import Exact
-from unilaunch_graph.operators.aggregation import Aggregation
 from unilaunch_graph.operators.device import HaloEdges
 from unilaunch_graph.partition.cut import slice_nodes, split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Part
 
 F64 = np.dtype(np.float64)
+#: One layer, which exchanges nothing before the first epoch.
+LAYERS = plan_layers(GcnSpec(layers=1), 3, 2)
 SHAPES: dict[str, dict[str, Any]] = {
     "product first": {"hidden": 4},
     "aggregated once": {"hidden": 4, "dropout": 0},
@@ -67,20 +68,17 @@ def _part(*, sparse: bool) -> Part:
 
 
 def _networks(part: Part, config: NetworkConfig) -> list[Network]:
-    aggregate = Aggregation(
-        part,
-        HaloExchange(part, Alone(), Meter(), Exact()),
-        1,
-        config.conv,
-        config.dtype,
-    )
-    problem = Problem(config, part, aggregate, Inputs(config, part, aggregate))
+    problem = host_problem(Alone(), 1, config, part, Meter())
     return [
-        TorchNetwork(problem),
-        TorchDeviceNetwork(config, part, Alone(), Meter(), "cpu"),
-        MindSporeNetwork(problem),
-        MindSporeDeviceNetwork(config, part, Alone(), Meter()),
+        HostNetwork(problem, TorchTensors()),
+        _on_device(config, part, TorchDeviceTensors("cpu")),
+        HostNetwork(problem, MindSporeTensors()),
+        _on_device(config, part, MindSporeDeviceTensors()),
     ]
+
+
+def _on_device(config: NetworkConfig, part: Part, tensors: DeviceTensors) -> DeviceNetwork:
+    return device_network(config, part, tensors, Alone(), Meter())
 
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
@@ -108,19 +106,12 @@ def test_four_networks_are_one(shape: str, sparse: bool) -> None:  # noqa: FBT00
 def test_a_network_from_outside_is_the_same(shape: str, sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001
     """That of tests/numpy_backend, which is not installed: loss, gradient, logits and counts as torch's."""
     monkeypatch.syspath_prepend(Path(__file__).parents[1] / "numpy_backend")
-    from unilaunch_numpy.network import NumpyNetwork
+    from unilaunch_numpy.network import NumpyTensors
 
     part, spec = _part(sparse=sparse), GcnSpec(**SHAPES[shape])
     config = NetworkConfig(plan_layers(spec, 11, 3), spec.dropout, 2, F64, spec.conv)
     expected = _networks(part, config)[0]
-    aggregate = Aggregation(
-        part,
-        HaloExchange(part, Alone(), Meter(), Exact()),
-        1,
-        config.conv,
-        config.dtype,
-    )
-    network = NumpyNetwork(Problem(config, part, aggregate, Inputs(config, part, aggregate)))
+    network = HostNetwork(host_problem(Alone(), 1, config, part, Meter()), NumpyTensors(config))
     for epoch in (0, 7):
         np.testing.assert_allclose(network.gradient(epoch), expected.gradient(epoch), rtol=0, atol=1e-11)
     np.testing.assert_allclose(network.logits(), expected.logits(), rtol=0, atol=1e-11)
@@ -172,10 +163,10 @@ def test_a_device_without_sparse_products_trains_the_same(shape: str) -> None:
     spec = GcnSpec(**SHAPES[shape])
     config = NetworkConfig(plan_layers(spec, 11, 3), spec.dropout, 2, F64, spec.conv)
     host, *_ = _networks(part, config)
-    device = TorchDeviceNetwork(config, part, Alone(), Meter(), "cpu")
-    edges = device.aggregate.edges
+    device = _on_device(config, part, TorchDeviceTensors("cpu"))
+    edges, sparse = device.first_layer.aggregate.edges, device.first_layer.sparse
     assert isinstance(edges, HaloEdges)
-    for matrix in (edges.owned, edges.remote, *(device.inputs.sparse or ())):
+    for matrix in (edges.owned, edges.remote, *((sparse.matrix, sparse.transposed) if sparse else ())):
         matrix.csr = None
     np.testing.assert_allclose(device.local(device.gradient(4)), host.gradient(4), rtol=0, atol=1e-12)
     np.testing.assert_allclose(device.logits(), host.logits(), rtol=0, atol=1e-12)
@@ -232,7 +223,8 @@ def test_mindspores_device_aggregation_takes_the_halo(num_parts: int) -> None:
     travelling = rows * (graph.degrees[:, None] + 1.0) ** -0.5  # rows go out with their own factor
     for part in split_parts(graph, order_nodes(graph, np.arange(30) % num_parts, num_parts)):
         meter = Meter()
-        operator = aggregation_of(NetworkConfig([], 0.0, 0, F64), part, _Known(part, travelling), meter)
+        config, known = NetworkConfig(LAYERS, 0.0, 0, F64), _Known(part, travelling)
+        operator = device_network(config, part, MindSporeDeviceTensors(), known, meter).first_layer.aggregate
         product = operator.matmat(ms.Tensor(rows[part.owned])).asnumpy()
         np.testing.assert_allclose(product, expected[part.owned], rtol=0, atol=1e-12)
         assert meter.read()[1] == part.num_halo * 5 * 8
@@ -273,7 +265,8 @@ def test_mindspores_device_aggregation_divides_columns(num_parts: int) -> None:
     degrees = np.maximum(graph.degrees, 1)[:, None]
     for rank, part in enumerate(parts):
         switched = _Switched(parts, rank, near, rows)
-        operator = aggregation_of(NetworkConfig([], 0.0, 0, F64, "sage"), part, switched, Meter())
+        config = NetworkConfig(LAYERS, 0.0, 0, F64, "sage")
+        operator = device_network(config, part, MindSporeDeviceTensors(), switched, Meter()).first_layer.aggregate
         product = operator.matmat(ms.Tensor(rows[part.owned])).asnumpy()
         np.testing.assert_allclose(product, (near @ rows / degrees)[part.owned], rtol=0, atol=1e-12)
 
@@ -295,13 +288,13 @@ def test_a_node_that_keeps_no_edge_is_a_row_of_zeros(conv: Literal["gcn", "sage"
     spec = GcnSpec(layers=1, dropout=0, conv=conv)
     config = NetworkConfig(plan_layers(spec, 3, 2), 0, 2, F64, conv)
     problem = host_problem(Alone(), 1, config, part, Meter())
-    device = TorchDeviceNetwork(config, part, Alone(), Meter(), "cpu")
-    others = [MindSporeNetwork(problem), MindSporeDeviceNetwork(config, part, Alone(), Meter())]
+    device = _on_device(config, part, TorchDeviceTensors("cpu"))
+    others = [HostNetwork(problem, MindSporeTensors()), _on_device(config, part, MindSporeDeviceTensors())]
     matrix = graph.adjacency().toarray().astype(np.float64)
     sums = matrix.sum(axis=1) if conv == "sage" else matrix.sum(axis=1) + graph.loops
     inverse = np.array([1 / one if one else 0.0 for one in sums])[:, None]
     a_hat = inverse * matrix if conv == "sage" else inverse**0.5 * (matrix + np.diag(graph.loops)) * inverse.T**0.5
-    for network in (TorchNetwork(problem), device, *others):
+    for network in (HostNetwork(problem, TorchTensors()), device, *others):
         weight, *own = network.weights()
         expected = a_hat @ graph.features @ weight + (graph.features @ own[0] if own else 0)
         np.testing.assert_allclose(network.logits(), expected[part.owned], rtol=0, atol=1e-6)

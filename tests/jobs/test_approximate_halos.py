@@ -10,12 +10,13 @@ from jobs.trained import train_cases
 from threaded_ranks import on_every_rank
 from unilaunch.backend import Collectives
 from unilaunch.output.log import Log
+from unilaunch_gcn.build import host_problem
+from unilaunch_gcn.host_network import HostNetwork
 from unilaunch_gcn.layers import count_decayed, plan_layers
-from unilaunch_gcn.loading import host_problem
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.optimizer import Adam
 from unilaunch_gcn.spec import GcnSpec
-from unilaunch_gcn.torch_network import TorchNetwork
+from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.preparation import prepare
@@ -58,7 +59,7 @@ def _train_on_threads(options: GcnSpec, parts: list[Part]) -> tuple[list[float],
 
     def work(rank: int, collectives: Collectives) -> tuple[list[float], int]:
         meter = Meter()
-        network = TorchNetwork(host_problem(collectives, 1, config, parts[rank], meter))
+        network = HostNetwork(host_problem(collectives, 1, config, parts[rank], meter), TorchTensors())
         adam = Adam(network.flat, network.flat * 0.0, options.lr, options.weight_decay, count_decayed(layers))
         losses, received = [], 0
         for epoch in range(options.epochs):

@@ -4,7 +4,10 @@ import os
 import time
 
 NEVER = float("inf")
-_WRITTEN = 0.3  # seconds without a word after which a rank has written all
+#: Seconds in which a rank begins to write: it does so at once, if it gets a processor.
+_BEGUN = 4.0
+#: Seconds without a word after which a rank has written all.
+_WRITTEN = 0.3
 
 
 class StackReader:
@@ -25,7 +28,7 @@ class StackReader:
     def begin(self, *, stopped: bool) -> None:
         """Expect the stacks from now on; a rank that is stopped writes none."""
         self.text = b"stopped (SIGSTOP)" if stopped else b""
-        self.due = time.monotonic() + _WRITTEN
+        self.due = time.monotonic() + (_WRITTEN if stopped else _BEGUN)
 
     def hear(self) -> bool:
         """Take what the rank writes; False at the end of the pipe."""

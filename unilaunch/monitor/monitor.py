@@ -20,8 +20,8 @@ SETTLE = 0.3
 DOUBT, DOUBT_ON_SEVERAL = 1.0, 5.0
 #: Seconds for a rank to call.
 UNHEARD = 10.0
-#: Seconds in which the ranks are to tell where they stand.
-STACKS = 1.5
+#: Seconds in which the ranks are to tell where they stand; on a machine with too much to do, that can take seconds.
+STACKS = 5.0
 
 
 @dataclass(slots=True)

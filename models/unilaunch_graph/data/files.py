@@ -18,6 +18,7 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -82,6 +83,18 @@ def read_graph(path: Path, split_seed: int) -> Graph:
     arrays = map_arrays(_members(path)) if path.is_dir() else read_arrays(path, KNOWN)
     try:
         return _graph(arrays, split_seed)
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def check_arrays(arrays: Mapping[str, NDArray[Any]], path: Path) -> None:
+    """Check that arrays are a graph, before they are written to *path*.
+
+    Raises:
+        InputError: They are none; the text says which array is wrong.
+    """
+    try:
+        _graph(Arrays(arrays), 0)
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from unilaunch.backend import Collectives
-from unilaunch_graph.arrays import Arrays
+from unilaunch_graph.arrays import Arrays, NumpyArrays
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.partition.part import Adjacency, Part
 
-NUMPY = Arrays(np.concatenate, lambda shape, like: np.empty(shape, like.dtype))
+NUMPY = NumpyArrays()
 
 
 class ColumnSwitch:

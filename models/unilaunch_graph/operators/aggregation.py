@@ -1,39 +1,49 @@
-"""A_hat @ H over all parts, and X @ W over the owned nodes, as linear operators on host arrays.
+"""A_hat @ H over all parts, and X @ W over the owned nodes, as linear operators on arrays or tensors.
 
 A framework wraps an operator by its own autograd in a few lines; the mathematics stands here once, for all of them.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from unilaunch_graph.arrays import FloatType, Rows
-from unilaunch_graph.exchange.approximate import SampledHalo
-from unilaunch_graph.exchange.halo import Halo
-from unilaunch_graph.operators.normalization import Scales, node_scales
-from unilaunch_graph.operators.row_blocks import Block, RowBlocks, each, make_pool
+from unilaunch_graph.operators.normalization import node_scales
 from unilaunch_graph.partition.part import Part
+
+#: Turns rows of W @ H into rows of A_hat @ H, and returns them: which rows, None for all. It may change them in place.
+Finish = Callable[[Any, slice | None], Any]
 
 
 class LinearOperator(Protocol):
     """Rows in, rows out; `rmatmat` is the exact transpose of `matmat` (SciPy's names)."""
 
-    def matmat(self, rows: Rows) -> Rows:
+    def matmat(self, rows: Any) -> Any:
         """Return operator @ rows."""
 
-    def rmatmat(self, rows: Rows) -> Rows:
+    def rmatmat(self, rows: Any) -> Any:
         """Return operator.T @ rows."""
 
 
-class Aggregator(LinearOperator, Protocol):
-    """The operator that ranks apply together."""
+class Edges(Protocol):
+    """W: the weights of all edges, as an operator that ranks apply together.
+
+    `operators.host` has the edges on host arrays, `operators.device` those on a device's tensors.
+    """
 
     def start_epoch(self, epoch: int | None) -> None:
         """Note that an epoch begins, or an evaluation (None)."""
+
+    def matmat(self, rows: Any, finish: Finish) -> Any:
+        """Return the owned rows of W @ rows, each given to *finish* once; all ranks must call it."""
+
+    def rmatmat(self, rows: Any, finish: Finish) -> Any:
+        """Return the owned rows of W.T @ rows in the same way; all ranks must call it."""
 
 
 class Aggregation:
@@ -43,74 +53,30 @@ class Aggregation:
     owned rows needs the same halo and the same number of bytes, and no partial sums whose order could matter.
 
     Args:
-        part: This rank's part.
-        halo: The way to its halo rows.
-        threads: Threads that share the product's rows.
-        conv: The normalisation: "gcn" or "sage".
-        dtype: Type of the rows.
+        edges: W.
+        scaling: The normalisation.
     """
 
-    def __init__(self, part: Part, halo: Halo, threads: int, conv: str, dtype: FloatType) -> None:
-        self.halo = halo
-        self.scales = DiagonalScaling.of(node_scales(conv, part.strengths, part.loops), dtype)
-        self.owned = RowBlocks(part.owned_indptr, part.owned_indices, part.owned_weights, part.num_owned, dtype)
-        self.remote = RowBlocks(part.halo_indptr, part.halo_indices, part.halo_weights, part.num_halo, dtype)
-        self.pool = make_pool(threads)
+    def __init__(self, edges: Edges, scaling: "DiagonalScaling") -> None:
+        self.edges, self.scaling = edges, scaling
 
     def start_epoch(self, epoch: int | None) -> None:
         """Note that an epoch begins, or an evaluation (None)."""
-        self.halo.start_epoch(epoch)
+        self.edges.start_epoch(epoch)
 
-    def matmat(self, rows: Rows) -> Rows:
+    def matmat(self, rows: Any) -> Any:
         """Return the owned rows of A_hat @ H; all ranks must call it. (num_owned, width)"""
-        return self._multiply(rows, self.scales)
+        return _normalised(self.edges.matmat, rows, self.scaling)
 
-    def rmatmat(self, rows: Rows) -> Rows:
+    def rmatmat(self, rows: Any) -> Any:
         """Return the owned rows of A_hat.T @ G; all ranks must call it. (num_owned, width)"""
-        if isinstance(self.halo, SampledHalo):
-            return self._give_back(self.halo, rows, self.scales.transposed)
-        return self._multiply(rows, self.scales.transposed)
+        return _normalised(self.edges.rmatmat, rows, self.scaling.transposed)
 
-    def _multiply(self, rows: Rows, scales: "DiagonalScaling") -> Rows:
-        scaled = np.ascontiguousarray(rows if scales.right is None else rows * scales.right)
-        arriving = self.halo.begin(scaled)
-        product = self._multiply_owned(scaled, scales, arriving.progress)
-        halo_rows = arriving.wait()
 
-        def multiply_halo(block: Block) -> None:
-            span = block.span
-            remote = block.multiply(halo_rows)
-            if scales.left is not None:
-                remote *= scales.left[span]
-            product[span] += remote
-
-        each(self.pool, self.remote.filled, multiply_halo, lambda: None)
-        return product
-
-    def _give_back(self, halo: SampledHalo, rows: Rows, scales: "DiagonalScaling") -> Rows:
-        """Return the exact transpose of a sampled product: sums for the sampled halo rows go back to their owners."""
-        scaled = np.ascontiguousarray(rows if scales.right is None else rows * scales.right)
-        arriving = halo.give_back(scaled)
-        product = self._multiply_owned(scaled, scales, arriving.progress)
-        for owned, sums in arriving.wait():
-            product[owned] += sums if scales.left is None else sums * scales.left[owned]
-        return product
-
-    def _multiply_owned(self, scaled: Rows, scales: "DiagonalScaling", between: Callable[[], None]) -> Rows:
-        product = np.empty_like(scaled)
-
-        def multiply(block: Block) -> None:
-            span = block.span
-            own = block.multiply(scaled)
-            if scales.loops is not None:
-                own += scaled[span] if scales.loops is ONES else scaled[span] * scales.loops[span]
-            if scales.left is None:
-                product[span] = own
-            else:
-                np.multiply(own, scales.left[span], out=product[span])
-
-        each(self.pool, self.owned.blocks, multiply, between)
-        return product
+def _normalised(multiply: Callable[[Any, Finish], Any], rows: Any, scaling: "DiagonalScaling") -> Any:
+    """Return left (W + loops) right @ rows, where *multiply* is the product with W."""
+    scaled = rows if scaling.right is None else rows * scaling.right
+    return multiply(scaled, partial(scaling.finish, scaled))
 
 
 #: Stands for loops that are all 1, as in a graph that brings none of its own.
@@ -127,29 +93,49 @@ class DiagonalScaling:
         loops: (n, 1), or `ONES`
     """
 
-    left: Rows | None
-    right: Rows | None
-    loops: Rows | None
+    left: Any
+    right: Any
+    loops: Any
 
     @classmethod
-    def of(cls, scales: Scales, dtype: FloatType) -> "DiagonalScaling":
-        """Return *scales* in the type of the rows."""
-        left, right = (_column(side, dtype) if (side != 1).any() else None for side in (scales.left, scales.right))
-        loops = ONES if (scales.loops == 1).all() else _column(scales.loops, dtype)
-        return cls(left, right, loops if scales.loops.any() else None)
+    def of(
+        cls, part: Part, conv: str, dtype: FloatType, tensor: Callable[[NDArray[Any]], Any] = np.asarray
+    ) -> "DiagonalScaling":
+        """Return the scaling of a part's owned rows.
+
+        Args:
+            part: The part.
+            conv: The normalisation: "gcn" or "sage".
+            dtype: Type of the rows.
+            tensor: Returns an array as the kind of array that the rows are.
+        """
+        scales = node_scales(conv, part.strengths, part.loops)
+
+        def column(values: NDArray[np.float64]) -> Any:
+            return tensor(values.astype(dtype)[:, None])
+
+        left, right = (column(side) if (side != 1).any() else None for side in (scales.left, scales.right))
+        if not scales.loops.any():
+            return cls(left, right, None)
+        return cls(left, right, ONES if (scales.loops == 1).all() else column(scales.loops))
 
     @property
     def transposed(self) -> "DiagonalScaling":
         """The scaling of the transposed matrix."""
         return DiagonalScaling(self.right, self.left, self.loops)
 
-
-def _column(values: NDArray[np.float64], dtype: FloatType) -> Rows:
-    return values.astype(dtype)[:, None]
+    def finish(self, scaled: Any, product: Any, span: slice | None) -> Any:
+        """Add the loops to rows of W @ *scaled*, and multiply them by the left factor."""
+        if self.loops is not None:
+            own = scaled if span is None else scaled[span]
+            product += own if self.loops is ONES else own * (self.loops if span is None else self.loops[span])
+        if self.left is not None:
+            product *= self.left if span is None else self.left[span]
+        return product
 
 
 class SparseFeatures:
-    """X @ W for a sparse X."""
+    """X @ W for a sparse X on the host."""
 
     def __init__(self, features: sp.csr_array) -> None:
         self.features = features
@@ -166,15 +152,15 @@ class SparseFeatures:
 
 
 class DenseFeatures:
-    """X @ W for a dense X."""
+    """X @ W for a dense X: an array, or a tensor of a device."""
 
-    def __init__(self, features: Rows) -> None:
+    def __init__(self, features: Any) -> None:
         self.features = features
 
-    def matmat(self, rows: Rows) -> Rows:
+    def matmat(self, rows: Any) -> Any:
         """Return X @ W. (num_owned, width)"""
         return self.features @ rows
 
-    def rmatmat(self, rows: Rows) -> Rows:
+    def rmatmat(self, rows: Any) -> Any:
         """Return X.T @ G. (num_features, width)"""
         return self.features.T @ rows

@@ -1,43 +1,51 @@
-"""A_hat on a device, in the arithmetic that the tensors of torch and of MindSpore share."""
+"""The edges of the whole graph on a device, in the arithmetic that the tensors of torch and of MindSpore share."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from unilaunch.backend import Collectives, Exchange
+from unilaunch_graph.arrays import DeviceArrays, FloatType, Ids, Indices
 from unilaunch_graph.exchange.column_switch import ColumnSwitch
 from unilaunch_graph.exchange.meter import Meter
+from unilaunch_graph.operators.aggregation import Finish
+from unilaunch_graph.operators.normalization import edge_weights
 from unilaunch_graph.partition.part import Part
 
 
-class DeviceAggregation:
-    """The same operator as `aggregation.Aggregation` and `tensor_parallel.TensorAggregation`, on tensors of a device.
+def edges_on_device(
+    part: Part, dtype: FloatType, arrays: DeviceArrays, collectives: Collectives, meter: Meter
+) -> "HaloEdges | ColumnEdges":
+    """Return W on a device: over the halo, or, where ranks divide columns, over all-to-alls.
 
     Args:
-        edges: The product with the weights of all edges.
-        scales: The normalisation's left and right factors of the owned rows, and their loops. Each (num_owned, 1)
+        part: This rank's part.
+        dtype: Type of the rows.
+        arrays: The framework's arrays on the device.
+        collectives: The ranks' collectives on tensors of the device.
+        meter: Counts bytes and waiting.
     """
 
-    def __init__(self, edges: "HaloEdges | ColumnEdges", scales: Sequence[Any]) -> None:
-        self.edges = edges
-        self.left, self.right, self.loops = scales
+    def matrix(indptr: Ids, indices: Indices, weights: NDArray[np.float32], shape: tuple[int, int]) -> Any:
+        return arrays.sparse(indptr, indices, edge_weights(weights, indices, dtype), shape)
 
-    def matmat(self, rows: Any) -> Any:
-        """Return the owned rows of A_hat @ H; all ranks must call it. (num_owned, width)"""
-        return self._multiply(rows, self.left, self.right)
-
-    def rmatmat(self, rows: Any) -> Any:
-        """Return the owned rows of A_hat.T @ G; all ranks must call it. (num_owned, width)"""
-        return self._multiply(rows, self.right, self.left)
-
-    def _multiply(self, rows: Any, left: Any, right: Any) -> Any:
-        scaled = rows * right
-        return (self.edges.matmat(scaled) + self.loops * scaled) * left
+    if whole := part.adjacency:
+        switch = ColumnSwitch(part, whole, collectives, meter, arrays)
+        every = matrix(whole.indptr, whole.indices, whole.weights, (part.num_nodes, part.num_nodes))
+        return ColumnEdges(switch, every)
+    send_rows = arrays.tensor(part.send_rows.astype(np.int64))
+    halo = DeviceHalo(part, collectives, meter, lambda rows: arrays.take(rows, send_rows), arrays.empty)
+    owned = matrix(part.owned_indptr, part.owned_indices, part.owned_weights, (part.num_owned, part.num_owned))
+    remote = matrix(part.halo_indptr, part.halo_indices, part.halo_weights, (part.num_owned, part.num_halo))
+    return HaloEdges(halo, owned, remote)
 
 
 @dataclass(frozen=True, slots=True)
 class HaloEdges:
-    """The edges of ranks that divide nodes.
+    """W of ranks that divide nodes.
 
     Attributes:
         halo: The way to the halo rows.
@@ -49,19 +57,24 @@ class HaloEdges:
     owned: Any
     remote: Any
 
-    def matmat(self, rows: Any) -> Any:
+    def start_epoch(self, epoch: int | None) -> None:
+        """Do nothing: what travels is exact in every epoch."""
+
+    def matmat(self, rows: Any, finish: Finish) -> Any:
         """Return the owned rows of the product; the halo travels while the owned columns are multiplied."""
         exchange, received = self.halo.begin(rows)
         product = self.owned.matmat(rows)
-        if exchange is None:
-            return product
-        self.halo.wait(exchange)
-        return product + self.remote.matmat(received)
+        if exchange is not None:
+            self.halo.wait(exchange)
+            product += self.remote.matmat(received)
+        return finish(product, None)
+
+    rmatmat = matmat
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnEdges:
-    """The edges of ranks that divide columns: all of them.
+    """W of ranks that divide columns: all edges, for some columns.
 
     Attributes:
         switch: The all-to-all between rows and columns.
@@ -71,9 +84,15 @@ class ColumnEdges:
     switch: ColumnSwitch
     whole: Any
 
-    def matmat(self, rows: Any) -> Any:
+    def start_epoch(self, epoch: int | None) -> None:
+        """Do nothing: what travels is exact in every epoch."""
+
+    def matmat(self, rows: Any, finish: Finish) -> Any:
         """Return the owned rows of the product."""
-        return self.switch.to_rows(self.whole.matmat(self.switch.to_columns(rows)), rows.shape[1])
+        product = self.whole.matmat(self.switch.to_columns(rows))
+        return finish(self.switch.to_rows(product, rows.shape[1]), None)
+
+    rmatmat = matmat
 
 
 class DeviceHalo:

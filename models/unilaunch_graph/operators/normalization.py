@@ -27,11 +27,6 @@ class Scales:
     right: NDArray[np.float64]
     loops: NDArray[np.float64]
 
-    @property
-    def transposed(self) -> "Scales":
-        """The transpose's."""
-        return Scales(self.right, self.left, self.loops)
-
 
 def node_scales(conv: str, strengths: NDArray[np.float64], loops: NDArray[np.float32]) -> Scales:
     """Return the factors of nodes.

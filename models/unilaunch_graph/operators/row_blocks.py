@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -95,7 +96,11 @@ def _product_of(ones: Rows, num_columns: int) -> Callable[..., Callable[[Rows], 
     return product
 
 
-def make_pool(threads: int) -> ThreadPoolExecutor | None:
+#: Threads that share the blocks; None where one thread is enough.
+Pool: TypeAlias = ThreadPoolExecutor | None
+
+
+def make_pool(threads: int) -> Pool:
     """Return threads for `each`; None where one is enough."""
     return ThreadPoolExecutor(threads, initializer=_without_threads_of_its_own) if threads > 1 else None
 
@@ -105,10 +110,7 @@ def _without_threads_of_its_own() -> None:
         torch.set_num_threads(1)  # of this thread: the others keep theirs
 
 
-def each(
-    pool: ThreadPoolExecutor | None, blocks: Sequence[Block], multiply: Callable[[Block], None],
-    between: Callable[[], None],
-) -> None:  # fmt: skip
+def each(pool: Pool, blocks: Sequence[Block], multiply: Callable[[Block], None], between: Callable[[], None]) -> None:
     """Multiply the blocks, by all threads if there is a pool, and do *between* after each."""
     for _ in pool.map(multiply, blocks) if pool else map(multiply, blocks):
         between()

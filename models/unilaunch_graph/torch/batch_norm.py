@@ -32,15 +32,28 @@ class BatchNorm(torch.nn.BatchNorm1d):
 
 
 def batch_norm(module: Any, rows: torch.Tensor, ranks: Ranks) -> torch.Tensor:
-    """Return *rows* as *module* normalises them (Ioffe and Szegedy, ICML 2015), with the statistics of all ranks.
-
-    Args:
-        module: A `torch.nn.BatchNorm1d`, or a module with its attributes.
-        rows: (rows, num_features) or (rows, num_features, length)
-        ranks: The other ranks.
+    """Return *rows* as a `torch.nn.BatchNorm1d` normalises them, with the statistics of all ranks.
 
     Raises:
         ValueError: In training, all ranks together have one row or none.
+    """
+    if ranks.size == 1:
+        return torch.nn.BatchNorm1d.forward(module, rows)
+    momentum = module.momentum
+    if module.training and module.num_batches_tracked is not None:
+        module.num_batches_tracked.add_(1)
+        momentum = 1 / module.num_batches_tracked.item() if momentum is None else momentum
+    return normalise(module, rows, ranks, momentum)
+
+
+def normalise(module: Any, rows: torch.Tensor, ranks: Ranks, momentum: float) -> torch.Tensor:
+    """Return rows less their mean, divided by their standard deviation (Ioffe and Szegedy, ICML 2015, algorithm 1).
+
+    Args:
+        module: Has eps, weight, bias, running_mean and running_var.
+        rows: (rows, num_features) or (rows, num_features, length)
+        ranks: The other ranks.
+        momentum: Share of this step in the running statistics.
     """
     shape = [-1 if axis == 1 else 1 for axis in range(rows.dim())]
     if module.training or module.running_mean is None:
@@ -48,7 +61,7 @@ def batch_norm(module: Any, rows: torch.Tensor, ranks: Ranks) -> torch.Tensor:
         if seen.num_elements <= 1:
             raise ValueError(f"BatchNorm: {seen.num_elements} row on all ranks: expected more than one in training")
         if module.training and module.running_mean is not None:
-            _track(module, seen)
+            _track(module, seen, momentum)
         mean, variance = seen.mean, seen.variance
     else:
         mean, variance = module.running_mean, module.running_var
@@ -94,12 +107,7 @@ def count_elements(elements: torch.Tensor, ranks: Ranks) -> int:
 
 
 @torch.no_grad()
-def _track(module: Any, seen: Statistics) -> None:
-    """Move the running statistics by the module's momentum; without one they are the averages of all steps."""
-    factor = module.momentum
-    if module.num_batches_tracked is not None:
-        module.num_batches_tracked.add_(1)
-        factor = 1 / module.num_batches_tracked.item() if factor is None else factor
+def _track(module: Any, seen: Statistics, momentum: float) -> None:
     unbiased = seen.variance * (seen.num_elements / (seen.num_elements - 1))
-    module.running_mean.lerp_(seen.mean.to(module.running_mean.dtype), factor)
-    module.running_var.lerp_(unbiased.to(module.running_var.dtype), factor)
+    module.running_mean.lerp_(seen.mean.to(module.running_mean.dtype), momentum)
+    module.running_var.lerp_(unbiased.to(module.running_var.dtype), momentum)

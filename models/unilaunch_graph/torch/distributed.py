@@ -11,7 +11,7 @@ from torch_geometric.nn.conv import MessagePassing
 from unilaunch.errors import SpecError
 from unilaunch_graph.torch.degrees import exact_functions
 from unilaunch_graph.torch.halo import halo
-from unilaunch_graph.torch.norms import EXACT, Forward
+from unilaunch_graph.torch.norms import Forward, exact_forward
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.refusals import find_refusals, names_in
 
@@ -44,7 +44,7 @@ def distribute(model: torch.nn.Module, part: GraphPart) -> torch.nn.Module:
     for name, module in model.named_modules():
         if isinstance(module, MessagePassing):
             _exchange_sources(module, name or type(module).__name__, part)
-        if forward := EXACT.get(type(module)):
+        if forward := exact_forward(module):
             _normalise(module, forward, name or type(module).__name__, part)
         elif not hasattr(module, _MARK):
             _replace_functions(module, functions)

@@ -6,7 +6,7 @@ import torch
 from torch.autograd.function import once_differentiable
 from typing_extensions import override
 
-from unilaunch_graph.torch.part import GraphPart
+from unilaunch_graph.torch.part import GraphPart, Kept
 
 
 def halo(rows: torch.Tensor, part: GraphPart) -> torch.Tensor:
@@ -20,12 +20,14 @@ def halo(rows: torch.Tensor, part: GraphPart) -> torch.Tensor:
         part: This rank's part.
 
     Returns:
-        A new tensor. (num_owned + num_halo, ...)
+        A tensor of its own; of `part.x`, which is sent once, the same at each call. (num_owned + num_halo, ...)
 
     Raises:
         ValueError: *rows* does not have num_owned rows.
     """
     _check_rows(rows, part.num_owned, "num_owned")
+    if rows is part.x and not rows.requires_grad:
+        return _fetch_once(rows, part)
     with_halo: torch.Tensor = _Halo.apply(rows, part)  # type: ignore[no-untyped-call]
     return with_halo
 
@@ -81,6 +83,15 @@ class _SumHalo(torch.autograd.Function):
     @override
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return _fetch(grad, ctx.part), None
+
+
+def _fetch_once(rows: torch.Tensor, part: GraphPart) -> torch.Tensor:
+    """Return the rows with their halo, as they were fetched before, if nobody has written to them since."""
+    kept = part.kept.get("x")
+    if kept is None or not kept.is_of(rows):
+        whole = _fetch(rows, part)
+        kept = part.kept["x"] = Kept((rows, rows._version), (whole, whole._version))  # noqa: SLF001
+    return kept.whole[0]
 
 
 def _fetch(rows: torch.Tensor, part: GraphPart) -> torch.Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 from torch_geometric.nn import norm as pyg
 
-from unilaunch_graph.torch.batch_norm import Statistics, batch_norm, count_elements, scale_and_shift
+from unilaunch_graph.torch.batch_norm import Statistics, batch_norm, count_elements, normalise, scale_and_shift
 from unilaunch_graph.torch.ranks import Ranks
 from unilaunch_graph.torch.reductions import global_sum
 
@@ -28,7 +28,7 @@ def pyg_batch_norm(module: Any, rows: torch.Tensor, ranks: Ranks) -> torch.Tenso
 
 def instance_norm(module: Any, rows: torch.Tensor, ranks: Ranks) -> torch.Tensor:
     """InstanceNorm of one graph: a batch normalisation over its nodes."""
-    return batch_norm(module, rows, ranks)
+    return normalise(module, rows, ranks, module.momentum)
 
 
 def graph_norm(module: Any, rows: torch.Tensor, ranks: Ranks) -> torch.Tensor:
@@ -72,10 +72,17 @@ def graph_size_norm(module: Any, rows: torch.Tensor, ranks: Ranks) -> torch.Tens
     return rows / math.sqrt(count_elements(rows[:, :1], ranks))
 
 
+def exact_forward(module: torch.nn.Module) -> "Forward | None":
+    """Return the exact forward of *module*; None if it normalises over no nodes, or has a forward of its own."""
+    return next((exact for kind, exact in EXACT.items() if type(module).forward is kind.forward), None)
+
+
 Forward = Callable[[Any, torch.Tensor, Ranks], torch.Tensor]
 #: The exact forward of each module whose own would normalise by this rank's rows alone.
 EXACT: dict[type[torch.nn.Module], Forward] = {
     torch.nn.BatchNorm1d: batch_norm,
+    torch.nn.BatchNorm2d: batch_norm,
+    torch.nn.BatchNorm3d: batch_norm,
     pyg.BatchNorm: pyg_batch_norm,
     pyg.InstanceNorm: instance_norm,
     pyg.GraphNorm: graph_norm,

@@ -30,6 +30,23 @@ class SendPlan:
     receive_counts: list[int]
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Rows that do not change from step to step, with their halo.
+
+    Attributes:
+        rows: The owned rows, and how often they had been written then: torch counts that.
+        whole: The same with the halo's rows, and how often they had been written.
+    """
+
+    rows: tuple[torch.Tensor, int]
+    whole: tuple[torch.Tensor, int]
+
+    def is_of(self, rows: torch.Tensor) -> bool:
+        """Return whether these are *rows*, and nobody has written to either."""
+        return self.rows[0] is rows and all(tensor._version == count for tensor, count in (self.rows, self.whole))  # noqa: SLF001  (torch has no other name for it)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphPart:
     """One rank's part of a graph: the nodes that it owns, and every edge into them.
@@ -79,6 +96,8 @@ class GraphPart:
     world_size: int
     ranks: Ranks = field(repr=False)
     plan: SendPlan = field(repr=False)
+    #: What `halo` keeps of *x*, which seldom changes: see there.
+    kept: dict[str, "Kept"] = field(default_factory=dict, repr=False)
 
     @property
     def device(self) -> torch.device:
@@ -95,7 +114,7 @@ def make_part(part: Part, ranks: Ranks) -> GraphPart:
     """
 
     def tensor(array: NDArray[Any]) -> torch.Tensor:
-        return torch.tensor(np.asarray(array), device=ranks.device)  # a copy: the file is mapped, and read-only
+        return torch.tensor(np.ascontiguousarray(array), device=ranks.device)  # a copy of the mapped file
 
     features = part.features.toarray() if isinstance(part.features, sp.csr_array) else part.features
     edges = _merge_edges(part)

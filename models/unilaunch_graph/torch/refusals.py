@@ -9,14 +9,25 @@ from torch_geometric import utils
 from torch_geometric.nn import aggr, attention, conv, models, norm, pool
 from torch_geometric.nn.conv import MessagePassing
 
+from unilaunch_graph.torch.batch_norm import BatchNorm
+from unilaunch_graph.torch.norms import EXACT, exact_forward
+
 _NEAREST = "it looks for the nearest nodes in the whole graph: make the edges beforehand, and take EdgeConv"
 _TYPES = "it takes nodes of several types: a part holds nodes of one type"
 _KERNEL = "its kernel reads a format of its own: take the class without Fused or CuGraph in its name"
 _WHOLE = "it needs all nodes of the graph at once: gather the rows on rank 0 (ug.torch.gather) and apply it there"
+_PADDING = "its result depends on the largest degree in the whole graph, which a part does not know: take another aggr"
 _ATTENTION = "every node attends to all nodes of the graph"
 
 #: Why a class is refused. A class that is derived from one of them is refused too.
 CLASSES: Mapping[type[torch.nn.Module], str] = {
+    aggr.EquilibriumAggregation: "it minimises one energy over all nodes of the graph",
+    aggr.GRUAggregation: _PADDING,
+    aggr.GraphMultisetTransformer: _PADDING,
+    aggr.LCMAggregation: _PADDING,
+    aggr.LSTMAggregation: _PADDING,
+    aggr.PatchTransformerAggregation: _PADDING,
+    aggr.SetTransformerAggregation: _PADDING,
     conv.CuGraphGATConv: _KERNEL,
     conv.CuGraphRGCNConv: _KERNEL,
     conv.CuGraphSAGEConv: _KERNEL,
@@ -39,7 +50,6 @@ CLASSES: Mapping[type[torch.nn.Module], str] = {
     models.Node2Vec: "it draws random walks in the whole graph",
     norm.HeteroBatchNorm: _TYPES,
     norm.HeteroLayerNorm: _TYPES,
-    torch.nn.InstanceNorm1d: "it normalises by this rank's rows: take PyG's InstanceNorm",
     torch.nn.SyncBatchNorm: "it knows torch.distributed only: take BatchNorm1d, which distribute makes exact",
     **{
         kind: _WHOLE
@@ -69,25 +79,27 @@ FUNCTIONS: Mapping[Callable[..., Any], str] = {
 def find_refusals(model: torch.nn.Module) -> Iterator[str]:
     """Yield one sentence for each module of *model* that cannot be exact on a part: which one, and why."""
     layers = [module for module in model.modules() if isinstance(module, MessagePassing)]
-    inside = {id(child) for layer in layers for child in layer.modules()}
+    inside = {child for layer in layers for child in layer.modules()}
     for name, module in model.named_modules():
-        if reason := _reason(module, in_layer=id(module) in inside):
+        if reason := next(_reasons(module, in_layer=module in inside), None):
             yield f"{name or 'the model'} ({type(module).__name__}): {reason}"
 
 
-def _reason(module: torch.nn.Module, *, in_layer: bool) -> str | None:
-    for kind, reason in CLASSES.items():
-        if isinstance(module, kind) and not isinstance(module, norm.InstanceNorm):
-            return reason
+def _reasons(module: torch.nn.Module, *, in_layer: bool) -> Iterator[str]:
+    yield from (reason for kind, reason in CLASSES.items() if isinstance(module, kind))
     if isinstance(module, MessagePassing) and module.flow != "source_to_target":
-        return f"flow={module.flow!r}: a part holds the edges into its nodes: expected flow='source_to_target'"
+        yield f"flow={module.flow!r}: a part holds the edges into its nodes: expected flow='source_to_target'"
     if isinstance(module, MessagePassing) and module.decomposed_layers != 1:
-        return f"decomposed_layers={module.decomposed_layers}: expected 1"
+        yield f"decomposed_layers={module.decomposed_layers}: expected 1"
     if isinstance(module, aggr.Aggregation) and not in_layer:
-        return _WHOLE
+        yield _WHOLE
+    if isinstance(module, tuple(EXACT)) and not (isinstance(module, BatchNorm) or exact_forward(module)):
+        yield "it normalises by this rank's rows in a forward of its own: take the class that it is derived from"
+    if type(module) is torch.nn.InstanceNorm1d:
+        yield "it normalises by this rank's rows: take PyG's InstanceNorm"
     if any(torch.nn.parameter.is_lazy(value) for value in module.parameters(recurse=False)):
-        return "its width is not known yet: give the number of input columns in place of -1"
-    return next((f"{name}: {reason}" for name, reason in _refused_calls(type(module))), None)
+        yield "its width is not known yet: give the number of input columns in place of -1"
+    yield from (f"{name}: {reason}" for name, reason in _refused_calls(type(module)))
 
 
 def _refused_calls(kind: type) -> Iterator[tuple[str, str]]:

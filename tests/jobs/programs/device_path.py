@@ -20,11 +20,11 @@ from unilaunch.rank import mpi
 from unilaunch.rank.rendezvous import meet
 from unilaunch.spec import RunSpec
 from unilaunch.world import count_world
-from unilaunch_gcn import loading, training
+from unilaunch_gcn import build, training
 from unilaunch_gcn.network import Network
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.spec import GcnSpec
-from unilaunch_gcn.torch_network import TorchDeviceNetwork
+from unilaunch_gcn.torch_tensors import TorchDeviceTensors
 from unilaunch_gcn.training import Training
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.partition.part import Part
@@ -69,10 +69,11 @@ def _train(options: GcnSpec, part: Part, session: Session, framework: Framework)
     def load_device_network(
         framework: Framework, placement: Placement, config: NetworkConfig, part: Part, meter: Meter
     ) -> Network:
-        return TorchDeviceNetwork(config, part, framework.collectives, meter, placement.device)
+        tensors = TorchDeviceTensors(placement.device)
+        return build.device_network(config, part, tensors, framework.collectives, meter)
 
     over_gloo = isinstance(framework.collectives, TorchCollectives)
-    training.load_network = load_device_network if over_gloo else loading.load_network  # type: ignore[attr-defined]
+    training.load_network = load_device_network if over_gloo else build.load_network  # type: ignore[attr-defined]
     trained = Training.start(options, part, session, framework)
     trained.run()
     return trained

@@ -1,6 +1,9 @@
 """Networks of PyG on this rank's part of a graph, trained one after the other; rank 0 writes what came out.
 
-own_torch.py DATASET DATA_DIR OUTPUT.npz EPOCHS KIND...
+own_torch.py DATASET DATA_DIR OUTPUT.npz EPOCHS CASE...
+
+A case is a kind of layer ("gat"), with "+ddp" for DistributedDataParallel in place of sum_gradients, or "+accumulated"
+for two backward passes before each step.
 """
 
 import sys
@@ -8,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.nn import BatchNorm, GATConv, GCNConv, GINConv, MessagePassing, SAGEConv, TransformerConv
 from torch_geometric.utils import add_self_loops, degree
 from typing_extensions import override
@@ -51,14 +56,15 @@ LAYERS: dict[str, Any] = {
 
 
 class Net(torch.nn.Module):
-    """Two layers, and a batch normalisation of what stands between them.
+    """Two layers; between those of GraphSAGE a batch normalisation.
 
     Before the activation it would leave the bias of the first layer no gradient, and Adam would follow rounding errors.
     """
 
     def __init__(self, kind: str, width: int, out: int) -> None:
         super().__init__()
-        self.first, self.norm, self.last = LAYERS[kind](width, 16), BatchNorm(16), LAYERS[kind](16, out)
+        self.first, self.last = LAYERS[kind](width, 16), LAYERS[kind](16, out)
+        self.norm = BatchNorm(16) if kind == "sage" else torch.nn.Identity()
 
     @override
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
@@ -67,38 +73,50 @@ class Net(torch.nn.Module):
         return scores
 
 
-def train(kind: str, part: ug.torch.GraphPart, epochs: int) -> dict[str, Any]:
+def train(case: str, part: ug.torch.GraphPart, epochs: int) -> dict[str, Any]:
     """Train as on one process; return the losses, the final state and the scores of all nodes."""
+    kind, _, way = case.partition("+")
     torch.manual_seed(part.rank)  # the ranks' own initial weights differ: distribute takes rank 0's
     model = ug.torch.distribute(Net(kind, part.num_features, part.num_classes), part)
+    called = DistributedDataParallel(model) if way == "ddp" else model
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005, weight_decay=5e-4)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.7)
+    halves = torch.arange(part.num_owned) % 2 == 0
     losses = []
     for _ in range(epochs):
         optimizer.zero_grad()
-        out = model(part.x.double(), part.edge_index)
-        loss = functional.cross_entropy(out[part.train_mask], part.y[part.train_mask], reduction="sum")
-        loss = ug.torch.mean(loss, part.num_train)
-        loss.backward()
-        ug.torch.sum_gradients(model)
+        total = 0.0
+        for chosen in (halves, ~halves) if way == "accumulated" else (torch.ones_like(halves),):
+            mask = part.train_mask & chosen
+            out = called(part.x.double(), part.edge_index)
+            loss = functional.cross_entropy(out[mask], part.y[mask], reduction="sum")
+            loss = ug.torch.mean(loss, part.num_train)
+            torch.autograd.backward(loss * part.world_size if way == "ddp" else loss)
+            total += loss.item()
+        if way != "ddp":
+            ug.torch.sum_gradients(model)
         optimizer.step()
         scheduler.step()
-        losses.append(loss.item())
+        losses.append(total)
     model.eval()
     with torch.no_grad():
         scores = ug.torch.gather(model(part.x.double(), part.edge_index), part)
-    state = {f"{kind}.state.{name}": value.numpy() for name, value in model.state_dict().items()}
-    return {f"{kind}.losses": losses, f"{kind}.scores": scores, **state}
+    state = {f"{case}.state.{name}": value.numpy() for name, value in model.state_dict().items()}
+    return {f"{case}.losses": losses, f"{case}.scores": scores, **state}
 
 
 def main() -> None:
-    """Train each kind."""
-    dataset, data_dir, output, epochs, *kinds = sys.argv[1:]
+    """Train each case."""
+    dataset, data_dir, output, epochs, *cases = sys.argv[1:]
     torch.set_default_dtype(torch.float64)
     part = ug.load(dataset, data_dir=data_dir)
-    found = {name: value for kind in kinds for name, value in train(kind, part, int(epochs)).items()}
+    if any(case.endswith("+ddp") for case in cases):
+        dist.init_process_group("gloo")
+    found = {name: value for case in cases for name, value in train(case, part, int(epochs)).items()}
     if part.rank == 0:
         np.savez(output, **found)
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -151,6 +151,8 @@ REFUSED: dict[str, Callable[[], Layer]] = {
 }
 #: They need a library that is not installed with PyG; their classes cannot even be made.
 NOT_MADE = {
-    "CuGraphSAGEConv": "pylibcugraphops", "CuGraphGATConv": "pylibcugraphops", "CuGraphRGCNConv": "pylibcugraphops",
-    "FusedGATConv": "dgNN", "DynamicEdgeConv": "pyg-lib", "GravNetConv": "torch-cluster", "XConv": "torch-cluster", "SplineConv": "torch-spline-conv",
-}  # fmt: skip
+    **dict.fromkeys(("CuGraphGATConv", "CuGraphRGCNConv", "CuGraphSAGEConv"), "pylibcugraphops"),
+    **dict.fromkeys(("DynamicEdgeConv", "GravNetConv", "XConv"), "pyg-lib"),
+    "FusedGATConv": "dgNN",
+    "SplineConv": "pyg-lib",
+}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from graphs_by_hand import dense_a_hat, make_graph
 from unilaunch.rank.alone import Alone
-from unilaunch_gcn.inputs import Inputs
+from unilaunch_gcn.first_layer import FirstLayer
 from unilaunch_gcn.layers import plan_layers
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.spec import GcnSpec
@@ -20,6 +20,7 @@ from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
 from unilaunch_graph.operators.aggregation import Aggregation
+from unilaunch_graph.operators.host import aggregation_over_halo
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Part
@@ -32,7 +33,7 @@ def _part(graph: Graph) -> Part:
 
 
 def _aggregation(part: Part, threads: int = 1, dtype: np.dtype[Any] = F64) -> Aggregation:
-    return Aggregation(
+    return aggregation_over_halo(
         part,
         HaloExchange(part, Alone(), Meter(), Exact()),
         threads,
@@ -80,7 +81,7 @@ def test_inputs_are_exact_in_every_order(options: dict[str, Any], sparse: bool) 
     part = _part(Graph(graph.indptr, graph.indices, features, graph.labels, graph.split, 2))
     spec = GcnSpec(**options)
     config = NetworkConfig(plan_layers(spec, 9, 2), spec.dropout, 11, F64)
-    inputs = Inputs(config, part, _aggregation(part))
+    inputs = FirstLayer(config, part, _aggregation(part))
     aggregated = config.layers[0].order != "product first"
     a_hat = dense_a_hat(graph)[part.owned][:, part.owned] if aggregated else np.eye(50)
     draw = np.random.default_rng(0)

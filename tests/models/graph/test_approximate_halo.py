@@ -14,14 +14,14 @@ from unilaunch.backend import Collectives, Exchange
 from unilaunch.errors import SpecError
 from unilaunch.rank.alone import Alone
 from unilaunch.spec import validate
-from unilaunch_gcn.loading import make_halo
+from unilaunch_gcn.build import make_halo
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.exchange.approximate import StaleHalo
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import BFloat16, Exact, Int8, Wire, to_bfloat16
-from unilaunch_graph.operators.aggregation import Aggregation
+from unilaunch_graph.operators.host import aggregation_over_halo
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Part
@@ -45,7 +45,7 @@ def _products(halo: str, epochs: list[int | None], x: list[Matrix], *, transpose
 
     def work(rank: int, collectives: Collectives) -> list[Matrix]:
         part, config, products = parts[rank], NetworkConfig([], 0.0, 1, F64, "gcn", halo), []
-        operator = Aggregation(
+        operator = aggregation_over_halo(
             part,
             make_halo(config, part, collectives, Meter()),
             1,
@@ -155,7 +155,7 @@ def test_bytes_are_as_said(halo: str, share: float) -> None:
     def work(rank: int, collectives: Collectives) -> int:
         part, meter = parts[rank], Meter()
         config = NetworkConfig([], 0.0, 1, np.dtype(np.float32), "gcn", halo)
-        operator = Aggregation(
+        operator = aggregation_over_halo(
             part,
             make_halo(config, part, collectives, meter),
             1,

@@ -19,7 +19,7 @@ from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
-from unilaunch_graph.operators.aggregation import Aggregation
+from unilaunch_graph.operators.host import aggregation_over_halo
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 
@@ -86,7 +86,7 @@ def test_weighted_parts_are_the_weighted_graph() -> None:
 
     def work(rank: int, collectives: Collectives) -> NDArray[np.float64]:
         halo = HaloExchange(parts[rank], collectives, Meter(), Exact())
-        operator = Aggregation(parts[rank], halo, 1, "gcn", F64)
+        operator = aggregation_over_halo(parts[rank], halo, 1, "gcn", F64)
         return np.asarray(operator.matmat(x[parts[rank].owned]))
 
     whole = np.empty_like(x)

@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from unilaunch_gcn.layers import Layer
-from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_gcn.torch_network import DeviceDropout
+from unilaunch_gcn.torch_dropout import DeviceMasks
 from unilaunch_graph.dropout import entry_mask, fill_mask, stream_keys
 
 F32 = np.dtype(np.float32)
@@ -73,13 +71,12 @@ def test_no_dropout_keeps_all() -> None:
 
 def test_device_makes_the_same_mask() -> None:
     """Torch's int64 arithmetic gives the bits of numpy's uint32."""
-    layers = [Layer(60, 33, "product first", 2, 33), Layer(33, 4, "product first", 2, 4)]
     nodes = np.arange(0, 3000, 7, dtype=np.int64)
-    device = DeviceDropout(NetworkConfig(layers, 0.3, 9, F32), nodes, torch.device("cpu"))
+    device = DeviceMasks(0.3, 9, nodes, F32, torch.device("cpu"))
     np.testing.assert_array_equal(device.rows(4, 1, 33).numpy(), _mask(nodes, 33, 0.3, 9, 4, 1))
-    rows, columns = torch.tensor([0, 5, 100]), torch.tensor([1, 59, 30])
-    expected = _mask(nodes, 60, 0.3, 9, 4, 0)[rows.numpy(), columns.numpy()]
-    np.testing.assert_array_equal(device.entries(4, rows, columns, 60).numpy(), expected)
+    rows, columns = np.array([0, 5, 100]), np.array([1, 59, 30])
+    expected = _mask(nodes, 60, 0.3, 9, 4, 0)[rows, columns]
+    np.testing.assert_array_equal(device.of_entries(rows, columns, 60)(4).numpy(), expected)
 
 
 @pytest.mark.parametrize("varied", ["epoch", "layer", "seed"])
@@ -101,9 +98,8 @@ def test_each_element_is_kept_its_share_of_the_time(varied: str) -> None:
 @pytest.mark.parametrize("probability", [0.0, 0.3, 0.999])
 def test_device_makes_the_same_mask_of_any_share(probability: float, dtype: type) -> None:
     """Also for ids above 2**32, and in both precisions."""
-    layers = [Layer(17, 9, "product first", 2, 9)]
     nodes = np.array([0, 1, 2**31, 2**32 + 5, 2**40], np.int64)
-    device = DeviceDropout(NetworkConfig(layers, probability, 1, np.dtype(dtype)), nodes, torch.device("cpu"))
+    device = DeviceMasks(probability, 1, nodes, np.dtype(dtype), torch.device("cpu"))
     out: NDArray[Any] = np.empty((5, 17), dtype)
     fill_mask(out, nodes, stream_keys(1, 0, 0), probability)
     np.testing.assert_array_equal(device.rows(0, 0, 17).numpy(), out)

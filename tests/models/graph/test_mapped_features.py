@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from graphs_by_hand import dense_a_hat, make_graph
-from unilaunch_gcn.calibration import Still
-from unilaunch_gcn.inputs import Inputs
+from unilaunch_gcn.calibration import SilentCollectives
+from unilaunch_gcn.first_layer import FirstLayer
 from unilaunch_gcn.layers import plan_layers
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.spec import GcnSpec
@@ -16,7 +16,7 @@ from unilaunch_graph.arrays import FloatType
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
-from unilaunch_graph.operators.aggregation import Aggregation
+from unilaunch_graph.operators.host import aggregation_over_halo
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.store import load_part, write_parts
@@ -32,14 +32,14 @@ def test_aggregated_once_from_a_file(dtype: FloatType, tmp_path: Path) -> None:
     part = load_part(tmp_path / "p", 0, 1, "x")
     layers = plan_layers(GcnSpec(dropout=0), 70, graph.num_classes)
     config = NetworkConfig(layers, 0.0, 0, dtype)
-    aggregate = Aggregation(
+    aggregate = aggregation_over_halo(
         part,
-        HaloExchange(part, Still(), Meter(), Exact()),
+        HaloExchange(part, SilentCollectives(), Meter(), Exact()),
         1,
         config.conv,
         config.dtype,
     )
-    inputs = Inputs(config, part, aggregate)
+    inputs = FirstLayer(config, part, aggregate)
     assert inputs.aggregated is not None
     expected = (dense_a_hat(plain) @ x)[part.owned]
     np.testing.assert_allclose(inputs.aggregated, expected, rtol=0, atol=1e-5)

@@ -14,20 +14,21 @@ from numpy.typing import NDArray
 from graphs_by_hand import Cut, cut_graphs, dense_a_hat, dense_adjacency, make_graph
 from threaded_ranks import on_every_rank
 from unilaunch.backend import Collectives
-from unilaunch_gcn.inputs import Inputs
+from unilaunch_gcn.build import device_network, host_problem
+from unilaunch_gcn.host_network import HostNetwork
 from unilaunch_gcn.layers import plan_layers
-from unilaunch_gcn.network import Network, Problem
+from unilaunch_gcn.network import Network
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.spec import GcnSpec
-from unilaunch_gcn.torch_network import TorchDeviceNetwork, TorchNetwork, aggregation_of
+from unilaunch_gcn.torch_tensors import TorchDeviceTensors, TorchTensors
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.exchange.column_switch import ColumnSwitch
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
-from unilaunch_graph.operators.aggregation import Aggregation
-from unilaunch_graph.operators.device import HaloEdges
-from unilaunch_graph.operators.tensor_parallel import TensorAggregation
+from unilaunch_graph.operators.aggregation import Aggregation, DiagonalScaling
+from unilaunch_graph.operators.device import HaloEdges, edges_on_device
+from unilaunch_graph.operators.host import aggregation_over_columns, aggregation_over_halo
 from unilaunch_graph.partition.cut import slice_nodes, split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Part
@@ -58,7 +59,7 @@ def test_parts_together_are_a_hat(threads: int, cut: Cut, width: int, dtype: typ
 
     def work(rank: int, collectives: Collectives) -> tuple[Any, Any, int]:
         part, meter = parts[rank], Meter()
-        operator = Aggregation(
+        operator = aggregation_over_halo(
             part,
             HaloExchange(part, collectives, meter, Exact()),
             threads,
@@ -90,7 +91,7 @@ def test_columns_together_are_a_hat(cut: Cut, width: int, conv: str) -> None:
     def work(rank: int, collectives: Collectives) -> tuple[Any, Any, int]:
         part, meter = parts[rank], Meter()
         switch = ColumnSwitch(part, adjacency, collectives, meter)
-        operator = TensorAggregation(part, switch, 1, conv, F64)
+        operator = aggregation_over_columns(part, switch, 1, conv, F64)
         product = operator.matmat(x[part.owned])
         return product, operator.rmatmat(y[part.owned]), meter.read()[1]
 
@@ -126,14 +127,7 @@ def test_sparse_features_are_aggregated_once_in_blocks_of_columns() -> None:
 
     def work(rank: int, collectives: Collectives) -> tuple[sp.csr_array, int]:
         meter = Meter()
-        aggregate = Aggregation(
-            parts[rank],
-            HaloExchange(parts[rank], collectives, meter, Exact()),
-            1,
-            config.conv,
-            config.dtype,
-        )
-        features = Inputs(config, parts[rank], aggregate).aggregated
+        features = host_problem(collectives, 1, config, parts[rank], meter).first_layer.aggregated
         assert isinstance(features, sp.csr_array)
         return features, meter.read()[1]
 
@@ -174,15 +168,8 @@ def test_gradients_do_not_depend_on_the_parts(options: dict[str, Any], sparse: b
 
     def network(part: Part, collectives: Collectives, meter: Meter) -> Network:
         if kind == "device":
-            return TorchDeviceNetwork(config, part, collectives, meter, "cpu")
-        aggregate = Aggregation(
-            part,
-            HaloExchange(part, collectives, meter, Exact()),
-            1,
-            config.conv,
-            config.dtype,
-        )
-        return TorchNetwork(Problem(config, part, aggregate, Inputs(config, part, aggregate)))
+            return device_network(config, part, TorchDeviceTensors("cpu"), collectives, meter)
+        return HostNetwork(host_problem(collectives, 1, config, part, meter), TorchTensors())
 
     def train(owner: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
         parts = _parts(graph, owner, int(owner.max()) + 1)
@@ -214,6 +201,12 @@ def test_gradients_do_not_depend_on_the_parts(options: dict[str, Any], sparse: b
         np.testing.assert_allclose(others, counts, rtol=1e-6)
 
 
+def _on_device(part: Part, conv: str, collectives: Collectives, meter: Meter) -> Aggregation:
+    tensors = TorchDeviceTensors("cpu")
+    scaling = DiagonalScaling.of(part, conv, F64, tensors.tensor)
+    return Aggregation(edges_on_device(part, F64, tensors, collectives, meter), scaling)
+
+
 @given(cut_graphs())
 @settings(max_examples=30)
 def test_device_aggregation_is_the_hosts(cut: Cut) -> None:
@@ -223,9 +216,7 @@ def test_device_aggregation_is_the_hosts(cut: Cut) -> None:
     x = np.random.default_rng(0).standard_normal((graph.num_nodes, 3))
 
     def work(rank: int, collectives: Collectives) -> list[Any]:
-        operator = aggregation_of(
-            NetworkConfig([], 0.0, 0, F64), parts[rank], collectives, Meter(), torch.device("cpu")
-        )
+        operator = _on_device(parts[rank], "gcn", collectives, Meter())
         assert isinstance(operator.edges, HaloEdges)
         rows = torch.from_numpy(x[parts[rank].owned])
         by_csr = operator.matmat(rows).numpy()
@@ -244,16 +235,15 @@ def test_columns_on_a_device_are_the_hosts(cut: Cut, width: int, conv: str) -> N
     adjacency, slices = slice_nodes(graph, num_parts)
     parts = [replace(part, adjacency=adjacency) for part in slices]
     x, y = np.random.default_rng(0).standard_normal((2, graph.num_nodes, width))
-    config = NetworkConfig([], 0.0, 0, F64, conv)
 
     def on_the_host(rank: int, collectives: Collectives) -> tuple[Any, Any, int]:
         part, meter = parts[rank], Meter()
-        operator = TensorAggregation(part, ColumnSwitch(part, adjacency, collectives, meter), 1, conv, F64)
+        operator = aggregation_over_columns(part, ColumnSwitch(part, adjacency, collectives, meter), 1, conv, F64)
         return operator.matmat(x[part.owned]), operator.rmatmat(y[part.owned]), meter.read()[1]
 
     def on_a_device(rank: int, collectives: Collectives) -> tuple[Any, Any, int]:
         part, meter = parts[rank], Meter()
-        operator = aggregation_of(config, part, collectives, meter, torch.device("cpu"))
+        operator = _on_device(part, conv, collectives, meter)
         products = (step(torch.from_numpy(rows[part.owned])) for step, rows in
                     ((operator.matmat, x), (operator.rmatmat, y)))  # fmt: skip
         product, back = (tensor.numpy() for tensor in products)

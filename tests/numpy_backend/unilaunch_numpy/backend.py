@@ -57,6 +57,6 @@ class NumpyBackend(Backend):
     def network(self, model: str) -> Callable[[Any], Any] | None:
         if model != "gcn":
             return None
-        from unilaunch_numpy.network import NumpyNetwork
+        from unilaunch_numpy.network import NumpyTensors
 
-        return NumpyNetwork
+        return NumpyTensors

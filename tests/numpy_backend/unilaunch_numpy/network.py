@@ -1,66 +1,65 @@
-"""The GCN in numpy: the layers, operators and loss are unilaunch_gcn's, the derivatives are `autograd`'s."""
+"""numpy, as the GCN asks for a framework: layers, operators and loss are unilaunch_gcn's, the derivatives ours."""
 
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.errors import SpecError
-from unilaunch_gcn.convolution import Functions, Operations, forward
-from unilaunch_gcn.loss import CrossEntropy
-from unilaunch_gcn.network import Network, Problem, by_layer, count_right, initial_weights, views
-from unilaunch_graph.arrays import Floats
+from unilaunch_gcn.network_config import NetworkConfig
+from unilaunch_gcn.tensors import Forward, Operation, Tensors
+from unilaunch_graph.operators.aggregation import LinearOperator
 from unilaunch_numpy.autograd import Variable, apply, gradients, matmul, relu, row_mean
 
-FUNCTIONS = Functions(matmul, relu, row_mean)
 
-
-class NumpyNetwork(Network):
-    """The GCN on the host.
+class NumpyTensors(Tensors):
+    """numpy on the host.
 
     Args:
-        problem: This rank's part of the graph, and the operators on it.
+        config: What is trained.
 
     Raises:
         SpecError: The training is to be in bfloat16.
     """
 
-    def __init__(self, problem: Problem) -> None:
-        config = problem.config
+    def __init__(self, config: NetworkConfig) -> None:
         if config.is_bfloat16:
             raise SpecError("--backend numpy --precision bfloat16: expected float32 or float64")
-        self.problem, self.layers = problem, config.layers
-        self.flat: Floats = initial_weights(config.layers, config.seed).astype(config.dtype)
-        self.loss = CrossEntropy(problem.part)
 
     @override
-    def gradient(self, epoch: int) -> NDArray[np.float64]:
-        weights = self._variables()
-        logits = self._forward(epoch, weights)
-        loss, gradient = self.loss.value_and_gradient(logits.array)
-        arrays = (array.ravel() for array in gradients(logits, gradient, weights))
-        return np.concatenate([[loss, 0.0], *arrays], dtype=np.float64)
+    def tensor(self, array: NDArray[Any]) -> Any:
+        return Variable(array)
 
     @override
-    def evaluate(self) -> NDArray[np.float64]:
-        return count_right(self.logits(), self.problem.part)
+    def array(self, tensor: Any) -> NDArray[Any]:
+        array: NDArray[Any] = tensor.array
+        return array
 
     @override
-    def logits(self) -> Floats:
-        return self._forward(None, self._variables()).array
+    def product(self, rows: Variable, weight: Variable) -> Variable:
+        return matmul(rows, weight)
 
     @override
-    def weights(self) -> list[Floats]:
-        return [view.copy() for view in views(self.flat, self.layers)]
+    def relu(self, rows: Variable) -> Variable:
+        return relu(rows)
 
-    def _variables(self) -> list[Variable]:
-        return [Variable(view) for view in views(self.flat, self.layers)]
+    @override
+    def mean(self, rows: Variable) -> Variable:
+        return row_mean(rows)
 
-    def _forward(self, epoch: int | None, weights: list[Variable]) -> Variable:
-        problem = self.problem
-        operators = (problem.aggregate, *problem.inputs.operators(epoch))
-        operations = Operations(*(partial(apply, operator) for operator in operators))
-        mask = None if epoch is None or not problem.config.dropout else partial(problem.mask, epoch)
-        logits: Variable = forward(self.layers, by_layer(weights, self.layers), operations, mask, FUNCTIONS)
-        return logits
+    @override
+    def operation(self, operator: LinearOperator) -> Operation:
+        return partial(apply, operator)
+
+    @override
+    def differentiate(
+        self, forward: Forward, gradient_of: Operation, num_parameters: int
+    ) -> Callable[[Sequence[Any]], Sequence[Variable]]:
+        def derivatives(parameters: Sequence[Any]) -> Sequence[Variable]:
+            wanted = [Variable(parameter) for parameter in parameters]
+            scores = forward(wanted)
+            return [Variable(array) for array in gradients(scores, gradient_of(scores).array, wanted)]
+
+        return derivatives

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_graph.arrays import Floats, Rows
 from unilaunch_graph.dropout import entry_mask, fill_mask, stream_keys
-from unilaunch_graph.operators.aggregation import Aggregator, DenseFeatures, LinearOperator, SparseFeatures
+from unilaunch_graph.operators.aggregation import Aggregation, DenseFeatures, LinearOperator, SparseFeatures
 from unilaunch_graph.partition.part import Part
 
 #: Columns of sparse features that are aggregated at a time, as a dense block; and of dense ones.
@@ -17,7 +17,7 @@ _COLUMNS, _DENSE_COLUMNS = 256, 32
 _ROWS = 8192
 
 
-class Inputs:
+class FirstLayer:
     """The features of one part.
 
     Args:
@@ -26,7 +26,7 @@ class Inputs:
         aggregate: A_hat.
     """
 
-    def __init__(self, config: NetworkConfig, part: Part, aggregate: Aggregator) -> None:
+    def __init__(self, config: NetworkConfig, part: Part, aggregate: Aggregation) -> None:
         features = part.features.astype(config.dtype, copy=False)
         self.config, self.nodes, self.aggregate = config, part.owned, aggregate
         self.order = config.layers[0].order

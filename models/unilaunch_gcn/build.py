@@ -1,0 +1,103 @@
+"""From a part to this backend's network: ours for torch and mindspore, or the one that another backend brings."""
+
+import numpy as np
+
+from unilaunch.backend import Backend, Collectives, Placement
+from unilaunch.errors import SpecError
+from unilaunch.model import Framework
+from unilaunch_gcn.device_network import DeviceNetwork
+from unilaunch_gcn.first_layer import FirstLayer
+from unilaunch_gcn.host_network import HostNetwork, Problem
+from unilaunch_gcn.loss import task_of
+from unilaunch_gcn.network import Network
+from unilaunch_gcn.network_config import NetworkConfig
+from unilaunch_gcn.tensors import DeviceTensors, Tensors
+from unilaunch_graph.exchange.approximate import RoughHalo, SampledHalo, StaleHalo
+from unilaunch_graph.exchange.column_switch import ColumnSwitch
+from unilaunch_graph.exchange.halo import Halo, HaloExchange
+from unilaunch_graph.exchange.meter import Meter
+from unilaunch_graph.exchange.wire import BFloat16, Exact, Int8
+from unilaunch_graph.operators.aggregation import Aggregation, DiagonalScaling
+from unilaunch_graph.operators.device import edges_on_device
+from unilaunch_graph.operators.host import aggregation_over_columns, aggregation_over_halo
+from unilaunch_graph.operators.malloc import keep_freed_memory
+from unilaunch_graph.partition.part import Part
+
+
+def load_network(
+    framework: Framework, placement: Placement, config: NetworkConfig, part: Part, meter: Meter
+) -> Network:
+    """Return the network of the framework on this rank's device; all ranks must call it.
+
+    Raises:
+        SpecError: The framework has no GCN on this device.
+    """
+    if placement.device != "cpu":
+        _refuse_on_devices(placement.device, config)
+    tensors = _tensors(framework.backend, placement, config)
+    if isinstance(tensors, DeviceTensors):
+        return device_network(config, part, tensors, framework.collectives, meter)
+    return HostNetwork(host_problem(framework.collectives, placement.threads, config, part, meter), tensors)
+
+
+def device_network(
+    config: NetworkConfig, part: Part, tensors: DeviceTensors, collectives: Collectives, meter: Meter
+) -> DeviceNetwork:
+    """Return the network on a device, over collectives on the device's tensors; all ranks must call it."""
+    edges = edges_on_device(part, config.dtype, tensors, collectives, meter)
+    aggregate = Aggregation(edges, DiagonalScaling.of(part, config.conv, config.dtype, tensors.tensor))
+    return DeviceNetwork(config, part, task_of(part), tensors, aggregate)
+
+
+def _tensors(backend: Backend, placement: Placement, config: NetworkConfig) -> Tensors:
+    """Return the framework: ours for torch and mindspore, or what another backend brings for the GCN on cpu."""
+    name, device, is_bfloat16 = backend.name, placement.device, config.is_bfloat16
+    if name == "torch":
+        from unilaunch_gcn.torch_tensors import TorchDeviceTensors, TorchTensors
+
+        if device == "cpu":
+            return TorchTensors(is_bfloat16=is_bfloat16)
+        return TorchDeviceTensors(str(placement), is_bfloat16=is_bfloat16)
+    if name == "mindspore" and device != "cuda":
+        from unilaunch_gcn.mindspore_tensors import MindSporeDeviceTensors, MindSporeTensors
+
+        return (MindSporeTensors if device == "cpu" else MindSporeDeviceTensors)(is_bfloat16=is_bfloat16)
+    make_tensors = backend.network("gcn")
+    if make_tensors and device == "cpu":
+        tensors: Tensors = make_tensors(config)
+        return tensors
+    raise SpecError(
+        f"--backend {name} --device {device}: the model gcn runs on torch (cpu, cuda, npu), on "
+        "mindspore (cpu, npu; on cuda MindSpore has no variable all-to-all), and on cpu on any other backend with a "
+        "network for it"
+    )
+
+
+def _refuse_on_devices(device: str, config: NetworkConfig) -> None:
+    if config.halo != "exact":
+        raise SpecError(f"--halo {config.halo} --device {device}: on a device the halo is exact; expected --halo exact")
+
+
+def make_halo(config: NetworkConfig, part: Part, collectives: Collectives, meter: Meter) -> Halo:
+    """Return the way to the halo rows that the user chose."""
+    if config.halo == "stale":
+        return StaleHalo(part, collectives, meter)
+    exact = HaloExchange(part, collectives, meter, BFloat16() if config.is_bfloat16 else Exact())
+    if config.halo.startswith("sample:"):
+        return SampledHalo(exact, part, float(config.halo.partition(":")[2]), config.seed, config.dtype)
+    if config.halo == "int8":
+        draw = np.random.Generator(np.random.Philox(key=config.seed, counter=[0, 0, 1, part.index]))
+        return RoughHalo(exact, HaloExchange(part, collectives, meter, Int8(draw)))
+    return exact
+
+
+def host_problem(collectives: Collectives, threads: int, config: NetworkConfig, part: Part, meter: Meter) -> Problem:
+    """Return the operators on host arrays that both frameworks share."""
+    keep_freed_memory()
+    if part.adjacency:
+        switch = ColumnSwitch(part, part.adjacency, collectives, meter)
+        aggregate = aggregation_over_columns(part, switch, threads, config.conv, config.dtype)
+    else:
+        halo = make_halo(config, part, collectives, meter)
+        aggregate = aggregation_over_halo(part, halo, threads, config.conv, config.dtype)
+    return Problem(config, part, task_of(part), aggregate, FirstLayer(config, part, aggregate))

@@ -1,0 +1,162 @@
+"""The GCN on a device: features, halo rows and activations stay in its memory."""
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from unilaunch_gcn.loss import Task
+from unilaunch_gcn.network import Network, initial_weights, views
+from unilaunch_gcn.network_config import NetworkConfig
+from unilaunch_gcn.tensors import DeviceTensors, Masks
+from unilaunch_graph.arrays import Floats
+from unilaunch_graph.operators.aggregation import Aggregation, DenseFeatures, LinearOperator
+from unilaunch_graph.partition.part import Part
+
+
+class DeviceNetwork(Network):
+    """The GCN of one rank on a device.
+
+    Args:
+        config: What is trained.
+        part: This rank's part.
+        task: The loss and its metrics.
+        tensors: The framework on the device.
+        aggregate: A_hat over all parts, on the device.
+    """
+
+    tensors: DeviceTensors
+
+    def __init__(
+        self, config: NetworkConfig, part: Part, task: Task, tensors: DeviceTensors, aggregate: Aggregation
+    ) -> None:
+        self.flat = tensors.buffer(initial_weights(config.layers, config.seed).astype(config.dtype))
+        self.targets = tensors.tensor(task.targets(np.asarray(part.labels), config.dtype))
+        self.share = tensors.tensor((part.loss_share() / task.values_per_node).astype(config.dtype)[:, None])
+        self.masks = tensors.masks(config.dropout, config.seed, part.owned, config.dtype)
+        self.first_layer = DeviceFirstLayer(config, part, aggregate, tensors, self.masks)
+        self.value: Any = None
+        super().__init__(config, part, task, tensors, aggregate)
+
+    @override
+    def gradient(self, epoch: int) -> Any:
+        self.epoch = epoch
+        gradients = self.gradients(views(self.flat, self.layers))
+        if not self.part.num_owned:  # MindSpore's product over no rows is whatever the memory held
+            return self.tensors.tensor(np.zeros(2 + len(self.flat), self.tensors.summed))
+        return self.tensors.message(self.value, gradients)
+
+    @override
+    def evaluate(self) -> Any:
+        return self.shared(super().evaluate().astype(self.tensors.summed))
+
+    @override
+    def local(self, gradient: Any) -> Any:
+        return self.tensors.local(gradient)
+
+    @override
+    def host(self, buffer: Any) -> Floats:
+        return self.tensors.array(buffer)
+
+    @override
+    def shared(self, numbers: Floats) -> Any:
+        return self.tensors.tensor(numbers)
+
+    @override
+    def _first_layer(self) -> tuple[LinearOperator, LinearOperator]:
+        return self.first_layer.operators(self._dropout_epoch)
+
+    @override
+    def _mask(self, depth: int) -> Any:
+        return self.masks.rows(self.epoch or 0, depth, self.layers[depth].width_in)
+
+    @override
+    def _gradient_of(self, logits: Any) -> Any:
+        """Return the derivative of the loss; nodes that are not trained on have a share of 0 in it."""
+        if not self.part.num_owned:
+            return logits * 0.0
+        losses, gradient = self.task.losses(logits, self.targets, self.tensors.numeric)
+        self.value = (losses * self.share).sum()
+        return gradient * self.share
+
+
+class DeviceFirstLayer:
+    """The features on a device; the same operators as `first_layer.FirstLayer`.
+
+    Args:
+        config: What is trained.
+        part: This rank's part.
+        aggregate: A_hat.
+        tensors: The framework on the device.
+        masks: The dropout masks.
+    """
+
+    def __init__(
+        self, config: NetworkConfig, part: Part, aggregate: Aggregation, tensors: DeviceTensors, masks: Masks
+    ) -> None:
+        self.aggregate, self.masks, self.order = aggregate, masks, config.layers[0].order
+        features = part.features.astype(config.dtype)
+        self.sparse: DeviceSparseFeatures | None = None
+        if isinstance(features, sp.csr_array) and self.order == "product first":
+            self.sparse = DeviceSparseFeatures(features, tensors, masks)
+            return
+        self.dense = tensors.tensor(features.toarray() if isinstance(features, sp.csr_array) else np.array(features))
+        self.aggregated = aggregate.matmat(self.dense) if self.order == "aggregated once" else None
+
+    def operators(self, epoch: int | None) -> tuple[LinearOperator, LinearOperator]:
+        """Return what the first layer's weights are multiplied by.
+
+        Args:
+            epoch: Which epoch's dropout; None without dropout.
+
+        Returns:
+            What *weight* is, in the layer's order, and what *self_weight* is: X.
+        """
+        if self.sparse:
+            return (features := self.sparse.dropped(epoch)), features
+        own = self.dense if epoch is None else self.dense * self.masks.rows(epoch, 0, self.dense.shape[1])
+        weighted = own if self.aggregated is None else self.aggregated
+        if self.order == "aggregation first":
+            weighted = self.aggregate.matmat(own)
+        return DenseFeatures(weighted), DenseFeatures(own)
+
+
+class DeviceSparseFeatures:
+    """X @ W for a sparse X on a device.
+
+    Args:
+        features: X.
+        tensors: The framework on the device.
+        masks: The dropout masks.
+    """
+
+    def __init__(self, features: sp.csr_array, tensors: DeviceTensors, masks: Masks) -> None:
+        self.tensors = tensors
+        places = features.copy()
+        places.data = np.arange(features.nnz)
+        order: NDArray[np.int64] = places.T.tocsr().data
+        transposed = features.T.tocsr()
+        self.matrix = tensors.sparse(features.indptr, features.indices, features.data, features.shape)
+        self.transposed = tensors.sparse(transposed.indptr, transposed.indices, transposed.data, transposed.shape)
+        self.order = tensors.tensor(order.astype(np.int64))
+        rows = np.repeat(np.arange(features.shape[0]), np.diff(features.indptr))
+        self.mask = masks.of_entries(rows, features.indices, features.shape[1])
+        self.values: tuple[Any, Any] = (None, None)
+
+    def dropped(self, epoch: int | None) -> "DeviceSparseFeatures":
+        """Return the features, dropped out anew; without dropout for None."""
+        self.values = (None, None)
+        if epoch is not None:
+            values = self.matrix.values * self.mask(epoch)
+            self.values = values, self.tensors.take(values, self.order)
+        return self
+
+    def matmat(self, rows: Any) -> Any:
+        """Return X @ W. (num_owned, width)"""
+        return self.matrix.matmat(rows, self.values[0])
+
+    def rmatmat(self, rows: Any) -> Any:
+        """Return X.T @ G. (num_features, width)"""
+        return self.transposed.matmat(rows, self.values[1])

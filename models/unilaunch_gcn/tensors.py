@@ -1,0 +1,125 @@
+"""What the GCN asks of a framework: its tensors, a few functions, and the derivatives."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unilaunch_graph.arrays import DeviceArrays, Floats, FloatType
+from unilaunch_graph.dropout import entry_mask, fill_mask, stream_keys
+from unilaunch_graph.operators.aggregation import LinearOperator
+
+#: Rows in, rows out, differentiable.
+Operation = Callable[[Any], Any]
+#: The parameters as tensors to the scores.
+Forward = Callable[[Sequence[Any]], Any]
+
+
+class Tensors(ABC):
+    """A framework on the host. A backend of a third party that has these seven methods can train the GCN."""
+
+    @abstractmethod
+    def tensor(self, array: Floats) -> Any:
+        """Return an array as a tensor; on the host both have the same memory."""
+
+    @abstractmethod
+    def array(self, tensor: Any) -> Floats:
+        """Return a tensor as an array of the host."""
+
+    @abstractmethod
+    def product(self, rows: Any, weight: Any) -> Any:
+        """Return rows @ weight, in the precision of the training."""
+
+    @abstractmethod
+    def relu(self, rows: Any) -> Any:
+        """Return max(0, rows)."""
+
+    @abstractmethod
+    def mean(self, rows: Any) -> Any:
+        """Return the mean of each row. (rows, 1)"""
+
+    @abstractmethod
+    def operation(self, operator: LinearOperator) -> Operation:
+        """Return an operator on arrays of the host as a differentiable operation on tensors."""
+
+    @abstractmethod
+    def differentiate(
+        self, forward: Forward, gradient_of: Operation, num_parameters: int
+    ) -> Callable[[Sequence[Any]], Sequence[Any]]:
+        """Return a function from the parameters' arrays to the derivatives of a scalar by each of them.
+
+        Args:
+            forward: From the parameters to the scores.
+            gradient_of: From the scores, without derivative, to the scalar's derivative by them.
+            num_parameters: How many parameters there are.
+        """
+
+    def scores(self, forward: Forward, parameters: Sequence[Any]) -> Any:
+        """Return what *forward* makes of the parameters' arrays, without derivative."""
+        return forward([self.tensor(parameter) for parameter in parameters])
+
+
+class DeviceTensors(Tensors, DeviceArrays):
+    """A framework on a device: operators take and return tensors of the device.
+
+    Attributes:
+        numeric: The framework's functions under numpy's names.
+        summed: Type of what is summed over ranks.
+    """
+
+    numeric: Any
+    summed: np.dtype[Any]
+
+    @abstractmethod
+    def buffer(self, weights: Floats) -> Any:
+        """Return the weights as Adam changes them: on the device, or where that is better, on the host."""
+
+    @abstractmethod
+    def message(self, value: Any, gradients: Sequence[Any]) -> Any:
+        """Return one flat tensor: the value, a zero, and the gradients."""
+
+    @abstractmethod
+    def local(self, message: Any) -> Any:
+        """Return a message as the kind of array that `buffer` returns."""
+
+    def masks(self, dropout: float, seed: int, nodes: NDArray[np.int64], dtype: FloatType) -> "Masks":
+        """Return the dropout masks of a part; by default they are made on the host."""
+        return Masks(self.tensor, dropout, seed, nodes, dtype)
+
+
+class Masks:
+    """Dropout masks that are made on the host.
+
+    Args:
+        tensor: Returns an array as a tensor of the device.
+        dropout: Share that is dropped.
+        seed: Seed of the training.
+        nodes: Global ids of the owned nodes.
+        dtype: Type of the masks.
+    """
+
+    def __init__(
+        self, tensor: Operation, dropout: float, seed: int, nodes: NDArray[np.int64], dtype: FloatType
+    ) -> None:
+        self.tensor, self.dropout, self.seed, self.nodes, self.dtype = tensor, dropout, seed, nodes, dtype
+
+    def rows(self, epoch: int, depth: int, width: int) -> Any:
+        """Return the mask of the owned rows that enter layer *depth*. (num_owned, width)"""
+        out = np.empty((len(self.nodes), width), self.dtype)
+        fill_mask(out, self.nodes, stream_keys(self.seed, epoch, depth), self.dropout)
+        return self.tensor(out)
+
+    def of_entries(self, rows: NDArray[Any], columns: NDArray[Any], width: int) -> Callable[[int], Any]:  # noqa: ARG002
+        """Return the first layer's mask at single features, as a function of the epoch.
+
+        Args:
+            rows: Local row of each entry. (entries,)
+            columns: Column of each entry. (entries,)
+            width: Columns of the features.
+        """
+        nodes = self.nodes[rows]
+        return lambda epoch: self.tensor(
+            entry_mask(nodes, columns, stream_keys(self.seed, epoch, 0), self.dropout, self.dtype)
+        )

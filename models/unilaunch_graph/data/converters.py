@@ -1,0 +1,274 @@
+"""Graphs that users have: of PyG, networkx or SciPy, in arrays or in tables, written as the folder of a graph.
+
+Each function writes a folder that `unilaunch run --dataset` takes and `unilaunch_graph.load` reads, and returns its
+path. The folder is written aside and renamed; one that exists already is refused. Edges keep their directions, loops
+and duplicates: a model that needs a symmetric graph makes it so when it reads the folder, and says so.
+"""
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from unilaunch.errors import InputError
+from unilaunch_graph.data.files import SPLIT
+from unilaunch_graph.data.graph_folder import write_graph
+from unilaunch_graph.data.tables import is_table, read_table
+
+Folder = str | PathLike[str]
+_PYG = ("edge_index", "x", "y", "edge_weight", "edge_attr", *SPLIT)
+
+
+def from_pyg(data: Any, folder: Folder) -> Path:
+    """Write a `torch_geometric.data.Data`: x, edge_index, y, and edge_weight, edge_attr and masks if it has them.
+
+    Args:
+        data: The graph. `edge_attr` of one dimension becomes one column; *y* of shape (num_nodes, 1) and whole numbers
+            become classes.
+        folder: Where the folder is written.
+
+    Raises:
+        InputError: The graph is heterogeneous, has no edge_index, or has several splits; or as `from_scipy`.
+    """
+    if hasattr(data, "edge_types"):
+        raise InputError("from_pyg: heterogeneous data has several kinds of nodes or edges: give data.to_homogeneous()")
+    if getattr(data, "edge_index", None) is None:
+        raise InputError("from_pyg: the data has no edge_index: leave out transforms that replace it (ToSparseTensor)")
+    arrays: dict[str, Any] = {name: _numpy(getattr(data, name, None)) for name in _PYG}
+    edge_attr, mask = arrays["edge_attr"], arrays["train_mask"]
+    if edge_attr is not None and edge_attr.ndim == 1:
+        arrays["edge_attr"] = edge_attr[:, None]
+    if mask is not None and mask.ndim > 1:
+        raise InputError(
+            f"from_pyg: train_mask has {mask.shape[1]} splits: choose one, as in data.train_mask = "
+            "data.train_mask[:, 0], and the same of val_mask and test_mask"
+        )
+    return write_graph(folder, arrays)
+
+
+def _numpy(tensor: Any) -> Any:
+    """Return a tensor as an array, or a sparse one as a matrix of SciPy; torch is not imported for it."""
+    if tensor is None or not hasattr(tensor, "detach"):
+        return tensor
+    tensor = tensor.detach().cpu()
+    if tensor.is_sparse or tensor.is_sparse_csr:
+        entries = tensor.to_sparse_coo().coalesce()
+        return sp.coo_array((entries.values().numpy(), tuple(entries.indices().numpy())), shape=tuple(tensor.shape))
+    return tensor.numpy()
+
+
+def from_scipy(  # noqa: PLR0913  (the arrays of a graph, by name)
+    adjacency: Any,
+    folder: Folder,
+    *,
+    x: Any,
+    y: Any,
+    edge_attr: Any = None,
+    train_mask: Any = None,
+    val_mask: Any = None,
+    test_mask: Any = None,
+) -> Path:
+    """Write a sparse matrix: entry (i, j) is the weight of the edge from node i to node j.
+
+    Args:
+        adjacency: A sparse matrix or array of SciPy. (num_nodes, num_nodes). Where all its entries are 1 or True, the
+            graph has no weights.
+        folder: Where the folder is written.
+        x: Features of the nodes, dense or sparse. (num_nodes, num_features)
+        y: Labels: classes, -1 where unknown, or text: (num_nodes,); 0 and 1: (num_nodes, num_classes); values, NaN
+            where unknown: (num_nodes,) or (num_nodes, num_columns).
+        edge_attr: Features of the edges, in the order of `scipy.sparse.csr_array(adjacency)`. (num_edges, k)
+        train_mask: Nodes to train on, bool. None, with the other masks: a split is drawn when the graph is read.
+            (num_nodes,)
+        val_mask: Nodes to validate with; None: none.
+        test_mask: Nodes to test with; None: none.
+
+    Raises:
+        InputError: The folder exists, or the arrays do not fit together; the text names the array.
+    """
+    matrix = sp.csr_array(adjacency)
+    if matrix.shape[0] != matrix.shape[1]:
+        raise InputError(f"from_scipy: the adjacency has the shape {matrix.shape}; expected as many rows as columns")
+    arrays = {
+        "indptr": matrix.indptr,
+        "indices": matrix.indices,
+        "edge_weight": None if (matrix.data == 1).all() else matrix.data,
+        "edge_attr": edge_attr,
+    }
+    masks = {"train_mask": train_mask, "val_mask": val_mask, "test_mask": test_mask}
+    return write_graph(folder, {**arrays, "x": x, "y": y, **masks})
+
+
+def from_networkx(  # noqa: PLR0913  (what is taken from it, by name)
+    graph: Any,
+    folder: Folder,
+    *,
+    x: Any = "x",
+    y: Any = "y",
+    weight: str = "weight",
+    edge_attr: Sequence[str] = (),
+) -> Path:
+    """Write a graph of networkx; each edge of an undirected one is written in both directions.
+
+    The order of the nodes is that of `graph.nodes`; their names are kept in the folder (`read_names`). Node attributes
+    train_mask, val_mask and test_mask are the split, if a node has one of them.
+
+    Args:
+        graph: Graph, DiGraph, MultiGraph or MultiDiGraph.
+        folder: Where the folder is written.
+        x: The node attribute that holds a node's features; or their array, in the order of the nodes.
+        y: The node attribute that holds a node's label; or their array. Text becomes classes.
+        weight: The edge attribute that holds an edge's weight, 1 where an edge has none; if no edge has one, the graph
+            has no weights.
+        edge_attr: The edge attributes that become the columns of the edges' features.
+
+    Raises:
+        InputError: A node or an edge has no such attribute; or as `from_scipy`.
+    """
+    names = list(graph.nodes)
+    place = {name: number for number, name in enumerate(names)}
+    edges = [(place[a], place[b], values) for a, b, values in graph.edges(data=True)]
+    if not graph.is_directed():
+        edges += [(b, a, values) for a, b, values in edges if a != b]
+    arrays: dict[str, Any] = {
+        "edge_index": np.array([[a, b] for a, b, _ in edges], np.int64).reshape(-1, 2).T,
+        "x": _node_values(graph, x) if isinstance(x, str) else x,
+        "y": _node_values(graph, y) if isinstance(y, str) else y,
+    }
+    if any(weight in values for *_, values in edges):
+        arrays["edge_weight"] = np.array([values.get(weight, 1) for *_, values in edges])
+    if edge_attr:
+        columns = [[_value(values, key, f"the edge from {names[a]!r} to {names[b]!r}") for key in edge_attr]
+                   for a, b, values in edges]  # fmt: skip
+        arrays["edge_attr"] = np.array(columns).reshape(len(edges), -1)
+    for mask in SPLIT:
+        if any(mask in values for _, values in graph.nodes(data=True)):
+            arrays[mask] = np.array([bool(values.get(mask, False)) for _, values in graph.nodes(data=True)])
+    return write_graph(folder, arrays, None if names == [*range(len(names))] else [*map(_plain, names)])
+
+
+def _node_values(graph: Any, attribute: str) -> NDArray[Any]:
+    return np.array([_value(values, attribute, f"node {name!r}") for name, values in graph.nodes(data=True)])
+
+
+def _value(values: Mapping[str, Any], attribute: str, owner: str) -> Any:
+    if attribute not in values:
+        raise InputError(f"from_networkx: {owner} has no attribute {attribute!r}; it has {', '.join(values) or 'none'}")
+    return values[attribute]
+
+
+def _plain(name: Any) -> str | int:
+    """Return a node's name as JSON can hold it."""
+    return name if isinstance(name, int) and not isinstance(name, bool) else str(name)
+
+
+def from_edges(  # noqa: PLR0913  (the arrays of a graph, by name)
+    edges: Any,
+    folder: Folder,
+    *,
+    nodes: Any = None,
+    x: Any = None,
+    y: Any = None,
+    edge_weight: Any = None,
+    edge_attr: Any = None,
+    train_mask: Any = None,
+    val_mask: Any = None,
+    test_mask: Any = None,
+) -> Path:
+    """Write a graph from lists of edges, in arrays or in tables (.csv, .csv.gz, .parquet; these need pyarrow).
+
+    Args:
+        edges: Sources and targets: (2, num_edges); or the path of a table with the columns source, target, and weight
+            if edges have weights.
+        folder: Where the folder is written.
+        nodes: Names of the nodes, in the order of the rows of *x*, *y* and the masks, if sources and targets are names
+            and not the numbers 0 to num_nodes - 1. Or the path of a table with the columns node (the name), y, and
+            train_mask, val_mask and test_mask if it has a split; its rows are the nodes.
+        x: Features: (num_nodes, num_features), dense or sparse. With a table of nodes: the names of its columns of
+            features; None: all columns that are no other thing.
+        y: Labels, as of `from_scipy`; not with a table of nodes.
+        edge_weight: Weights: (num_edges,); not with a table of edges.
+        edge_attr: Features of the edges: (num_edges, k). With a table of edges: the names of its columns.
+        train_mask: As of `from_scipy`, and the other masks; not with a table of nodes.
+        val_mask: The same.
+        test_mask: The same.
+
+    Raises:
+        InputError: A table cannot be read or has no such column, or an edge names no node; or as `from_scipy`.
+        PluginError: A table is given, and pyarrow is not installed.
+    """
+    arrays = {"x": x, "y": y, "train_mask": train_mask, "val_mask": val_mask, "test_mask": test_mask}
+    names = None if nodes is None else np.asarray(nodes)
+    if is_table(nodes):
+        _refuse_beside_table("nodes", {name: array for name, array in arrays.items() if name != "x"})
+        names, arrays = _read_nodes(Path(nodes), x)
+    values = {"edge_weight": edge_weight, "edge_attr": edge_attr}
+    if is_table(edges):
+        _refuse_beside_table("edges", {"edge_weight": edge_weight})
+        edges, values = _read_edges(Path(edges), edge_attr)
+    ends = np.asarray(edges)
+    if names is not None:
+        ends = _numbers(ends, names)
+    elif ends.dtype.kind in "UO":
+        raise InputError(
+            "from_edges: the ends of edges are names: give nodes=, the names in the order of the rows of x"
+        )
+    return write_graph(folder, {"edge_index": ends, **values, **arrays}, None if names is None else names.tolist())
+
+
+def _refuse_beside_table(table: str, arrays: Mapping[str, Any]) -> None:
+    given = [name for name, array in arrays.items() if array is not None]
+    if given:
+        raise InputError(f"from_edges: {table} is a table, so {', '.join(given)} must be its columns, and no arrays")
+
+
+def _read_edges(path: Path, edge_attr: Sequence[str] | None) -> tuple[NDArray[Any], dict[str, Any]]:
+    features = [*(edge_attr or ())]
+    table = read_table(path, ["source", "target", *features], ["weight"])
+    columns = [_numeric(table[name], name, path) for name in features]
+    ends = np.stack([table["source"], table["target"]])
+    return ends, {"edge_weight": table.get("weight"), "edge_attr": np.stack(columns, axis=1) if columns else None}
+
+
+def _read_nodes(path: Path, features: Sequence[str] | None) -> tuple[NDArray[Any], dict[str, Any]]:
+    wanted = None if features is None else [*SPLIT]
+    table = read_table(path, ["node", "y", *(features or ())], wanted, nullable="y")
+    chosen = [*features] if features else [name for name in table if name not in {"node", "y", *SPLIT}]
+    if not chosen:
+        raise InputError(f"{path}: has no column of features beside {', '.join(table)}")
+    x = np.stack([_numeric(table[name], name, path) for name in chosen], axis=1)
+    return table["node"], {"x": x, "y": table["y"], **{name: table.get(name) for name in SPLIT}}
+
+
+def _numeric(column: NDArray[Any], name: str, path: Path) -> NDArray[Any]:
+    if column.dtype.kind not in "fiub":
+        raise InputError(f"{path}: column {name} holds text, not numbers: name the columns of features")
+    return column
+
+
+def _numbers(ends: NDArray[Any], names: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the number of each named end. (2, num_edges)"""
+    if names.dtype.kind == "O":
+        names = names.astype(str)
+    if ends.dtype.kind == "O":
+        ends = ends.astype(str)
+    if names.ndim != 1 or (names.dtype.kind == "U") != (ends.dtype.kind == "U"):
+        raise InputError(f"from_edges: nodes are {names.dtype} {names.shape}, and the ends of edges {ends.dtype}")
+    order: NDArray[np.int64] = np.argsort(names, kind="stable")
+    known = names[order]
+    twice = np.flatnonzero(known[1:] == known[:-1])
+    if len(twice):
+        raise InputError(f"from_edges: the node {known[twice[0]]} is named twice")
+    found = np.searchsorted(known, ends).clip(max=max(len(known) - 1, 0))
+    strange = np.argwhere(known[found] != ends) if len(known) else np.argwhere(np.ones(ends.shape, bool))
+    if len(strange):
+        side, edge = strange[0]
+        raise InputError(
+            f"from_edges: edge {edge}: {('source', 'target')[side]} {ends[side, edge]} is not among the nodes"
+        )
+    numbers: NDArray[np.int64] = order[found]
+    return numbers

@@ -1,0 +1,110 @@
+"""The folder of a user's graph: a .npy file for each array, as `unilaunch_graph.data.files` reads it, and names."""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from unilaunch.errors import InputError
+from unilaunch_graph.data.files import SPLIT, check_arrays
+
+NAMES = "names.json"
+_SPARSE = ("x_indptr", "x_indices", "x_data", "x_shape")
+
+
+class Names(NamedTuple):
+    """What nodes and classes are called in the user's own data.
+
+    Attributes:
+        nodes: Name of each node, in the order of the rows; None: a node's name is its number.
+        classes: Name of each class, in the order of their numbers; None: a class's name is its number.
+    """
+
+    nodes: Sequence[str | int] | None
+    classes: Sequence[str] | None
+
+
+def read_names(folder: str | PathLike[str]) -> Names:
+    """Return the names that a converter wrote into the folder of a graph.
+
+    Args:
+        folder: What `from_pyg`, `from_networkx`, `from_scipy` or `from_edges` returned.
+
+    Raises:
+        InputError: The file of the names is damaged.
+    """
+    path = Path(folder) / NAMES
+    try:
+        given = json.loads(path.read_text(encoding="utf-8"))
+        return Names(given["nodes"], given["classes"])
+    except FileNotFoundError:
+        return Names(None, None)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise InputError(f"{path}: is damaged: {' '.join(str(error).split())}") from error
+
+
+def write_graph(
+    folder: str | PathLike[str], arrays: Mapping[str, Any], nodes: Sequence[str | int] | None = None
+) -> Path:
+    """Write the folder of a graph, whole or not at all: aside, then renamed.
+
+    Args:
+        folder: Where it is to stand; nothing may stand there yet.
+        arrays: The arrays of `unilaunch_graph.data.files` by name; None stands for one that is not given. *x* may be a
+            sparse matrix. *y* may be text: its values in order of the alphabet are the classes.
+        nodes: Name of each node; None: its number.
+
+    Returns:
+        The folder, for `--dataset` and `load`.
+
+    Raises:
+        InputError: The folder exists or cannot be written, or the arrays do not fit together.
+    """
+    folder = Path(folder).expanduser()
+    if folder.exists():
+        raise InputError(f"{folder}: exists already: give another folder, or delete it")
+    given = {name: array for name, array in arrays.items() if array is not None}
+    classes = None
+    if "y" in given:
+        given["y"], classes = _labels(np.asarray(given["y"]))
+    if sp.issparse(given.get("x")):
+        x = sp.csr_array(given.pop("x"))
+        given |= dict(zip(_SPARSE, (x.indptr, x.indices, x.data, np.array(x.shape)), strict=True))
+    whole = {name: np.asarray(array) for name, array in given.items()}
+    if not {*SPLIT}.isdisjoint(whole) and "y" in whole:
+        whole |= {name: np.zeros(len(whole["y"]), bool) for name in SPLIT if name not in whole}
+    check_arrays(whole, folder)
+    _write(folder, whole, Names(nodes, classes))
+    return folder
+
+
+def _labels(y: NDArray[Any]) -> tuple[NDArray[Any], list[str] | None]:
+    """Return labels as numbers, and the names of the classes if they were text."""
+    if y.dtype.kind == "O" and all(isinstance(value, str) for value in y.flat):
+        y = y.astype(str)
+    if y.dtype.kind == "U":
+        names, numbers = np.unique(y, return_inverse=True)
+        return numbers.reshape(y.shape), names.tolist()
+    return (y[:, 0] if y.dtype.kind in "iu" and y.ndim == 2 and y.shape[1] == 1 else y), None  # noqa: PLR2004
+
+
+def _write(folder: Path, arrays: Mapping[str, NDArray[Any]], names: Names) -> None:
+    aside = folder.with_name(f".{folder.name}.{uuid4().hex}")
+    try:
+        aside.mkdir(parents=True)
+        for name, array in arrays.items():
+            np.save(aside / f"{name}.npy", np.ascontiguousarray(array), allow_pickle=False)
+        if names != (None, None):
+            (aside / NAMES).write_text(json.dumps(names._asdict(), ensure_ascii=False), encoding="utf-8")
+        aside.rename(folder)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written: {error.strerror}") from None
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)

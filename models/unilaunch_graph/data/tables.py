@@ -1,0 +1,71 @@
+"""Columns of a CSV or Parquet file as arrays, read by pyarrow."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unilaunch.errors import InputError, PluginError
+
+SUFFIXES = (".csv", ".csv.gz", ".parquet")
+
+
+def is_table(value: object) -> bool:
+    """Return whether *value* is a path rather than an array."""
+    return isinstance(value, str | Path)
+
+
+def read_table(
+    path: Path, needed: Collection[str], wanted: Collection[str] | None = None, nullable: str = ""
+) -> Mapping[str, NDArray[Any]]:
+    """Return columns of a table by name, in the order of the file.
+
+    Args:
+        path: A file that ends in .csv, .csv.gz or .parquet; the first line of a CSV file names its columns.
+        needed: Columns that must be there.
+        wanted: Columns that are taken too if they are there; None: all.
+        nullable: The one column that may have empty cells: of whole numbers they are -1, of numbers NaN.
+
+    Returns:
+        Numbers, bool or text. (num_rows,) each
+
+    Raises:
+        InputError: The file cannot be read, a column is missing, or one has an empty cell.
+        PluginError: pyarrow is not installed, or cannot be imported.
+    """
+    table = _read(path)
+    missing = [name for name in needed if name not in table.column_names]
+    if missing:
+        raise InputError(f"{path}: has no column {', '.join(missing)}; it has {', '.join(table.column_names)}")
+    chosen = [name for name in table.column_names if wanted is None or name in needed or name in wanted]
+    return {name: _column(table.column(name), name, path, may_be_empty=name == nullable) for name in chosen}
+
+
+def _read(path: Path) -> Any:
+    if not path.name.endswith(SUFFIXES):
+        raise InputError(f"{path}: is no table: expected a name that ends in {', '.join(SUFFIXES)}")
+    try:
+        import pyarrow as pa
+        from pyarrow import csv, parquet
+    except ImportError as error:
+        reason = " ".join(str(error).split())
+        raise PluginError(f"{path}: tables are read by pyarrow: pip install 'unilaunch[tables]' ({reason})") from error
+    try:
+        return parquet.read_table(path) if path.suffix == ".parquet" else csv.read_csv(path)
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
+
+
+def _column(column: Any, name: str, path: Path, *, may_be_empty: bool) -> NDArray[Any]:
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(column.type):  # as pandas writes categories
+        column = column.cast(column.type.value_type)
+    if column.null_count and not (may_be_empty and not pa.types.is_string(column.type)):
+        raise InputError(f"{path}: column {name} has {column.null_count:,} empty cells; expected a value in each row")
+    if pa.types.is_integer(column.type):
+        column = column.fill_null(-1)
+    values = column.to_numpy()
+    return np.asarray(values, str) if values.dtype == object else values

@@ -1,0 +1,141 @@
+"""The edges of the whole graph on host arrays: ranks divide either the nodes or the columns."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from unilaunch_graph.arrays import FloatType, Rows
+from unilaunch_graph.exchange.approximate import SampledHalo
+from unilaunch_graph.exchange.column_switch import ColumnSwitch
+from unilaunch_graph.exchange.halo import Halo
+from unilaunch_graph.operators.aggregation import Aggregation, DiagonalScaling, Finish
+from unilaunch_graph.operators.row_blocks import Block, Pool, RowBlocks, each, make_pool
+from unilaunch_graph.partition.part import Part
+
+
+def aggregation_over_halo(part: Part, halo: Halo, threads: int, conv: str, dtype: FloatType) -> Aggregation:
+    """Return A_hat of ranks that divide nodes.
+
+    Args:
+        part: This rank's part.
+        halo: The way to its halo rows.
+        threads: Threads that share the product's rows.
+        conv: The normalisation: "gcn" or "sage".
+        dtype: Type of the rows.
+    """
+    return Aggregation(HaloEdges(part, halo, threads, dtype), DiagonalScaling.of(part, conv, dtype))
+
+
+def aggregation_over_columns(
+    part: Part, switch: ColumnSwitch, threads: int, conv: str, dtype: FloatType
+) -> Aggregation:
+    """Return A_hat of ranks that divide columns (tensor parallelism).
+
+    Each rank aggregates some columns of every node, and multiplies all columns of some nodes. Between the two stands an
+    all-to-all, there and back, so what travels does not depend on the graph: (P - 1) / P of all rows, twice, shared by
+    P ranks. That is less than the halo rows where these are more than 2 (P - 1) / P of the nodes.
+
+    Args:
+        part: This rank's nodes.
+        switch: The all-to-all between rows and columns.
+        threads: Threads that share the product's rows.
+        conv: The normalisation: "gcn" or "sage".
+        dtype: Type of the rows.
+    """
+    return Aggregation(ColumnEdges(switch, threads, dtype), DiagonalScaling.of(part, conv, dtype))
+
+
+class HaloEdges:
+    """W of ranks that divide nodes; the halo travels while the owned columns are multiplied.
+
+    Args:
+        part: This rank's part.
+        halo: The way to its halo rows.
+        threads: Threads that share the product's rows.
+        dtype: Type of the rows.
+    """
+
+    def __init__(self, part: Part, halo: Halo, threads: int, dtype: FloatType) -> None:
+        self.halo = halo
+        self.owned = RowBlocks(part.owned_indptr, part.owned_indices, part.owned_weights, part.num_owned, dtype)
+        self.remote = RowBlocks(part.halo_indptr, part.halo_indices, part.halo_weights, part.num_halo, dtype)
+        self.without_halo = {block.span.start for block in self.remote.blocks if not block.num_entries}
+        self.pool = make_pool(threads)
+
+    def start_epoch(self, epoch: int | None) -> None:
+        """Note that an epoch begins, or an evaluation (None)."""
+        self.halo.start_epoch(epoch)
+
+    def matmat(self, rows: Rows, finish: Finish) -> Rows:
+        """Return the owned rows of W @ rows; each block of rows is finished while it is in the cache."""
+        rows = np.ascontiguousarray(rows)
+        arriving = self.halo.begin(rows)
+        product = np.empty_like(rows)
+
+        def multiply_owned(block: Block) -> None:
+            product[block.span] = block.multiply(rows)
+            if block.span.start in self.without_halo:
+                finish(product[block.span], block.span)
+
+        each(self.pool, self.owned.blocks, multiply_owned, arriving.progress)
+        halo_rows = arriving.wait()
+
+        def multiply_halo(block: Block) -> None:
+            product[block.span] += block.multiply(halo_rows)
+            finish(product[block.span], block.span)
+
+        each(self.pool, self.remote.filled, multiply_halo, _nothing)
+        return product
+
+    def rmatmat(self, rows: Rows, finish: Finish) -> Rows:
+        """Return the owned rows of W.T @ rows: W is symmetric, a sample of its columns is not."""
+        if not isinstance(self.halo, SampledHalo):
+            return self.matmat(rows, finish)
+        rows = np.ascontiguousarray(rows)
+        arriving = self.halo.give_back(rows)
+        product = np.empty_like(rows)
+        _multiply(self.owned, rows, product, self.pool, arriving.progress)
+        for owned, sums in arriving.wait():
+            product[owned] += sums
+        finished: Rows = finish(product, None)
+        return finished
+
+
+class ColumnEdges:
+    """W of ranks that divide columns: all edges, for some columns.
+
+    Args:
+        switch: The all-to-all between rows and columns.
+        threads: Threads that share the product's rows.
+        dtype: Type of the rows.
+    """
+
+    def __init__(self, switch: ColumnSwitch, threads: int, dtype: FloatType) -> None:
+        whole = switch.adjacency
+        self.switch = switch
+        self.whole = RowBlocks(whole.indptr, whole.indices, whole.weights, len(whole.indptr) - 1, dtype)
+        self.pool = make_pool(threads)
+
+    def start_epoch(self, epoch: int | None) -> None:
+        """Do nothing: what travels is exact in every epoch."""
+
+    def matmat(self, rows: Rows, finish: Finish) -> Rows:
+        """Return the owned rows of W @ rows."""
+        columns = self.switch.to_columns(np.ascontiguousarray(rows))
+        aggregated = np.empty_like(columns)
+        _multiply(self.whole, columns, aggregated, self.pool, _nothing)
+        finished: Rows = finish(self.switch.to_rows(aggregated, rows.shape[1]), None)
+        return finished
+
+    rmatmat = matmat
+
+
+def _multiply(matrix: RowBlocks, rows: Rows, out: Rows, pool: Pool, between: Callable[[], None]) -> None:
+    def multiply(block: Block) -> None:
+        out[block.span] = block.multiply(rows)
+
+    each(pool, matrix.blocks, multiply, between)
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,38 @@
+"""`unilaunch.init()` in a script that unilaunch has not started."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.mpirun import Launcher, alone, finish
+
+PROGRAM = str(Path(__file__).parent / "programs" / "own_start.py")
+TORCHRUN = [str(Path(sys.executable).parent / "torchrun"), "--nproc-per-node", "2", PROGRAM]
+
+
+def test_under_a_bare_mpirun_the_ranks_speak_through_mpi(launcher: Launcher, tmp_path: Path) -> None:
+    """And the script goes on to use MPI as its own."""
+    job = launcher.run(2, [PROGRAM, "mpi"], tmp_path).check()
+    assert [f"{rank}/2 on cpu by MpiCollectives: 9.0" in job.stdout for rank in range(2)] == [True, True]
+    assert "MPI counts 2" in job.stdout
+
+
+def test_under_torchrun_through_sockets_and_alone_with_nobody(tmp_path: Path) -> None:
+    """No MPI is needed."""
+    job = finish(TORCHRUN, tmp_path, None, 60).check()
+    assert "1/2 on cpu by TcpCollectives: 9.0" in job.stdout
+    assert "0/1 on cpu by Alone: 3.0" in alone([PROGRAM], tmp_path).check().stdout
+
+
+@pytest.mark.parametrize("start", ["mpirun", "torchrun"])
+def test_a_rank_that_fails_ends_the_others(start: str, openmpi5: Launcher, tmp_path: Path) -> None:
+    """They wait for it in a collective, and its traceback is shown."""
+    job = (
+        openmpi5.run(2, [PROGRAM, "fail"], tmp_path)
+        if start == "mpirun"
+        else finish([*TORCHRUN, "fail"], tmp_path, None, 60)
+    )
+    assert job.returncode != 0
+    assert "SystemError: boom" in job.stderr
+    assert job.seconds < 30

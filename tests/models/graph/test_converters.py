@@ -1,0 +1,300 @@
+"""Graphs of PyG, networkx, SciPy, arrays and tables become folders that are read as the same graph."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import unilaunch_graph as ug
+from unilaunch.errors import InputError, PluginError
+from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Graph
+from unilaunch_graph.data.labels import Task, task_of
+from unilaunch_graph.data.sources import open_dataset
+
+#: PyG compiles functions with torch.jit.script when it is imported, and torch 2.13 calls that deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+ENDS = np.array([[0, 3, 1, 1, 2, 2], [1, 1, 0, 1, 3, 3]])
+WEIGHTS = np.array([1, 2, 3, 4, 5, 6.5])
+FEATURES = np.arange(12.0).reshape(6, 2)
+X = np.arange(8, dtype=np.float32).reshape(4, 2)
+Y = np.array([0, 2, 1, -1])
+#: (source, target, weight, edge features), by target and source.
+EDGES = [(1, 0, 3, (4, 5)), (0, 1, 1, (0, 1)), (1, 1, 4, (6, 7)), (3, 1, 2, (2, 3)), (2, 3, 5, (8, 9)),
+         (2, 3, 6.5, (10, 11))]  # fmt: skip
+TRAINED = np.array([True, False, False, False])
+TESTED = np.array([False, False, True, False])
+
+
+def _load(folder: Path) -> Graph:
+    return open_dataset(str(folder), None, None, 0, None).load()
+
+
+def _edges(graph: Graph) -> list[tuple[Any, ...]]:
+    targets = np.repeat(np.arange(graph.num_nodes), graph.degrees).tolist()
+    weights = [1] * len(targets) if graph.weights is None else graph.weights.tolist()
+    features = [()] * len(targets) if graph.edge_attr is None else [tuple(row) for row in graph.edge_attr.tolist()]
+    return list(zip(graph.indices.tolist(), targets, weights, features, strict=True))
+
+
+@pytest.fixture
+def data() -> Any:
+    """PyG's container of the graph above."""
+    import torch
+    from torch_geometric.data import Data
+
+    tensor = torch.as_tensor
+    return Data(
+        x=tensor(X), edge_index=tensor(ENDS), edge_weight=tensor(WEIGHTS), edge_attr=tensor(FEATURES), y=tensor(Y),
+        train_mask=tensor(TRAINED), test_mask=tensor(TESTED),
+    )  # fmt: skip
+
+
+def test_from_pyg(data: Any, tmp_path: Path) -> None:
+    """All that the container holds; a mask that it lacks is empty."""
+    folder = ug.from_pyg(data, tmp_path / "own")
+    assert folder == tmp_path / "own"
+    graph = _load(folder)
+    assert _edges(graph) == EDGES
+    np.testing.assert_array_equal(np.asarray(graph.features), X)
+    assert graph.labels.tolist() == Y.tolist()
+    assert graph.split.tolist() == [TRAIN, NONE, TEST, NONE]
+    assert ug.read_names(folder) == (None, None)
+
+
+def test_from_pyg_of_other_forms(data: Any, tmp_path: Path) -> None:
+    """Edge features of one dimension, classes in a column, sparse features, values to predict."""
+    data.edge_attr, data.y = data.edge_weight, data.y[:, None]
+    data.x = data.x.to_sparse()
+    del data.train_mask, data.test_mask, data.edge_weight
+    graph = _load(ug.from_pyg(data, tmp_path / "own"))
+    assert graph.edge_attr is not None
+    assert graph.edge_attr[:, 0].tolist() == [edge[2] for edge in EDGES]
+    assert sp.issparse(graph.features)
+    assert graph.features.toarray().tolist() == X.tolist()  # type: ignore[union-attr]
+    assert graph.labels.tolist() == Y.tolist()
+    data.y = data.y * 0.5
+    assert task_of(_load(ug.from_pyg(data, tmp_path / "values")).labels) is Task.REGRESSION
+
+
+def test_from_pyg_refuses_what_it_cannot_write(data: Any, tmp_path: Path) -> None:
+    """By name: several kinds of nodes, several splits, no edge_index, no features."""
+    from torch_geometric.data import HeteroData
+
+    with pytest.raises(InputError, match=r"heterogeneous data .* give data\.to_homogeneous\(\)"):
+        ug.from_pyg(HeteroData(), tmp_path / "own")
+    data.train_mask = data.train_mask[:, None].repeat(1, 10)
+    with pytest.raises(InputError, match="train_mask has 10 splits: choose one"):
+        ug.from_pyg(data, tmp_path / "own")
+    del data.train_mask, data.x
+    with pytest.raises(InputError, match="has no x"):
+        ug.from_pyg(data, tmp_path / "own")
+    del data.edge_index
+    with pytest.raises(InputError, match="has no edge_index: leave out transforms"):
+        ug.from_pyg(data, tmp_path / "own")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", [sp.csr_array, sp.coo_matrix, sp.csc_matrix])
+def test_from_scipy(kind: Any, tmp_path: Path) -> None:
+    """Entry (i, j) is the edge from i to j; a matrix of ones has no weights; features may be sparse."""
+    matrix = kind(np.array([[0, 2.5, 0], [0, 0, 1], [0, 3, 0]]))
+    masks = {"train_mask": [True, False, False], "val_mask": [False, True, False]}
+    graph = _load(ug.from_scipy(matrix, tmp_path / "own", x=sp.eye_array(3), y=[0, 1, 1], **masks))
+    assert _edges(graph) == [(0, 1, 2.5, ()), (2, 1, 3, ()), (1, 2, 1, ())]
+    assert graph.split.tolist() == [TRAIN, VAL, NONE]
+    assert sp.issparse(graph.features)
+    plain = _load(ug.from_scipy(matrix > 0, tmp_path / "plain", x=np.eye(3), y=[0, 1, 1]))
+    assert plain.weights is None
+    with pytest.raises(InputError, match=r"shape \(2, 3\); expected as many rows as columns"):
+        ug.from_scipy(kind(np.ones((2, 3))), tmp_path / "wide", x=np.eye(2), y=[0, 1])
+
+
+def test_from_networkx_of_a_directed_graph(tmp_path: Path) -> None:
+    """Names, weights, edge features, masks and labels in text; the order is that of graph.nodes."""
+    graph = nx.DiGraph()
+    for name, color in (("b", "red"), ("a", "blue"), ("c", "red")):
+        graph.add_node(name, x=[ord(name), 1.0], y=color, train_mask=name == "a")
+    graph.add_edge("b", "a", weight=2.0, length=5, kind=1)
+    graph.add_edge("c", "a", length=6, kind=0)
+    folder = ug.from_networkx(graph, tmp_path / "own", edge_attr=("length", "kind"))
+    found = _load(folder)
+    assert _edges(found) == [(0, 1, 2, (5, 1)), (2, 1, 1, (6, 0))]
+    assert np.asarray(found.features)[:, 0].tolist() == [98, 97, 99]
+    assert found.labels.tolist() == [1, 0, 1]
+    assert found.split.tolist() == [NONE, TRAIN, NONE]
+    assert ug.read_names(folder) == (["b", "a", "c"], ["blue", "red"])
+    with pytest.raises(InputError, match="the edge from 'b' to 'a' has no attribute 'speed'; it has weight, length"):
+        ug.from_networkx(graph, tmp_path / "other", edge_attr=("speed",))
+    with pytest.raises(InputError, match="node 'b' has no attribute 'z'; it has x, y, train_mask"):
+        ug.from_networkx(graph, tmp_path / "other", x="z")
+
+
+def test_from_networkx_of_the_karate_club(tmp_path: Path) -> None:
+    """An undirected graph has each edge in both directions; its names are numbers already."""
+    club = nx.karate_club_graph()
+    folder = ug.from_networkx(club, tmp_path / "club", x=np.eye(34), y="club")
+    graph = _load(folder)
+    assert len(graph.indices) == 2 * club.number_of_edges()
+    assert not graph.is_directed
+    assert graph.num_classes == 2
+    assert ug.read_names(folder) == (None, ["Mr. Hi", "Officer"])
+
+
+def test_from_edges_of_arrays(tmp_path: Path) -> None:
+    """As they are; names are numbered in the order of nodes=."""
+    arrays = {"edge_weight": WEIGHTS, "edge_attr": FEATURES, "x": X, "y": Y}
+    folder = ug.from_edges(ENDS, tmp_path / "own", **arrays)
+    assert _edges(_load(folder)) == EDGES
+    names = np.array(["zoe", "al", "kim", "bo"])
+    named = ug.from_edges(names[ENDS], tmp_path / "named", nodes=names.tolist(), **arrays)
+    assert _edges(_load(named)) == EDGES
+    assert ug.read_names(named).nodes == names.tolist()
+    numbered = ug.from_edges(ENDS + 10, tmp_path / "numbered", nodes=[10, 11, 12, 13], **arrays)
+    assert _edges(_load(numbered)) == EDGES
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"edges": np.array([["a"], ["b"]])}, "the ends of edges are names: give nodes="),
+        ({"nodes": ["a", "b"]}, r"nodes are <U1 \(2,\), and the ends of edges int64"),
+        ({"nodes": [0, 1, 2, 2]}, "the node 2 is named twice"),
+        ({"nodes": [0, 1, 2, 9]}, "edge 1: source 3 is not among the nodes"),
+        ({"edge_weight": WEIGHTS[:5]}, r"edge_weight must have shape \(6,\), not \(5,\)"),
+        ({"y": None}, "has no y"),
+        ({"train_mask": [True]}, r"train_mask must have shape \(4,\)"),
+    ],
+)
+def test_from_edges_refuses_what_does_not_fit(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    """In one line, and nothing is left."""
+    arrays: dict[str, Any] = {"edges": ENDS, "x": X, "y": Y, **changes}
+    with pytest.raises(InputError, match=words) as refusal:
+        ug.from_edges(arrays.pop("edges"), tmp_path / "own", **arrays)
+    assert "\n" not in str(refusal.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_exists_is_refused(tmp_path: Path) -> None:
+    """Whatever it holds."""
+    with pytest.raises(InputError, match="exists already: give another folder, or delete it"):
+        ug.from_edges(ENDS, tmp_path, x=X, y=Y)
+    with pytest.raises(InputError, match="/proc/none: cannot be written"):
+        ug.from_edges(ENDS, "/proc/none", x=X, y=Y)
+
+
+def test_damaged_names_are_refused(tmp_path: Path) -> None:
+    folder = ug.from_edges(ENDS, tmp_path / "own", x=X, y=Y, nodes=[0, 1, 2, 3])
+    assert json.loads((folder / "names.json").read_text())["nodes"] == [0, 1, 2, 3]
+    (folder / "names.json").write_text("[]")
+    with pytest.raises(InputError, match=r"names\.json: is damaged"):
+        ug.read_names(folder)
+
+
+EDGE_LINES = "source,target,weight,km\nzoe,al,1.5,3\nkim,al,2,4\nzoe,kim,1,5\n"
+NODE_LINES = "node,age,size,y,train_mask\nzoe,30,1.5,0.5,true\nal,40,2.5,,false\nkim,50,3.5,2.5,false\n"
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    """A folder with edges.csv, nodes.csv, and the same as Parquet."""
+    pytest.importorskip("pyarrow", reason="no pyarrow that fits this numpy", exc_type=ImportError)
+    from pyarrow import csv, parquet
+
+    for name, lines in (("edges", EDGE_LINES), ("nodes", NODE_LINES)):
+        (tmp_path / f"{name}.csv").write_text(lines)
+        parquet.write_table(csv.read_csv(tmp_path / f"{name}.csv"), tmp_path / f"{name}.parquet")
+    return tmp_path
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_from_edges_of_tables(tables: Path, suffix: str) -> None:
+    """Names, weights, chosen columns; an empty cell of y is an unknown value."""
+    edges, nodes = tables / f"edges.{suffix}", str(tables / f"nodes.{suffix}")
+    folder = ug.from_edges(edges, tables / "own", nodes=nodes, edge_attr=["km"])
+    graph = _load(folder)
+    assert _edges(graph) == [(0, 1, 1.5, (3,)), (2, 1, 2, (4,)), (0, 2, 1, (5,))]
+    assert np.asarray(graph.features).tolist() == [[30, 1.5], [40, 2.5], [50, 3.5]]
+    np.testing.assert_array_equal(graph.labels, np.array([0.5, np.nan, 2.5], np.float32))
+    assert graph.split.tolist() == [TRAIN, NONE, NONE]
+    assert ug.read_names(folder).nodes == ["zoe", "al", "kim"]
+    chosen = _load(ug.from_edges(edges, tables / "chosen", nodes=nodes, x=["size"]))
+    assert np.asarray(chosen.features).tolist() == [[1.5], [2.5], [3.5]]
+    assert chosen.edge_attr is None
+
+
+def test_categories_are_text(tables: Path) -> None:
+    """A column that pandas wrote as a categorical."""
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    table = csv.read_csv(tables / "nodes.csv")
+    table = table.set_column(0, "node", table.column("node").cast(pa.dictionary(pa.int32(), pa.string())))
+    parquet.write_table(table, tables / "nodes.parquet")
+    folder = ug.from_edges(tables / "edges.csv", tables / "own", nodes=tables / "nodes.parquet")
+    assert ug.read_names(folder).nodes == ["zoe", "al", "kim"]
+
+
+def test_classes_with_empty_cells_stay_classes(tables: Path) -> None:
+    """-1, and not values to predict."""
+    (tables / "nodes.csv").write_text("node,a,y\nzoe,1,1\nal,1,\nkim,1,0\n")
+    graph = _load(ug.from_edges(tables / "edges.csv", tables / "own", nodes=tables / "nodes.csv"))
+    assert graph.labels.tolist() == [1, -1, 0]
+
+
+@pytest.mark.parametrize(
+    ("edges", "nodes", "given", "words"),
+    [
+        ("from,to\na,b\n", NODE_LINES, {}, r"edges\.csv: has no column source, target; it has from, to"),
+        ("source,target\nzoe,\n", NODE_LINES, {}, r"edges\.csv: "),
+        ("source,target\nzoe,max\n", NODE_LINES, {}, "edge 0: target max is not among the nodes"),
+        ("source,target,weight\nzoe,al,\n", NODE_LINES, {}, "column weight has 1 empty cells"),
+        (EDGE_LINES, "node,y\nzoe,1\n", {}, "has no column of features beside node, y"),
+        (EDGE_LINES, NODE_LINES.replace("30", "old"), {}, "column age holds text, not numbers"),
+        (EDGE_LINES, NODE_LINES, {"edge_attr": ["kg"]}, "has no column kg; it has source, target, weight, km"),
+        (EDGE_LINES, NODE_LINES, {"y": [1, 2, 3]}, "nodes is a table, so y must be its columns"),
+        (EDGE_LINES, NODE_LINES, {"edge_weight": [1, 2, 3]}, "edges is a table, so edge_weight must be its columns"),
+    ],
+)
+def test_faults_of_tables_are_named(tables: Path, edges: str, nodes: str, given: dict[str, Any], words: str) -> None:
+    """File and column."""
+    (tables / "edges.csv").write_text(edges)
+    (tables / "nodes.csv").write_text(nodes)
+    with pytest.raises(InputError, match=words) as refusal:
+        ug.from_edges(tables / "edges.csv", tables / "own", nodes=tables / "nodes.csv", **given)
+    assert "\n" not in str(refusal.value)
+
+
+def test_other_files_are_no_tables(tables: Path) -> None:
+    (tables / "edges.parquet").write_text("no table")
+    for name, words in (
+        ("edges.txt", "is no table"),
+        ("edges.parquet", "cannot be read"),
+        ("no.csv", "cannot be read"),
+    ):
+        with pytest.raises(InputError, match=words):
+            ug.from_edges(tables / name, tables / "own", x=X, y=Y)
+
+
+def test_without_pyarrow_the_way_to_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With pip's command."""
+    (tmp_path / "edges.csv").write_text("source,target\n0,1\n")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(PluginError, match=r"edges\.csv: tables are read by pyarrow: pip install 'unilaunch\[tables\]'"):
+        ug.from_edges(tmp_path / "edges.csv", tmp_path / "own", x=X, y=Y)
+
+
+def test_the_library_is_imported_without_numpy() -> None:
+    """And without a framework; the public names are there."""
+    program = "import sys, unilaunch_graph as ug; print(*sys.modules); print(*dir(ug))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    loaded, names = (set(line.split()) for line in done.stdout.splitlines())
+    assert not loaded & {"numpy", "scipy", "torch", "mindspore"}
+    assert {"from_edges", "from_networkx", "from_pyg", "from_scipy", "read_names"} <= names
+    with pytest.raises(AttributeError, match="no attribute 'from_dgl'"):
+        _ = ug.from_dgl

@@ -1,0 +1,466 @@
+"""What a network on tensors is given on a part: the halo, sums over ranks, normalisations, dropout, refusals."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric import EdgeIndex, nn
+from torch_geometric.nn import global_mean_pool
+from torch_geometric.utils import add_self_loops, degree
+from typing_extensions import override
+
+from models.graph.torch_parts import Whole, make_whole, on_parts
+from unilaunch.errors import SpecError
+from unilaunch_graph import torch as ug
+from unilaunch_graph.torch.distributed import distribute
+from unilaunch_graph.torch.part import GraphPart
+
+WHOLE = make_whole()
+PARTS = 3
+
+
+@pytest.fixture(autouse=True)
+def _float64() -> Any:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def _nodes(part: GraphPart) -> torch.Tensor:
+    """Return the global id of each owned and each halo node."""
+    return ug.halo(part.owned, part)
+
+
+def test_a_part_holds_every_edge_into_its_nodes() -> None:
+    """With its weight and its features; sorted by target, then by source."""
+
+    def edges(part: GraphPart) -> torch.Tensor:
+        assert part.edge_weight is not None
+        assert part.edge_attr is not None
+        assert part.num_train == int(WHOLE.train_mask.sum())
+        torch.testing.assert_close(part.x, WHOLE.x[part.owned])
+        assert torch.equal(part.y, WHOLE.y[part.owned])
+        assert torch.equal(part.train_mask, WHOLE.train_mask[part.owned])
+        ends = _nodes(part)[part.edge_index]
+        key = part.edge_index[1] * part.num_nodes + ends[0]
+        assert torch.equal(key, key.sort().values)
+        return torch.cat([ends.T.double(), part.edge_weight[:, None], part.edge_attr], 1)
+
+    found = torch.cat(on_parts(WHOLE, PARTS, edges)).tolist()
+    whole = torch.cat([WHOLE.edge_index.T.double(), WHOLE.edge_weight[:, None], WHOLE.edge_attr], 1).tolist()
+    assert sorted(found) == sorted(whole)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3)])
+def test_halo_rows_are_their_owners_rows(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """Of any type and any shape of a row, and the first result stays as it was when the next exchange comes."""
+    rows = (torch.randn(40, *shape) * 9).to(dtype)
+
+    def work(part: GraphPart) -> None:
+        first = ug.halo(rows[part.owned], part)
+        second = ug.halo(rows[part.owned] * 0, part)
+        assert torch.equal(first, rows[_nodes(part)])
+        assert not second.any()
+
+    on_parts(WHOLE, PARTS, work)
+
+
+def test_features_are_sent_once() -> None:
+    """Until somebody writes to them; a tensor that only equals them is sent each time."""
+
+    def work(part: GraphPart) -> None:
+        first = ug.halo(part.x, part)
+        assert ug.halo(part.x, part) is first
+        assert ug.halo(part.x.clone(), part) is not first
+        part.x.mul_(2)
+        assert torch.equal(ug.halo(part.x, part), 2 * WHOLE.x[_nodes(part)])
+        ug.halo(part.x, part).zero_()
+        assert torch.equal(ug.halo(part.x, part), 2 * WHOLE.x[_nodes(part)])
+        assert torch.equal(ug.halo(part.x.requires_grad_(), part).detach(), 2 * WHOLE.x[_nodes(part)])
+
+    on_parts(WHOLE, PARTS, work)
+
+
+def test_gradients_of_halo_rows_are_added_at_home() -> None:
+    """The gradient is the exact transpose: each row gets the sum of its gradients on all ranks."""
+    weights = torch.randn(PARTS, 40, 4)
+
+    def work(part: GraphPart) -> torch.Tensor | None:
+        rows = WHOLE.x[part.owned, :4].requires_grad_()
+        mine = weights[part.rank, _nodes(part)]
+        torch.autograd.backward((ug.halo(rows, part) * mine).sum())
+        assert rows.grad is not None
+        summed = ug.sum_halo(mine, part)
+        assert torch.equal(summed, rows.grad)
+        return ug.gather(rows.grad, part)
+
+    seen = torch.stack(on_parts(WHOLE, PARTS, _seen))
+    torch.testing.assert_close(on_parts(WHOLE, PARTS, work)[0], (weights * seen[:, :, None]).sum(0))
+
+
+def _seen(part: GraphPart) -> torch.Tensor:
+    """Return 1 for each node that the part owns or has in its halo. (num_nodes,)"""
+    return torch.zeros(40).index_fill(0, _nodes(part), 1.0)
+
+
+def test_a_second_derivative_is_refused() -> None:
+    """It would be silently wrong."""
+
+    def work(part: GraphPart) -> None:
+        rows = part.x.clone().requires_grad_()
+        (grad,) = torch.autograd.grad(ug.halo(rows, part).square().sum(), rows, create_graph=True)
+        with pytest.raises(RuntimeError, match="once_differentiable"):
+            torch.autograd.backward(grad.sum())
+
+    on_parts(WHOLE, PARTS, work)
+
+
+def test_rows_of_another_number_are_refused() -> None:
+    """The message says how many there are, and how many are expected."""
+
+    def work(part: GraphPart) -> None:
+        with pytest.raises(ValueError, match=rf"\(3, 8\): expected num_owned = {part.num_owned} rows"):
+            ug.halo(part.x[:3], part)
+        with pytest.raises(ValueError, match="expected num_owned"):
+            ug.gather(part.x[:3], part)
+        with pytest.raises(ValueError, match=r"part\.num_train"):
+            ug.mean(part.x.sum(), 0, part)
+
+    on_parts(WHOLE, PARTS, work)
+
+
+def test_mean_is_the_whole_graphs_and_its_gradient_this_ranks_share() -> None:
+    """Every rank returns the same number."""
+
+    def work(part: GraphPart) -> float:
+        value = (part.x.sum() * 1.0).requires_grad_()
+        mean = ug.mean(value, part.num_nodes, part)
+        torch.autograd.backward(mean)
+        assert value.grad is not None
+        assert value.grad.item() == 1 / 40
+        return mean.item()
+
+    means = on_parts(WHOLE, PARTS, work)
+    assert means == pytest.approx([WHOLE.x.sum().item() / 40] * PARTS, abs=1e-12)
+    assert len(set(means)) == 1
+
+
+def test_gradients_are_summed_where_some_ranks_have_none() -> None:
+    """A parameter that no rank used keeps None, as in one process."""
+
+    def work(part: GraphPart) -> list[Any]:
+        used, some, unused = (torch.nn.Parameter(torch.ones(2)) for _ in range(3))
+        half = torch.nn.Parameter(torch.ones(3, dtype=torch.float32))
+        used.grad, half.grad = torch.full((2,), part.rank + 1.0), torch.ones(3, dtype=torch.float32)
+        if part.rank == 1:
+            some.grad = torch.tensor([5.0, 7.0])
+        ug.sum_gradients([used, some, unused, half], part)
+        return [p.grad if p.grad is None else p.grad.tolist() for p in (used, some, unused, half)]
+
+    assert on_parts(WHOLE, PARTS, work) == [[[6.0, 6.0], [5.0, 7.0], None, [3.0] * 3]] * PARTS
+
+
+def test_rows_are_gathered_in_the_users_order() -> None:
+    """On rank 0; the others get None."""
+    got = on_parts(WHOLE, PARTS, lambda part: ug.gather(part.x, part))
+    assert torch.equal(got[0] if got[0] is not None else torch.empty(0), WHOLE.x)
+    assert got[1:] == [None] * (PARTS - 1)
+
+
+def test_dropout_does_not_depend_on_the_parts() -> None:
+    """The same elements are dropped on one part and on three."""
+
+    def work(part: GraphPart) -> torch.Tensor | None:
+        return ug.gather(ug.dropout(part.x, part, 0.5, seed=1, step=2), part)
+
+    (alone,), (first, *_) = on_parts(WHOLE, 1, work), on_parts(WHOLE, PARTS, work)
+    assert alone is not None
+    assert first is not None
+    assert torch.equal(alone, first)
+    kept = alone != 0
+    assert torch.equal(alone[kept], 2 * WHOLE.x[kept])
+    assert 0.3 < kept.double().mean() < 0.7
+
+
+NORMS: list[Callable[[], torch.nn.Module]] = [
+    lambda: torch.nn.BatchNorm1d(8),
+    lambda: torch.nn.BatchNorm1d(8, momentum=None, affine=False),
+    lambda: nn.BatchNorm(8, allow_single_element=True),
+    lambda: nn.InstanceNorm(8, affine=True, track_running_stats=True),
+    lambda: nn.InstanceNorm(8),
+    lambda: nn.GraphNorm(8),
+    nn.PairNorm,
+    lambda: nn.PairNorm(scale_individually=True),
+    nn.MeanSubtractionNorm,
+    lambda: nn.LayerNorm(8),
+    lambda: nn.LayerNorm(8, mode="node"),
+    nn.GraphSizeNorm,
+    lambda: nn.DiffGroupNorm(8, groups=2),
+    lambda: nn.MessageNorm(learn_scale=True),
+]
+
+
+@pytest.mark.parametrize("make", NORMS)
+def test_a_normalisation_is_exact_on_parts(make: Callable[[], torch.nn.Module]) -> None:
+    """Rows, gradients, running statistics over three steps, and the rows in evaluation."""
+    alone, *models = (_seeded(make) for _ in range(1 + PARTS))
+    expected = _normalised(alone, WHOLE, lambda rows: rows)
+
+    def work(part: GraphPart) -> Any:
+        model = distribute(models[part.rank], part)
+        found = _normalised(model, part, lambda rows: ug.gather(rows, part))
+        ug.sum_gradients(model, part)
+        return found, [p.grad for p in model.parameters()], model.state_dict()
+
+    for rank, (found, grads, state) in enumerate(on_parts(WHOLE, PARTS, work)):
+        if rank == 0:
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+        torch.testing.assert_close(grads, [p.grad for p in alone.parameters()], rtol=0, atol=1e-10)
+        torch.testing.assert_close(state, alone.state_dict(), rtol=0, atol=1e-10)
+
+
+def _seeded(make: Callable[[], torch.nn.Module]) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return make()
+
+
+def _normalised(model: torch.nn.Module, graph: Any, whole: Callable[[torch.Tensor], Any]) -> list[Any]:
+    """Return the rows of three steps, the gradient of the input, and the rows in evaluation."""
+    x = graph.x.clone().requires_grad_()
+    found = []
+    for step in range(3):
+        rows = x * (step + 1) + step
+        out = model(rows, graph.x) if isinstance(model, nn.MessageNorm) else model(rows)
+        torch.autograd.backward((out * torch.arange(1.0, 9.0)).sin().sum())
+        found.append(whole(out.detach()))
+    model.eval()
+    out = model(x, graph.x) if isinstance(model, nn.MessageNorm) else model(x)
+    return [*found, whole(x.grad), whole(out.detach())]
+
+
+def test_our_batch_norm_is_torchs() -> None:
+    """`ug.torch.BatchNorm`, for a model that is not distributed, has torch's parameters, keys and results."""
+    alone = torch.nn.BatchNorm1d(8)
+    expected = alone(WHOLE.x)
+
+    def work(part: GraphPart) -> Any:
+        norm = ug.BatchNorm(8, part)
+        return ug.gather(norm(part.x), part), norm.state_dict()
+
+    for rank, (rows, state) in enumerate(on_parts(WHOLE, PARTS, work)):
+        torch.testing.assert_close(state, alone.state_dict())
+        if rank == 0:
+            torch.testing.assert_close(rows, expected)
+
+
+class _Jumping(torch.nn.Module):
+    """Several layers, two sets of edges, and the rows of all layers side by side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList([nn.GATConv(8, 8), nn.GCNConv(8, 8), nn.SAGEConv(8, 8)])
+        self.jump, self.last = nn.JumpingKnowledge("lstm", 8, 3), nn.GraphConv(8, 3)
+
+    @override
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Return three scores for each node."""
+        heavy = weight > 1
+        rows = [x := layer(x, edge_index[:, heavy] if place == 1 else edge_index) for place, layer in self._numbered]
+        scores: torch.Tensor = self.last(self.jump(rows), edge_index, weight)
+        return scores
+
+    @property
+    def _numbered(self) -> list[tuple[int, torch.nn.Module]]:
+        return list(enumerate(self.layers))
+
+
+class _Normal(nn.MessagePassing):  # type: ignore[misc]  # PyG ships no types
+    """A user's own layer, which makes its normalisation itself, and takes both ends and its own row."""
+
+    def __init__(self) -> None:
+        super().__init__(aggr="add")
+        self.lin = torch.nn.Linear(24, 3)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, _weight: torch.Tensor) -> torch.Tensor:
+        """Normalise by the degrees of both ends."""
+        edge_index, _ = add_self_loops(edge_index, num_nodes=x.size(0))
+        row, col = edge_index
+        scale = degree(col, x.size(0), dtype=x.dtype).pow(-0.5)
+        scale[scale == float("inf")] = 0
+        out: torch.Tensor = self.propagate(edge_index, x=x, norm=scale[row] * scale[col])
+        return out
+
+    def message(self, x_i: torch.Tensor, x_j: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
+        """Take the difference and the source's row."""
+        return norm[:, None] * torch.cat([x_i - x_j, x_j], 1)
+
+    def update(self, inputs: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Add the node's own row."""
+        rows: torch.Tensor = self.lin(torch.cat([inputs, x], 1))
+        return rows
+
+
+class _OutDegree(_Normal):
+    @override
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Divide by the number of edges out of each node."""
+        share = x / degree(edge_index[0], x.size(0)).clamp(min=1)[:, None]
+        out: torch.Tensor = self.propagate(edge_index, x=share, norm=weight)
+        return out
+
+
+@pytest.mark.parametrize("kind", [_Jumping, _Normal, _OutDegree])
+def test_a_users_own_model_is_exact(kind: type[torch.nn.Module]) -> None:
+    """Trained over three steps: the weights are those of one process; a deep copy has weights of its own."""
+    alone = _seeded(kind)
+    models = [_seeded(kind) if rank == 0 else kind() for rank in range(PARTS)]
+    optimizer = torch.optim.SGD(alone.parameters(), 0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        torch.autograd.backward(_loss(alone(WHOLE.x, WHOLE.edge_index, WHOLE.edge_weight), WHOLE))
+        optimizer.step()
+
+    def work(part: GraphPart) -> Any:
+        model = distribute(models[part.rank], part)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        first = copy.deepcopy(model)
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = _loss(model(part.x, part.edge_index, part.edge_weight), part)
+            torch.autograd.backward(ug.mean(loss, 1, part))
+            ug.sum_gradients(model, part)
+            optimizer.step()
+        first.load_state_dict(model.state_dict())
+        with torch.no_grad():
+            assert torch.equal(*(m(part.x, part.edge_index, part.edge_weight) for m in (first, model)))
+            next(first.parameters()).zero_()
+            return model.state_dict(), ug.gather(model(part.x, part.edge_index, part.edge_weight), part)
+
+    for rank, (state, scores) in enumerate(on_parts(WHOLE, PARTS, work)):
+        torch.testing.assert_close(state, alone.state_dict(), rtol=0, atol=1e-10)
+        if rank == 0:
+            expected = alone(WHOLE.x, WHOLE.edge_index, WHOLE.edge_weight).detach()
+            torch.testing.assert_close(scores, expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", [nn.GCN, nn.GraphSAGE, nn.GAT, nn.GIN, nn.EdgeCNN])
+def test_a_model_of_pyg_is_exact(kind: type[torch.nn.Module]) -> None:
+    """PyG's ready-made networks, with batch normalisation and jumping knowledge."""
+
+    def make() -> torch.nn.Module:
+        return kind(8, 8, num_layers=2, out_channels=3, norm="batch", jk="cat", dropout=0.0)
+
+    alone, *models = (_seeded(make) for _ in range(1 + PARTS))
+    torch.autograd.backward(_loss(alone(WHOLE.x, WHOLE.edge_index), WHOLE))
+
+    def work(part: GraphPart) -> Any:
+        model = distribute(models[part.rank], part)
+        torch.autograd.backward(ug.mean(_loss(model(part.x, part.edge_index), part), 1, part))
+        ug.sum_gradients(model, part)
+        return [parameter.grad for parameter in model.parameters()]
+
+    expected = [parameter.grad for parameter in alone.parameters()]
+    for grads in on_parts(WHOLE, PARTS, work):
+        torch.testing.assert_close(grads, expected, rtol=0, atol=1e-10)
+
+
+def _loss(scores: torch.Tensor, graph: Whole | GraphPart) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(scores[graph.train_mask], graph.y[graph.train_mask], reduction="sum")
+
+
+class _Pooled(torch.nn.Module):
+    @override
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Take the mean of all nodes."""
+        mean: torch.Tensor = global_mean_pool(x, None)
+        return mean
+
+
+class _OwnNorm(torch.nn.BatchNorm1d):
+    @override
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Take the mean of these rows."""
+        return input - input.mean(0)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: nn.TopKPooling(8), "TopKPooling"),
+        (lambda: torch.nn.Sequential(_Pooled()), r"0 \(_Pooled\): global_mean_pool: it needs all nodes"),
+        (lambda: nn.SAGEConv(8, 8, aggr="lstm"), r"aggr_module \(LSTMAggregation\)"),
+        (lambda: nn.SAGEConv(8, 8, flow="target_to_source"), "expected flow='source_to_target'"),
+        (lambda: nn.SAGEConv(-1, 8), "number of input columns"),
+        (nn.SumAggregation, "SumAggregation"),
+        (lambda: nn.HeteroBatchNorm(8, 2), "HeteroBatchNorm"),
+        (lambda: torch.nn.SyncBatchNorm(8), "take BatchNorm1d"),
+        (lambda: _OwnNorm(8), "in a forward of its own"),
+    ],
+)
+def test_what_cannot_be_exact_is_refused(make: Callable[[], torch.nn.Module], words: str) -> None:
+    """By the module's name and class, with what to do."""
+    part: Any = None
+    with pytest.raises(SpecError, match=words):
+        distribute(make(), part)
+
+
+class _Plain(torch.nn.Module):
+    """Sums the rows of the sources without a word to anybody."""
+
+    @override
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        """Index the rows by the sources."""
+        return torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
+
+
+class _WithHalo(_Plain):
+    def __init__(self, part: GraphPart) -> None:
+        super().__init__()
+        self.part = part
+
+    @override
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        """Fetch the rows first."""
+        return torch.zeros_like(x).index_add(0, edge_index[1], ug.halo(x, self.part)[edge_index[0]])
+
+
+def test_a_plain_module_calls_halo_or_is_told_to() -> None:
+    """A model without PyG's layers is exact with `halo`; without it the error names the function."""
+
+    def work(part: GraphPart) -> torch.Tensor | None:
+        with pytest.raises(IndexError) as raised:
+            distribute(_Plain(), part)(part.x, part.edge_index)
+        assert "ug.torch.halo(rows, part)[edge_index[0]]" in raised.value.__notes__[0]
+        return ug.gather(distribute(_WithHalo(part), part)(part.x, part.edge_index), part)
+
+    expected = _Plain()(WHOLE.x, WHOLE.edge_index)
+    torch.testing.assert_close(on_parts(WHOLE, PARTS, work)[0], expected)
+
+
+def test_misuse_of_a_distributed_model_is_refused() -> None:
+    """Each with one line: rows that have their halo already, a batch, sparse edges, a second time."""
+
+    def work(part: GraphPart) -> None:
+        model = distribute(nn.Sequential("x, e", [(nn.SAGEConv(8, 8), "x, e -> x")]), part)
+        with pytest.raises(SpecError, match="fetches the halo rows by itself"):
+            model(ug.halo(part.x, part), part.edge_index)
+        with pytest.raises(SpecError, match="given as EdgeIndex"):
+            model(part.x, EdgeIndex(part.edge_index))
+        with pytest.raises(SpecError, match="distributed already"):
+            distribute(model, part)
+        with pytest.raises(SpecError, match="expected no batch"):
+            distribute(nn.GraphNorm(8), part)(part.x, torch.zeros(part.num_owned, dtype=torch.int64))
+
+    on_parts(WHOLE, PARTS, work)
+
+
+def test_parts_may_be_dealt_out_in_any_way() -> None:
+    """A part without nodes, and one without edges and training nodes, do not stop the others."""
+    owner = np.where(np.arange(40) < 35, 0, 2)
+    nodes = on_parts(WHOLE, PARTS, lambda part: ug.gather(part.x, part), owner)[0]
+    assert nodes is not None
+    assert torch.equal(nodes, WHOLE.x)
