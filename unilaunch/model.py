@@ -84,6 +84,8 @@ class Model(ABC):
     examples: Sequence[str] = ()
     #: It looks at `Session.stop_asked`, keeps its state, and raises `StoppedError` on all ranks; others end at once.
     stops_patiently: bool = False
+    #: Only a command of the same distribution starts it: `--help` shows neither its name nor its options.
+    is_internal: bool = False
 
     @property
     @abstractmethod

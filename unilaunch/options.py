@@ -161,7 +161,7 @@ def _examples(command: str) -> list[str]:
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    models = plugins.models()
+    models = {name: model for name, model in plugins.models().items() if not model.is_internal}
     what = f"{', '.join(models)}, a script FILE.py, or package.module:function"
     parser.add_argument("target", nargs="?", default=argparse.SUPPRESS, help=f"what to run: {what}")
     parser.add_argument("-m", dest="module", metavar="MODULE", default=argparse.SUPPRESS, help="run a module")

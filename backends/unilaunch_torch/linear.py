@@ -44,7 +44,12 @@ class _Apply(torch.autograd.Function):
     @once_differentiable
     @override
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, torch.Tensor]:
-        return None, ctx.operator.rmatmat(grad)
+        return None, apply(_Transposed(ctx.operator), grad)  # so that the gradient has a derivative too
+
+
+class _Transposed:
+    def __init__(self, operator: Operator) -> None:
+        self.matmat, self.rmatmat = operator.rmatmat, operator.matmat
 
 
 def apply(operator: Operator, rows: torch.Tensor) -> torch.Tensor:

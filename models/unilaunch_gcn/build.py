@@ -1,14 +1,12 @@
 """From a part to this backend's network: ours for torch and mindspore, or the one that another backend brings."""
 
-import numpy as np
-
 from unilaunch.backend import Backend, Collectives, Placement
 from unilaunch.errors import SpecError
 from unilaunch.model import Framework
 from unilaunch_gcn.device_network import DeviceNetwork
 from unilaunch_gcn.first_layer import FirstLayer
 from unilaunch_gcn.host_network import HostNetwork, Problem
-from unilaunch_gcn.loss import task_of
+from unilaunch_gcn.loss import objective_of
 from unilaunch_gcn.network import Network
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.tensors import DeviceTensors, Tensors
@@ -16,7 +14,7 @@ from unilaunch_graph.exchange.approximate import RoughHalo, SampledHalo, StaleHa
 from unilaunch_graph.exchange.column_switch import ColumnSwitch
 from unilaunch_graph.exchange.halo import Halo, HaloExchange
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.exchange.wire import BFloat16, Exact, Int8
+from unilaunch_graph.exchange.wire import BFloat16, Exact
 from unilaunch_graph.operators.aggregation import Aggregation, DiagonalScaling
 from unilaunch_graph.operators.device import edges_on_device
 from unilaunch_graph.operators.host import aggregation_over_columns, aggregation_over_halo
@@ -46,7 +44,7 @@ def device_network(
     """Return the network on a device, over collectives on the device's tensors; all ranks must call it."""
     edges = edges_on_device(part, config.dtype, tensors, collectives, meter)
     aggregate = Aggregation(edges, DiagonalScaling.of(part, config.conv, config.dtype, tensors.tensor))
-    return DeviceNetwork(config, part, task_of(part), tensors, aggregate)
+    return DeviceNetwork(config, part, objective_of(part), tensors, aggregate)
 
 
 def _tensors(backend: Backend, placement: Placement, config: NetworkConfig) -> Tensors:
@@ -86,8 +84,7 @@ def make_halo(config: NetworkConfig, part: Part, collectives: Collectives, meter
     if config.halo.startswith("sample:"):
         return SampledHalo(exact, part, float(config.halo.partition(":")[2]), config.seed, config.dtype)
     if config.halo == "int8":
-        draw = np.random.Generator(np.random.Philox(key=config.seed, counter=[0, 0, 1, part.index]))
-        return RoughHalo(exact, HaloExchange(part, collectives, meter, Int8(draw)))
+        return RoughHalo(exact, part, config.seed)
     return exact
 
 
@@ -100,4 +97,4 @@ def host_problem(collectives: Collectives, threads: int, config: NetworkConfig, 
     else:
         halo = make_halo(config, part, collectives, meter)
         aggregate = aggregation_over_halo(part, halo, threads, config.conv, config.dtype)
-    return Problem(config, part, task_of(part), aggregate, FirstLayer(config, part, aggregate))
+    return Problem(config, part, objective_of(part), aggregate, FirstLayer(config, part, aggregate))

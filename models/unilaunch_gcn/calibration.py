@@ -36,6 +36,7 @@ class CalibrationModel(Model):
     """Measures; `unilaunch plan` runs it."""
 
     name = "calibration"
+    is_internal = True
     spec = CalibrationSpec
 
     @override

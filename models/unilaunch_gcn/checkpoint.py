@@ -1,8 +1,16 @@
-"""Checkpoints: the state of a training, from which either framework can go on, on any number of parts."""
+"""Checkpoints: the state of a training, from which either framework can go on, on any number of parts.
+
+| file | what |
+|---|---|
+| epoch-000050.safetensors | the state after 50 epochs: weights, Adam's moments, history |
+| final.safetensors | the same after the last epoch |
+| best.safetensors | the weights with the lowest validation loss, and the history up to them |
+"""
 
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,6 +38,7 @@ _DECIDING = (
 #: What a parameter's name is followed by in the three rows of numbers.
 _ROWS = ("", ".first_moment", ".second_moment")
 _NAME, _NAMES = "epoch-{:06d}.safetensors", "epoch-*.safetensors"
+FINAL, BEST = "final.safetensors", "best.safetensors"
 #: The name under which the content of the data set stands among what decides the curve.
 _CONTENT = "data_sha256"
 #: The keys of the file's metadata: the history as JSON, and the SHA-256 of that text and of all tensors.
@@ -41,7 +50,7 @@ class State:
     """A training after an epoch.
 
     Attributes:
-        numbers: All weights, then Adam's first and second moments. (3, num_weights)
+        numbers: All weights, then Adam's first and second moments, unless only weights are kept. (3 or 1, num_weights)
         epoch: Number of epochs that have been trained.
         losses: Each epoch's.
         evaluations: As in `result.json`.
@@ -81,12 +90,24 @@ class Writer:
         self.written: list[Path] = []
 
     def save(self, state: State) -> Path:
-        """Write a checkpoint, whole or not at all, remove this run's oldest ones, and return the file.
+        """Write a checkpoint, remove this run's oldest ones, and return the file.
 
         Raises:
             OutputError: It cannot be written; those that are there are left as they are.
         """
-        path = self.folder / _NAME.format(state.epoch)
+        path = self.write(_NAME.format(state.epoch), state)
+        self.written.append(path)
+        while len(self.written) > self.keep:
+            self.written.pop(0).unlink(missing_ok=True)
+        return path
+
+    def write(self, name: str, state: State) -> Path:
+        """Write a state, whole or not at all, in place of the file of that name if there is one.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        path = self.folder / name
         aside = self.folder / f".{path.name}.{os.getpid()}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -96,9 +117,6 @@ class Writer:
                 os.fsync(file.fileno())
             aside.replace(path)
             _sync(self.folder)
-            self.written.append(path)
-            while len(self.written) > self.keep:
-                self.written.pop(0).unlink(missing_ok=True)
         except OSError as error:
             with suppress(OSError):
                 aside.unlink()
@@ -125,12 +143,41 @@ def newest(folder: Path, layers: Sequence[Layer]) -> tuple[State | None, list[st
     damaged: list[str] = []
     for path in _files(folder):
         try:
-            return _load(path, layers), damaged
+            return load(path, layers), damaged
         except OSError as error:
             _refuse_unreadable(path, error)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             damaged.append(f"checkpoint {path} is damaged, an older one is taken: {' '.join(str(error).split())}")
     return None, damaged
+
+
+def load_weights(path: Path) -> tuple[dict[str, NDArray[Any]], Mapping[str, Any]]:
+    """Return the parameters in a checkpoint by name, and what decided its curve.
+
+    Raises:
+        InputError: It cannot be read, or is damaged.
+    """
+    try:
+        tensors, told = _read(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(f"{path}: damaged: {' '.join(str(error).split())}") from None
+    return {name: array for name, array in tensors.items() if not name.endswith("_moment")}, told["decided"]
+
+
+def model_file(folder: Path) -> Path:
+    """Return the model that a run has left: the best one, else the last one.
+
+    Raises:
+        InputError: There is none.
+    """
+    if (folder / BEST).exists():
+        return folder / BEST
+    files = _files(folder)
+    if not files:
+        raise InputError(f"{folder}: no model: a run with --no-save-model leaves none; expected {BEST} or {FINAL}")
+    return files[0]
 
 
 def check(state: State, decided: Mapping[str, Any], folder: Path) -> None:
@@ -171,8 +218,21 @@ def _files(folder: Path) -> list[Path]:
         return []
     except OSError as error:
         _refuse_unreadable(folder, error)
-    found = [folder / name for name in names if fnmatch(name, _NAMES)]
-    return sorted(found, key=lambda path: (len(path.name), path.name), reverse=True)
+    found = {folder / name: _epoch_of(folder / name) for name in names if fnmatch(name, _NAMES) or name == FINAL}
+    return sorted(found, key=found.__getitem__, reverse=True)
+
+
+def _epoch_of(path: Path) -> tuple[int, bool]:
+    """Return what checkpoints are ordered by: their epoch, the final one behind an equal; damaged, it is the oldest."""
+    if path.name != FINAL:
+        return int(re.sub(r"\D", "", path.stem) or 0), True
+    try:
+        epoch = json.loads(_metadata(path.read_bytes())[_HISTORY])["epoch"]
+        return int(epoch), False
+    except OSError as error:
+        _refuse_unreadable(path, error)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return -1, False
 
 
 def _refuse_unreadable(path: Path, error: OSError) -> NoReturn:
@@ -181,7 +241,7 @@ def _refuse_unreadable(path: Path, error: OSError) -> NoReturn:
     Raises:
         InputError: Always.
     """
-    what = "checkpoint" if fnmatch(path.name, _NAMES) else "checkpoints in"
+    what = "checkpoint" if path.suffix else "checkpoints in"
     raise InputError(
         f"{what} {path} cannot be read: {error.strerror or error}: nothing was trained and nothing was removed; make "
         "it readable (owner, mode, mount) and start again, or move it away"
@@ -192,7 +252,7 @@ def _split(numbers: Floats, layers: Sequence[Layer]) -> dict[str, NDArray[Any]]:
     """Return each parameter, and its two moments, under its name and in its shape."""
     tensors, begin = {}, 0
     for name, parameter in _named(layers):
-        for row, what in zip(numbers, _ROWS, strict=True):
+        for row, what in zip(numbers, _ROWS, strict=False):  # without moments where only weights are kept
             tensors[f"{name}{what}"] = row[begin : begin + parameter.size].reshape(parameter.shape)
         begin += parameter.size
     return tensors
@@ -206,7 +266,28 @@ def _named(layers: Sequence[Layer]) -> list[tuple[str, Parameter]]:
     ]
 
 
-def _load(path: Path, layers: Sequence[Layer]) -> State:
+def load(path: Path, layers: Sequence[Layer]) -> State:
+    """Return the state in a file.
+
+    Raises:
+        SpecError: It is of a network of other widths.
+        InputError: Another version of unilaunch wrote it.
+        OSError, ValueError, KeyError, TypeError, RecursionError: It cannot be read, or is damaged.
+    """
+    tensors, told = _read(path)
+    shapes = {name: array.shape for name, array in tensors.items() if not name.endswith("_moment")}
+    expected = {name: parameter.shape for name, parameter in _named(layers)}
+    if shapes != expected:
+        raise SpecError(
+            f"--resume: the checkpoint {path} is of another network: {_told(shapes)}, not {_told(expected)}"
+        )
+    kept = _ROWS if len(tensors) > len(shapes) else _ROWS[:1]
+    rows = [np.concatenate([tensors[f"{name}{what}"].ravel() for name in expected]) for what in kept]
+    return State(np.stack(rows), int(told["epoch"]), told["losses"], told["evaluations"], told["decided"])
+
+
+def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Return the tensors and the history in a file whose checksum is right."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -226,14 +307,12 @@ def _load(path: Path, layers: Sequence[Layer]) -> State:
         )
     if _CHECKSUM not in metadata:
         raise ValueError("it has no checksum")
-    shapes = {name: array.shape for name, array in tensors.items() if not name.endswith("_moment")}
-    expected = {name: parameter.shape for name, parameter in _named(layers)}
-    if shapes != expected:
-        raise SpecError(
-            f"--resume: the checkpoint {path} is of another network: {_told(shapes)}, not {_told(expected)}"
-        )
-    rows = [np.concatenate([tensors[f"{name}{what}"].ravel() for name in expected]) for what in _ROWS]
-    return State(np.stack(rows), int(told["epoch"]), told["losses"], told["evaluations"], told["decided"])
+    return tensors, told
+
+
+def parameter_names(layers: Sequence[Layer]) -> list[str]:
+    """Return the names of the parameters in a file, in the order of a network's weights."""
+    return [name for name, _ in _named(layers)]
 
 
 def _told(shapes: Mapping[str, tuple[int, ...]]) -> str:

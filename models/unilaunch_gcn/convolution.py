@@ -1,6 +1,6 @@
 """The network, as any framework computes it: `+`, `*` are the framework's, and `Tensors` has the rest."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,11 +26,11 @@ class Operations:
     own: Operation
 
 
-def forward(
+def outputs(
     layers: Sequence[Layer], weights: Sequence[Mapping[str, Any]], operations: Operations,
     mask: Callable[[int], Any] | None, use: Tensors,
-) -> Any:  # fmt: skip
-    """Return the logits of the owned nodes. (num_owned, num_classes)
+) -> Iterator[Any]:  # fmt: skip
+    """Yield each layer's output, the rows of the owned nodes; the last one's are the logits. (num_owned, width_out)
 
     Args:
         layers: The layers.
@@ -48,12 +48,13 @@ def forward(
         if "bias" in own:
             out = out + own["bias"]
         if layer.is_last:
-            return out
+            yield out
+            return
         if "norm_scale" in own:
             out = _normalise(out, use) * own["norm_scale"] + own["norm_shift"]
         out = use.relu(out)
         rows = out + rows if layer.is_residual else out
-    return rows
+        yield rows
 
 
 def _aggregated(layer: Layer, weight: Any, operations: Operations, entering: Any, use: Tensors) -> Any:

@@ -7,7 +7,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from unilaunch_gcn.loss import Task
+from unilaunch_gcn.loss import Objective
 from unilaunch_gcn.network import Network, initial_weights, views
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.tensors import DeviceTensors, Masks
@@ -22,7 +22,7 @@ class DeviceNetwork(Network):
     Args:
         config: What is trained.
         part: This rank's part.
-        task: The loss and its metrics.
+        objective: The loss and its metrics.
         tensors: The framework on the device.
         aggregate: A_hat over all parts, on the device.
     """
@@ -30,15 +30,15 @@ class DeviceNetwork(Network):
     tensors: DeviceTensors
 
     def __init__(
-        self, config: NetworkConfig, part: Part, task: Task, tensors: DeviceTensors, aggregate: Aggregation
+        self, config: NetworkConfig, part: Part, objective: Objective, tensors: DeviceTensors, aggregate: Aggregation
     ) -> None:
         self.flat = tensors.buffer(initial_weights(config.layers, config.seed).astype(config.dtype))
-        self.targets = tensors.tensor(task.targets(np.asarray(part.labels), config.dtype))
-        self.share = tensors.tensor((part.loss_share() / task.values_per_node).astype(config.dtype)[:, None])
+        self.targets = tensors.tensor(objective.targets(np.asarray(part.labels), config.dtype))
+        self.share = tensors.tensor((part.loss_share() / objective.values_per_node).astype(config.dtype)[:, None])
         self.masks = tensors.masks(config.dropout, config.seed, part.owned, config.dtype)
         self.first_layer = DeviceFirstLayer(config, part, aggregate, tensors, self.masks)
         self.value: Any = None
-        super().__init__(config, part, task, tensors, aggregate)
+        super().__init__(config, part, objective, tensors, aggregate)
 
     @override
     def gradient(self, epoch: int) -> Any:
@@ -77,7 +77,7 @@ class DeviceNetwork(Network):
         """Return the derivative of the loss; nodes that are not trained on have a share of 0 in it."""
         if not self.part.num_owned:
             return logits * 0.0
-        losses, gradient = self.task.losses(logits, self.targets, self.tensors.numeric)
+        losses, gradient = self.objective.losses(logits, self.targets, self.tensors.numeric)
         self.value = (losses * self.share).sum()
         return gradient * self.share
 

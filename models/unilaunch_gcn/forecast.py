@@ -41,17 +41,19 @@ class Forecast:
 
 
 def predict(
-    statistics: PartitionStatistics, layers: Sequence[Layer], itemsize: int, compute: float, machine: Machine
+    statistics: PartitionStatistics, layers: Sequence[Layer], precision: str, compute: float, machine: Machine
 ) -> Forecast:
     """Return what an epoch of such a partition costs.
 
     Args:
         statistics: The partition, counted.
         layers: The network's layers.
-        itemsize: Bytes of a number that travels.
+        precision: "float32", "float64" or "bfloat16", in which only halo rows travel.
         compute: Seconds that the slowest rank computes in an epoch.
         machine: What messages cost.
     """
+    itemsize = 8 if precision == "float64" else 4
+    halo_itemsize = 2 if precision == "bfloat16" else itemsize
     parts, exchanges = statistics.num_parts, [layer.width for layer in layers for _ in range(layer.exchanges)]
     columns = sum(exchanges)
     moved = 2 * statistics.num_nodes * (parts - 1) // parts
@@ -62,7 +64,7 @@ def predict(
     # The busiest rank's rows, in and out; messages to all neighbours leave one after the other.
     rows = max(int((statistics.traffic.sum(axis=0) + statistics.traffic.sum(axis=1)).max()) // 2, 0)
     neighbours = int((statistics.traffic > 0).sum(axis=1).max())
-    by_halo = columns * rows * itemsize / machine.bytes_per_second + len(exchanges) * neighbours * machine.latency
+    by_halo = columns * rows * halo_itemsize / machine.bytes_per_second + len(exchanges) * neighbours * machine.latency
     share = columns * moved * itemsize / parts
     by_columns = share / machine.bytes_per_second + 2 * len(exchanges) * (parts - 1) * machine.latency
     evenly = statistics.edges.sum() / parts / max(1, statistics.edges.max())
@@ -75,7 +77,7 @@ def predict(
         ).max()
     )
     return Forecast(
-        halo_bytes=int(statistics.halo.sum()) * columns * itemsize,
+        halo_bytes=int(statistics.halo.sum()) * columns * halo_itemsize,
         tensor_bytes=moved * columns * itemsize,
         memory=largest,
         graph_seconds=compute + by_halo + reduced,

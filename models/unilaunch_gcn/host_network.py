@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch_gcn.first_layer import FirstLayer
-from unilaunch_gcn.loss import Task, TrainingLoss
+from unilaunch_gcn.loss import Objective, TrainingLoss
 from unilaunch_gcn.network import Network, initial_weights, views
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.tensors import Tensors
@@ -25,14 +25,14 @@ class Problem:
     Attributes:
         config: What is trained.
         part: This rank's part.
-        task: The loss and its metrics.
+        objective: The loss and its metrics.
         aggregate: A_hat over all parts.
         first_layer: The features.
     """
 
     config: NetworkConfig
     part: Part
-    task: Task
+    objective: Objective
     aggregate: Aggregation
     first_layer: FirstLayer
 
@@ -56,8 +56,8 @@ class HostNetwork(Network):
         config = problem.config
         self.problem = problem
         self.flat: Floats = initial_weights(config.layers, config.seed).astype(config.dtype)
-        self.loss, self.value = TrainingLoss(problem.task, problem.part, config.dtype), 0.0
-        super().__init__(config, problem.part, problem.task, tensors, problem.aggregate)
+        self.loss, self.value = TrainingLoss(problem.objective, problem.part, config.dtype), 0.0
+        super().__init__(config, problem.part, problem.objective, tensors, problem.aggregate)
 
     @override
     def gradient(self, epoch: int) -> NDArray[np.float64]:

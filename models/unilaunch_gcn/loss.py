@@ -11,6 +11,7 @@ MSELoss.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from unilaunch.errors import SpecError
 from unilaunch_graph.arrays import Floats, FloatType
 from unilaunch_graph.data.graph import TEST, TRAIN, VAL
+from unilaunch_graph.data.labels import Task
 from unilaunch_graph.partition.part import Part
 
 #: Training, validation and test, as the metrics' names begin.
@@ -29,7 +30,7 @@ Metrics = dict[str, float | None]
 
 
 @dataclass(frozen=True)
-class Task(ABC):
+class Objective(ABC):
     """A loss and its metrics.
 
     Attributes:
@@ -45,7 +46,7 @@ class Task(ABC):
 
     @abstractmethod
     def targets(self, labels: NDArray[Any], dtype: FloatType) -> Floats:
-        """Return the labels of nodes as numbers, one column for each score. (n, num_outputs)"""
+        """Return the labels of nodes as numbers, one column for each score; 0 where unknown. (n, num_outputs)"""
 
     @abstractmethod
     def losses(self, scores: Any, targets: Any, xp: Any) -> tuple[Any, Any]:
@@ -72,6 +73,10 @@ class Task(ABC):
             counts: The sum of all ranks' `counts`.
             num_nodes: Number of nodes in the split, at least 1.
         """
+
+    def predicted(self, scores: Floats) -> dict[str, NDArray[Any]]:  # noqa: ARG002  (numbers are their own prediction)
+        """Return what the scores say: "classes" (n,) int64 of classes, (n, num_outputs) uint8 of labels."""
+        return {}
 
     def evaluate(self, scores: Floats, part: Part) -> NDArray[np.float64]:
         """Return this rank's share of an evaluation: each split's `counts`, then the validation losses, summed.
@@ -100,7 +105,7 @@ class Task(ABC):
         return found
 
 
-class Classes(Task):
+class Classes(Objective):
     """One class for each node."""
 
     @property
@@ -126,11 +131,15 @@ class Classes(Task):
         return [float((scores.argmax(axis=1) == labels).sum()) if len(labels) else 0.0]
 
     @override
+    def predicted(self, scores: Floats) -> dict[str, NDArray[Any]]:
+        return {"classes": scores.argmax(axis=1).astype(np.int64)}
+
+    @override
     def metrics_of(self, counts: NDArray[np.float64], num_nodes: int) -> dict[str, float]:
         return {"accuracy": float(counts[0]) / num_nodes}
 
 
-class MultiLabel(Task):
+class MultiLabel(Objective):
     """Any number of labels for each node; a score above 0 says that a node has the label."""
 
     @override
@@ -154,18 +163,22 @@ class MultiLabel(Task):
         return [float((said & has).sum()), float(said.sum()), float(has.sum())]
 
     @override
+    def predicted(self, scores: Floats) -> dict[str, NDArray[Any]]:
+        return {"classes": (scores > 0).astype(np.uint8)}
+
+    @override
     def metrics_of(self, counts: NDArray[np.float64], num_nodes: int) -> dict[str, float]:
         """F1 over all pairs of node and label: 2 TP / (2 TP + FP + FN); 0 if there is no label and none is said."""
         right, said, has = (float(count) for count in counts)
         return {"micro_f1": 2 * right / max(1.0, said + has)}
 
 
-class Regression(Task):
+class Regression(Objective):
     """One or more numbers for each node."""
 
     @override
     def targets(self, labels: NDArray[Any], dtype: FloatType) -> Floats:
-        numbers: Floats = labels.reshape(len(labels), self.num_outputs).astype(dtype)
+        numbers: Floats = np.nan_to_num(labels.reshape(len(labels), self.num_outputs)).astype(dtype)
         return numbers
 
     @override
@@ -184,28 +197,30 @@ class Regression(Task):
         return {"mae": float(counts[0]) / values, "rmse": float(np.sqrt(counts[1] / values))}
 
 
-_TASKS: dict[str, type[Task]] = {"classes": Classes, "multilabel": MultiLabel, "regression": Regression}
+_OBJECTIVES: dict[Task, type[Objective]] = {
+    Task.CLASSES: Classes,
+    Task.MULTILABEL: MultiLabel,
+    Task.REGRESSION: Regression,
+}
 
 
-def task_of(part: Part, name: str | None = None) -> Task:
-    """Return the task that the labels' form asks for.
+def objective_of(part: Part) -> Objective:
+    """Return the objective that the form of the labels asks for."""
+    return _OBJECTIVES[part.task](part.num_classes)
 
-    Args:
-        part: Any part of the graph.
-        name: The task that the user chose; None for the labels'.
 
-    Raises:
-        SpecError: The labels are of another task.
-    """
-    kind = part.labels.dtype.kind
-    found = "regression" if kind == "f" else "multilabel" if part.labels.ndim > 1 else "classes"
-    if name not in {None, found}:
-        raise SpecError(
-            f"--task {name}: the labels are {part.labels.dtype.name} of {part.labels.ndim} dimension"
-            f"{'s' * (part.labels.ndim > 1)}, which is --task {found}; expected int64 (N,) for classes, uint8 (N, C) "
-            "for multilabel, float32 (N,) or (N, K) for regression"
-        )
-    return _TASKS[found](part.num_classes)
+def shown(metrics: Mapping[str, float | None], split: str) -> str | None:
+    """Return the metrics of a split in words ("accuracy 81.5%", "MAE 0.31, RMSE 0.4"); None of one without nodes."""
+    words = []
+    for name, (label, form) in _SHOWN.items():
+        value = metrics.get(f"{split}_{name}")
+        if value is not None:
+            words.append(f"{label}{value:{form}}")
+    return ", ".join(words) or None
+
+
+#: How each metric is shown: what stands before it, and its format.
+_SHOWN = {"accuracy": ("", ".1%"), "micro_f1": ("micro-F1 ", ".1%"), "mae": ("MAE ", ".4g"), "rmse": ("RMSE ", ".4g")}
 
 
 class TrainingLoss:
@@ -214,15 +229,15 @@ class TrainingLoss:
     So the ranks' losses and gradients need only be added, and a part without training nodes adds exactly nothing.
 
     Args:
-        task: The task.
+        objective: The loss.
         part: The part.
         dtype: Type of the scores.
     """
 
-    def __init__(self, task: Task, part: Part, dtype: FloatType) -> None:
-        self.task, self.nodes = task, np.flatnonzero(part.split == TRAIN)
-        self.targets = task.targets(part.labels[self.nodes], dtype)
-        self.num_values = max(1, part.split_sizes[0]) * task.values_per_node
+    def __init__(self, objective: Objective, part: Part, dtype: FloatType) -> None:
+        self.objective, self.nodes = objective, np.flatnonzero(part.split == TRAIN)
+        self.targets = objective.targets(part.labels[self.nodes], dtype)
+        self.num_values = max(1, part.split_sizes[0]) * objective.values_per_node
 
     def value_and_gradient(self, scores: Floats) -> tuple[float, Floats]:
         """Return the loss and its gradient, which takes the scores' place.
@@ -233,7 +248,7 @@ class TrainingLoss:
         Returns:
             The loss, summed in float64, and the gradient. (num_owned, num_outputs)
         """
-        losses, gradient = self.task.losses(scores[self.nodes], self.targets, np)
+        losses, gradient = self.objective.losses(scores[self.nodes], self.targets, np)
         scores[:] = 0
         scores[self.nodes] = gradient / self.num_values
         return float(losses.sum(dtype=np.float64)) / self.num_values, scores

@@ -69,7 +69,13 @@ class GcnModel(Model):
         from unilaunch_graph.partition.preparation import prepare_part
 
         part = prepare_part(options, session)
-        _refuse_other_tasks(part, options.dataset)
+        if options.task not in {None, part.task}:
+            raise RefusedTogetherError(  # every rank has labels of the same form
+                f"--task {options.task}: the labels of {options.dataset} are {part.labels.dtype} with "
+                f"{part.labels.ndim} dimension(s): --task {part.task}; expected whole numbers (N,) for classes, 0 "
+                "and 1 (N, C) for multilabel, floats (N,) or (N, K) for regression",
+                SpecError.exit_code,
+            )
         if options.patience is not None and not part.split_sizes[1]:
             raise RefusedTogetherError(  # every rank knows the same of the whole graph
                 f"--patience {options.patience}: {options.dataset} has no validation nodes, so there is no validation "
@@ -87,18 +93,9 @@ class GcnModel(Model):
 
         training = Training.start(options, prepared, session, framework)
         training.run()
+        if options.save_predictions:
+            training.save_predictions()
         result = training.result()
         if session.world.rank == 0:
             show(result, session, framework.backend.name)
         return result
-
-
-def _refuse_other_tasks(part: "Part", dataset: str) -> None:
-    from unilaunch_graph.data.labels import Task
-
-    if part.task is not Task.CLASSES:
-        raise RefusedTogetherError(  # every rank has labels of the same form
-            f"{dataset}: its labels y are for the task {part.task}, and the model gcn learns classes: give y as whole "
-            "numbers of shape (num_nodes,)",
-            SpecError.exit_code,
-        )

@@ -1,15 +1,16 @@
 """The GCN of one rank: weights in, gradient and scores out. The rest of the training knows no tensor."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unilaunch_gcn.convolution import Operations, forward
+from unilaunch_gcn.convolution import Operations, outputs
 from unilaunch_gcn.layers import Layer, Parameter
-from unilaunch_gcn.loss import Task
+from unilaunch_gcn.loss import Objective
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.tensors import Tensors
 from unilaunch_graph.arrays import Floats
@@ -50,15 +51,23 @@ class Network(ABC):
     Args:
         config: What is trained.
         part: This rank's part.
-        task: The loss and its metrics.
+        objective: The loss and its metrics.
         tensors: The framework.
         aggregate: A_hat over all parts.
     """
 
     flat: Any
 
-    def __init__(self, config: NetworkConfig, part: Part, task: Task, tensors: Tensors, aggregate: Aggregation) -> None:
-        self.config, self.layers, self.part, self.task, self.tensors = config, config.layers, part, task, tensors
+    def __init__(
+        self, config: NetworkConfig, part: Part, objective: Objective, tensors: Tensors, aggregate: Aggregation
+    ) -> None:
+        self.config, self.layers, self.part, self.objective, self.tensors = (
+            config,
+            config.layers,
+            part,
+            objective,
+            tensors,
+        )
         self.aggregate = tensors.operation(aggregate)
         self.epoch: int | None = None
         count = sum(len(layer.parameters) for layer in self.layers)
@@ -77,8 +86,8 @@ class Network(ABC):
         """
 
     def evaluate(self) -> Any:
-        """Return this rank's share of an evaluation without dropout, as `Task.evaluate`."""
-        return self.task.evaluate(self.logits(), self.part)
+        """Return this rank's share of an evaluation without dropout, as `Objective.evaluate`."""
+        return self.objective.evaluate(self.logits(), self.part)
 
     def logits(self) -> Floats:
         """Return the owned rows of the last layer, without dropout. (num_owned, num_classes)"""
@@ -109,10 +118,18 @@ class Network(ABC):
 
     def _forward(self, weights: Sequence[Any]) -> Any:
         """Return the scores of the owned nodes, as tensors, from the parameters as tensors."""
+        return deque(self.outputs(weights), maxlen=1).pop()
+
+    def outputs(self, weights: Sequence[Any]) -> Iterator[Any]:
+        """Yield each layer's output as a tensor; all ranks must take all of them.
+
+        Args:
+            weights: The parameters as tensors, as `views` orders them.
+        """
         weighted, own = self._first_layer()
         operations = Operations(self.aggregate, self.tensors.operation(weighted), self.tensors.operation(own))
         mask = None if self._dropout_epoch is None else self._mask
-        return forward(self.layers, by_layer(weights, self.layers), operations, mask, self.tensors)
+        return outputs(self.layers, by_layer(weights, self.layers), operations, mask, self.tensors)
 
     @abstractmethod
     def _first_layer(self) -> tuple[Any, Any]:

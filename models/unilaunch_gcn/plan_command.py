@@ -58,6 +58,8 @@ class PlanCommand(Command):
 
     @override
     def run(self, options: PlanSpec) -> int:
+        if options.halo != "exact":
+            raise SpecError(f"--halo {options.halo}: plan counts what exact halos send; leave --halo out")
         plugins.load_backend(options.backend)  # one that is not there is refused before anything is cut
         counts = _counts(options.num_parts)
         slots = _slots(options.hosts, max(counts))
@@ -121,9 +123,8 @@ def _forecasts(options: PlanSpec, counts: Sequence[int]) -> tuple[list[Row], str
         ]
         seconds, machine, said = _measure(options, cases, Path(folder))
     layers = plan_layers(options, graph.num_features, graph.num_classes)
-    itemsize = {"float64": 8, "float32": 4, "bfloat16": 2}[options.precision]
     return [
-        Row(statistics, predict(statistics, layers, itemsize, compute, machine), None)
+        Row(statistics, predict(statistics, layers, options.precision, compute, machine), None)
         for statistics, compute in zip(counted, seconds, strict=True)
     ], said
 

@@ -12,6 +12,15 @@ LAYOUT = ReportLayout(
             (Value("train_accuracy", "train"), Value("val_accuracy", "validation"), Value("test_accuracy", "test")),
             percent=True,
         ),
+        Plot(
+            "Micro-F1",
+            (Value("train_micro_f1", "train"), Value("val_micro_f1", "validation"), Value("test_micro_f1", "test")),
+            percent=True,
+        ),
+        Plot(
+            "Mean absolute error",
+            (Value("train_mae", "train"), Value("val_mae", "validation"), Value("test_mae", "test")),
+        ),
     ),
     figures=(
         Value("dataset", "data set"),

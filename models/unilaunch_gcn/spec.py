@@ -35,6 +35,9 @@ class TrainingSpec(DataSpec):
     dropout: float = Field(default=0.5, ge=0, lt=1, description="dropout of the input and of the hidden layers")
     lr: float = Field(default=0.01, gt=0, description="Adam's step size")
     weight_decay: float = Field(default=5e-4, ge=0, description="L2 factor of the first layer's weights")
+    task: Literal["classes", "multilabel", "regression"] | None = Field(
+        default=None, description="what is predicted of a node; default: what the form of the labels says"
+    )
     halo: Annotated[str, AfterValidator(_check_halo)] = Field(
         default="exact",
         description="exact; or, not exact: sample:P of the halo rows, stale rows of the last epoch, or rows in int8",
@@ -61,6 +64,12 @@ class GcnSpec(TrainingSpec):
     )
     checkpoint_dir: Path | None = Field(
         default=None, description="folder of checkpoints; default: checkpoints/ in the output folder"
+    )
+    save_model: bool = Field(
+        default=True, description="keep final.safetensors and best.safetensors (lowest validation loss) as checkpoints"
+    )
+    save_predictions: bool = Field(
+        default=False, description="write predictions.npz: scores, classes and split of every node, in its order"
     )
     keep_checkpoints: int = Field(default=3, ge=1, description="number of this run's checkpoints that are kept")
     resume: bool = Field(default=False, description="go on from the newest checkpoint; from the start if there is none")

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from unilaunch.model import Session
+from unilaunch_gcn.loss import SPLITS, shown
 
 
 def show(result: Mapping[str, Any], session: Session, backend: str) -> None:
@@ -13,7 +14,7 @@ def show(result: Mapping[str, Any], session: Session, backend: str) -> None:
         ("graph", f"{result['dataset']}, {result['num_nodes']:,} nodes in {result['num_parts']} parts"),
         ("ran on", f"{backend}, {session.placement.device}, {session.world.size} ranks"),
         ("loss", f"{result['loss'][0]:.4f} -> {result['loss'][-1]:.4f} in {result['epochs']} epochs"),
-        ("accuracy", ", ".join(f"{use} {_share(result[f'{use}_accuracy'])}" for use in ("train", "val", "test"))),
+        ("accuracy", ", ".join(f"{use} {shown(result, use) or 'none (no such nodes)'}" for use in SPLITS)),
         ("seconds per epoch", f"{result['seconds_per_epoch']:.4f}, of which {communication:.0%} communication"),
         ("halo traffic", f"{result['bytes_per_epoch']:,} bytes per epoch"),
         ("result", f"{session.output.shown}/result.json"),
@@ -21,7 +22,3 @@ def show(result: Mapping[str, Any], session: Session, backend: str) -> None:
     ]
     width = max(len(name) for name, _ in rows)
     print("\n".join(f"  {name:<{width}}  {value}" for name, value in rows))  # noqa: T201  (the summary)
-
-
-def _share(accuracy: float | None) -> str:
-    return "none (no such nodes)" if accuracy is None else f"{accuracy:.1%}"

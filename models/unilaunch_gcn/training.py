@@ -5,24 +5,26 @@ import resource
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from unilaunch.backend import Collectives
-from unilaunch.errors import DivergedError, SpecError, StoppedError
+from unilaunch.errors import DivergedError, StoppedError
 from unilaunch.json_value import JsonValue
 from unilaunch.model import Framework, Session
 from unilaunch.step import Step
-from unilaunch_gcn import checkpoint
 from unilaunch_gcn.build import load_network
+from unilaunch_gcn.keeping import History, Keeper
 from unilaunch_gcn.layers import Layer, count_decayed, plan_layers
+from unilaunch_gcn.loss import SPLITS, shown
 from unilaunch_gcn.network import Network
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.optimizer import Adam
+from unilaunch_gcn.prediction import predictions
 from unilaunch_gcn.series import Series
 from unilaunch_graph.data.graph import TRAIN
+from unilaunch_graph.exchange.gather import save_rows
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.trace import Trace
 from unilaunch_graph.partition.part import Part
@@ -50,10 +52,8 @@ class Training:
         layers: The network's layers.
         setup_bytes: Halo bytes that arrived before the first epoch.
         series: Each epoch's figures, on disk.
-        checkpoints: Where this run's checkpoints are written.
-        losses: Of all epochs, also of those before a checkpoint.
-        evaluations: The same. The accuracy of a split without nodes is None.
-        saved: Number of epochs in the newest checkpoint; 0 without one.
+        keeper: Keeps checkpoints and models.
+        history: Losses and evaluations.
         stopped: Some rank was asked to stop, before or in the last step.
     """
 
@@ -67,10 +67,8 @@ class Training:
     layers: Sequence[Layer]
     setup_bytes: int
     series: Series
-    checkpoints: checkpoint.Writer
-    losses: list[float] = field(default_factory=list)
-    evaluations: list[dict[str, float | None]] = field(default_factory=list)
-    saved: int = 0
+    keeper: Keeper
+    history: History
     epoch_seconds: list[float] = field(default_factory=list)
     communication: list[float] = field(default_factory=list)
     bytes_per_epoch: int = 0
@@ -89,7 +87,8 @@ class Training:
         adam = Adam(network.flat, network.flat * 0.0, options.lr, options.weight_decay, count_decayed(layers))
         session.output.record(phase="train", owned=part.num_owned, halo=part.num_halo)
         session.log.say(f"part {part.index}: {part.num_owned:,} owned nodes, {part.num_halo:,} halo nodes")
-        training = cls(
+        keeper = Keeper(options, session, network, adam, part.data_sha256)
+        return cls(
             options,
             session,
             framework.collectives,
@@ -100,15 +99,19 @@ class Training:
             layers,
             meter.read()[1],
             Series(session.output.rank_dir / "epochs.jsonl"),
-            checkpoint.Writer(options.checkpoint_dir or session.output.checkpoints, layers, options.keep_checkpoints),
+            keeper,
+            keeper.start(framework.collectives),
         )
-        if options.resume:
-            training._resume()
-        elif options.checkpoint_dir:
-            training._refuse_others(options.checkpoint_dir)
-        if options.checkpoint_every and not options.checkpoint_dir:
-            training._make_folder()
-        return training
+
+    @property
+    def losses(self) -> list[float]:
+        """Of all epochs, also of those before a checkpoint."""
+        return self.history.losses
+
+    @property
+    def evaluations(self) -> list[dict[str, float | None]]:
+        """Of all epochs, also of those before a checkpoint."""
+        return self.history.evaluations
 
     def run(self) -> None:
         """Train to the last epoch, or until the validation loss has not fallen for long enough.
@@ -140,11 +143,17 @@ class Training:
             if every and (epoch + 1) % every == 0:
                 self._save()
             if self.stopped and not last:
-                self._stop()
+                self._refuse_infinite_weights()
+                folder = self.keeper.stop(self.history)
+                raise StoppedError(
+                    f"stopped after epoch {len(self.losses)} of {self.options.epochs}; its checkpoint is in {folder}: "
+                    "go on with --resume"
+                )
         if not self.evaluations or self.evaluations[-1]["epoch"] != len(self.losses):
             self._evaluate()
-        if every and self.saved < len(self.losses):
+        if every and self.keeper.saved < len(self.losses):
             self._save()
+        self.keeper.finish(self.history)
         trace.write(self.session.output.rank_dir / "trace.json")
 
     def _tell(self, epoch: int) -> None:
@@ -197,75 +206,10 @@ class Training:
         for what, numbers in (("weight", self.network.flat), ("squared gradient", self.adam.second)):
             self._refuse_infinite(f"largest {what}", float(abs(numbers).max()), len(self.losses))
 
-    @property
-    def _decided(self) -> dict[str, Any]:
-        return checkpoint.decides(self.options, self.session.seed, self.part.data_sha256)
-
     def _save(self) -> None:
-        """Write a checkpoint: rank 0 does, since all have the same weights."""
         self._refuse_infinite_weights()
-        self.saved = len(self.losses)
         with self.meter.trace.span("checkpoint"):
-            if self.session.world.rank:
-                return
-            adam = self.adam
-            numbers = np.stack([self.network.host(row) for row in (self.network.flat, adam.first, adam.second)])
-            state = checkpoint.State(numbers, len(self.losses), self.losses, self.evaluations, self._decided)
-            self.checkpoints.save(state)
-
-    def _stop(self) -> NoReturn:
-        """Write a checkpoint and stop, since the user has asked for it; all ranks must call it.
-
-        Raises:
-            StoppedError: On every rank.
-        """
-        if not (self.options.checkpoint_every or self.options.checkpoint_dir):
-            self._make_folder()
-        with self.session.together("checkpoint"):  # no rank leaves before it is written: that would end the others
-            if self.saved < len(self.losses):
-                self._save()
-        raise StoppedError(
-            f"stopped after epoch {len(self.losses)} of {self.options.epochs}; its checkpoint is in "
-            f"{self.checkpoints.folder}: go on with --resume"
-        )
-
-    def _make_folder(self) -> None:
-        """Make the folder of the checkpoints, or refuse one of the user's with its name; all ranks must call it."""
-        with self.session.together("checkpoints"):
-            if self.session.world.rank == 0:
-                self.session.output.make_checkpoints("give --checkpoint-dir")
-
-    def _refuse_others(self, folder: Path) -> None:
-        """Refuse a folder that holds another run's checkpoints; all ranks must call it."""
-        with self.session.together("checkpoints"):
-            if self.session.world.rank == 0 and checkpoint.exist(folder):
-                raise SpecError(f"--checkpoint-dir {folder}: it holds checkpoints: --resume, or another folder")
-
-    def _resume(self) -> None:
-        """Go on from the newest checkpoint, which rank 0 alone must see; all ranks must call it."""
-        state, folder = None, self.checkpoints.folder
-        with self.session.together("resume"):
-            if self.session.world.rank == 0:
-                state, damaged = checkpoint.newest(folder, self.layers)
-                for line in damaged:
-                    self.session.log.logger.warning(line)
-                if state:
-                    checkpoint.check(state, self._decided, folder)
-        told = state and {"losses": list(state.losses), "evaluations": [dict(one) for one in state.evaluations]}
-        history = cast("dict[str, Any] | None", self.session.peers.share(cast("JsonValue", told))[0])
-        if history is None:
-            self.session.log.say(f"no checkpoint in {folder}: from the start")
-            return
-        dtype = NetworkConfig.of(self.options, self.layers, self.session.seed).dtype
-        zeros = np.zeros((3, len(self.network.flat)), dtype)
-        buffer = self.network.shared(state.numbers.astype(dtype) if state else zeros)
-        self.collectives.broadcast(buffer, 0)
-        rows = self.network.local(buffer)
-        for kept, row in zip((self.network.flat, self.adam.first, self.adam.second), rows, strict=True):
-            kept[:] = row
-        self.losses, self.evaluations = history["losses"], history["evaluations"]
-        self.adam.steps = self.saved = len(self.losses)
-        self.session.log.say(f"resumed after epoch {len(self.losses)}, from {folder}")
+            self.keeper.save(self.history)
 
     def _evaluate(self) -> None:
         """Measure the network after the epochs so far; of a split without nodes there is nothing to measure: None."""
@@ -277,13 +221,14 @@ class Training:
         epoch = len(self.losses)
         summed = self.network.host(self.network.local(counts)).astype(np.float64)
         self._refuse_infinite("loss of the evaluation", float(summed[-1]), epoch)
-        evaluation = {"epoch": epoch, **self.network.task.metrics(summed, self.part.split_sizes)}
+        evaluation = {"epoch": epoch, **self.network.objective.metrics(summed, self.part.split_sizes)}
         self.evaluations.append(evaluation)
         self.session.output.record(**evaluation, loss=self.losses[-1])
+        self.keeper.note(self.history)
 
     def _out_of_patience(self) -> bool:
         patience = self.options.patience
-        losses = [loss for evaluation in self.evaluations if (loss := evaluation["val_loss"]) is not None]
+        losses = self.history.val_losses
         return patience is not None and len(losses) > patience and min(losses[-patience:]) >= min(losses[:-patience])
 
     def _say(self, epoch: int, *, last: bool) -> None:
@@ -291,10 +236,18 @@ class Training:
         first = len(self.epoch_seconds) == 1  # of this start
         if first or last or now - self.said >= _PROGRESS:
             self.said = now
-            share = self.evaluations[-1]["val_accuracy"] if self.evaluations else None
-            accuracy = "" if share is None else f", val {share:.1%}"
+            quality = shown(self.evaluations[-1], "val") if self.evaluations else None
+            accuracy = "" if quality is None else f", val {quality}"
             progress = f"epoch {epoch + 1}/{self.options.epochs}: loss {self.losses[-1]:.4f}"
             self.session.log.say(f"{progress}{accuracy}, {self.epoch_seconds[-1]:.4f} s")
+
+    def save_predictions(self) -> None:
+        """Write what the network says of every node after the last epoch; all ranks must call it."""
+        on_host = self.session.placement.device == "cpu"
+        collectives = self.collectives if on_host else self.session.peers.collectives()
+        path = self.session.output.root / "predictions.npz"
+        arrays = predictions(self.part, self.network.logits(), self.network.objective)
+        save_rows(path, self.part, arrays, collectives)
 
     def result(self) -> dict[str, JsonValue]:
         """Return what stands in `result.json`, the same on every rank; all ranks must call it."""
@@ -307,9 +260,9 @@ class Training:
             "num_parts": self.part.num_parts,
             "epochs": len(self.losses),
             "loss": cast("JsonValue", self.losses),
-            "train_accuracy": final["train_accuracy"],
-            "val_accuracy": final["val_accuracy"],
-            "test_accuracy": final["test_accuracy"],
+            "task": self.part.task.value,
+            **{f"{split}_accuracy": None for split in SPLITS},
+            **{name: value for name, value in final.items() if name not in {"epoch", "val_loss"}},
             "seconds_per_epoch": slowest["seconds_per_epoch"],
             "compute_seconds": slowest["seconds_per_epoch"] - slowest["communication_seconds"],
             "communication_seconds": slowest["communication_seconds"],

@@ -58,7 +58,21 @@ def load_part(name: str, device: str, options: Mapping[str, Any]) -> tuple[Part,
     defaults = {field: member.environ[name] for name, field in VARIABLE_FIELDS.items() if name in member.environ}
     fields = {**defaults, **options, "dataset": name}
     spec = validate(DataSpec, fields, {field: field for field in fields})
-    return prepare_part(spec, _Ranks(member.world, member.peers, _Log()), as_given=True), member
+    return part_of(member, spec, as_given=True), member
+
+
+def part_of(member: Member, options: DataSpec, *, as_given: bool) -> Part:
+    """Return the part of one of the ranks. All ranks must call this.
+
+    Args:
+        member: This process.
+        options: Which graph, and how it is divided.
+        as_given: As in `preparation.prepare`.
+
+    Raises:
+        UnilaunchError: The data set cannot be used.
+    """
+    return prepare_part(options, _Ranks(member.world, member.peers, _Log()), as_given=as_given)
 
 
 def load(name: str, *, framework: str | None = None, **options: Any) -> Any:

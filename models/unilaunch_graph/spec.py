@@ -1,17 +1,22 @@
 """What the user can choose about a graph and how it is divided."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from unilaunch.spec import Spec
+
+
+def _text(name: Any) -> Any:
+    """Return a path as text: the converters return paths."""
+    return str(name) if isinstance(name, Path) else name
 
 
 class DataSpec(Spec):
     """Which graph, and how it is divided."""
 
-    dataset: str = Field(
+    dataset: Annotated[str, BeforeValidator(_text)] = Field(
         default="sbm",
         description="sbm (generated), cora, citeseer, pubmed, reddit, ogbn-arxiv, or a file or folder",
     )

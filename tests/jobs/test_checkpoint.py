@@ -50,7 +50,7 @@ def test_a_run_resumed_is_bit_identical(openmpi5: Launcher, tmp_path: Path) -> N
     first = openmpi5.unilaunch(2, [*arguments, "9"], tmp_path).check().result["loss"]
     openmpi5.unilaunch(2, [*arguments, "5"], tmp_path).check()
     assert sorted(path.name for path in (tmp_path / "log_output" / "checkpoints").iterdir()) == [
-        ".unilaunch", "epoch-000003.safetensors", "epoch-000005.safetensors"
+        ".unilaunch", "best.safetensors", "epoch-000003.safetensors", "epoch-000005.safetensors", "final.safetensors"
     ]  # fmt: skip
     assert openmpi5.unilaunch(2, [*arguments, "9", "--resume"], tmp_path).check().result["loss"] == first
     assert openmpi5.unilaunch(2, [*arguments, "9", "--resume"], tmp_path).check().result["loss"] == first
@@ -94,7 +94,9 @@ def test_another_training_is_refused(openmpi5: Launcher, arguments: list[str], w
     assert job.returncode == 2
     (line,) = job.refusals()
     assert words in line
-    assert sorted(path.name for path in folder.iterdir()) == [".unilaunch", "epoch-000003.safetensors"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        ".unilaunch", "best.safetensors", "epoch-000003.safetensors", "final.safetensors"
+    ]  # fmt: skip
 
 
 def test_launch_starts_a_job_again(launcher: Launcher, whole: list[float], tmp_path: Path) -> None:
@@ -249,7 +251,7 @@ def test_an_early_end_is_kept(openmpi5: Launcher, tmp_path: Path) -> None:
 
 def test_what_was_never_evaluated_is_evaluated(openmpi5: Launcher, tmp_path: Path) -> None:
     """A checkpoint of all epochs, older than any evaluation: the result is that of one training."""
-    arguments = ["run", *OPTIONS, "--eval-every", "100", "--epochs"]
+    arguments = ["run", *OPTIONS, "--no-save-model", "--eval-every", "100", "--epochs"]
     openmpi5.unilaunch(2, [*arguments, "4"], tmp_path).check()
     (tmp_path / "log_output" / "checkpoints" / "epoch-000004.safetensors").unlink()
     resumed = openmpi5.unilaunch(2, [*arguments, "3", "--resume"], tmp_path).check().result

@@ -8,6 +8,9 @@ from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
 
+#: Entries from which on 32 bits do not number a matrix's entries.
+WIDE = 1 << 31
+
 
 class Edges(NamedTuple):
     """The edges of a graph in CSR form: row = target, column = source.
@@ -43,10 +46,10 @@ def edges_as_given(
         weights: Weight of each edge. (num_edges,)
         edge_attr: Features of each edge. (num_edges, k)
     """
-    ends = (sources.astype(np.int32, copy=False), targets.astype(np.int32, copy=False))
-    matrix = sp.coo_array((_carried(len(sources), weights, edge_attr), ends), shape=(num_nodes, num_nodes))
-    matrix.has_canonical_format = True  # tocsr() would add up duplicates
-    return _by_target(matrix.tocsr(), weights, edge_attr)
+    by_source = _by_source(_carried(len(sources), weights, edge_attr), sources, targets, num_nodes)
+    matrix = by_source.T.tocsr()  # a counting sort: sources come out ascending, duplicates in their order
+    del by_source  # half of the memory, while the edges are compared with their reverse
+    return _by_target(matrix, weights, edge_attr)
 
 
 def edges_of_rows(
@@ -57,7 +60,7 @@ def edges_of_rows(
 ) -> Edges:
     """Return edges by target from a CSR matrix whose rows are sources and whose columns are targets."""
     values = _carried(len(indices), weights, edge_attr)
-    return _by_target(csr_matrix(values, indices, indptr, len(indptr) - 1), weights, edge_attr)
+    return _by_target(csr_matrix(values, indices, indptr, len(indptr) - 1).T.tocsr(), weights, edge_attr)
 
 
 def _carried(count: int, weights: NDArray[np.float32] | None, edge_attr: NDArray[np.float32] | None) -> NDArray[Any]:
@@ -67,10 +70,19 @@ def _carried(count: int, weights: NDArray[np.float32] | None, edge_attr: NDArray
     return np.ones(count, np.int8) if weights is None else weights
 
 
+def _by_source(
+    values: NDArray[Any], sources: NDArray[np.integer[Any]], targets: NDArray[np.integer[Any]], num_nodes: int
+) -> sp.csr_array:
+    ends = (sources.astype(np.int32, copy=False), targets.astype(np.int32, copy=False))
+    matrix = sp.coo_array((values, ends), shape=(num_nodes, num_nodes))
+    matrix.has_canonical_format = True  # tocsr() would add up duplicates
+    return matrix.tocsr()
+
+
 def _by_target(
-    by_source: sp.csr_array, weights: NDArray[np.float32] | None, edge_attr: NDArray[np.float32] | None
+    matrix: sp.csr_array, weights: NDArray[np.float32] | None, edge_attr: NDArray[np.float32] | None
 ) -> Edges:
-    matrix = by_source.T.tocsr()  # a counting sort: sources come out ascending, duplicates in their order
+    """Return edges from a matrix by target that holds what `_carried` returned."""
     if edge_attr is not None:
         weights, edge_attr = (None if weights is None else weights[matrix.data]), edge_attr[matrix.data]
     elif weights is not None:
@@ -87,8 +99,7 @@ def is_symmetric(indptr: NDArray[np.int64], indices: NDArray[np.int32], weights:
         indices: Ascending within each row. (num_edges,)
         weights: None: each is 1. (num_edges,)
     """
-    loops, duplicates = loops_and_duplicates(indptr, indices)
-    if loops.any() or duplicates.any():
+    if any(found.any() for found in loops_and_duplicates(indptr, indices)):
         return False
     matrix = csr_matrix(
         np.ones(len(indices), np.int8) if weights is None else weights, indices, indptr, len(indptr) - 1
@@ -110,7 +121,7 @@ def csr_matrix(
     values: NDArray[Any], indices: NDArray[np.int32], indptr: NDArray[np.integer[Any]], num_columns: int
 ) -> sp.csr_array:
     """Return a matrix on the same memory: SciPy would copy the indices into the type of a wider indptr."""
-    rows = indptr.astype(np.int32 if len(indices) < 1 << 31 else np.int64, copy=False)
+    rows = indptr.astype(np.int32 if len(indices) < WIDE else np.int64, copy=False)
     return sp.csr_array((values, indices, rows), shape=(len(indptr) - 1, num_columns))
 
 

@@ -12,7 +12,7 @@ from unilaunch_graph.arrays import FloatType, Ids, Indices, Rows
 from unilaunch_graph.dropout import entry_mask, stream_keys
 from unilaunch_graph.exchange.halo import Arriving, HaloExchange, Travelling
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.exchange.wire import Exact
+from unilaunch_graph.exchange.wire import Exact, Int8
 from unilaunch_graph.partition.part import Part
 
 #: The layer that the sample's hash is keyed with: no layer's dropout has it.
@@ -20,20 +20,30 @@ _STREAM = 1 << 20
 
 
 class RoughHalo:
-    """Rows that travel rounded in training, and as they are in an evaluation.
+    """Rows that travel in eight bits in training, and as they are in an evaluation.
+
+    How they are rounded depends on seed, epoch and part, so a training that is resumed rounds as one that is not.
 
     Args:
         exact: The exact exchange.
-        rough: The rounded one.
+        part: The part.
+        seed: Seed of the rounding.
     """
 
-    def __init__(self, exact: HaloExchange, rough: HaloExchange) -> None:
-        self.exact, self.rough = exact, rough
+    def __init__(self, exact: HaloExchange, part: Part, seed: int) -> None:
+        self.exact, self.seed, self.index = exact, seed, part.index
+        self.wire = Int8(self._draw(0))
+        self.rough = HaloExchange(part, exact.collectives, exact.meter, self.wire)
         self.chosen = exact
+
+    def _draw(self, epoch: int) -> np.random.Generator:
+        return np.random.Generator(np.random.Philox(key=self.seed, counter=[0, epoch, 1, self.index]))
 
     def start_epoch(self, epoch: int | None) -> None:
         """Choose the exchange."""
         self.chosen = self.exact if epoch is None else self.rough
+        if epoch is not None:
+            self.wire.draw = self._draw(epoch)
 
     def begin(self, rows: Rows) -> Arriving:
         """Start to send the owned rows that others need. (num_owned, width)"""

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from unilaunch_graph.data.edges import csr_matrix
+from unilaunch_graph.data.edges import WIDE, csr_matrix
 from unilaunch_graph.data.graph import TEST, TRAIN, VAL, Graph
 from unilaunch_graph.partition.order import Order, order_nodes
 from unilaunch_graph.partition.part import Adjacency, Part
@@ -119,7 +119,7 @@ def _in_edges(graph: Graph, owned: NDArray[np.int64]) -> sp.csr_array:
     """Return the in-edges of some nodes; their values are weights, or their places in the graph if it has features."""
     if graph.edge_attr is None:
         return graph.adjacency()[owned]
-    places = np.arange(len(graph.indices), dtype=np.int32 if len(graph.indices) < 1 << 31 else np.int64)
+    places = np.arange(len(graph.indices), dtype=np.int32 if len(graph.indices) < WIDE else np.int64)
     return csr_matrix(places, graph.indices, graph.indptr, graph.num_nodes)[owned]
 
 
@@ -161,7 +161,7 @@ def _csr(
         columns: The new column of each chosen entry; it is put in order in place. int32
         values: Of all entries; None where there are none, then none are returned.
     """
-    counted = np.zeros(len(chosen) + 1, np.int32 if len(chosen) < 1 << 31 else np.int64)
+    counted = np.zeros(len(chosen) + 1, np.int32 if len(chosen) < WIDE else np.int64)
     np.cumsum(chosen, out=counted[1:])
     rows = counted[indptr]
     taken = np.ones(len(columns), np.int8) if values is None else values[chosen]

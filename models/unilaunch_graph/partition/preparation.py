@@ -133,6 +133,11 @@ def _read(dataset: Dataset, how: Diffusion | None, log: Log, *, as_given: bool) 
     edges = f"{len(graph.indices):,} directed" if graph.is_directed else f"{len(graph.indices) // 2:,}"
     log.say(f"{dataset.name}: {graph.num_nodes:,} nodes, {edges} edges")
     if how:
+        if graph.weights is not None:
+            raise InputError(
+                f"{dataset.name}: --use-gdc diffuses a graph whose edges have no weights, and these have: leave "
+                "--use-gdc out, or edge_weight"
+            )
         log.say("diffusing it")
         graph = diffuse(graph, how)
         log.say(f"diffused: {len(graph.indices) // 2:,} edges")

@@ -37,11 +37,14 @@ def test_predicted_bytes_are_the_exchanges(cut: Cut) -> None:
     statistics = count(graph, owner, num_parts)
     layers = plan_layers(GcnSpec(hidden=3), 9, 2)
     machine = Machine(1e-6, 1e9)
-    forecast = predict(statistics, layers, 4, 0.5, machine)
+    forecast = predict(statistics, layers, "float32", 0.5, machine)
     assert forecast.halo_bytes == statistics.halo.sum() * 2 * (3 + 2) * 4
     assert forecast.graph_seconds >= 0.5
     if num_parts == 1:
         assert (forecast.tensor_bytes, forecast.graph_seconds) == (0, 0.5)
+    rounded = predict(statistics, layers, "bfloat16", 0.5, machine)  # halo rows travel in 2 bytes, columns in 4
+    assert (2 * rounded.halo_bytes, rounded.tensor_bytes) == (forecast.halo_bytes, forecast.tensor_bytes)
+    assert rounded.memory >= forecast.memory / 2
 
 
 @pytest.mark.parametrize("sizes", [[4, 4], [2, 6], [3, 3, 2]])

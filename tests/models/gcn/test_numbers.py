@@ -8,7 +8,7 @@ import torch
 
 from graphs_by_hand import make_graph
 from unilaunch_gcn.layers import count_decayed, plan_layers
-from unilaunch_gcn.loss import TrainingLoss, task_of
+from unilaunch_gcn.loss import TrainingLoss, objective_of
 from unilaunch_gcn.network import initial_weights, views
 from unilaunch_gcn.optimizer import Adam
 from unilaunch_gcn.spec import GcnSpec
@@ -81,7 +81,7 @@ def test_loss_is_torchs_cross_entropy(num_train: int) -> None:
     """Value and gradient; without training nodes exactly nothing, and no NaN."""
     part = _part(num_train)
     logits = np.random.default_rng(0).standard_normal((9, 3)) * 30
-    loss, gradient = TrainingLoss(task_of(part), part, logits.dtype).value_and_gradient(logits.copy())
+    loss, gradient = TrainingLoss(objective_of(part), part, logits.dtype).value_and_gradient(logits.copy())
     tensor = torch.from_numpy(logits).requires_grad_()
     labels = torch.from_numpy(part.labels)[:num_train]
     expected = torch.nn.functional.cross_entropy(tensor[:num_train], labels, reduction="sum") / max(1, num_train)
@@ -101,7 +101,7 @@ def test_counts_and_validation_loss() -> None:
         for i in range(9)
         if part.split[i] == VAL
     )
-    np.testing.assert_allclose(task_of(part).evaluate(logits, part), [*right, loss], rtol=1e-12)
+    np.testing.assert_allclose(objective_of(part).evaluate(logits, part), [*right, loss], rtol=1e-12)
 
 
 @pytest.mark.parametrize("options", [{}, {"bias": True, "layer_norm": True}], ids=["plain", "bias and norm"])
@@ -140,6 +140,6 @@ def test_no_owned_node_is_no_loss_and_no_answer() -> None:
     graph = make_graph(3, [(0, 1)])
     empty = list(split_parts(graph, order_nodes(graph, np.zeros(3, np.int64), 2)))[1]
     logits = np.zeros((0, 2), np.float32)
-    loss, gradient = TrainingLoss(task_of(empty), empty, logits.dtype).value_and_gradient(logits)
+    loss, gradient = TrainingLoss(objective_of(empty), empty, logits.dtype).value_and_gradient(logits)
     assert (loss, gradient.shape) == (0.0, (0, 2))
-    np.testing.assert_array_equal(task_of(empty).evaluate(logits, empty), [0, 0, 0, 0])
+    np.testing.assert_array_equal(objective_of(empty).evaluate(logits, empty), [0, 0, 0, 0])

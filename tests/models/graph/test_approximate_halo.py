@@ -92,7 +92,8 @@ def test_the_mean_is_the_product(halo: str) -> None:
         products = _products(halo, list(range(count)), [x] * count, transposed=transposed)
         spread = np.std(products, axis=0) / count**0.5
         assert np.abs(products[0] - exact).max() > 1e-3
-        assert (np.abs(np.mean(products, axis=0) - exact) <= 5 * spread + 1e-6).all()
+        # 5e-5: what rows are off by that are rounded up so seldom that it never happened here.
+        assert (np.abs(np.mean(products, axis=0) - exact) <= 5 * spread + 5e-5).all()
 
 
 def test_a_samples_transpose_is_exact() -> None:

@@ -101,6 +101,18 @@ def test_an_ogb_sets_own_files(tmp_path: Path) -> None:
     _check(_load(tmp_path / "ogbn_arxiv"))
 
 
+def test_directions_of_the_ogb_are_kept_and_symmetrising_is_said(tmp_path: Path) -> None:
+    """As PyG reads them; the GCN's symmetric form is another."""
+    _write_ogb(tmp_path)
+    _table(tmp_path / "raw" / "edge.csv.gz", EDGES[:, [0, 2, 4, 6]].T)
+    graph = open_dataset(str(tmp_path), None, None, 0, normalize_features=False).load()
+    targets = np.repeat(np.arange(6), graph.degrees)
+    assert sorted(zip(graph.indices.tolist(), targets.tolist(), strict=True)) == [(0, 1), (1, 2), (3, 3), (4, 5)]
+    _, changes = graph.symmetrised()
+    assert changes[-1] == "directed edges were given: symmetrised"
+    _check(graph.symmetrised()[0])
+
+
 @pytest.mark.parametrize(("name", "rows", "words"), [
     ("raw/edge", [[0, 9]], r"edge\[0, 1\] is 9; allowed are 0 to 5"),
     ("raw/node-label", [0, 1], "6 nodes have features and 2 a class"),

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from graphs_by_hand import make_directed_graph, make_graph
 from unilaunch.errors import InputError
+from unilaunch_graph.data import edges
 from unilaunch_graph.data.edges import undirected
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.partition.cut import split_parts
@@ -51,6 +52,19 @@ def test_what_was_written_is_read(sparse: bool, tmp_path: Path) -> None:  # noqa
         assert (abs(read.features - part.features)).sum() == 0
         assert sp.issparse(read.features) is sparse
         assert (read.num_nodes, read.split_sizes) == (part.num_nodes, part.split_sizes)
+
+
+def test_many_entries_of_sparse_features_are_numbered_in_64_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From 2**31 on; 32 bits made a wrong matrix of them."""
+    written = _parts(sparse=True)
+    write_parts(tmp_path / "ring", "ring", "print", iter(written))
+    monkeypatch.setattr(edges, "WIDE", 4)
+    features = load_part(tmp_path / "ring", 0, 2, "print").features
+    assert isinstance(features, sp.csr_array)
+    assert features.indptr.dtype == np.int64
+    assert abs(features - written[0].features).sum() == 0
 
 
 def test_a_part_needs_no_other(folder: Path) -> None:
@@ -142,14 +156,14 @@ def test_a_partition_that_is_there_is_kept(folder: Path) -> None:
 
 def test_every_array_of_every_part_is_the_same(tmp_path: Path) -> None:
     """Each field of a part, also of an empty one and of one that is all."""
-    edges = [(0, 1), (1, 2), (5, 6), (0, 6)]
+    pairs = [(0, 1), (1, 2), (5, 6), (0, 6)]
     labels = np.eye(7, 3, dtype=np.uint8)
     one, three = (np.zeros(7, np.int64), 1), (np.arange(7) % 2 * 2, 3)
     for name, graph, (owner, num_parts) in (
-        ("one", make_graph(7, edges), one),
-        ("three", make_graph(7, edges), three),
-        ("directed", replace(make_directed_graph(7, [*edges, (3, 3), (0, 1)]), labels=labels), three),
-        ("values", replace(make_graph(7, edges), labels=np.linspace(0, 1, 7, dtype=np.float32)), three),
+        ("one", make_graph(7, pairs), one),
+        ("three", make_graph(7, pairs), three),
+        ("directed", replace(make_directed_graph(7, [*pairs, (3, 3), (0, 1)]), labels=labels), three),
+        ("values", replace(make_graph(7, pairs), labels=np.linspace(0, 1, 7, dtype=np.float32)), three),
     ):
         written = list(split_parts(graph, order_nodes(graph, owner, num_parts)))
         write_parts(tmp_path / name, name, "print", iter(written))

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from typing_extensions import override
 
 from unilaunch.backend import Placement
-from unilaunch.errors import SpecError
+from unilaunch.errors import InputError, SpecError
 from unilaunch.model import Session
 from unilaunch.output.folder import OutputFolder
 from unilaunch.output.log import Log
@@ -22,6 +22,7 @@ from unilaunch.world import LauncherInfo, count_world
 from unilaunch_graph.partition import preparation
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.store import load_part
+from unilaunch_graph.partition_command import PartitionCommand, PartitionSpec
 from unilaunch_graph.spec import DataSpec
 
 
@@ -40,7 +41,7 @@ class _Table(Alone):
         return shared
 
 
-def _prepare(options: DataSpec, hosts: Sequence[str], output: Path) -> list[Part]:
+def _prepare(options: DataSpec, hosts: Sequence[str], output: Path, *, as_given: bool = False) -> list[Part]:
     """Return each rank's part; *hosts* names each rank's host."""
     size = len(hosts)
     board, turn = [""] * size, Barrier(size, timeout=60)
@@ -51,7 +52,7 @@ def _prepare(options: DataSpec, hosts: Sequence[str], output: Path) -> list[Part
         folder.rank_dir.mkdir(parents=True)
         table = _Table(rank, board, turn)
         session = Session(world, Placement("cpu", 0, 1), table, folder, Log(level="CRITICAL"), seed=0)
-        return preparation.prepare_part(options, session)
+        return preparation.prepare_part(options, session, as_given=as_given)
 
     with ThreadPoolExecutor(size) as pool:
         return list(pool.map(prepare, range(size)))
@@ -75,6 +76,16 @@ def test_one_rank_of_each_host_checks_what_its_ranks_share(tmp_path: Path, monke
     assert sorted(np.concatenate([part.owned for part in parts]).tolist()) == list(range(40))
 
 
+def test_ranks_of_a_directed_graph_agree_on_what_they_send(tmp_path: Path) -> None:
+    """What a rank sends has its place in the halo of the other, also where it receives nothing in return."""
+    edges = np.array([[0, 1, 2, 2, 4, 4, 4], [3, 3, 3, 5, 1, 0, 4]])
+    np.savez(tmp_path / "own.npz", x=np.eye(6), y=np.arange(6) % 2, edge_index=edges)
+    options = DataSpec(dataset=str(tmp_path / "own.npz"), data_dir=tmp_path)
+    parts = _prepare(options, ["a", "a", "b"], tmp_path / "out", as_given=True)
+    assert sum(part.num_halo for part in parts) == sum(len(part.send_rows) for part in parts) > 0
+    assert sum(len(part.owned_indices) + len(part.halo_indices) for part in parts) == 7
+
+
 def test_one_partition_for_both_forms_of_a_symmetric_set_and_two_of_others(tmp_path: Path) -> None:
     """`sbm` is symmetric by its definition; what a file holds is not known before it is read."""
     kept: dict[str, list[Part]] = {}
@@ -84,7 +95,9 @@ def test_one_partition_for_both_forms_of_a_symmetric_set_and_two_of_others(tmp_p
     np.savez(tmp_path / "own.npz", x=draw.random((30, 5)), y=np.arange(30) % 3, **arrays)
     for name, folders in (("sbm", 1), (str(tmp_path / "own.npz"), 2)):
         folder = tmp_path / name[-3:]
-        options = DataSpec(dataset=name, data_dir=tmp_path, partition_dir=folder)
+        given = {"dataset": Path(name), "data_dir": tmp_path, "partition_dir": folder, "num_parts": 2}
+        options = PartitionSpec.model_validate({**given, "edges": "given"})
+        assert PartitionCommand().run(options) == 0
         for as_given in (False, True):
             kept[f"{name} {as_given}"] = [
                 load_part(partition.folder, index, 2, partition.fingerprint)
@@ -92,12 +105,12 @@ def test_one_partition_for_both_forms_of_a_symmetric_set_and_two_of_others(tmp_p
                 for index in range(2)
             ]
         assert len(list(folder.iterdir())) == folders
-    given, symmetric = (kept[f"{tmp_path / 'own.npz'} {form}"] for form in (True, False))
-    assert [part.is_directed for part in (*given, *symmetric)] == [True, True, False, False]
-    assert sum(len(part.owned_edge_attr) + len(part.halo_edge_attr) for part in given) == 90
-    assert {part.owned_edge_attr.shape[1] for part in given} == {2}
+    own, symmetric = (kept[f"{tmp_path / 'own.npz'} {form}"] for form in (True, False))
+    assert [part.is_directed for part in (*own, *symmetric)] == [True, True, False, False]
+    assert sum(len(part.owned_edge_attr) + len(part.halo_edge_attr) for part in own) == 90
+    assert {part.owned_edge_attr.shape[1] for part in own} == {2}
     assert {part.halo_edge_attr.shape[1] for part in symmetric} == {0}
-    assert all(len(part.owned_weights) == len(part.owned_indices) for part in (*given, *symmetric))
+    assert all(len(part.owned_weights) == len(part.owned_indices) for part in (*own, *symmetric))
 
 
 @pytest.mark.parametrize(
@@ -108,6 +121,16 @@ def test_what_needs_a_symmetric_graph_is_refused_for_one_as_given(options: dict[
     """By the name of the option."""
     with pytest.raises(SpecError, match=words):
         preparation.prepare(DataSpec(**options), 2, Log(level="CRITICAL"), as_given=True)
+
+
+def test_a_diffusion_of_weighted_edges_is_refused(tmp_path: Path) -> None:
+    """It would not use the weights."""
+    arrays: dict[str, Any] = {"edge_index": np.array([[0, 1], [1, 0]]), "edge_weight": np.array([2.0, 2])}
+    np.savez(tmp_path / "own.npz", x=np.eye(2), y=np.arange(2), **arrays)
+    with pytest.raises(InputError, match="--use-gdc diffuses a graph whose edges have no weights"):
+        preparation.read_graph(
+            DataSpec(dataset=str(tmp_path / "own.npz"), data_dir=tmp_path, use_gdc=True), Log(level="CRITICAL")
+        )
 
 
 def test_only_words_are_divided_by_their_sum_unasked_and_it_is_said(

@@ -1,0 +1,171 @@
+"""What a training keeps: checkpoints on the way, the last and the best model at the end, and where it goes on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from unilaunch.backend import Collectives
+from unilaunch.errors import OutputError, SpecError
+from unilaunch.json_value import JsonValue
+from unilaunch.model import Session
+from unilaunch_gcn import checkpoint
+from unilaunch_gcn.network import Network
+from unilaunch_gcn.optimizer import Adam
+from unilaunch_graph.arrays import Floats
+
+if TYPE_CHECKING:
+    from unilaunch_gcn.spec import GcnSpec
+
+
+@dataclass(slots=True)
+class History:
+    """What the epochs of a training have shown so far, also those before a checkpoint.
+
+    Attributes:
+        losses: Each epoch's.
+        evaluations: As in `result.json`. A metric of a split without nodes is None.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    evaluations: list[dict[str, float | None]] = field(default_factory=list)
+
+    @property
+    def val_losses(self) -> list[float]:
+        """The validation loss of each evaluation; none without validation nodes."""
+        return [loss for one in self.evaluations if (loss := one["val_loss"]) is not None]
+
+
+class Keeper:
+    """Keeps the state of a training. All ranks have the same weights, so rank 0 writes.
+
+    Args:
+        options: What the user chose.
+        session: This rank.
+        network: The network.
+        adam: The optimiser of its weights.
+        data_sha256: Names the content of the data set.
+    """
+
+    def __init__(self, options: "GcnSpec", session: Session, network: Network, adam: Adam, data_sha256: str) -> None:
+        self.options, self.session, self.network, self.adam = options, session, network, adam
+        self.decided = checkpoint.decides(options, session.seed, data_sha256)
+        folder = options.checkpoint_dir or session.output.checkpoints
+        self.files = checkpoint.Writer(folder, network.layers, options.keep_checkpoints)
+        self.saved = 0
+        self.best: checkpoint.State | None = None
+
+    def start(self, collectives: Collectives) -> History:
+        """Return where the training begins, and make the folder; all ranks must call it.
+
+        Raises:
+            RefusedTogetherError: The folder, or what is in it, is of another training or cannot be used.
+        """
+        options, history = self.options, History()
+        if options.resume:
+            history = self._resume(collectives)
+        elif options.checkpoint_dir:
+            self._refuse_others()
+        if options.checkpoint_every or options.save_model:
+            self._make_folder()
+        return history
+
+    def note(self, history: History) -> None:
+        """Keep the weights in memory if the last evaluation has the lowest validation loss."""
+        losses = history.val_losses
+        if (
+            self.options.save_model
+            and self.session.world.rank == 0
+            and losses
+            and losses[-1] < min([*losses[:-1], np.inf])
+        ):
+            weights = np.array(self.network.host(self.network.flat))[None]
+            self.best = self._state(weights, History(list(history.losses), list(history.evaluations)))
+
+    def save(self, history: History) -> None:
+        """Write a checkpoint.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        self.saved = len(history.losses)
+        if self.session.world.rank == 0:
+            self.files.save(self._state(self._numbers(), history))
+            self._write_best()
+
+    def finish(self, history: History) -> None:
+        """Write the last and the best model; a run whose disk is full has a result without them."""
+        if self.session.world.rank or not self.options.save_model:
+            return
+        try:
+            self.files.write(checkpoint.FINAL, self._state(self._numbers(), history))
+            self._write_best()
+        except OutputError as error:
+            line = f"the model is not kept: {error}"
+            self.session.log.logger.warning(line)
+
+    def stop(self, history: History) -> str:
+        """Write a checkpoint of a training that the user ends, and return the folder; all ranks must call it."""
+        if not (self.options.checkpoint_every or self.options.save_model):
+            self._make_folder()
+        with self.session.together("checkpoint"):  # no rank leaves before it is written: that would end the others
+            if self.saved < len(history.losses):
+                self.save(history)
+        return str(self.files.folder)
+
+    def _write_best(self) -> None:
+        if self.best:
+            self.files.write(checkpoint.BEST, self.best)
+            self.best = None
+
+    def _numbers(self) -> Floats:
+        return np.stack([self.network.host(row) for row in (self.network.flat, self.adam.first, self.adam.second)])
+
+    def _state(self, numbers: Floats, history: History) -> checkpoint.State:
+        return checkpoint.State(numbers, len(history.losses), history.losses, history.evaluations, self.decided)
+
+    def _make_folder(self) -> None:
+        """Make the folder in the output folder, or refuse one of the user's with its name; all ranks must call it."""
+        if self.options.checkpoint_dir:
+            return
+        with self.session.together("checkpoints"):
+            if self.session.world.rank == 0:
+                self.session.output.make_checkpoints("give --checkpoint-dir, or --no-save-model")
+
+    def _refuse_others(self) -> None:
+        """Refuse a folder that holds another run's checkpoints; all ranks must call it."""
+        folder = self.files.folder
+        with self.session.together("checkpoints"):
+            if self.session.world.rank == 0 and checkpoint.exist(folder):
+                raise SpecError(f"--checkpoint-dir {folder}: it holds checkpoints: --resume, or another folder")
+
+    def _resume(self, collectives: Collectives) -> History:
+        """Go on from the newest checkpoint, which rank 0 alone must see; all ranks must call it."""
+        session, network, folder = self.session, self.network, self.files.folder
+        state = None
+        with session.together("resume"):
+            if session.world.rank == 0:
+                state, damaged = checkpoint.newest(folder, network.layers)
+                for line in damaged:
+                    session.log.logger.warning(line)
+                if state:
+                    checkpoint.check(state, self.decided, folder)
+        told = state and {"losses": list(state.losses), "evaluations": [dict(one) for one in state.evaluations]}
+        shared = cast("Mapping[str, Any] | None", session.peers.share(cast("JsonValue", told))[0])
+        if shared is None:
+            session.log.say(f"no checkpoint in {folder}: from the start")
+            return History()
+        dtype = network.config.dtype
+        zeros = np.zeros((3, len(network.flat)), dtype)
+        buffer = network.shared(state.numbers.astype(dtype) if state else zeros)
+        collectives.broadcast(buffer, 0)
+        rows = network.local(buffer)
+        for kept, row in zip((network.flat, self.adam.first, self.adam.second), rows, strict=True):
+            kept[:] = row
+        history = History(shared["losses"], shared["evaluations"])
+        self.adam.steps = self.saved = len(history.losses)
+        session.log.say(f"resumed after epoch {self.saved}, from {folder}")
+        if self.options.halo == "stale":
+            session.log.say("--halo stale: the first epoch waits for its own rows, so the curve is not that of one run")
+        return history

@@ -1,0 +1,113 @@
+"""`unilaunch predict`: scores, classes and embeddings of every node, from the model that a run has left."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field, ValidationError
+from typing_extensions import override
+
+from unilaunch.command import Command
+from unilaunch.errors import InputError, SpecError
+from unilaunch.spec import Spec
+
+if TYPE_CHECKING:
+    from unilaunch.rank.current import Member
+    from unilaunch_gcn.spec import GcnSpec
+    from unilaunch_graph.partition.part import Part
+
+
+class PredictSpec(Spec):
+    """Which model, on which graph."""
+
+    positional: ClassVar[tuple[str, ...]] = ("folder",)
+    folder: Path = Field(default=Path("log_output"), description="the output folder of a run of the model gcn")
+    dataset: str | None = Field(default=None, description="another graph with the same features; default: the run's")
+    data_dir: Path | None = Field(default=None, description="folder of data sets; default: the run's")
+    embeddings: bool = Field(default=False, description="write the rows that enter the last layer too")
+    output: Path = Field(default=Path("predictions.npz"), description="the file that is written")
+
+
+class PredictCommand(Command):
+    """Read a run's model and write what it says of every node, on one process or, under mpirun, on several."""
+
+    help = "scores, classes and embeddings of every node, from the model that a run has left"
+    examples = (
+        "unilaunch predict log_output --output predictions.npz",
+        "mpirun -n 4 python -m unilaunch predict log_output --dataset graph.npz --embeddings",
+    )
+    spec = PredictSpec
+
+    @override
+    def run(self, options: PredictSpec) -> int:
+        from unilaunch_gcn.checkpoint import load_weights, model_file
+
+        trained = _trained(options)
+        file = model_file(trained.checkpoint_dir or options.folder / "checkpoints")
+        parameters, decided = load_weights(file)
+        if options.embeddings and trained.layers == 1:
+            raise SpecError("--embeddings: the network has one layer, so there is nothing but scores")
+        from unilaunch.rank.current import join
+        from unilaunch_graph.loading import part_of
+
+        member = join("cpu")
+        part = part_of(member, trained, as_given=False)
+        if not options.dataset and part.data_sha256 != decided["data_sha256"]:
+            raise InputError(
+                f"the data set {trained.dataset} has another content than when {file} was trained: restore it, or say "
+                f"that you mean this one with --dataset {trained.dataset}"
+            )
+        _predict(options, trained, parameters, part, member)
+        return 0
+
+
+def _trained(options: PredictSpec) -> "GcnSpec":
+    """Return the options of the run, with what the user changes."""
+    from unilaunch_gcn.spec import GcnSpec
+
+    path = options.folder / "spec.json"
+    changed = {name: value for name in ("dataset", "data_dir") if (value := getattr(options, name)) is not None}
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        return GcnSpec.model_validate({**told["options"], **changed})
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}: expected the output folder of a run") from None
+    except (ValueError, KeyError, TypeError, ValidationError):
+        raise InputError(f"{path}: expected the spec of a run of the model gcn") from None
+
+
+def _predict(
+    options: PredictSpec, trained: "GcnSpec", parameters: dict[str, Any], part: "Part", member: "Member"
+) -> None:
+    import numpy as np
+
+    from unilaunch_gcn.build import host_problem
+    from unilaunch_gcn.checkpoint import parameter_names
+    from unilaunch_gcn.host_network import HostNetwork
+    from unilaunch_gcn.layers import plan_layers
+    from unilaunch_gcn.network import views
+    from unilaunch_gcn.network_config import NetworkConfig
+    from unilaunch_gcn.prediction import HostArrays, infer, predictions
+    from unilaunch_graph.exchange.gather import save_rows
+    from unilaunch_graph.exchange.meter import Meter
+
+    width_in = parameters["layers.0.weight"].shape[0]
+    width_out = parameters[f"layers.{trained.layers - 1}.weight"].shape[1]
+    if part.num_features != width_in:
+        raise InputError(f"{trained.dataset}: {part.num_features} features, but the model was trained on {width_in}")
+    exact = trained.model_copy(update={"halo": "exact", "dropout": 0.5})  # with dropout no layer is made ahead
+    config = NetworkConfig.of(exact, plan_layers(exact, width_in, width_out), 0)
+    collectives = member.collectives()
+    network = HostNetwork(host_problem(collectives, member.placement.threads, config, part, Meter()), HostArrays())
+    for name, view in zip(parameter_names(config.layers), views(network.flat, config.layers), strict=True):
+        view[...] = parameters[name]
+    embeddings, scores = None, None
+    for rows in infer(network):
+        embeddings, scores = scores, rows
+    arrays = predictions(part, np.asarray(scores), network.objective)
+    if options.embeddings:
+        arrays["embeddings"] = np.asarray(embeddings)
+    save_rows(options.output, part, arrays, collectives)
+    if member.world.rank == 0:
+        sys.stdout.write(f"{options.output}\n")

@@ -1,0 +1,76 @@
+"""Scores, classes and embeddings of all nodes from a trained model: by numpy, layer after layer."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from unilaunch_gcn.host_network import HostNetwork
+from unilaunch_gcn.loss import Objective
+from unilaunch_gcn.network import views
+from unilaunch_gcn.tensors import Forward, Operation, Tensors
+from unilaunch_graph.arrays import Floats, Rows
+from unilaunch_graph.operators.aggregation import LinearOperator
+from unilaunch_graph.partition.part import Part
+
+
+class HostArrays(Tensors):
+    """numpy: what inference needs of a framework."""
+
+    @override
+    def tensor(self, array: Floats) -> Floats:
+        return array
+
+    @override
+    def array(self, tensor: Floats) -> Floats:
+        return tensor
+
+    @override
+    def product(self, rows: Floats, weight: Floats) -> Floats:
+        return rows @ weight
+
+    @override
+    def relu(self, rows: Floats) -> Floats:
+        relu: Floats = np.maximum(rows, 0, out=rows)
+        return relu
+
+    @override
+    def mean(self, rows: Floats) -> Floats:
+        mean: Floats = rows.mean(axis=1, keepdims=True)
+        return mean
+
+    @override
+    def operation(self, operator: LinearOperator) -> Operation:
+        return operator.matmat
+
+    @override
+    def differentiate(
+        self, forward: Forward, gradient_of: Operation, num_parameters: int
+    ) -> Callable[[Sequence[Any]], Sequence[Any]]:
+        def refuse(_: Sequence[Any]) -> Sequence[Any]:
+            raise NotImplementedError("numpy has no derivatives")
+
+        return refuse
+
+
+def infer(network: HostNetwork) -> Iterator[Rows]:
+    """Yield each layer's output on the owned nodes, in float32; all ranks must take all of them."""
+    for rows in network.outputs(views(network.flat, network.layers)):
+        yield rows.astype(np.float32, copy=False)
+
+
+def predictions(part: Part, scores: Rows, objective: Objective) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a predictions file, with a row for each owned node.
+
+    "scores" (n, num_outputs) float32; "classes" as `Objective.predicted` returns them; "split" (n,) uint8: 0 none, 1
+    training, 2 validation, 3 test.
+
+    Args:
+        part: This rank's part.
+        scores: The network's output on the owned nodes. (num_owned, num_outputs)
+        objective: What is predicted.
+    """
+    scores = scores.astype(np.float32, copy=False)
+    return {"scores": scores, **objective.predicted(scores), "split": np.asarray(part.split)}

@@ -1,0 +1,160 @@
+"""Inference layer by layer in bounded memory: a layer is applied to blocks of nodes, and its output is a mapped file.
+
+A layer that reads each node's in-neighbours is exact on a block of nodes that brings all their in-edges along. So a
+network needs no memory for the graph's activations, and the layers need to know nothing of parts.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from unilaunch.backend import Collectives
+from unilaunch_graph.arrays import Rows
+from unilaunch_graph.data.graph import Features
+from unilaunch_graph.exchange.halo import HaloExchange
+from unilaunch_graph.exchange.meter import Meter
+from unilaunch_graph.exchange.wire import Exact
+from unilaunch_graph.partition.part import Part
+
+#: Bytes that the rows and the messages of a block may take.
+_MEMORY = 1 << 30
+#: Columns of a halo exchange.
+_COLUMNS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbourhood:
+    """Some nodes with all their in-edges, as a small graph of its own.
+
+    Attributes:
+        span: Which of the owned nodes these are: the targets.
+        nodes: Local rows that are read: the targets first, then the other sources. (num_nodes,) int64
+        edge_index: Source and target of each edge, as places in *nodes*, sorted by target. (2, num_edges) int64
+        edge_weight: Weight of each edge; None: each is 1, or there is no edge. (num_edges,) float32
+        edge_attr: Features of each edge; None without. (num_edges, k) float32
+    """
+
+    span: slice
+    nodes: NDArray[np.int64]
+    edge_index: NDArray[np.int64]
+    edge_weight: NDArray[np.float32] | None
+    edge_attr: NDArray[np.float32] | None
+
+    @property
+    def num_targets(self) -> int:
+        """Number of nodes whose output is wanted."""
+        return int(self.span.stop - self.span.start)
+
+
+#: From the rows of a neighbourhood's nodes to the output of its targets. (num_nodes, w) -> (num_targets, width)
+Layer = Callable[[Rows, Neighbourhood], Rows]
+
+
+def infer(part: Part, collectives: Collectives, layers: Sequence[Layer], folder: Path, memory: int = _MEMORY) -> Rows:
+    """Return the output of the last layer on the owned nodes, mapped from a file; all ranks must call it.
+
+    Args:
+        part: This rank's part.
+        collectives: The ranks' collectives on host arrays.
+        layers: First to last; each gets float32 rows of the one before, the first one features.
+        folder: Where each layer's output is kept while it is needed: room for two layers and their halos.
+        memory: Bytes that the rows and the messages of a block may take. A node with more in-edges than that is a
+            block by itself.
+
+    Returns:
+        (num_owned, width) float32.
+    """
+    halo, rows = HaloExchange(part, collectives, Meter(), Exact()), part.features
+    for number, layer in enumerate(layers):
+        remote = _halo_rows(part, halo, rows, folder / f"halo.{part.index}.npy")
+        rows = _apply(part, layer, (rows, remote), folder / f"rows.{part.index}.{number % 2}.npy", memory)
+    if isinstance(rows, sp.csr_array):
+        raise TypeError("infer: expected one layer or more")
+    return rows
+
+
+def neighbourhoods(part: Part, num_edges: int) -> Iterator[Neighbourhood]:
+    """Yield the owned nodes in blocks of at most so many in-edges, or of one node with more."""
+    ends = np.asarray(part.owned_indptr) + np.asarray(part.halo_indptr)
+    begin = 0
+    while begin < part.num_owned:
+        end = int(np.searchsorted(ends, ends[begin] + num_edges, side="right")) - 1
+        end = min(max(end, begin + 1), part.num_owned, begin + num_edges)
+        yield _neighbourhood(part, slice(begin, end))
+        begin = end
+
+
+def _neighbourhood(part: Part, span: slice) -> Neighbourhood:
+    targets, sources, weights, attributes = [], [], [], []
+    for name, shift in (("owned", 0), ("halo", part.num_owned)):
+        indptr = getattr(part, f"{name}_indptr")[span.start : span.stop + 1]
+        chosen = slice(int(indptr[0]), int(indptr[-1]))
+        targets.append(np.repeat(np.arange(span.stop - span.start), np.diff(indptr)))
+        sources.append(getattr(part, f"{name}_indices")[chosen].astype(np.int64) + shift)
+        weights.append(getattr(part, f"{name}_weights")[chosen])
+        attributes.append(getattr(part, f"{name}_edge_attr")[chosen])
+    target, source = np.concatenate(targets), np.concatenate(sources)
+    order = np.argsort(target, kind="stable")
+    place = np.full(part.num_owned + part.num_halo, -1, np.int64)
+    place[source] = 0
+    place[span] = -1
+    nodes = np.concatenate((np.arange(span.start, span.stop), np.flatnonzero(place == 0)))
+    place[nodes] = np.arange(len(nodes))
+    weight, attribute = np.concatenate(weights), np.concatenate(attributes)
+    return Neighbourhood(
+        span,
+        nodes,
+        np.stack((place[source[order]], target[order])),
+        weight[order] if len(weight) else None,
+        attribute[order] if attribute.shape[1] else None,
+    )
+
+
+def _halo_rows(part: Part, halo: HaloExchange, rows: Features, file: Path) -> Rows:
+    """Return the halo's rows, mapped from a file; a few columns travel at a time."""
+    width = rows.shape[1]
+    remote = _create(file, (part.num_halo, width))
+    columns = rows.tocsc() if isinstance(rows, sp.csr_array) else rows
+    for begin in range(0, width, _COLUMNS) if part.num_parts > 1 else ():
+        block: Any = columns[:, begin : begin + _COLUMNS]
+        dense = block.toarray() if isinstance(columns, sp.csc_array) else block
+        remote[:, begin : begin + _COLUMNS] = halo.begin(np.ascontiguousarray(dense, np.float32)).wait()
+    return remote
+
+
+def _apply(part: Part, layer: Layer, table: tuple[Features, Rows], file: Path, memory: int) -> Rows:
+    """Return the layer's output on the owned nodes, mapped from a file; *table* has the owned and the halo rows."""
+    rows, remote = table
+    out: Rows | None = None
+    for block in neighbourhoods(part, max(1, memory // (8 * rows.shape[1]))):  # a row and a message for each edge
+        result = layer(_take(rows, remote, block.nodes, part.num_owned), block)
+        if out is None:
+            out = _create(file, (part.num_owned, result.shape[1]))
+        out[block.span] = result
+    if out is None:  # a part without nodes: only the layer knows how wide its rows are
+        none = np.zeros((0, rows.shape[1]), np.float32)
+        out = _create(file, layer(none, _neighbourhood(part, slice(0, 0))).shape)
+    return out
+
+
+def _take(rows: Features, remote: Rows, nodes: NDArray[np.int64], num_owned: int) -> Rows:
+    is_owned = nodes < num_owned
+    taken = np.empty((len(nodes), rows.shape[1]), np.float32)
+    own = rows[nodes[is_owned]]
+    taken[is_owned] = own.toarray() if isinstance(own, sp.csr_array) else own
+    taken[~is_owned] = remote[nodes[~is_owned] - num_owned]
+    return taken
+
+
+def _create(file: Path, shape: tuple[int, ...]) -> Rows:
+    """Return a mapped array of float32; an earlier one of that file is read on until nobody holds it."""
+    file.unlink(missing_ok=True)
+    if 0 in shape:
+        return np.zeros(shape, np.float32)  # a file of no length cannot be mapped
+    rows: Rows = np.lib.format.open_memmap(file, "w+", np.dtype(np.float32), shape)  # type: ignore[no-untyped-call]
+    return rows

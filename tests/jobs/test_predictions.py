@@ -1,0 +1,95 @@
+"""What a run leaves: the last and the best model, and predictions of all nodes in the user's order."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors import safe_open
+
+from jobs.mpirun import Launcher, alone
+
+pytestmark = pytest.mark.usefixtures("by_numpy")
+
+
+def _graph(labels: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    draw = np.random.default_rng(0)
+    return {"edge_index": draw.integers(0, 90, (2, 300)), "x": draw.random((90, 6), np.float32), "y": labels}
+
+
+LABELS = {
+    "classes": np.arange(90) % 3,
+    "multilabel": (np.random.default_rng(1).random((90, 4)) < 0.4).astype(np.uint8),
+    "regression": np.random.default_rng(1).random((90, 2)).astype(np.float32),
+}
+
+
+def _read(path: Path) -> dict[str, NDArray[Any]]:
+    with np.load(path) as file:
+        return dict(file)
+
+
+@pytest.mark.parametrize("task", LABELS)
+def test_a_model_says_the_same_anywhere(openmpi5: Launcher, task: str, tmp_path: Path) -> None:
+    """In the run, in one process and on three ranks; and the best model is that of the lowest validation loss."""
+    np.savez(tmp_path / "graph.npz", **_graph(LABELS[task]))
+    options = ["--dataset", "graph.npz", "--data-dir", "data", "--task", task, "--lr", "0.1", "--eval-every", "1"]
+    arguments = ["run", *options, "--epochs", "12", "--save-predictions", "--conv", "sage", "--bias"]
+    result = openmpi5.unilaunch(2, arguments, tmp_path).check().result
+    assert result["task"] == task
+    checkpoints = tmp_path / "log_output" / "checkpoints"
+    with (
+        safe_open(checkpoints / "best.safetensors", "numpy") as best,
+        safe_open(checkpoints / "final.safetensors", "numpy") as final,
+    ):
+        assert {f"{name}{moment}" for name in best.keys() for moment in ("", ".first_moment", ".second_moment")} == {  # noqa: SIM118  (no mapping)
+            *final.keys()
+        }
+        history = best.metadata()["unilaunch"]
+    lowest = min(result["evaluations"], key=lambda one: one["val_loss"])
+    assert f'"epoch": {lowest["epoch"]},' in history
+    of_run = _read(tmp_path / "log_output" / "predictions.npz")
+    (checkpoints / "best.safetensors").unlink()  # predict takes the last model then, as the run does
+    alone(["-m", "unilaunch", "predict", "log_output", "--embeddings", "--output", "one.npz"], tmp_path).check()
+    openmpi5.unilaunch(3, ["predict", "log_output", "--output", "three.npz"], tmp_path).check()
+    one, three = (_read(tmp_path / name) for name in ("one.npz", "three.npz"))
+    assert one.pop("embeddings").shape == (90, 16)
+    for other in (one, three):
+        assert other.keys() == of_run.keys()
+        for name, array in of_run.items():
+            np.testing.assert_allclose(other[name], array, rtol=0, atol=1e-5)
+    test, labels = of_run["split"] == 3, LABELS[task]
+    if task == "classes":
+        assert (of_run["classes"] == labels)[test].mean() == pytest.approx(result["test_accuracy"])
+    elif task == "multilabel":
+        said, has = of_run["classes"][test] > 0, labels[test] > 0
+        assert 2 * (said & has).sum() / (said.sum() + has.sum()) == pytest.approx(result["test_micro_f1"])
+    else:
+        assert np.abs(of_run["scores"] - labels)[test].mean() == pytest.approx(result["test_mae"], rel=1e-5)
+
+
+def test_what_does_not_fit_is_refused_in_one_line(openmpi5: Launcher, tmp_path: Path) -> None:
+    """Another task than the labels', no model, another content of the data set, other features."""
+    np.savez(tmp_path / "graph.npz", **_graph(LABELS["classes"]))
+    options = ["--dataset", "graph.npz", "--data-dir", "data", "--epochs", "2"]
+
+    def refused(arguments: list[str]) -> str:
+        job = alone(["-m", "unilaunch", *arguments], tmp_path)
+        assert job.returncode == 2, job.console
+        (line,) = job.refusals()
+        return line
+
+    job = openmpi5.unilaunch(2, ["run", *options, "--task", "regression"], tmp_path)
+    assert job.returncode == 2
+    assert "--task regression: the labels of graph.npz are int64" in job.refusals()[0]
+    alone(["-m", "unilaunch", "run", *options, "--no-save-model"], tmp_path).check()
+    assert not (tmp_path / "log_output" / "checkpoints").exists()
+    assert "no model" in refused(["predict", "log_output"])
+    alone(["-m", "unilaunch", "run", *options], tmp_path).check()
+    np.savez(tmp_path / "other.npz", **_graph(LABELS["classes"]) | {"x": np.ones((90, 5), np.float32)})
+    assert "5 features, but the model was trained on 6" in refused(["predict", "log_output", "--dataset", "other.npz"])
+    np.savez(tmp_path / "graph.npz", **_graph(LABELS["classes"]) | {"x": np.ones((90, 6), np.float32)})
+    assert "another content" in refused(["predict", "log_output"])
+    alone(["-m", "unilaunch", "predict", "log_output", "--dataset", "graph.npz"], tmp_path).check()
+    assert "cannot be read" in refused(["predict", "nothing"])

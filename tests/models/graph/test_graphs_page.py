@@ -1,0 +1,33 @@
+"""Every example of docs/graphs.md runs as it stands."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from unilaunch_graph.data.sources import open_dataset
+
+PAGE = Path(__file__).parents[3] / "docs" / "graphs.md"
+#: PyG compiles functions with torch.jit.script when it is imported, and torch 2.13 calls that deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+CONVERTERS = ("from_pyg", "from_networkx", "from_scipy", "from_edges")
+EXAMPLES = [code for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "ug.from_" in code]
+
+
+def test_each_converter_has_an_example() -> None:
+    assert [name for name in CONVERTERS if any(f"ug.{name}(" in code for code in EXAMPLES)] == [*CONVERTERS]
+
+
+@pytest.mark.parametrize("code", EXAMPLES, ids=CONVERTERS)
+def test_an_example_runs(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It prints what its comments say, and what it writes is a graph."""
+    if ".csv" in code:
+        pytest.importorskip("pyarrow", reason="no pyarrow that fits this numpy", exc_type=ImportError)
+    monkeypatch.chdir(tmp_path)
+    found: dict[str, object] = {}
+    exec(code, found)  # noqa: S102  (the page is ours)
+    assert capsys.readouterr().out.splitlines() == re.findall(r"print\(.*\)  # (.*)", code)
+    graph = open_dataset(str(found["folder"]), None, None, 0, None).load()
+    assert graph.num_nodes in {3, 4, 34, 100}
