@@ -48,7 +48,7 @@ def make_net(kind: str, layers: Any, width: int) -> Net:
     return Net(layers.GINConv(inner), layers.GINConv(linear(HIDDEN, CLASSES)))
 
 
-def whole_graph(way: str, kind: str, path: str) -> tuple[Net, Callable[[Net], torch.Tensor]]:
+def whole_graph(way: str, kind: str, path: str) -> tuple[torch.nn.Module, Callable[[], torch.Tensor]]:
     """Return PyG's network, and its loss on the whole graph."""
     from torch_geometric import nn
 
@@ -59,10 +59,13 @@ def whole_graph(way: str, kind: str, path: str) -> tuple[Net, Callable[[Net], to
     edges = torch.stack((sources, nodes.repeat_interleave(indptr.diff())))
     if way == "csr":
         edges = torch.sparse_csr_tensor(indptr, sources, torch.ones(len(sources)), (len(x), len(x)))
-    return make_net(kind, nn, x.shape[1]), lambda net: F.cross_entropy(net(x, edges)[train], labels[train])
+    net = make_net(kind, nn, x.shape[1])
+    return net, lambda: F.cross_entropy(net(x, edges)[train], labels[train])
 
 
-def part_of_graph(way: str, kind: str, path: str, parts: str) -> tuple[Net, Callable[[Net], torch.Tensor], Any]:
+def part_of_graph(
+    way: str, kind: str, path: str, parts: str
+) -> tuple[torch.nn.Module, Callable[[], torch.Tensor], Any]:
     """Return the network on this rank's part, the loss of the whole graph, and what sums the gradients."""
     import unilaunch_graph as ug
 
@@ -71,11 +74,13 @@ def part_of_graph(way: str, kind: str, path: str, parts: str) -> tuple[Net, Call
     if way == "distribute":
         from torch_geometric import nn
 
-        net, edges = ug.torch.distribute(make_net(kind, nn, part.num_features), part), part.edge_index
+        edges: Any = part.edge_index
+        net = ug.torch.distribute(make_net(kind, nn, part.num_features), part)
     else:
-        net, edges = make_net(kind, ug.torch, part.num_features), part
+        edges = part
+        net = make_net(kind, ug.torch, part.num_features)
 
-    def loss_of(net: Net) -> torch.Tensor:
+    def loss_of() -> torch.Tensor:
         scores = net(part.x, edges)[part.train_mask]
         loss = F.cross_entropy(scores, part.y[part.train_mask], reduction="sum")
         total: torch.Tensor = ug.torch.mean(loss, part.num_train, part)
@@ -97,7 +102,7 @@ def main() -> None:
     for _ in range(int(epochs)):
         begin = time.perf_counter()
         adam.zero_grad()
-        loss = loss_of(net)
+        loss = loss_of()
         torch.autograd.backward(loss)
         together()
         adam.step()

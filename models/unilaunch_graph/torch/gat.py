@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 from typing_extensions import override
 
 from unilaunch_graph.operators.attention import Attended, Attention, Inputs
@@ -28,9 +27,12 @@ class _Attend(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
     @override
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        if (
+            torch.is_grad_enabled()
+        ):  # torch's once_differentiable lets autograd.grad(inputs=...) pass with a wrong number
+            raise RuntimeError("ug.torch.GATConv has no second derivative: leave create_graph=True out")
         out, *inputs = ctx.saved_tensors
         attended = Attended(out.numpy(), ctx.log_sums)
         found = ctx.attention.backward(_inputs(inputs), attended, gradient.numpy(), ctx.dropout)

@@ -195,13 +195,11 @@ def test_rows_that_do_not_fit_are_refused(layer: torch.nn.Module) -> None:
     on_parts(WHOLE, 1, work)
 
 
-@pytest.mark.parametrize("make", [GATConv, SAGEConv])
-def test_second_derivatives_raise(make: Any) -> None:
+def test_second_derivatives_raise() -> None:
     def work(part: GraphPart) -> None:
         rows = part.x.requires_grad_()
-        out = make(WIDTH, OUT).double()(rows, part)
-        (first,) = torch.autograd.grad((out**2).sum(), rows, create_graph=True)
-        with pytest.raises(RuntimeError, match="once_differentiable"):
-            torch.autograd.backward(first.sum())
+        out = GATConv(WIDTH, OUT).double()(rows, part)
+        with pytest.raises(RuntimeError, match="no second derivative"):
+            torch.autograd.grad((out**2).sum(), rows, create_graph=True)
 
     on_parts(WHOLE, 1, work)
