@@ -55,8 +55,7 @@ def main(name: str = "cora", epochs: str = "50") -> None:
         loss.backward()
         ug.torch.sum_gradients(model)
         optimizer.step()
-    model.eval()
-    scores = ug.torch.gather(model(part.x, part.edge_index), part)
+    scores = ug.torch.gather(model.eval()(part.x, part.edge_index), part)
     if scores is not None:
         torch.save(scores, "scores.pt")
         print(f"loss {loss.item():.4f}, scores {tuple(scores.shape)}")
