@@ -3,7 +3,6 @@
 from typing import Any, Protocol
 
 import torch
-from torch.autograd.function import once_differentiable
 from typing_extensions import override
 
 
@@ -41,7 +40,6 @@ class _Apply(torch.autograd.Function):
         return product
 
     @staticmethod
-    @once_differentiable
     @override
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, torch.Tensor]:
         return None, apply(_Transposed(ctx.operator), grad)  # so that the gradient has a derivative too
@@ -53,7 +51,7 @@ class _Transposed:
 
 
 def apply(operator: Operator, rows: torch.Tensor) -> torch.Tensor:
-    """Return operator @ rows; its gradient is operator.T @ gradient. A second derivative raises RuntimeError.
+    """Return operator @ rows; its gradient is operator.T @ gradient, which is differentiable itself.
 
     Args:
         operator: Takes and returns tensors; of host arrays, wrapped in `OnHost`.

@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 from typing_extensions import override
 
 from unilaunch_graph.operators.attention import Attended, Attention, Inputs
@@ -11,6 +10,7 @@ from unilaunch_graph.operators.edge_dropout import EdgeDropout
 from unilaunch_graph.torch.edges import LayerEdges, check_rows, edges_of, pool
 from unilaunch_graph.torch.halo import halo
 from unilaunch_graph.torch.part import GraphPart
+from unilaunch_graph.torch.second import refuse_second
 
 
 class _Attend(torch.autograd.Function):
@@ -28,14 +28,14 @@ class _Attend(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
     @override
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         out, *inputs = ctx.saved_tensors
-        attended = Attended(out.numpy(), ctx.log_sums)
-        found = ctx.attention.backward(_inputs(inputs), attended, gradient.numpy(), ctx.dropout)
+        attended = Attended(out.detach().numpy(), ctx.log_sums)
+        found = ctx.attention.backward(_inputs(inputs), attended, gradient.detach().numpy(), ctx.dropout)
         fields = (found.rows, found.att_src, found.att_dst, found.edge_terms)
-        return None, None, *(None if field is None else torch.from_numpy(field) for field in fields)
+        found_gradients = [None if field is None else torch.from_numpy(field) for field in fields]
+        return None, None, *refuse_second(found_gradients, [gradient, *inputs], "GATConv")
 
 
 def _inputs(tensors: Any) -> Inputs:

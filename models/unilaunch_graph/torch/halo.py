@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 from typing_extensions import override
 
 from unilaunch_graph.torch.part import GraphPart, Kept
@@ -12,20 +11,23 @@ from unilaunch_graph.torch.part import GraphPart, Kept
 def halo(rows: torch.Tensor, part: GraphPart) -> torch.Tensor:
     """Return the rows of the owned nodes, followed by the rows of the halo nodes. All ranks must call this.
 
-    Differentiable once: backward sends the gradients of the halo rows to their owners, which add them in the order of
-    the ranks, so that every run gives the same bits. A second derivative raises RuntimeError.
+    Differentiable: backward sends the gradients of the halo rows to their owners, which add them in the order of the
+    ranks, so that every run gives the same bits. That is `sum_halo`, so second derivatives are exact too.
 
     Args:
         rows: One row for each owned node; any dtype. (num_owned, ...)
         part: This rank's part.
 
     Returns:
-        A tensor of its own; of `part.x`, which is sent once, the same at each call. (num_owned + num_halo, ...)
+        A tensor of its own. Of `part.x`, which is sent once, each call returns the same one; on one rank it is *rows*
+        itself. (num_owned + num_halo, ...)
 
     Raises:
         ValueError: *rows* does not have num_owned rows.
     """
     _check_rows(rows, part.num_owned, "num_owned")
+    if part.world_size == 1:
+        return rows
     if rows is part.x and not rows.requires_grad:
         return _fetch_once(rows, part)
     with_halo: torch.Tensor = _Halo.apply(rows, part)  # type: ignore[no-untyped-call]
@@ -35,7 +37,7 @@ def halo(rows: torch.Tensor, part: GraphPart) -> torch.Tensor:
 def sum_halo(rows: torch.Tensor, part: GraphPart) -> torch.Tensor:
     """Return the rows of the owned nodes, with other ranks' rows of the same nodes added. All ranks must call this.
 
-    The transpose of `halo`: each rank sends the rows of its halo nodes to their owners. Differentiable once.
+    The transpose of `halo`: each rank sends the rows of its halo nodes to their owners. Differentiable.
 
     Args:
         rows: One row for each owned node and each halo node. (num_owned + num_halo, ...)
@@ -62,13 +64,12 @@ class _Halo(torch.autograd.Function):
     @override
     def forward(ctx: Any, rows: torch.Tensor, part: GraphPart) -> torch.Tensor:
         ctx.part = part
-        return _fetch(rows, part)
+        return _fetch(rows.detach(), part)
 
     @staticmethod
-    @once_differentiable
     @override
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _send_home(grad, ctx.part), None
+        return sum_halo(grad, ctx.part), None
 
 
 class _SumHalo(torch.autograd.Function):
@@ -76,13 +77,12 @@ class _SumHalo(torch.autograd.Function):
     @override
     def forward(ctx: Any, rows: torch.Tensor, part: GraphPart) -> torch.Tensor:
         ctx.part = part
-        return _send_home(rows, part)
+        return _send_home(rows.detach(), part)
 
     @staticmethod
-    @once_differentiable
     @override
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _fetch(grad, ctx.part), None
+        return halo(grad, ctx.part), None
 
 
 def _fetch_once(rows: torch.Tensor, part: GraphPart) -> torch.Tensor:

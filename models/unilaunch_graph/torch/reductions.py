@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 from typing_extensions import override
 
 from unilaunch_graph.torch.part import GraphPart
@@ -36,7 +35,7 @@ def global_sum(value: torch.Tensor, ranks: Ranks) -> torch.Tensor:
     """Return the sum of *value* over all ranks, for statistics that every rank's rows depend on.
 
     All ranks must call this. The backward is the sum of all ranks' gradients: exact where each rank's loss depends on
-    the sum. Differentiable once.
+    the sum. Differentiable.
     """
     total: torch.Tensor = _GlobalSum.apply(value, ranks)  # type: ignore[no-untyped-call]
     return total
@@ -145,7 +144,6 @@ class _Total(torch.autograd.Function):
         return ranks.all_reduce(value.clone())
 
     @staticmethod
-    @once_differentiable
     @override
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return grad, None
@@ -159,7 +157,7 @@ class _GlobalSum(torch.autograd.Function):
         return ranks.all_reduce(value.clone())
 
     @staticmethod
-    @once_differentiable
     @override
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return ctx.ranks.all_reduce(grad.clone()), None
+        total: torch.Tensor = _GlobalSum.apply(grad, ctx.ranks)  # type: ignore[no-untyped-call]
+        return total, None

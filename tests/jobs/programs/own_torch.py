@@ -80,7 +80,7 @@ def train(case: str, part: ug.torch.GraphPart, epochs: int) -> dict[str, Any]:
     model = ug.torch.distribute(Net(kind, part.num_features, part.num_classes), part)
     called = DistributedDataParallel(model) if way == "ddp" else model
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005, weight_decay=5e-4)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.7)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.7)
     halves = torch.arange(part.num_owned) % 2 == 0
     losses = []
     for _ in range(epochs):
