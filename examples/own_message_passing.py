@@ -45,6 +45,7 @@ class Net(torch.nn.Module):
 def main(name: str = "cora", epochs: str = "50") -> None:
     """Train, and gather the scores of all nodes on rank 0."""
     part = ug.load(name)
+    torch.manual_seed(0)
     model = ug.torch.distribute(Net(part.num_features, part.num_classes), part)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(int(epochs)):
