@@ -41,7 +41,8 @@ class PredictCommand(Command):
 
     @override
     def run(self, options: PredictSpec) -> int:
-        from unilaunch_gcn.checkpoint import load_weights, model_file
+        from unilaunch_gcn.checkpoint import model_file
+        from unilaunch_gcn.checkpoint_file import load_weights
 
         trained = _trained(options)
         file = model_file(trained.checkpoint_dir or options.folder / "checkpoints")
@@ -83,7 +84,7 @@ def _predict(
     import numpy as np
 
     from unilaunch_gcn.build import host_problem
-    from unilaunch_gcn.checkpoint import parameter_names
+    from unilaunch_gcn.checkpoint_file import parameter_names
     from unilaunch_gcn.host_network import HostNetwork
     from unilaunch_gcn.layers import plan_layers
     from unilaunch_gcn.network import views
