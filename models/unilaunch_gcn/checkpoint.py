@@ -45,7 +45,8 @@ def decides(options: "GcnSpec", seed: int, data_sha256: str) -> dict[str, Any]:
         data_sha256: Names the content of the data set.
     """
     told = options.to_json()
-    return {"seed": seed, **{name: told[name] for name in _DECIDING}, _CONTENT: data_sha256}
+    heads = {"heads": options.heads_or_default} if options.conv == "gat" else {}
+    return {"seed": seed, **{name: told[name] for name in _DECIDING}, **heads, _CONTENT: data_sha256}
 
 
 class Writer:

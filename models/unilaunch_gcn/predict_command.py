@@ -53,7 +53,7 @@ class PredictCommand(Command):
         from unilaunch_graph.loading import part_of
 
         member = join("cpu")
-        part = part_of(member, trained, as_given=False)
+        part = part_of(member, trained, as_given=trained.conv == "gat")
         if not options.dataset and part.data_sha256 != decided["data_sha256"]:
             raise InputError(
                 f"the data set {trained.dataset} has another content than when {file} was trained: restore it, or say "
