@@ -10,9 +10,11 @@ if TYPE_CHECKING:
     from unilaunch_graph import mindspore, torch
     from unilaunch_graph.data.converters import from_edges, from_networkx, from_pyg, from_scipy
     from unilaunch_graph.data.graph_folder import read_names
-    from unilaunch_graph.loading import load
+    from unilaunch_graph.loading import load, predict
 
-__all__ = ["from_edges", "from_networkx", "from_pyg", "from_scipy", "load", "mindspore", "read_names", "torch"]
+__all__ = [
+    "from_edges", "from_networkx", "from_pyg", "from_scipy", "load", "mindspore", "predict", "read_names", "torch",
+]  # fmt: skip
 
 _HOMES = {
     "from_edges": "unilaunch_graph.data.converters",
@@ -20,6 +22,7 @@ _HOMES = {
     "from_pyg": "unilaunch_graph.data.converters",
     "from_scipy": "unilaunch_graph.data.converters",
     "load": "unilaunch_graph.loading",
+    "predict": "unilaunch_graph.loading",
     "read_names": "unilaunch_graph.data.graph_folder",
 }
 #: Each framework has a package of its name here, with the same public names.

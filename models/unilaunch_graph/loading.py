@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from unilaunch import agreement
@@ -42,7 +43,7 @@ class _Ranks:
         return agreement.together(self.peers)
 
 
-def load_part(name: str, device: str, options: Mapping[str, Any]) -> tuple[Part, Member]:
+def load_part(name: str | Path, device: str, options: Mapping[str, Any]) -> tuple[Part, Member]:
     """Return this rank's part, and this process as one of the ranks. All ranks must call this.
 
     Args:
@@ -56,7 +57,7 @@ def load_part(name: str, device: str, options: Mapping[str, Any]) -> tuple[Part,
     """
     member = join(device)
     defaults = {field: member.environ[name] for name, field in VARIABLE_FIELDS.items() if name in member.environ}
-    fields = {**defaults, **options, "dataset": name}
+    fields = {**defaults, **options, "dataset": str(name)}
     spec = validate(DataSpec, fields, {field: field for field in fields})
     return part_of(member, spec, as_given=True), member
 
@@ -75,7 +76,7 @@ def part_of(member: Member, options: DataSpec, *, as_given: bool) -> Part:
     return prepare_part(options, _Ranks(member.world, member.peers, _Log()), as_given=as_given)
 
 
-def load(name: str, *, framework: str | None = None, **options: Any) -> Any:
+def load(name: str | Path, *, framework: str | None = None, **options: Any) -> Any:
     """Return this rank's part of a graph. All ranks must call this; the partition is made if it is not there.
 
     Works in a script that any launcher has started: `unilaunch launch`, mpirun, torchrun, srun, or none (one rank).
@@ -93,9 +94,34 @@ def load(name: str, *, framework: str | None = None, **options: Any) -> Any:
         SpecError: The framework cannot be told, or an option is unknown or has a value that is not allowed.
         UnilaunchError: The ranks do not find each other, or the data set cannot be used.
     """
+    return _package(f"load({str(name)!r})", framework).load(name, **options)
+
+
+def predict(model: Any, graph: Any, output: Path | str | None = None, **options: Any) -> Any:
+    """Return what a network says of this rank's nodes; all ranks must call this. Its framework is PyTorch.
+
+    As `unilaunch_graph.torch.predict`, which see. In MindSpore, `ug.mindspore.gather(model(...), part)` does it.
+
+    Args:
+        model: The network, or a list of its layers.
+        graph: This rank's part, or the name or path of a graph.
+        output: The .npz file that rank 0 writes; None: none.
+        **options: The others of `unilaunch_graph.torch.predict`.
+
+    Raises:
+        SpecError: PyTorch is not imported, or is not the only framework that is; or as `unilaunch_graph.torch.predict`.
+    """
+    package = _package("predict", None)
+    if not hasattr(package, "predict"):
+        raise SpecError("predict: of a network in MindSpore, take ug.mindspore.gather(model(...), part)")
+    return package.predict(model, graph, output, **options)
+
+
+def _package(call: str, framework: str | None) -> Any:
+    """Return the package of the framework that a script has named, or has imported."""
     imported = [known for known in _FRAMEWORKS if known in sys.modules]
     chosen = framework or (imported[0] if len(imported) == 1 else "")
     if chosen not in _FRAMEWORKS:
         seen = f"framework={framework!r}" if framework else f"{' and '.join(imported) or 'no framework'} imported"
-        raise SpecError(f"load({name!r}): {seen}: name one: framework='torch' or framework='mindspore'")
-    return import_module(f"unilaunch_graph.{chosen}").load(name, **options)
+        raise SpecError(f"{call}: {seen}: name one: framework='torch' or framework='mindspore'")
+    return import_module(f"unilaunch_graph.{chosen}")

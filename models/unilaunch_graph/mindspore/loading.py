@@ -1,5 +1,6 @@
 """`load`: from a data set's name to this rank's part."""
 
+from pathlib import Path
 from typing import Any
 
 from unilaunch_graph.loading import load_part
@@ -8,7 +9,7 @@ from unilaunch_graph.mindspore.ranks import Ranks
 from unilaunch_mindspore.backend import MindSporeBackend
 
 
-def load(name: str, **options: Any) -> GraphPart:
+def load(name: str | Path, **options: Any) -> GraphPart:
     """Return this rank's part of a graph, as tensors. All ranks must call this.
 
     Works in a script that any launcher has started: `unilaunch launch`, mpirun, torchrun, srun, or none (one rank).

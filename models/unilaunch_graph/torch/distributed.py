@@ -9,6 +9,7 @@ from torch_geometric import EdgeIndex
 from torch_geometric.nn.conv import MessagePassing
 
 from unilaunch.errors import SpecError
+from unilaunch_graph.torch.blocks import ON_BLOCK
 from unilaunch_graph.torch.degrees import exact_functions
 from unilaunch_graph.torch.halo import halo
 from unilaunch_graph.torch.norms import Forward, exact_forward
@@ -84,6 +85,9 @@ def _with_sources(
     sizes = (part.num_owned + part.num_halo, part.num_owned)
 
     def propagate(self: MessagePassing, edge_index: Any, size: Any = None, **rows: Any) -> torch.Tensor:
+        if ON_BLOCK.get():
+            alone: torch.Tensor = method(self, edge_index, size=size, **rows)
+            return alone
         if type(edge_index) is not torch.Tensor or isinstance(edge_index, EdgeIndex) or edge_index.is_sparse:
             raise SpecError(f"{name}: edges are given as {type(edge_index).__name__}: expected part.edge_index")
         if size is not None and any(given not in {None, part.num_owned} for given in size):

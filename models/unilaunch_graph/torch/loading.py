@@ -1,5 +1,7 @@
 """`load`: from a data set's name to this rank's part, on the device that this rank was given."""
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,13 +13,14 @@ from unilaunch.rank.current import Member
 from unilaunch.rank.rendezvous import meet
 from unilaunch.spec import RunSpec
 from unilaunch_graph.loading import load_part
+from unilaunch_graph.partition.part import Part
 from unilaunch_graph.torch.part import GraphPart, make_part
 from unilaunch_graph.torch.ranks import Ranks
 from unilaunch_torch.backend import COMMUNICATION, TorchBackend
 from unilaunch_torch.collectives import TorchCollectives
 
 
-def load(name: str, *, device: str = "auto", **options: Any) -> GraphPart:
+def load(name: str | Path, *, device: str = "auto", **options: Any) -> GraphPart:
     """Return this rank's part of a graph, as tensors. All ranks must call this.
 
     Works in a script that any launcher has started: `unilaunch launch`, mpirun, torchrun, srun, or none (one rank).
@@ -35,12 +38,16 @@ def load(name: str, *, device: str = "auto", **options: Any) -> GraphPart:
         PlacementError: This rank has no device of that kind.
         UnilaunchError: The ranks do not find each other, or the data set cannot be used.
     """
+    return make_part(*load_arrays(name, device, options))
+
+
+def load_arrays(name: str | Path, device: str, options: Mapping[str, Any]) -> tuple[Part, Ranks]:
+    """Return this rank's part as mapped arrays, and the ranks. All ranks must call this; as `load`."""
     part, member = load_part(name, device, options)
-    ranks = Ranks.of_script
-    if ranks is None:
-        ranks = Ranks(member.world.rank, member.world.size, _collectives(member), torch.device(member.world.device))
-        Ranks.of_script = ranks
-    return make_part(part, ranks)
+    if Ranks.of_script is None:
+        given = torch.device(member.world.device)
+        Ranks.of_script = Ranks(member.world.rank, member.world.size, _collectives(member), given)
+    return part, Ranks.of_script
 
 
 def _collectives(member: Member) -> Collectives:

@@ -95,6 +95,7 @@ class GraphPart:
     owned: torch.Tensor
     rank: int
     world_size: int
+    arrays: Part = field(repr=False)
     ranks: Ranks = field(repr=False)
     plan: SendPlan = field(repr=False)
     #: What `halo` keeps of *x*, which seldom changes: see there.
@@ -144,6 +145,7 @@ def make_part(part: Part, ranks: Ranks) -> GraphPart:
         owned=tensor(part.owned),
         rank=ranks.rank,
         world_size=ranks.size,
+        arrays=part,
         ranks=ranks,
         plan=SendPlan(torch.split(every, counts), every, counts, part.halo_counts.tolist()),
     )

@@ -1,0 +1,66 @@
+"""PyG's modules on a block of nodes: which are exact there, and what a block must not read."""
+
+import inspect
+from collections.abc import Callable
+from functools import cache
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch_geometric.nn import norm as pyg
+from torch_geometric.nn.aggr import Aggregation
+from torch_geometric.nn.conv import MessagePassing, gcn_conv
+from torch_geometric.utils import degree, get_laplacian
+
+from unilaunch_graph.torch.norms import EXACT
+from unilaunch_graph.torch.refusals import find_refusals, names_in
+
+_DEGREES = (gcn_conv.gcn_norm, get_laplacian, degree)
+
+
+def reason_against(module: torch.nn.Module) -> str | None:
+    """Return why *module* is not exact on a block, and what to give in its place; None if it is exact."""
+    if isinstance(module, Aggregation):
+        return None  # of a layer, which has been looked at; one by itself returns another number of rows
+    if refusal := next(find_refusals(module), None):
+        return refusal
+    if isinstance(module, MessagePassing) and getattr(module, "normalize", True) and _counts_edges(type(module)):
+        return "it needs the degrees of nodes outside of the block: give a layer with normalize=False and edge weights"
+    if isinstance(module, tuple(EXACT)) and not _is_fixed(module):
+        return "it normalises by all nodes: give a layer with running statistics"
+    return None
+
+
+def hide_outputs(layer: torch.nn.Module, num_targets: int) -> Callable[[], None]:
+    """Let *layer*'s steps along edges give NaN to nodes whose in-edges are not in the block; return what ends it."""
+
+    def hide(_: Any, __: Any, out: torch.Tensor) -> torch.Tensor:
+        axis = layer.node_dim % out.dim()
+        known = torch.arange(out.shape[axis]) < num_targets
+        return out.masked_fill_(~known.view([-1 if at == axis else 1 for at in range(out.dim())]), float("nan"))
+
+    if not isinstance(layer, MessagePassing):
+        return lambda: None
+    end: Callable[[], None] = layer.register_propagate_forward_hook(hide).remove
+    return end
+
+
+@cache
+def _counts_edges(kind: type) -> bool:
+    """Return whether a class's methods call a function that needs the degrees of the whole graph."""
+    methods = (inspect.getattr_static(kind, name, None) for name in dir(kind))
+    return any(
+        method.__globals__.get(name) in _DEGREES
+        for method in methods
+        if isinstance(method, FunctionType)
+        for name in names_in(method.__code__)
+        if isinstance(method.__globals__.get(name), FunctionType)
+    )
+
+
+def _is_fixed(module: Any) -> bool:
+    """Return whether a normalisation asks nobody for the other nodes' rows."""
+    if isinstance(module, pyg.LayerNorm):
+        return bool(module.mode == "node")
+    inner = getattr(module, "module", module)
+    return getattr(inner, "running_mean", None) is not None and not getattr(module, "allow_single_element", False)

@@ -1,0 +1,110 @@
+"""Layers of a user's on a block of nodes with all their in-edges: what is exact there, and how a layer is called."""
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from unilaunch.errors import SpecError
+from unilaunch_graph.arrays import Rows
+from unilaunch_graph.inference import Neighbourhood
+
+#: Set while a layer is applied to a block: a distributed layer then fetches no rows, they are there.
+ON_BLOCK: ContextVar[object] = ContextVar("ON_BLOCK", default=None)
+#: The arguments of a layer, in order.
+_ARGUMENTS = ("x", "edge_index", "edge_weight", "edge_attr")
+
+
+def num_arguments(layer: Callable[..., Any]) -> int:
+    """Return how many of x, edge_index, edge_weight and edge_attr *layer* is called with.
+
+    As many as it has arguments without a default value; a function whose arguments Python does not know (`torch.relu`)
+    takes x alone.
+
+    Raises:
+        SpecError: It needs none of them, or more.
+    """
+    is_module = isinstance(layer, torch.nn.Module)  # `distribute` gives a module a forward that names no argument
+    try:
+        parameters = inspect.signature(type(layer).forward.__get__(layer) if is_module else layer).parameters
+    except ValueError:
+        return 1
+    places = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
+    needed = [one for one in parameters.values() if one.kind in places and one.default is one.empty]
+    if not 1 <= len(needed) <= len(_ARGUMENTS):
+        raise SpecError(
+            f"predict: {_name(layer)} needs {len(needed)} arguments: expected 1 to 4 of {_ARGUMENTS}: "
+            "give a function that names them"
+        )
+    return len(needed)
+
+
+def group(layers: Sequence[Callable[..., Any]]) -> list[list[Callable[..., Any]]]:
+    """Return the layers, each that takes edges with those behind it that take rows alone: they share one pass."""
+    groups: list[list[Callable[..., Any]]] = []
+    for layer in layers:
+        if not groups or num_arguments(layer) > 1:
+            groups.append([])
+        groups[-1].append(layer)
+    return groups
+
+
+def apply_to_block(layers: Sequence[Callable[..., Any]], rows: Rows, block: Neighbourhood) -> Rows:
+    """Return the output of a group of layers on a block's targets. (num_nodes, w) -> (num_targets, width) float32
+
+    Raises:
+        SpecError: A layer is not exact on a block.
+    """
+    x, first = torch.from_numpy(rows), layers[0]
+    edges = (block.edge_index, block.edge_weight, block.edge_attr)
+    given = [None if array is None else torch.from_numpy(array) for array in edges]
+    number = num_arguments(first)
+    with torch.no_grad(), _block(block.num_targets):
+        out = first(x, *given[: number - 1]) if number > 1 else first(x[: block.num_targets])
+        if number > 1 and len(out) != len(x):
+            raise SpecError(
+                f"predict: {_name(first)} returned {len(out)} rows of {len(x)} nodes: expected one for each"
+            )
+        out = out[: block.num_targets]
+        for layer in layers[1:]:
+            out = layer(out)
+    if bool(out.isnan().any()) and not bool(x.isnan().any()):
+        raise SpecError(
+            f"predict: the output of {_name(first)} is not a number: its weights are none, or it reads neighbours of "
+            "neighbours: give each step along the edges as a layer, or the whole model in place of a list"
+        )
+    result: Rows = out.float().numpy()
+    return result
+
+
+@contextmanager
+def _block(num_targets: int) -> Iterator[None]:
+    """Refuse modules that are not exact on a block; what a block does not know becomes NaN."""
+    with ExitStack() as hooks:
+
+        def look(module: torch.nn.Module, _: Any) -> None:
+            if ON_BLOCK.get() is not hooks:
+                return  # a hook is the whole process's: this module is of another thread
+            if module.training:
+                raise SpecError(f"predict: {type(module).__name__} is in training mode: call model.eval() before")
+            if "torch_geometric" in sys.modules:
+                from unilaunch_graph.torch.block_rules import hide_outputs, reason_against
+
+                if reason := reason_against(module):
+                    raise SpecError(
+                        f"predict: {type(module).__name__}: {reason}, or the whole model in place of a list"
+                    )
+                hooks.callback(hide_outputs(module, num_targets))
+
+        hooks.callback(register_module_forward_pre_hook(look).remove)
+        hooks.callback(ON_BLOCK.reset, ON_BLOCK.set(hooks))
+        yield
+
+
+def _name(layer: Callable[..., Any]) -> str:
+    return str(getattr(layer, "__name__", type(layer).__name__))

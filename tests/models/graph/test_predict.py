@@ -1,0 +1,154 @@
+"""ug.torch.predict: a network layer by layer on blocks says what it says as a whole, or is refused by name."""
+
+import copy
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+from torch_geometric import nn
+
+import unilaunch_graph as ug
+from models.graph.torch_parts import make_whole, on_parts
+from unilaunch.errors import SpecError
+from unilaunch_graph.torch.distributed import distribute
+from unilaunch_graph.torch.part import GraphPart
+from unilaunch_graph.torch.prediction import predict
+
+WHOLE = make_whole()
+PARTS = 3
+#: Bytes: blocks of a few edges.
+SMALL = 600
+
+
+def _weighted(layer: Any, x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tensor) -> Any:
+    return layer(x, edge_index, edge_weight)
+
+
+class _Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gat = nn.GATConv(8, 4, heads=2, edge_dim=3, dropout=0.5)
+        self.norm = nn.BatchNorm(8)
+        self.sage = nn.SAGEConv(8, 6)
+        self.graph = nn.GraphConv(6, 3)
+
+    def forward(
+        self, x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tensor, edge_attr: torch.Tensor
+    ) -> torch.Tensor:
+        x = functional.elu(self.norm(self.gat(x, edge_index, edge_attr)))
+        return self.graph(self.sage(x, edge_index).relu(), edge_index, edge_weight)
+
+    def layers(self) -> list[Any]:
+        return [
+            lambda x, edge_index, _, edge_attr: self.gat(x, edge_index, edge_attr),
+            self.norm, functional.elu, self.sage, torch.relu,
+            partial(_weighted, self.graph),
+        ]  # fmt: skip
+
+
+torch.manual_seed(0)
+NET = _Net().eval()
+NET.norm.module.running_mean.fill_(0.3)
+
+
+def _net(*, training: bool = False) -> _Net:
+    return copy.deepcopy(NET).train(training)
+
+
+def _expected() -> Any:
+    whole = WHOLE
+    with torch.no_grad():
+        rows = _net()(whole.x.float(), whole.edge_index, whole.edge_weight.float(), whole.edge_attr.float())
+    return rows.numpy()
+
+
+def _single(part: GraphPart) -> GraphPart:
+    """Return the part in float32, as `load` makes it."""
+    assert part.edge_weight is not None
+    assert part.edge_attr is not None
+    return replace(
+        part, x=part.x.float(), edge_weight=part.edge_weight.float(), edge_attr=part.edge_attr.float()
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("parts", [1, PARTS])
+@pytest.mark.parametrize("distributed", [False, True])
+def test_layers_on_blocks_are_the_network(parts: int, tmp_path: Path, *, distributed: bool) -> None:
+    """Of layers that are distributed and of such that are not; each rank gets its rows, and the file all."""
+    file = tmp_path / "out.npz"
+
+    def work(part: GraphPart) -> Any:
+        net = _net()
+        if distributed:
+            distribute(net, part)
+        return part.owned.numpy(), ug.predict(net.layers(), part, file, memory=SMALL).numpy()
+
+    found = np.zeros((40, 3), np.float32)
+    for nodes, rows in on_parts(WHOLE, parts, work):
+        found[nodes] = rows
+    np.testing.assert_allclose(found, _expected(), rtol=1e-5, atol=1e-5)
+    with np.load(file) as arrays:
+        assert np.array_equal(arrays["scores"], found)
+
+
+def test_a_whole_model_is_called_once(tmp_path: Path) -> None:
+    on_parts(WHOLE, PARTS, lambda part: predict(distribute(_net(), part), _single(part), tmp_path / "out.npz"))
+    with np.load(tmp_path / "out.npz") as arrays:
+        np.testing.assert_allclose(arrays["scores"], _expected(), rtol=1e-5, atol=1e-5)
+
+
+CASES = {
+    "degrees": (lambda: [nn.GCNConv(8, 3)], "GCNConv: it needs the degrees"),
+    "two steps": (lambda: [nn.SSGConv(8, 3, alpha=0.1, K=2)], "degrees"),
+    "neighbours of neighbours": (lambda: [_twice], "reads neighbours of neighbours"),
+    "all nodes": (lambda: [nn.SAGEConv(8, 3), nn.GraphNorm(3)], "GraphNorm: it normalises by all nodes"),
+    "own statistics": (lambda: [torch.nn.BatchNorm1d(8, track_running_stats=False)], "normalises by all nodes"),
+    "refused by distribute": (lambda: [nn.SAGEConv(8, 3, aggr="lstm")], "largest degree"),
+    "wrong rows": (lambda: [lambda x, _: x[:1]], "returned 1 rows of"),
+    "no argument": (lambda: [lambda: None], "needs 0 arguments"),
+}
+_SAGE = nn.SAGEConv(8, 8).eval()
+
+
+def _twice(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+    out: torch.Tensor = _SAGE(_SAGE(x, edge_index).relu(), edge_index)
+    return out
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_not_exact_on_a_block_is_refused(case: str) -> None:
+    make, reason = CASES[case]
+
+    def work(part: GraphPart) -> None:
+        layers = [layer.eval() if isinstance(layer, torch.nn.Module) else layer for layer in make()]
+        predict(layers, part, memory=SMALL)
+
+    with pytest.raises(SpecError, match=reason):
+        on_parts(WHOLE, 1, work)
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_training_mode_is_refused(*, as_list: bool) -> None:
+    def work(part: GraphPart) -> None:
+        net = _net(training=True)
+        predict(net.layers() if as_list else net, _single(part))
+
+    with pytest.raises(SpecError, match=r"in training mode: call model.eval\(\)"):
+        on_parts(WHOLE, 1, work)
+
+
+def test_a_layer_with_weights_of_its_own_normalisation() -> None:
+    """A convolution of PyG's without normalisation takes the weights that it is given."""
+    layer = nn.GCNConv(8, 3, normalize=False).eval()
+
+    def work(part: GraphPart) -> Any:
+        return predict([partial(_weighted, layer)], part, memory=SMALL)[part.owned.argsort()]
+
+    (found,) = on_parts(WHOLE, 1, work)
+    expected = layer(WHOLE.x.float(), WHOLE.edge_index, WHOLE.edge_weight.float())
+    torch.testing.assert_close(found, expected.detach(), rtol=1e-5, atol=1e-5)
