@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from functools import cache
 from types import FunctionType
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import torch
 from torch_geometric.nn import norm as pyg
@@ -43,6 +43,14 @@ def hide_outputs(layer: torch.nn.Module, num_targets: int) -> Callable[[], None]
         return lambda: None
     end: Callable[[], None] = layer.register_propagate_forward_hook(hide).remove
     return end
+
+
+def takes_pair(layer: Any) -> bool:
+    """Return whether a layer of PyG says by its types that x may be a pair: rows of sources, and rows of targets."""
+    if not isinstance(layer, MessagePassing):
+        return False
+    x = inspect.signature(type(layer).forward).parameters.get("x")
+    return x is not None and any(get_origin(kind) is tuple for kind in get_args(x.annotation))
 
 
 @cache

@@ -65,8 +65,9 @@ def apply_to_block(layers: Sequence[Callable[..., Any]], rows: Rows, block: Neig
     given = [None if array is None else torch.from_numpy(array) for array in edges]
     number = num_arguments(first)
     with torch.no_grad(), _block(block.num_targets):
-        out = first(x, *given[: number - 1]) if number > 1 else first(x[: block.num_targets])
-        if number > 1 and len(out) != len(x):
+        own, is_pair = x[: block.num_targets], _takes_pair(first)
+        out = first((x, own) if is_pair else x, *given[: number - 1]) if number > 1 else first(own)
+        if number > 1 and len(out) != len(own if is_pair else x):
             raise SpecError(
                 f"predict: {_name(first)} returned {len(out)} rows of {len(x)} nodes: expected one for each"
             )
@@ -104,6 +105,15 @@ def _block(num_targets: int) -> Iterator[None]:
         hooks.callback(register_module_forward_pre_hook(look).remove)
         hooks.callback(ON_BLOCK.reset, ON_BLOCK.set(hooks))
         yield
+
+
+def _takes_pair(layer: Callable[..., Any]) -> bool:
+    """Return whether a layer of PyG takes rows of sources and rows of targets, and then computes the targets alone."""
+    if "torch_geometric" not in sys.modules:
+        return False
+    from unilaunch_graph.torch.block_rules import takes_pair
+
+    return takes_pair(layer)
 
 
 def _name(layer: Callable[..., Any]) -> str:
