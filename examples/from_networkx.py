@@ -24,6 +24,7 @@ def main(epochs: str = "60") -> None:
     if unilaunch.init().rank == 0 and not Path("club").exists():
         ug.from_networkx(club, "club", x=np.eye(len(club)), y="club")
     part = ug.load("club")
+    torch.manual_seed(0)
     model = ug.torch.distribute(GIN(part.num_features, 16, 2, part.num_classes), part)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(int(epochs)):

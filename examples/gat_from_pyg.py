@@ -34,6 +34,7 @@ def main(name: str = "Cora", epochs: str = "100") -> None:
     if unilaunch.init().rank == 0 and not folder.exists():
         ug.from_pyg(Planetoid("data", name)[0], folder)
     part = ug.load(str(folder))
+    torch.manual_seed(0)
     model = ug.torch.distribute(GAT(part.num_features, part.num_classes), part)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005, weight_decay=5e-4)
     for _ in range(int(epochs)):

@@ -66,8 +66,7 @@ def main(name: str = "cora", epochs: str = "200") -> None:
         net.set_train()
         loss, gradients = step(epoch)
         optimizer(ug.mindspore.sum_gradients(gradients))
-    net.set_train(False)
-    right = (net(part.x, 0).argmax(1) == part.y)[part.test_mask]
+    right = (net.set_train(False)(part.x, 0).argmax(1) == part.y)[part.test_mask]
     accuracy = ug.mindspore.mean(right, part.num_test)
     if part.rank == 0:
         print(f"loss {float(loss):.4f}, test accuracy {float(accuracy):.3f}")

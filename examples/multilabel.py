@@ -45,10 +45,9 @@ def main(epochs: str = "100") -> None:
         ug.torch.sum_gradients(layers)
         optimizer.step()
     found, true = scores()[part.test_mask] > 0, y[part.test_mask] > 0
-    counts = torch.stack([(found & true).sum(), found.sum(), true.sum()]).float()
-    both, found_all, true_all = ug.torch.mean(counts, 1).tolist()  # over 1: the sum over all ranks
-    if part.rank == 0:
-        print(f"loss {loss.item():.4f}, micro-F1 {2 * both / (found_all + true_all):.3f}")
+    both, either = (ug.torch.mean(labels, 1).item() for labels in (found & true, torch.stack([found, true])))
+    if part.rank == 0:  # a mean over 1 is the sum over all ranks
+        print(f"loss {loss.item():.4f}, micro-F1 {2 * both / either:.3f}")
 
 
 if __name__ == "__main__":

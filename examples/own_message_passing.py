@@ -45,6 +45,7 @@ class Net(torch.nn.Module):
 def main(name: str = "cora", epochs: str = "50") -> None:
     """Train, and gather the scores of all nodes on rank 0."""
     part = ug.load(name)
+    torch.manual_seed(0)
     model = ug.torch.distribute(Net(part.num_features, part.num_classes), part)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(int(epochs)):
@@ -55,8 +56,7 @@ def main(name: str = "cora", epochs: str = "50") -> None:
         loss.backward()
         ug.torch.sum_gradients(model)
         optimizer.step()
-    model.eval()
-    scores = ug.torch.gather(model(part.x, part.edge_index), part)
+    scores = ug.torch.gather(model.eval()(part.x, part.edge_index), part)
     if scores is not None:
         torch.save(scores, "scores.pt")
         print(f"loss {loss.item():.4f}, scores {tuple(scores.shape)}")

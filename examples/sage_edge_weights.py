@@ -41,6 +41,7 @@ def main(name: str = "graph-weighted", epochs: str = "50") -> None:
     if unilaunch.init().rank == 0 and not Path(name).exists():
         write_graph(Path(name))
     part = ug.load(name)
+    torch.manual_seed(0)
     model = ug.torch.distribute(SAGE(part.num_features, part.num_classes), part)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(int(epochs)):

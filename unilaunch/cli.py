@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from signal import SIGINT
+from signal import SIG_IGN, SIGINT, signal
 from typing import TYPE_CHECKING, NoReturn
 
 from unilaunch import entry_points
@@ -122,7 +122,9 @@ def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         return 0
     from unilaunch.job.restart import start_again
 
-    return start_again(task, environ).returncode
+    returncode = start_again(task, environ).returncode
+    signal(SIGINT, SIG_IGN)  # a second Ctrl-C that comes too late: the job has ended, with this exit code
+    return returncode
 
 
 def _do_command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:

@@ -3,6 +3,7 @@
 from unilaunch.backend import Backend, Collectives, Placement
 from unilaunch.errors import SpecError
 from unilaunch.model import Framework
+from unilaunch_gcn.attention import GraphAttention
 from unilaunch_gcn.device_network import DeviceNetwork
 from unilaunch_gcn.first_layer import FirstLayer
 from unilaunch_gcn.host_network import HostNetwork, Problem
@@ -74,6 +75,8 @@ def _tensors(backend: Backend, placement: Placement, config: NetworkConfig) -> T
 def _refuse_on_devices(device: str, config: NetworkConfig) -> None:
     if config.halo != "exact":
         raise SpecError(f"--halo {config.halo} --device {device}: on a device the halo is exact; expected --halo exact")
+    if config.conv == "gat":
+        raise SpecError(f"--conv gat --device {device}: attention runs on cpu only; expected --device cpu")
 
 
 def make_halo(config: NetworkConfig, part: Part, collectives: Collectives, meter: Meter) -> Halo:
@@ -91,7 +94,10 @@ def make_halo(config: NetworkConfig, part: Part, collectives: Collectives, meter
 def host_problem(collectives: Collectives, threads: int, config: NetworkConfig, part: Part, meter: Meter) -> Problem:
     """Return the operators on host arrays that both frameworks share."""
     keep_freed_memory()
-    if part.adjacency:
+    aggregate: Aggregation | GraphAttention
+    if config.conv == "gat":
+        aggregate = GraphAttention(part, collectives, threads, config, meter)
+    elif part.adjacency:
         switch = ColumnSwitch(part, part.adjacency, collectives, meter)
         aggregate = aggregation_over_columns(part, switch, threads, config.conv, config.dtype)
     else:

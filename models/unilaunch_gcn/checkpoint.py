@@ -7,61 +7,33 @@
 | best.safetensors | the weights with the lowest validation loss, and the history up to them |
 """
 
-import hashlib
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import numpy as np
-from numpy.typing import NDArray
-
 from unilaunch.errors import InputError, OutputError, SpecError
-from unilaunch_gcn.layers import Layer, Parameter
-from unilaunch_graph.arrays import Floats
+from unilaunch_gcn.checkpoint_file import State, epoch_of, load, to_bytes
+from unilaunch_gcn.layers import Layer
 
 if TYPE_CHECKING:
     from unilaunch_gcn.spec import GcnSpec
 
-FORMAT = 3
+__all__ = ["BEST", "FINAL", "State", "Writer", "check", "decides", "exist", "model_file", "newest"]
+
 #: The options that decide the curve; the seed is another one.
 _DECIDING = (
     "dataset", "split_seed", "use_gdc", "gdc_alpha", "gdc_top_k", "gdc_threshold",
     "conv", "halo", "layers", "hidden", "bias", "layer_norm", "residual",
     "dropout", "lr", "weight_decay", "precision",
 )  # fmt: skip
-#: What a parameter's name is followed by in the three rows of numbers.
-_ROWS = ("", ".first_moment", ".second_moment")
 _NAME, _NAMES = "epoch-{:06d}.safetensors", "epoch-*.safetensors"
 FINAL, BEST = "final.safetensors", "best.safetensors"
 #: The name under which the content of the data set stands among what decides the curve.
 _CONTENT = "data_sha256"
-#: The keys of the file's metadata: the history as JSON, and the SHA-256 of that text and of all tensors.
-_HISTORY, _CHECKSUM = "unilaunch", "sha256"
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """A training after an epoch.
-
-    Attributes:
-        numbers: All weights, then Adam's first and second moments, unless only weights are kept. (3 or 1, num_weights)
-        epoch: Number of epochs that have been trained.
-        losses: Each epoch's.
-        evaluations: As in `result.json`.
-        decided: What decides the curve, by option.
-    """
-
-    numbers: Floats
-    epoch: int
-    losses: Sequence[float]
-    evaluations: Sequence[Mapping[str, float | None]]
-    decided: Mapping[str, Any] = field(default_factory=dict)
 
 
 def decides(options: "GcnSpec", seed: int, data_sha256: str) -> dict[str, Any]:
@@ -73,7 +45,8 @@ def decides(options: "GcnSpec", seed: int, data_sha256: str) -> dict[str, Any]:
         data_sha256: Names the content of the data set.
     """
     told = options.to_json()
-    return {"seed": seed, **{name: told[name] for name in _DECIDING}, _CONTENT: data_sha256}
+    heads = {"heads": options.heads_or_default} if options.conv == "gat" else {}
+    return {"seed": seed, **{name: told[name] for name in _DECIDING}, **heads, _CONTENT: data_sha256}
 
 
 class Writer:
@@ -112,7 +85,7 @@ class Writer:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with aside.open("wb") as file:
-                file.write(_to_bytes(state, self.layers))
+                file.write(to_bytes(state, self.layers))
                 file.flush()
                 os.fsync(file.fileno())
             aside.replace(path)
@@ -122,15 +95,6 @@ class Writer:
                 aside.unlink()
             raise OutputError(f"checkpoint {path}: cannot be written: {error.strerror}") from None
         return path
-
-
-def _to_bytes(state: State, layers: Sequence[Layer]) -> bytes:
-    from safetensors.numpy import save
-
-    tensors = _split(state.numbers, layers)
-    history = {"epoch": state.epoch, "losses": list(state.losses), "evaluations": list(state.evaluations)}
-    text = json.dumps({"format": FORMAT, **history, "decided": dict(state.decided)}, allow_nan=False)
-    return save(tensors, {_HISTORY: text, _CHECKSUM: _checksum(text, tensors)})
 
 
 def newest(folder: Path, layers: Sequence[Layer]) -> tuple[State | None, list[str]]:
@@ -149,21 +113,6 @@ def newest(folder: Path, layers: Sequence[Layer]) -> tuple[State | None, list[st
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             damaged.append(f"checkpoint {path} is damaged, an older one is taken: {' '.join(str(error).split())}")
     return None, damaged
-
-
-def load_weights(path: Path) -> tuple[dict[str, NDArray[Any]], Mapping[str, Any]]:
-    """Return the parameters in a checkpoint by name, and what decided its curve.
-
-    Raises:
-        InputError: It cannot be read, or is damaged.
-    """
-    try:
-        tensors, told = _read(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(f"{path}: damaged: {' '.join(str(error).split())}") from None
-    return {name: array for name, array in tensors.items() if not name.endswith("_moment")}, told["decided"]
 
 
 def model_file(folder: Path) -> Path:
@@ -227,8 +176,7 @@ def _epoch_of(path: Path) -> tuple[int, bool]:
     if path.name != FINAL:
         return int(re.sub(r"\D", "", path.stem) or 0), True
     try:
-        epoch = json.loads(_metadata(path.read_bytes())[_HISTORY])["epoch"]
-        return int(epoch), False
+        return epoch_of(path.read_bytes()), False
     except OSError as error:
         _refuse_unreadable(path, error)
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -246,94 +194,6 @@ def _refuse_unreadable(path: Path, error: OSError) -> NoReturn:
         f"{what} {path} cannot be read: {error.strerror or error}: nothing was trained and nothing was removed; make "
         "it readable (owner, mode, mount) and start again, or move it away"
     ) from None
-
-
-def _split(numbers: Floats, layers: Sequence[Layer]) -> dict[str, NDArray[Any]]:
-    """Return each parameter, and its two moments, under its name and in its shape."""
-    tensors, begin = {}, 0
-    for name, parameter in _named(layers):
-        for row, what in zip(numbers, _ROWS, strict=False):  # without moments where only weights are kept
-            tensors[f"{name}{what}"] = row[begin : begin + parameter.size].reshape(parameter.shape)
-        begin += parameter.size
-    return tensors
-
-
-def _named(layers: Sequence[Layer]) -> list[tuple[str, Parameter]]:
-    return [
-        (f"layers.{depth}.{parameter.name}", parameter)
-        for depth, layer in enumerate(layers)
-        for parameter in layer.parameters
-    ]
-
-
-def load(path: Path, layers: Sequence[Layer]) -> State:
-    """Return the state in a file.
-
-    Raises:
-        SpecError: It is of a network of other widths.
-        InputError: Another version of unilaunch wrote it.
-        OSError, ValueError, KeyError, TypeError, RecursionError: It cannot be read, or is damaged.
-    """
-    tensors, told = _read(path)
-    shapes = {name: array.shape for name, array in tensors.items() if not name.endswith("_moment")}
-    expected = {name: parameter.shape for name, parameter in _named(layers)}
-    if shapes != expected:
-        raise SpecError(
-            f"--resume: the checkpoint {path} is of another network: {_told(shapes)}, not {_told(expected)}"
-        )
-    kept = _ROWS if len(tensors) > len(shapes) else _ROWS[:1]
-    rows = [np.concatenate([tensors[f"{name}{what}"].ravel() for name in expected]) for what in kept]
-    return State(np.stack(rows), int(told["epoch"]), told["losses"], told["evaluations"], told["decided"])
-
-
-def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Return the tensors and the history in a file whose checksum is right."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
-    content = path.read_bytes()  # not mapped: where a disk fails, reading is an OSError and a mapping is SIGBUS
-    try:
-        tensors = load(content)
-    except SafetensorError as error:
-        raise ValueError(str(error)) from None
-    metadata = _metadata(content)
-    if _CHECKSUM in metadata and _checksum(metadata[_HISTORY], tensors) != metadata[_CHECKSUM]:
-        raise ValueError("its content is not what was written")
-    told = json.loads(metadata[_HISTORY])
-    if told["format"] != FORMAT:
-        raise InputError(
-            f"--resume: the checkpoint {path} has format {told['format']!r}, of another version of unilaunch; this "
-            f"version reads format {FORMAT}: go on with that version, or start anew with another --checkpoint-dir"
-        )
-    if _CHECKSUM not in metadata:
-        raise ValueError("it has no checksum")
-    return tensors, told
-
-
-def parameter_names(layers: Sequence[Layer]) -> list[str]:
-    """Return the names of the parameters in a file, in the order of a network's weights."""
-    return [name for name, _ in _named(layers)]
-
-
-def _told(shapes: Mapping[str, tuple[int, ...]]) -> str:
-    return ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in sorted(shapes.items()))
-
-
-def _metadata(content: bytes) -> dict[str, str]:
-    """Return the metadata of a safetensors file: eight bytes of the header's length, then the header as JSON."""
-    length = int.from_bytes(content[:8], "little")
-    metadata: dict[str, str] = json.loads(content[8 : 8 + length])["__metadata__"]
-    return metadata
-
-
-def _checksum(history: str, tensors: Mapping[str, NDArray[Any]]) -> str:
-    """Return the SHA-256 of all that a checkpoint says: its history, and each tensor's name, type, shape, numbers."""
-    digest = hashlib.sha256(history.encode())
-    for name in sorted(tensors):
-        array = tensors[name]
-        digest.update(f"{name} {array.dtype} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
 
 
 def _sync(folder: Path) -> None:

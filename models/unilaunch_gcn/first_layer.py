@@ -5,6 +5,7 @@ from mmap import MADV_DONTNEED, mmap
 import numpy as np
 import scipy.sparse as sp
 
+from unilaunch_gcn.attention import GraphAttention
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_graph.arrays import Floats, Rows
 from unilaunch_graph.dropout import entry_mask, fill_mask, stream_keys
@@ -23,10 +24,10 @@ class FirstLayer:
     Args:
         config: What is trained.
         part: The part.
-        aggregate: A_hat.
+        aggregate: A_hat, or attention.
     """
 
-    def __init__(self, config: NetworkConfig, part: Part, aggregate: Aggregation) -> None:
+    def __init__(self, config: NetworkConfig, part: Part, aggregate: Aggregation | GraphAttention) -> None:
         features = part.features.astype(config.dtype, copy=False)
         self.config, self.nodes, self.aggregate = config, part.owned, aggregate
         self.order = config.layers[0].order

@@ -1,17 +1,18 @@
 """The GCN on the host: a framework's derivatives over the operators that all frameworks share."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from unilaunch_gcn.attention import GraphAttention
 from unilaunch_gcn.first_layer import FirstLayer
 from unilaunch_gcn.loss import Objective, TrainingLoss
 from unilaunch_gcn.network import Network, initial_weights, views
 from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_gcn.tensors import Tensors
+from unilaunch_gcn.tensors import HostFunction, Tensors
 from unilaunch_graph.arrays import Floats
 from unilaunch_graph.dropout import fill_mask, stream_keys
 from unilaunch_graph.operators.aggregation import Aggregation, LinearOperator
@@ -26,14 +27,14 @@ class Problem:
         config: What is trained.
         part: This rank's part.
         objective: The loss and its metrics.
-        aggregate: A_hat over all parts.
+        aggregate: A_hat over all parts, or attention.
         first_layer: The features.
     """
 
     config: NetworkConfig
     part: Part
     objective: Objective
-    aggregate: Aggregation
+    aggregate: Aggregation | GraphAttention
     first_layer: FirstLayer
 
     def mask(self, epoch: int, depth: int) -> Floats:
@@ -73,10 +74,17 @@ class HostNetwork(Network):
         return self.problem.first_layer.operators(self.epoch)
 
     @override
+    def _attention(self, depth: int) -> HostFunction:
+        return cast("GraphAttention", self.problem.aggregate).of_layer(depth)
+
+    @override
     def _mask(self, depth: int) -> Any:
         return self.tensors.tensor(self.problem.mask(self.epoch or 0, depth))
 
     @override
     def _gradient_of(self, logits: Any) -> Any:
-        self.value, gradient = self.loss.value_and_gradient(self.tensors.array(logits))
+        scores = self.tensors.array(logits)
+        if self.layers[-1].heads:
+            scores = scores.copy()  # the derivative of attention needs its result, and the loss overwrites this
+        self.value, gradient = self.loss.value_and_gradient(scores)
         return self.tensors.tensor(gradient)

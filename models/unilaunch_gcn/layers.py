@@ -15,8 +15,8 @@ class Parameter:
     """One array of weights.
 
     Attributes:
-        name: "weight", "self_weight", "bias", "norm_scale" or "norm_shift".
-        shape: (width_in, width_out) of the first two, (width_out,) of the others.
+        name: "weight", "self_weight", "att_src", "att_dst", "bias", "norm_scale" or "norm_shift".
+        shape: (width_in, width_out) of the first two, (heads, channels) of the next two, (width_out,) of the others.
         start: "glorot", "zeros" or "ones".
     """
 
@@ -44,6 +44,7 @@ class Layer:
         parameters: Its weights; those that L2 is for, of the first layer, come first.
         is_residual: H is added at the end.
         is_last: Neither norm nor act: these are the logits.
+        heads: Of attention, which stands in the place of A_hat, with elu as act; 0: A_hat, and act is relu.
     """
 
     width_in: int
@@ -54,11 +55,13 @@ class Layer:
     parameters: tuple[Parameter, ...] = ()
     is_residual: bool = False
     is_last: bool = False
+    heads: int = 0
 
 
 def plan_layers(options: "TrainingSpec", num_features: int, num_classes: int) -> list[Layer]:
     """Return the layers, first to last."""
-    widths = [num_features, *[options.hidden] * (options.layers - 1), num_classes]
+    hidden = options.hidden * (options.heads_or_default if options.conv == "gat" else 1)
+    widths = [num_features, *[hidden] * (options.layers - 1), num_classes]
     return [
         _layer(options, depth, width_in, width_out, is_last=depth == options.layers - 1)
         for depth, (width_in, width_out) in enumerate(pairwise(widths))
@@ -66,15 +69,23 @@ def plan_layers(options: "TrainingSpec", num_features: int, num_classes: int) ->
 
 
 def count_decayed(layers: Sequence[Layer]) -> int:
-    """Return how many weights, from the front, L2 is for: the matrices of the first layer, as in the paper."""
+    """Return how many weights, from the front, L2 is for.
+
+    They are the matrices of the first layer, as in the GCN's paper; of attention all weights, as in its paper.
+    """
+    if layers[0].heads:
+        return sum(parameter.size for layer in layers for parameter in layer.parameters)
     return sum(parameter.size for parameter in layers[0].parameters if parameter.start == "glorot")
 
 
 def _layer(options: "TrainingSpec", depth: int, width_in: int, width_out: int, *, is_last: bool) -> Layer:
-    order, exchanges, width = _order(width_in, width_out, first=depth == 0, constant_input=options.dropout == 0)
     is_residual = options.residual and 0 < depth < options.layers - 1
-    parameters = _parameters(options, width_in, width_out, is_last=is_last)
-    return Layer(width_in, width_out, order, exchanges, width, parameters, is_residual, is_last)
+    heads = 0 if options.conv != "gat" else 1 if is_last else options.heads_or_default
+    parameters = _parameters(options, width_in, width_out, heads, is_last=is_last)
+    order, exchanges, width = _order(width_in, width_out, first=depth == 0, constant_input=options.dropout == 0)
+    if heads:  # attention needs the products of both ends
+        order, exchanges, width = "product first", 2, width_out
+    return Layer(width_in, width_out, order, exchanges, width, parameters, is_residual, is_last, heads)
 
 
 def _order(width_in: int, width_out: int, *, first: bool, constant_input: bool) -> tuple[str, int, int]:
@@ -86,10 +97,14 @@ def _order(width_in: int, width_out: int, *, first: bool, constant_input: bool) 
     return "aggregation first", 1 if first else 2, width_in
 
 
-def _parameters(options: "TrainingSpec", width_in: int, width_out: int, *, is_last: bool) -> tuple[Parameter, ...]:
+def _parameters(
+    options: "TrainingSpec", width_in: int, width_out: int, heads: int, *, is_last: bool
+) -> tuple[Parameter, ...]:
     found = [Parameter("weight", (width_in, width_out), "glorot")]
     if options.conv == "sage":
         found.append(Parameter("self_weight", (width_in, width_out), "glorot"))
+    if heads:
+        found += [Parameter(name, (heads, width_out // heads), "glorot") for name in ("att_src", "att_dst")]
     if options.bias:
         found.append(Parameter("bias", (width_out,), "zeros"))
     if options.layer_norm and not is_last:

@@ -9,7 +9,7 @@ from mindspore import Tensor, nn, ops
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from unilaunch_gcn.tensors import DeviceTensors, Forward, Operation, Tensors
+from unilaunch_gcn.tensors import DeviceTensors, Forward, HostFunction, Operation, Tensors
 from unilaunch_graph.arrays import Floats, Rows
 from unilaunch_graph.exchange.wire import from_bfloat16, to_bfloat16
 from unilaunch_graph.operators.aggregation import LinearOperator
@@ -40,6 +40,22 @@ class _KnownGradient(nn.Cell):  # type: ignore[misc]
 
     def bprop(self, logits: Tensor, out: Tensor, grad: Tensor) -> tuple[Tensor]:  # noqa: ARG002  (MindSpore's signature)
         return (self.gradient,)
+
+
+class _Call(nn.Cell):  # type: ignore[misc]
+    """A function of the host's arrays."""
+
+    def __init__(self, function: HostFunction) -> None:
+        super().__init__()
+        self.function = function
+
+    def construct(self, *inputs: Tensor) -> Tensor:
+        return Tensor.from_numpy(self.function.forward([tensor.asnumpy() for tensor in inputs]))
+
+    def bprop(self, *arguments: Tensor) -> tuple[Tensor, ...]:
+        *inputs, _, gradient = arguments
+        found = self.function.backward([tensor.asnumpy() for tensor in inputs], gradient.asnumpy())
+        return tuple(map(Tensor.from_numpy, found))
 
 
 class MindSporeTensors(Tensors):
@@ -74,12 +90,16 @@ class MindSporeTensors(Tensors):
 
     @override
     def mean(self, rows: Tensor) -> Tensor:
-        return rows.mean(axis=1, keep_dims=True)
+        return rows.sum(axis=1, keepdims=True) / rows.shape[1]  # no rows have no mean in MindSpore's derivative
 
     @override
     def operation(self, operator: LinearOperator) -> Operation:
         apply: Operation = Apply(OnHost(operator))
         return apply
+
+    @override
+    def call(self, function: HostFunction, *inputs: Tensor) -> Tensor:
+        return _Call(function)(*inputs)
 
     @override
     def differentiate(

@@ -48,6 +48,7 @@ class GcnModel(Model):
             raise SpecError(
                 f"--halo {options.halo} --parallel {options.parallel}: ranks that divide columns have no halo"
             )
+        options.refuse_what_attention_lacks()
 
     @override
     def modules(self, backend: str) -> Sequence[str]:
@@ -68,7 +69,11 @@ class GcnModel(Model):
     def prepare(self, options: "GcnSpec", session: Session) -> "Part":
         from unilaunch_graph.partition.preparation import prepare_part
 
-        part = prepare_part(options, session)
+        part = prepare_part(options, session, as_given=options.conv == "gat")
+        if options.conv == "gat" and session.world.rank == 0:
+            has_values = len(part.owned_weights) + len(part.halo_weights) + part.owned_edge_attr.shape[1] > 0
+            unused = ", and uses neither their weights nor their features" if has_values else ""
+            session.log.say(f"attention goes along the edges as they are given, in their directions{unused}")
         if options.task not in {None, part.task}:
             raise RefusedTogetherError(  # every rank has labels of the same form
                 f"--task {options.task}: the labels of {options.dataset} are {part.labels.dtype} with "

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unilaunch_gcn.convolution import Operations, outputs
+from unilaunch_gcn.convolution import EPSILON, Operations, outputs
 from unilaunch_gcn.layers import Layer, Parameter
 from unilaunch_gcn.loss import Objective
 from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_gcn.tensors import Tensors
+from unilaunch_gcn.tensors import HostFunction, Tensors
 from unilaunch_graph.arrays import Floats
-from unilaunch_graph.operators.aggregation import Aggregation
+from unilaunch_graph.operators.aggregation import LinearOperator
 from unilaunch_graph.partition.part import Part
 
 
@@ -53,13 +53,13 @@ class Network(ABC):
         part: This rank's part.
         objective: The loss and its metrics.
         tensors: The framework.
-        aggregate: A_hat over all parts.
+        aggregate: A_hat over all parts; of attention: owned rows to owned and halo rows.
     """
 
     flat: Any
 
     def __init__(
-        self, config: NetworkConfig, part: Part, objective: Objective, tensors: Tensors, aggregate: Aggregation
+        self, config: NetworkConfig, part: Part, objective: Objective, tensors: Tensors, aggregate: LinearOperator
     ) -> None:
         self.config, self.layers, self.part, self.objective, self.tensors = (
             config,
@@ -127,9 +127,15 @@ class Network(ABC):
             weights: The parameters as tensors, as `views` orders them.
         """
         weighted, own = self._first_layer()
-        operations = Operations(self.aggregate, self.tensors.operation(weighted), self.tensors.operation(own))
+        operation = self.tensors.operation
+        epsilon = self.tensors.tensor(np.full((1, 1), EPSILON, self.config.dtype))
+        operations = Operations(self.aggregate, self._attention, operation(weighted), operation(own), epsilon)
         mask = None if self._dropout_epoch is None else self._mask
         return outputs(self.layers, by_layer(weights, self.layers), operations, mask, self.tensors)
+
+    def _attention(self, depth: int) -> HostFunction:
+        """Return the attention of a layer; only host networks have it."""
+        raise NotImplementedError
 
     @abstractmethod
     def _first_layer(self) -> tuple[Any, Any]:

@@ -22,7 +22,7 @@ class NetworkConfig:
         dropout: Share of the input and of the hidden layers that is dropped in training.
         seed: Seed of dropout and weights.
         dtype: Type of weights and features.
-        conv: "gcn" or "sage".
+        conv: "gcn", "sage" or "gat".
         is_bfloat16: Dense products and halo rows are rounded to bfloat16.
         halo: "exact", "stale", "int8" or "sample:P".
     """

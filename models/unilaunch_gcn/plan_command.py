@@ -60,6 +60,9 @@ class PlanCommand(Command):
     def run(self, options: PlanSpec) -> int:
         if options.halo != "exact":
             raise SpecError(f"--halo {options.halo}: plan counts what exact halos send; leave --halo out")
+        if options.conv == "gat":
+            raise SpecError("--conv gat: plan predicts --conv gcn and sage only")
+        options.refuse_what_attention_lacks()
         plugins.load_backend(options.backend)  # one that is not there is refused before anything is cut
         counts = _counts(options.num_parts)
         slots = _slots(options.hosts, max(counts))

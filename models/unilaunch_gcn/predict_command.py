@@ -41,7 +41,8 @@ class PredictCommand(Command):
 
     @override
     def run(self, options: PredictSpec) -> int:
-        from unilaunch_gcn.checkpoint import load_weights, model_file
+        from unilaunch_gcn.checkpoint import model_file
+        from unilaunch_gcn.checkpoint_file import load_weights
 
         trained = _trained(options)
         file = model_file(trained.checkpoint_dir or options.folder / "checkpoints")
@@ -52,7 +53,7 @@ class PredictCommand(Command):
         from unilaunch_graph.loading import part_of
 
         member = join("cpu")
-        part = part_of(member, trained, as_given=False)
+        part = part_of(member, trained, as_given=trained.conv == "gat")
         if not options.dataset and part.data_sha256 != decided["data_sha256"]:
             raise InputError(
                 f"the data set {trained.dataset} has another content than when {file} was trained: restore it, or say "
@@ -83,7 +84,7 @@ def _predict(
     import numpy as np
 
     from unilaunch_gcn.build import host_problem
-    from unilaunch_gcn.checkpoint import parameter_names
+    from unilaunch_gcn.checkpoint_file import parameter_names
     from unilaunch_gcn.host_network import HostNetwork
     from unilaunch_gcn.layers import plan_layers
     from unilaunch_gcn.network import views

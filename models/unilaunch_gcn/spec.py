@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from unilaunch.errors import SpecError
 from unilaunch_graph.spec import DataSpec
 
 #: P has at most eight zeros behind the point: 1 - P must be less than 1 in float64.
@@ -23,18 +24,29 @@ class TrainingSpec(DataSpec):
 
     epochs: int = Field(default=200, ge=1, description="number of epochs, each one step on the whole graph")
     layers: int = Field(default=2, ge=1, le=1000, description="number of graph convolutions")
-    conv: Literal["gcn", "sage"] = Field(
-        default="gcn", description="gcn: Kipf and Welling's; sage: the neighbours' mean beside the node itself"
+    conv: Literal["gcn", "sage", "gat"] = Field(
+        default="gcn",
+        description="gcn: Kipf and Welling's; sage: the neighbours' mean beside the node itself; gat: attention",
+    )
+    heads: int | None = Field(
+        default=None,
+        ge=1,
+        le=10_000,
+        description="attention heads of gat's hidden layers; default: 8; the last has one",
     )
     bias: bool = Field(default=False, description="add a bias in each layer")
     layer_norm: bool = Field(default=False, description="normalise each row of the hidden layers")
     residual: bool = Field(
         default=False, description="add its input to the output of each layer between the first and the last"
     )
-    hidden: int = Field(default=16, ge=1, le=1_000_000, description="width of the hidden layers")
-    dropout: float = Field(default=0.5, ge=0, lt=1, description="dropout of the input and of the hidden layers")
+    hidden: int = Field(default=16, ge=1, le=1_000_000, description="width of the hidden layers; of gat: of a head")
+    dropout: float = Field(
+        default=0.5, ge=0, lt=1, description="dropout of the input, of the hidden layers, and of attention"
+    )
     lr: float = Field(default=0.01, gt=0, description="Adam's step size")
-    weight_decay: float = Field(default=5e-4, ge=0, description="L2 factor of the first layer's weights")
+    weight_decay: float = Field(
+        default=5e-4, ge=0, description="L2 factor of the first layer's weights; of gat: of all"
+    )
     task: Literal["classes", "multilabel", "regression"] | None = Field(
         default=None, description="what is predicted of a node; default: what the form of the labels says"
     )
@@ -46,6 +58,32 @@ class TrainingSpec(DataSpec):
         default="float32",
         description="type of weights and features; bfloat16: of what is multiplied and sent, the sums are float32",
     )
+
+    @property
+    def heads_or_default(self) -> int:
+        """The heads of gat's hidden layers: 8 as in the paper, if the user did not choose."""
+        return self.heads or 8
+
+    def refuse_what_attention_lacks(self) -> None:
+        """Refuse an option that attention does not have, or that only attention has.
+
+        Raises:
+            SpecError: There is one.
+        """
+        if self.conv != "gat":
+            if self.heads is not None:
+                raise SpecError(f"--heads {self.heads} --conv {self.conv}: only --conv gat has heads")
+            return
+        if self.parallel != "graph":
+            raise SpecError(
+                f"--parallel {self.parallel} --conv gat: attention needs whole rows; expected --parallel graph"
+            )
+        if self.halo != "exact":
+            raise SpecError(f"--halo {self.halo} --conv gat: attention has exact halos; expected --halo exact")
+        if self.precision == "bfloat16":
+            raise SpecError("--precision bfloat16 --conv gat: expected float32 or float64")
+        if self.use_gdc:
+            raise SpecError("--use-gdc --conv gat: attention uses no weights of edges; leave --use-gdc out")
 
 
 class GcnSpec(TrainingSpec):

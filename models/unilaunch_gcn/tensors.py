@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,18 @@ Operation = Callable[[Any], Any]
 Forward = Callable[[Sequence[Any]], Any]
 
 
+class HostFunction(Protocol):
+    """A function of arrays that knows its derivative; each object is for one call."""
+
+    def forward(self, inputs: Sequence[Floats]) -> Floats:
+        """Return the result."""
+
+    def backward(self, inputs: Sequence[Floats], gradient: Floats) -> Sequence[Floats]:
+        """Return the gradient of each input, given the inputs and the gradient of the result."""
+
+
 class Tensors(ABC):
-    """A framework on the host. A backend of a third party that has these seven methods can train the GCN."""
+    """A framework on the host. A backend of a third party that has these eight methods can train the GCN."""
 
     @abstractmethod
     def tensor(self, array: Floats) -> Any:
@@ -43,6 +53,10 @@ class Tensors(ABC):
     @abstractmethod
     def operation(self, operator: LinearOperator) -> Operation:
         """Return an operator on arrays of the host as a differentiable operation on tensors."""
+
+    @abstractmethod
+    def call(self, function: HostFunction, *inputs: Any) -> Any:
+        """Return a function of tensors in the host's memory, differentiable by each of them."""
 
     @abstractmethod
     def differentiate(

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from unilaunch_gcn.tensors import DeviceTensors, Forward, Masks, Operation, Tensors
+from unilaunch_gcn.tensors import DeviceTensors, Forward, HostFunction, Masks, Operation, Tensors
 from unilaunch_gcn.torch_dropout import DeviceMasks
 from unilaunch_graph.arrays import Floats, FloatType
 from unilaunch_graph.operators.aggregation import DenseFeatures, LinearOperator
@@ -38,6 +38,27 @@ class _KnownGradient(torch.autograd.Function):
     @override
     def backward(ctx: Any, *_: torch.Tensor) -> tuple[torch.Tensor, None]:
         return ctx.gradient, None
+
+
+class _Call(torch.autograd.Function):
+    """A function of the host's arrays."""
+
+    @staticmethod
+    @override
+    def forward(ctx: Any, function: HostFunction, *inputs: torch.Tensor) -> torch.Tensor:
+        ctx.function = function
+        ctx.save_for_backward(*inputs)
+        return torch.from_numpy(function.forward(_arrays(inputs)))
+
+    @staticmethod
+    @override
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        found = ctx.function.backward(_arrays(ctx.saved_tensors), gradient.numpy())
+        return None, *map(torch.from_numpy, found)
+
+
+def _arrays(tensors: Sequence[torch.Tensor]) -> list[Floats]:
+    return [tensor.detach().numpy() for tensor in tensors]
 
 
 class TorchTensors(Tensors):
@@ -77,6 +98,11 @@ class TorchTensors(Tensors):
         if self.is_bfloat16 and isinstance(operator, DenseFeatures):
             return partial(product_in_bfloat16, self._rounded(operator.features))
         return partial(apply, OnHost(operator))
+
+    @override
+    def call(self, function: HostFunction, *inputs: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = _Call.apply(function, *inputs)  # type: ignore[no-untyped-call]
+        return result
 
     def _rounded(self, features: Floats) -> torch.Tensor:
         """Return the features in bfloat16; those that no dropout changes are rounded once."""

@@ -130,8 +130,10 @@ def test_what_the_gcn_cannot_learn_is_refused(openmpi5: Launcher, tmp_path: Path
     weights = -np.ones(arrays["edge_index"].shape[1])
     np.savez(tmp_path / "negative.npz", **arrays, y=np.arange(12) % 3, edge_weight=weights)
     np.savez(tmp_path / "values.npz", **arrays, y=np.arange(12) / 3)
-    for name, words in (("negative", "has the weight -1: "), ("values", "its labels y are for the task regression")):
-        job = openmpi5.unilaunch(2, ["run", "--dataset", f"{name}.npz", "--data-dir", "data"], tmp_path)
+    of_another = "--task classes: the labels of values.npz are float32"
+    for name, words in (("negative", "has the weight -1: "), ("values", of_another)):
+        options = ["--dataset", f"{name}.npz", "--data-dir", "data", "--task", "classes"]
+        job = openmpi5.unilaunch(2, ["run", *options], tmp_path)
         assert job.returncode == 2
         assert words in job.stderr
         assert "Traceback" not in job.stderr

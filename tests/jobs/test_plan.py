@@ -53,6 +53,7 @@ def test_a_placement_is_a_rankfile_that_mpirun_takes(launcher: Launcher, tmp_pat
     (["--num-parts", "two"], "--num-parts two: expected numbers"),
     (["--num-parts", "4", "--hosts", "a:2"], "--hosts a:2: 2 slots for 4 parts"),
     (["--rankfile", "x"], "--rankfile: which hosts?"),
+    (["--halo", "int8"], "--halo int8: plan counts what exact halos send"),
     (["--backend", "tensorflow"], "no backend 'tensorflow'; installed: mindspore, torch"),
 ])  # fmt: skip
 def test_refusals(arguments: list[str], words: str, tmp_path: Path) -> None:

@@ -30,12 +30,19 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
         return dict(file)
 
 
+CONVS = {
+    "classes": ["--conv", "sage", "--bias"],
+    "multilabel": ["--conv", "gat", "--heads", "4", "--hidden", "4", "--bias"],
+    "regression": ["--conv", "sage", "--bias"],
+}
+
+
 @pytest.mark.parametrize("task", LABELS)
 def test_a_model_says_the_same_anywhere(openmpi5: Launcher, task: str, tmp_path: Path) -> None:
     """In the run, in one process and on three ranks; and the best model is that of the lowest validation loss."""
     np.savez(tmp_path / "graph.npz", **_graph(LABELS[task]))
     options = ["--dataset", "graph.npz", "--data-dir", "data", "--task", task, "--lr", "0.1", "--eval-every", "1"]
-    arguments = ["run", *options, "--epochs", "12", "--save-predictions", "--conv", "sage", "--bias"]
+    arguments = ["run", *options, "--epochs", "12", "--save-predictions", *CONVS[task]]
     result = openmpi5.unilaunch(2, arguments, tmp_path).check().result
     assert result["task"] == task
     checkpoints = tmp_path / "log_output" / "checkpoints"

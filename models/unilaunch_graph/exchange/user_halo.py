@@ -19,12 +19,14 @@ class RowHalo:
     Args:
         part: The part of this rank.
         collectives: The ranks' collectives on host arrays.
+        meter: Counts the bytes that arrive, and the time spent waiting; None if nobody asks.
     """
 
-    def __init__(self, part: Part, collectives: Collectives) -> None:
+    def __init__(self, part: Part, collectives: Collectives, meter: Meter | None = None) -> None:
         self.collectives, self.num_owned = collectives, part.num_owned
+        self.meter = meter or Meter()
         self.send_counts, self.halo_counts = part.send_counts.tolist(), part.halo_counts.tolist()
-        self.exchange = HaloExchange(part, collectives, Meter(), Exact())
+        self.exchange = HaloExchange(part, collectives, self.meter, Exact())
         entries = (np.ones(len(part.send_rows), np.int8), (part.send_rows, np.arange(len(part.send_rows))))
         self.home = sp.coo_array(entries, shape=(part.num_owned, len(part.send_rows))).tocsr()
 
@@ -36,6 +38,8 @@ class RowHalo:
         """Return the owned rows with what their copies elsewhere have, added in the order of the ranks."""
         received: Any = np.empty((len(self.home.indices), rows.shape[1]), rows.dtype)
         halo = np.ascontiguousarray(rows[self.num_owned :])
-        self.collectives.exchange(halo, self.halo_counts, received, self.send_counts).wait()
+        with self.meter.communication():
+            self.collectives.exchange(halo, self.halo_counts, received, self.send_counts).wait()
+        self.meter.received(received.nbytes)
         whole: Rows = rows[: self.num_owned] + self.home @ received
         return whole

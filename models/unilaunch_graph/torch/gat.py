@@ -10,7 +10,6 @@ from unilaunch_graph.operators.edge_dropout import EdgeDropout
 from unilaunch_graph.torch.edges import LayerEdges, check_rows, edges_of, pool
 from unilaunch_graph.torch.halo import halo
 from unilaunch_graph.torch.part import GraphPart
-from unilaunch_graph.torch.second import refuse_second
 
 
 class _Attend(torch.autograd.Function):
@@ -30,12 +29,14 @@ class _Attend(torch.autograd.Function):
     @staticmethod
     @override
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        # torch's once_differentiable does not notice autograd.grad(..., inputs), which then lacks this term.
+        if torch.is_grad_enabled():
+            raise RuntimeError("ug.torch.GATConv has no second derivative: leave create_graph=True out")
         out, *inputs = ctx.saved_tensors
-        attended = Attended(out.detach().numpy(), ctx.log_sums)
-        found = ctx.attention.backward(_inputs(inputs), attended, gradient.detach().numpy(), ctx.dropout)
+        attended = Attended(out.numpy(), ctx.log_sums)
+        found = ctx.attention.backward(_inputs(inputs), attended, gradient.numpy(), ctx.dropout)
         fields = (found.rows, found.att_src, found.att_dst, found.edge_terms)
-        found_gradients = [None if field is None else torch.from_numpy(field) for field in fields]
-        return None, None, *refuse_second(found_gradients, [gradient, *inputs], "GATConv")
+        return None, None, *(None if field is None else torch.from_numpy(field) for field in fields)
 
 
 def _inputs(tensors: Any) -> Inputs:

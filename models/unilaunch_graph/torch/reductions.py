@@ -10,15 +10,16 @@ from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.ranks import Ranks
 
 
-def mean(value: torch.Tensor, count: int, part: GraphPart | None = None) -> torch.Tensor:
-    """Return the sum of *value* over all ranks, divided by *count*: the loss of the whole graph, on every rank.
+def mean(losses: torch.Tensor, count: int, part: GraphPart | None = None) -> torch.Tensor:
+    """Return the sum of all ranks' *losses*, divided by *count*: the loss of the whole graph, on every rank.
 
     All ranks must call this. Each rank's backward gives its own nodes' share of the gradient; `sum_gradients` adds
     the shares. Terms that do not come from nodes (a penalty on the weights) must not be added to the result, since
     `sum_gradients` would count them once per rank: use the optimizer's `weight_decay`.
 
     Args:
-        value: Sum over this rank's nodes, of any shape; 0 where the rank has none (`reduction="sum"` gives that).
+        losses: Of this rank's nodes that have one, or their sum: `reduction="none"` or `"sum"` gives that. Bool and
+            integers are allowed, for a share of nodes. Any shape
         count: Number of nodes on all ranks: `part.num_train`.
         part: This rank's part; None for the one that the script has loaded.
 
@@ -27,7 +28,7 @@ def mean(value: torch.Tensor, count: int, part: GraphPart | None = None) -> torc
     """
     if count <= 0:
         raise ValueError(f"mean over {count} nodes: expected a positive number, such as part.num_train")
-    total: torch.Tensor = _Total.apply(value, _ranks_of(part))  # type: ignore[no-untyped-call]
+    total: torch.Tensor = _Total.apply(losses.sum(), _ranks_of(part))  # type: ignore[no-untyped-call]
     return total / count
 
 

@@ -234,3 +234,11 @@ def test_a_sample_of_something_can_be_drawn(share: str) -> None:
     """Down to the least share that the spec allows: the products are finite."""
     assert validate(GcnSpec, {"halo": f"sample:{share}"}, {}).halo == f"sample:{share}"
     assert np.isfinite(_products(f"sample:{share}", [0], _draw(1))).all()
+
+
+def test_int8_rounds_by_the_epoch_alone() -> None:
+    """So a training that is resumed at an epoch goes on as if nothing had been; and no epoch rounds as another."""
+    x = _draw(1) * 3
+    first, second, third = _products("int8", [0, 1, 2], x)
+    np.testing.assert_array_equal(_products("int8", [2], x[:1])[0], third)
+    assert np.abs(first - second).max() > 1e-4

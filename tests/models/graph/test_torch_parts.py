@@ -143,6 +143,7 @@ def test_mean_is_the_whole_graphs_and_its_gradient_this_ranks_share() -> None:
         torch.autograd.backward(mean)
         assert value.grad is not None
         assert value.grad.item() == 1 / 40
+        assert ug.mean(part.x, part.num_nodes, part).item() == pytest.approx(mean.item(), abs=1e-12)  # not summed yet
         return mean.item()
 
     means = on_parts(WHOLE, PARTS, work)

@@ -84,6 +84,22 @@ def apply(operator: Operator, rows: Variable) -> Variable:
     return Variable(operator.matmat(rows.array), (rows, operator.rmatmat))
 
 
+def call(function: Any, *inputs: Variable) -> Variable:
+    """Return a function of arrays that knows its derivative."""
+    arrays = [variable.array for variable in inputs]
+    found: list[Array] = []
+
+    def pull(place: int) -> Pullback:
+        def gradient_of(g: Array) -> Array:
+            if not found:
+                found.extend(function.backward(arrays, g))
+            return found[place]
+
+        return gradient_of
+
+    return Variable(function.forward(arrays), *((variable, pull(place)) for place, variable in enumerate(inputs)))
+
+
 def gradients(result: Variable, gradient: Array, wanted: list[Variable]) -> list[Array]:
     """Return the gradient of each of *wanted*, given the gradient of *result*."""
     known: dict[Variable, Array] = {result: gradient}

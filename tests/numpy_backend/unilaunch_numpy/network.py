@@ -9,9 +9,9 @@ from typing_extensions import override
 
 from unilaunch.errors import SpecError
 from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_gcn.tensors import Forward, Operation, Tensors
+from unilaunch_gcn.tensors import Forward, HostFunction, Operation, Tensors
 from unilaunch_graph.operators.aggregation import LinearOperator
-from unilaunch_numpy.autograd import Variable, apply, gradients, matmul, relu, row_mean
+from unilaunch_numpy.autograd import Variable, apply, call, gradients, matmul, relu, row_mean
 
 
 class NumpyTensors(Tensors):
@@ -52,6 +52,10 @@ class NumpyTensors(Tensors):
     @override
     def operation(self, operator: LinearOperator) -> Operation:
         return partial(apply, operator)
+
+    @override
+    def call(self, function: HostFunction, *inputs: Variable) -> Variable:
+        return call(function, *inputs)
 
     @override
     def differentiate(

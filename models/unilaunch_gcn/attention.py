@@ -1,0 +1,97 @@
+"""What a graph attention network (Velickovic et al., ICLR 2018) computes beside its products, on host arrays."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from unilaunch.backend import Collectives
+from unilaunch_gcn.network_config import NetworkConfig
+from unilaunch_graph.arrays import Floats
+from unilaunch_graph.dropout import stream_keys
+from unilaunch_graph.exchange.meter import Meter
+from unilaunch_graph.exchange.user_halo import RowHalo
+from unilaunch_graph.operators.attention import Attended, Attention, Inputs
+from unilaunch_graph.operators.edge_dropout import EdgeDropout
+from unilaunch_graph.operators.edges import choose_edges
+from unilaunch_graph.operators.row_blocks import make_pool
+from unilaunch_graph.partition.in_edges import merge_in_edges
+from unilaunch_graph.partition.part import Part
+
+#: Slope of the leaky ReLU below 0, as in the paper.
+_SLOPE = 0.2
+
+
+class Elu:
+    """x where it is above 0, else exp(x) - 1 (Clevert, Unterthiner and Hochreiter, ICLR 2016, equation 15)."""
+
+    def forward(self, inputs: Sequence[Floats]) -> Floats:
+        """Return elu of each number of the only input."""
+        (rows,) = inputs
+        self.out: Floats = np.where(rows > 0, rows, np.expm1(np.minimum(rows, 0)))
+        return self.out
+
+    def backward(self, inputs: Sequence[Floats], gradient: Floats) -> Sequence[Floats]:
+        """Return the gradient of the numbers."""
+        return [gradient * np.where(inputs[0] > 0, 1, self.out + 1)]
+
+
+class GraphAttention:
+    """The way from the owned rows to the sums over the in-edges of one part, each node's own loop included.
+
+    It is a linear operator too: owned rows to owned and halo rows, as `RowHalo`.
+
+    Args:
+        part: This rank's part.
+        collectives: The way to the other parts.
+        threads: Threads that share the sums.
+        config: What is trained.
+        meter: Counts the bytes that arrive, and the time spent waiting.
+    """
+
+    def __init__(self, part: Part, collectives: Collectives, threads: int, config: NetworkConfig, meter: Meter) -> None:
+        self.config, self.num_owned = config, part.num_owned
+        self.nodes = np.concatenate((part.owned, part.halo))
+        halo = RowHalo(part, collectives, meter)
+        self.matmat, self.rmatmat = halo.matmat, halo.rmatmat
+        edges = choose_edges(merge_in_edges(part).ends, part.num_owned, len(self.nodes), self_loops=True).edges
+        self.attention = Attention(edges, _SLOPE, make_pool(threads))
+        self.epoch: int | None = None
+
+    def start_epoch(self, epoch: int | None) -> None:
+        """Note that an epoch begins, or an evaluation (None), in which nothing is dropped."""
+        self.epoch = epoch
+
+    def of_layer(self, depth: int) -> "LayerAttention":
+        """Return the attention of one layer in this epoch."""
+        config, dropout = self.config, None
+        if self.epoch is not None and config.dropout:
+            low, high = stream_keys(config.seed, self.epoch, depth)
+            dropout = EdgeDropout(self.nodes, self.num_owned, high << 32 | low, config.dropout, config.dtype)
+        return LayerAttention(self.attention, dropout)
+
+
+class LayerAttention:
+    """The sums of one layer in one epoch.
+
+    Args:
+        attention: Of the part.
+        dropout: Which edges' attention is dropped; none if None.
+    """
+
+    def __init__(self, attention: Attention, dropout: EdgeDropout | None) -> None:
+        self.attention, self.dropout = attention, dropout
+
+    def forward(self, inputs: Sequence[Floats]) -> Floats:
+        """Return the sums of the owned nodes, which nobody may change before `backward`. (num_owned, width)
+
+        Args:
+            inputs: The rows of owned and halo nodes (num_owned + num_halo, width), att_src and att_dst, each
+                (heads, channels).
+        """
+        self.attended: Attended = self.attention.forward(Inputs(*inputs), self.dropout)
+        return self.attended.rows
+
+    def backward(self, inputs: Sequence[Floats], gradient: Floats) -> Sequence[Floats]:
+        """Return the gradients of the inputs."""
+        found = self.attention.backward(Inputs(*inputs), self.attended, gradient, self.dropout)
+        return [found.rows, found.att_src, found.att_dst]
