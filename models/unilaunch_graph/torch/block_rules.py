@@ -24,14 +24,15 @@ def reason_against(module: torch.nn.Module) -> str | None:
         return None  # of a layer, which has been looked at; one by itself returns another number of rows
     if refusal := next(find_refusals(module), None):
         return refusal
-    if isinstance(module, MessagePassing) and getattr(module, "normalize", True) and _counts_edges(type(module)):
+    normalises = isinstance(module, MessagePassing) and getattr(module, "normalize", True)
+    if normalises and _counts_edges(type(module)):  # type: ignore[arg-type]  (a class is hashable)
         return "it needs the degrees of nodes outside of the block: give a layer with normalize=False and edge weights"
     if isinstance(module, tuple(EXACT)) and not _is_fixed(module):
         return "it normalises by all nodes: give a layer with running statistics"
     return None
 
 
-def hide_outputs(layer: torch.nn.Module, num_targets: int) -> Callable[[], None]:
+def hide_outputs(layer: Any, num_targets: int) -> Callable[[], None]:
     """Let *layer*'s steps along edges give NaN to nodes whose in-edges are not in the block; return what ends it."""
 
     def hide(_: Any, __: Any, out: torch.Tensor) -> torch.Tensor:

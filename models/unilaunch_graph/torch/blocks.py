@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from types import MethodType
 from typing import Any
 
 import torch
@@ -29,9 +30,11 @@ def num_arguments(layer: Callable[..., Any]) -> int:
     Raises:
         SpecError: It needs none of them, or more.
     """
-    is_module = isinstance(layer, torch.nn.Module)  # `distribute` gives a module a forward that names no argument
+    function = layer
+    if isinstance(layer, torch.nn.Module):
+        function = MethodType(type(layer).forward, layer)  # `distribute` gives it a forward that names no argument
     try:
-        parameters = inspect.signature(type(layer).forward.__get__(layer) if is_module else layer).parameters
+        parameters = inspect.signature(function).parameters
     except ValueError:
         return 1
     places = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
