@@ -25,7 +25,7 @@ def reason_against(module: torch.nn.Module) -> str | None:
     if refusal := next(find_refusals(module), None):
         return refusal
     normalises = isinstance(module, MessagePassing) and getattr(module, "normalize", True)
-    if normalises and _counts_edges(type(module)):  # type: ignore[arg-type]  (a class is hashable)
+    if normalises and _counts_edges(type(module)):  # type: ignore[arg-type]
         return "it needs the degrees of nodes outside of the block: give a layer with normalize=False and edge weights"
     if isinstance(module, tuple(EXACT)) and not _is_fixed(module):
         return "it normalises by all nodes: give a layer with running statistics"
