@@ -1,6 +1,6 @@
 """Inference of a 2-layer, 128-wide SAGE on a graph in Reddit's shape: 233,000 nodes, 98 million directed edges.
 
-    python benchmarks/inference.py [--folder DIR] [--memory BYTES]
+    python benchmarks/inference.py [--folder DIR] [--nodes 233000] [--memory BYTES]
 
 Two ranks; PyG's SAGEConv by `ug.torch.predict`, layer by layer. Bound: each process stays under 2 GB above its part.
 """
@@ -40,9 +40,11 @@ def main() -> int:
     """Measure, print, and return 0 if the bound is kept."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "unilaunch-benchmarks")
+    parser.add_argument("--nodes", type=int, default=233_000, help="fewer: a smaller graph with the same degrees")
     parser.add_argument("--memory", type=int, default=1 << 29, help="bytes of a block")
     chosen = parser.parse_args()
-    graph, parts, output = make_large(chosen.folder), chosen.folder / "inference-parts", chosen.folder / "scores.npz"
+    graph = make_large(chosen.folder, chosen.nodes)
+    parts, output = chosen.folder / "inference-parts", chosen.folder / "scores.npz"
     options = ["--dataset", str(graph), "--partition-dir", str(parts), "--num-parts", "2", "--edges", "given"]
     begin = time.perf_counter()
     execute([*UNILAUNCH, "partition", *options], 900)
@@ -54,7 +56,7 @@ def main() -> int:
     )
     kept = True
     for rank in range(2):
-        manifest = next(parts.glob(f"*/part.{rank}/manifest.json"))
+        manifest = next(parts.glob(f"{graph.name}-*/part.{rank}/manifest.json"))
         share = sum(one["size"] for one in json.loads(manifest.read_text())["arrays"].values())
         seen = json.loads(Path(f"{output}.{rank}.json").read_text())
         print(f"rank {rank}: {seen['rows']:,} nodes in {seen['seconds']:.0f} s; its part {share / 1e9:.2f} GB")

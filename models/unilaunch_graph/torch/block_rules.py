@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from functools import cache
 from types import FunctionType
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import torch
 from torch_geometric.nn import norm as pyg
@@ -24,14 +24,15 @@ def reason_against(module: torch.nn.Module) -> str | None:
         return None  # of a layer, which has been looked at; one by itself returns another number of rows
     if refusal := next(find_refusals(module), None):
         return refusal
-    if isinstance(module, MessagePassing) and getattr(module, "normalize", True) and _counts_edges(type(module)):
+    normalises = isinstance(module, MessagePassing) and getattr(module, "normalize", True)
+    if normalises and _counts_edges(type(module)):  # type: ignore[arg-type]
         return "it needs the degrees of nodes outside of the block: give a layer with normalize=False and edge weights"
     if isinstance(module, tuple(EXACT)) and not _is_fixed(module):
         return "it normalises by all nodes: give a layer with running statistics"
     return None
 
 
-def hide_outputs(layer: torch.nn.Module, num_targets: int) -> Callable[[], None]:
+def hide_outputs(layer: Any, num_targets: int) -> Callable[[], None]:
     """Let *layer*'s steps along edges give NaN to nodes whose in-edges are not in the block; return what ends it."""
 
     def hide(_: Any, __: Any, out: torch.Tensor) -> torch.Tensor:
@@ -43,6 +44,14 @@ def hide_outputs(layer: torch.nn.Module, num_targets: int) -> Callable[[], None]
         return lambda: None
     end: Callable[[], None] = layer.register_propagate_forward_hook(hide).remove
     return end
+
+
+def takes_pair(layer: Any) -> bool:
+    """Return whether a layer of PyG says by its types that x may be a pair: rows of sources, and rows of targets."""
+    if not isinstance(layer, MessagePassing):
+        return False
+    x = inspect.signature(type(layer).forward).parameters.get("x")
+    return x is not None and any(get_origin(kind) is tuple for kind in get_args(x.annotation))
 
 
 @cache

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from types import MethodType
 from typing import Any
 
 import torch
@@ -29,9 +30,11 @@ def num_arguments(layer: Callable[..., Any]) -> int:
     Raises:
         SpecError: It needs none of them, or more.
     """
-    is_module = isinstance(layer, torch.nn.Module)  # `distribute` gives a module a forward that names no argument
+    function = layer
+    if isinstance(layer, torch.nn.Module):
+        function = MethodType(type(layer).forward, layer)  # `distribute` gives it a forward that names no argument
     try:
-        parameters = inspect.signature(type(layer).forward.__get__(layer) if is_module else layer).parameters
+        parameters = inspect.signature(function).parameters
     except ValueError:
         return 1
     places = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
@@ -65,8 +68,9 @@ def apply_to_block(layers: Sequence[Callable[..., Any]], rows: Rows, block: Neig
     given = [None if array is None else torch.from_numpy(array) for array in edges]
     number = num_arguments(first)
     with torch.no_grad(), _block(block.num_targets):
-        out = first(x, *given[: number - 1]) if number > 1 else first(x[: block.num_targets])
-        if number > 1 and len(out) != len(x):
+        own, is_pair = x[: block.num_targets], _takes_pair(first)
+        out = first((x, own) if is_pair else x, *given[: number - 1]) if number > 1 else first(own)
+        if number > 1 and len(out) != len(own if is_pair else x):
             raise SpecError(
                 f"predict: {_name(first)} returned {len(out)} rows of {len(x)} nodes: expected one for each"
             )
@@ -104,6 +108,15 @@ def _block(num_targets: int) -> Iterator[None]:
         hooks.callback(register_module_forward_pre_hook(look).remove)
         hooks.callback(ON_BLOCK.reset, ON_BLOCK.set(hooks))
         yield
+
+
+def _takes_pair(layer: Callable[..., Any]) -> bool:
+    """Return whether a layer of PyG takes rows of sources and rows of targets, and then computes the targets alone."""
+    if "torch_geometric" not in sys.modules:
+        return False
+    from unilaunch_graph.torch.block_rules import takes_pair
+
+    return takes_pair(layer)
 
 
 def _name(layer: Callable[..., Any]) -> str:

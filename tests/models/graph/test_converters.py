@@ -144,6 +144,9 @@ def test_from_networkx_of_the_karate_club(tmp_path: Path) -> None:
     assert not graph.is_directed
     assert graph.num_classes == 2
     assert ug.read_names(folder) == (None, ["Mr. Hi", "Officer"])
+    club.add_edge(3, 3, weight=2)
+    looped = _load(ug.from_networkx(club, tmp_path / "looped", x=np.eye(34), y="club"))
+    assert len(looped.indices) == len(graph.indices) + 1
 
 
 def test_from_edges_of_arrays(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """ug.torch.predict: a network layer by layer on blocks says what it says as a whole, or is refused by name."""
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch.nn import functional
 from torch_geometric import nn
+from typing_extensions import override
 
 import unilaunch_graph as ug
 from models.graph.torch_parts import make_whole, on_parts
@@ -37,11 +39,13 @@ class _Net(torch.nn.Module):
         self.sage = nn.SAGEConv(8, 6)
         self.graph = nn.GraphConv(6, 3)
 
+    @override
     def forward(
         self, x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tensor, edge_attr: torch.Tensor
     ) -> torch.Tensor:
         x = functional.elu(self.norm(self.gat(x, edge_index, edge_attr)))
-        return self.graph(self.sage(x, edge_index).relu(), edge_index, edge_weight)
+        out: torch.Tensor = self.graph(self.sage(x, edge_index).relu(), edge_index, edge_weight)
+        return out
 
     def layers(self) -> list[Any]:
         return [
@@ -102,7 +106,7 @@ def test_a_whole_model_is_called_once(tmp_path: Path) -> None:
         np.testing.assert_allclose(arrays["scores"], _expected(), rtol=1e-5, atol=1e-5)
 
 
-CASES = {
+CASES: dict[str, tuple[Callable[[], list[Any]], str]] = {
     "degrees": (lambda: [nn.GCNConv(8, 3)], "GCNConv: it needs the degrees"),
     "two steps": (lambda: [nn.SSGConv(8, 3, alpha=0.1, K=2)], "degrees"),
     "neighbours of neighbours": (lambda: [_twice], "reads neighbours of neighbours"),
