@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from unilaunch.errors import InputError, OutputError, SpecError
+from unilaunch_gcn.attention_options import count_heads
 from unilaunch_gcn.checkpoint_file import State, epoch_of, load, to_bytes
 from unilaunch_gcn.layers import Layer
 
@@ -45,7 +46,7 @@ def decides(options: "GcnSpec", seed: int, data_sha256: str) -> dict[str, Any]:
         data_sha256: Names the content of the data set.
     """
     told = options.to_json()
-    heads = {"heads": options.heads_or_default} if options.conv == "gat" else {}
+    heads = {"heads": count_heads(options)} if options.conv == "gat" else {}
     return {"seed": seed, **{name: told[name] for name in _DECIDING}, **heads, _CONTENT: data_sha256}
 
 

@@ -6,6 +6,8 @@ from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING
 
+from unilaunch_gcn.attention_options import count_heads
+
 if TYPE_CHECKING:
     from unilaunch_gcn.spec import TrainingSpec
 
@@ -60,7 +62,7 @@ class Layer:
 
 def plan_layers(options: "TrainingSpec", num_features: int, num_classes: int) -> list[Layer]:
     """Return the layers, first to last."""
-    hidden = options.hidden * (options.heads_or_default if options.conv == "gat" else 1)
+    hidden = options.hidden * (count_heads(options) if options.conv == "gat" else 1)
     widths = [num_features, *[hidden] * (options.layers - 1), num_classes]
     return [
         _layer(options, depth, width_in, width_out, is_last=depth == options.layers - 1)
@@ -80,7 +82,7 @@ def count_decayed(layers: Sequence[Layer]) -> int:
 
 def _layer(options: "TrainingSpec", depth: int, width_in: int, width_out: int, *, is_last: bool) -> Layer:
     is_residual = options.residual and 0 < depth < options.layers - 1
-    heads = 0 if options.conv != "gat" else 1 if is_last else options.heads_or_default
+    heads = 0 if options.conv != "gat" else 1 if is_last else count_heads(options)
     parameters = _parameters(options, width_in, width_out, heads, is_last=is_last)
     order, exchanges, width = _order(width_in, width_out, first=depth == 0, constant_input=options.dropout == 0)
     if heads:  # attention needs the products of both ends

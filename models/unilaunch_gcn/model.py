@@ -8,6 +8,7 @@ from typing_extensions import override
 from unilaunch.errors import RefusedTogetherError, SpecError
 from unilaunch.json_value import JsonValue
 from unilaunch.model import Framework, Model, Session
+from unilaunch_gcn.attention_options import refuse_what_attention_lacks
 
 if TYPE_CHECKING:
     from unilaunch.report_layout import ReportLayout
@@ -48,7 +49,7 @@ class GcnModel(Model):
             raise SpecError(
                 f"--halo {options.halo} --parallel {options.parallel}: ranks that divide columns have no halo"
             )
-        options.refuse_what_attention_lacks()
+        refuse_what_attention_lacks(options)
 
     @override
     def modules(self, backend: str) -> Sequence[str]:

@@ -14,6 +14,7 @@ from unilaunch import plugins
 from unilaunch.command import Command
 from unilaunch.errors import InputError, PluginError, SpecError
 from unilaunch.output.log import Log
+from unilaunch_gcn.attention_options import refuse_what_attention_lacks
 from unilaunch_gcn.spec import TrainingSpec
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class PlanCommand(Command):
             raise SpecError(f"--halo {options.halo}: plan counts what exact halos send; leave --halo out")
         if options.conv == "gat":
             raise SpecError("--conv gat: plan predicts --conv gcn and sage only")
-        options.refuse_what_attention_lacks()
+        refuse_what_attention_lacks(options)
         plugins.load_backend(options.backend)  # one that is not there is refused before anything is cut
         counts = _counts(options.num_parts)
         slots = _slots(options.hosts, max(counts))

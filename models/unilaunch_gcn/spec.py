@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from unilaunch.errors import SpecError
 from unilaunch_graph.spec import DataSpec
 
 #: P has at most eight zeros behind the point: 1 - P must be less than 1 in float64.
@@ -58,32 +57,6 @@ class TrainingSpec(DataSpec):
         default="float32",
         description="type of weights and features; bfloat16: of what is multiplied and sent, the sums are float32",
     )
-
-    @property
-    def heads_or_default(self) -> int:
-        """The heads of gat's hidden layers: 8 as in the paper, if the user did not choose."""
-        return self.heads or 8
-
-    def refuse_what_attention_lacks(self) -> None:
-        """Refuse an option that attention does not have, or that only attention has.
-
-        Raises:
-            SpecError: There is one.
-        """
-        if self.conv != "gat":
-            if self.heads is not None:
-                raise SpecError(f"--heads {self.heads} --conv {self.conv}: only --conv gat has heads")
-            return
-        if self.parallel != "graph":
-            raise SpecError(
-                f"--parallel {self.parallel} --conv gat: attention needs whole rows; expected --parallel graph"
-            )
-        if self.halo != "exact":
-            raise SpecError(f"--halo {self.halo} --conv gat: attention has exact halos; expected --halo exact")
-        if self.precision == "bfloat16":
-            raise SpecError("--precision bfloat16 --conv gat: expected float32 or float64")
-        if self.use_gdc:
-            raise SpecError("--use-gdc --conv gat: attention uses no weights of edges; leave --use-gdc out")
 
 
 class GcnSpec(TrainingSpec):

@@ -68,9 +68,9 @@ def _graph(**changed: Any) -> dict[str, Any]:
     [
         (_graph(x=np.array([[1.0, 2.0]] * 3 + [[1.0, np.nan]])), ["x", "node 3", "column 1"]),
         (_graph(edge_index=np.array([[0, 9], [1, 2]])), ["edge_index", "9"]),
-        (_graph(y=np.array([0.5, 1.0, 0.0, 1.0])), ["y"]),
+        (_graph(y=np.array([0, 1, -5, 1])), ["y"]),
     ],
-    ids=["NaN features", "an edge to nowhere", "fractional labels"],
+    ids=["NaN features", "an edge to nowhere", "a class below -1"],
 )
 @pytest.mark.usefixtures("by_numpy")
 def test_refused_graph_file(openmpi5: Launcher, arrays: dict[str, Any], words: list[str], tmp_path: Path) -> None:
