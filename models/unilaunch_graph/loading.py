@@ -98,9 +98,9 @@ def load(name: str | Path, *, framework: str | None = None, **options: Any) -> A
 
 
 def predict(model: Any, graph: Any, output: Path | str | None = None, **options: Any) -> Any:
-    """Return what a network says of this rank's nodes; all ranks must call this. Its framework is PyTorch.
+    """Return what a network says of this rank's nodes, as `unilaunch_graph.torch.predict`. All ranks must call this.
 
-    As `unilaunch_graph.torch.predict`, which see. In MindSpore, `ug.mindspore.gather(model(...), part)` does it.
+    It is for PyTorch. In MindSpore, `ug.mindspore.gather(model(...), part)` does it.
 
     Args:
         model: The network, or a list of its layers.
@@ -109,15 +109,17 @@ def predict(model: Any, graph: Any, output: Path | str | None = None, **options:
         **options: The others of `unilaunch_graph.torch.predict`.
 
     Raises:
-        SpecError: PyTorch is not imported, or is not the only framework that is; or as `unilaunch_graph.torch.predict`.
+        SpecError: The framework is not PyTorch: that of the part, or for a name the one that the script has imported;
+            or as `unilaunch_graph.torch.predict`.
     """
-    package = _package("predict", None)
+    of_part = [known for known in _FRAMEWORKS if type(graph).__module__ == f"unilaunch_graph.{known}.part"]
+    package = _package("predict", *of_part)
     if not hasattr(package, "predict"):
         raise SpecError("predict: of a network in MindSpore, take ug.mindspore.gather(model(...), part)")
     return package.predict(model, graph, output, **options)
 
 
-def _package(call: str, framework: str | None) -> Any:
+def _package(call: str, framework: str | None = None) -> Any:
     """Return the package of the framework that a script has named, or has imported."""
     imported = [known for known in _FRAMEWORKS if known in sys.modules]
     chosen = framework or (imported[0] if len(imported) == 1 else "")

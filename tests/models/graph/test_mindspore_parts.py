@@ -11,6 +11,7 @@ from mindspore import Tensor
 import unilaunch_graph as ug
 from graphs_by_hand import make_directed_graph
 from jobs.mpirun import alone
+from unilaunch.errors import SpecError
 from unilaunch.rank.alone import Alone
 from unilaunch_graph.mindspore.part import make_part
 from unilaunch_graph.mindspore.ranks import Ranks
@@ -99,3 +100,9 @@ def test_adam_follows_a_checkpoint_and_a_schedule() -> None:
     optimizer.learning_rate = 0.0
     optimizer((Tensor(np.ones(2)),))
     np.testing.assert_array_equal(parameter.asnumpy(), 1)
+
+
+def test_predict_is_for_torch() -> None:
+    """The part tells the framework; the message tells what does it in MindSpore."""
+    with pytest.raises(SpecError, match=r"take ug\.mindspore\.gather\(model\(\.\.\.\), part\)"):
+        ug.predict(lambda x: x, part_of(2, [(0, 1)]))
