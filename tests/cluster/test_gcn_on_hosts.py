@@ -108,7 +108,7 @@ def test_folders_that_are_not_shared(
     hosts.run(0, line, tmp_path, NUMPY, deadline=DEADLINE).check()
     own = [hosts.private(host, tmp_path) / "log_output" for host in range(2)]
     assert [sorted(path.name for path in folder.iterdir()) for folder in own] == [
-        [".unilaunch", "rank.0", "result.json", "spec.json"],
+        [".unilaunch", "checkpoints", "rank.0", "result.json", "spec.json"],
         [".unilaunch", "rank.1"],
     ]
     assert all((hosts.private(host, tmp_path) / "data" / "partitions").is_dir() for host in range(2))

@@ -59,7 +59,7 @@ def test_second_run_keeps_the_first_ones_logs(openmpi5: Launcher, tmp_path: Path
         openmpi5.unilaunch(ranks, ["run", "--data-dir", "data", "--epochs", "2"], tmp_path).check()
     assert sorted(path.name for path in (tmp_path / "log_output").glob("rank.*")) == ["rank.0", "rank.1"]
     earlier = sorted(path.name for path in (tmp_path / "log_output" / "previous").glob("*/*"))
-    assert earlier == ["rank.0", "rank.1", "rank.2", "result.json", "spec.json"]
+    assert earlier == ["checkpoints", "rank.0", "rank.1", "rank.2", "result.json", "spec.json"]
 
 
 @pytest.mark.usefixtures("by_numpy")
