@@ -134,8 +134,8 @@ class Network(ABC):
         return outputs(self.layers, by_layer(weights, self.layers), operations, mask, self.tensors)
 
     def _attention(self, depth: int) -> HostFunction:
-        """Return the attention of a layer; only host networks have it."""
-        raise NotImplementedError
+        """Return the attention of a layer; `build.load_network` refuses it on devices."""
+        raise NotImplementedError(f"{type(self).__name__} has no attention")
 
     @abstractmethod
     def _first_layer(self) -> tuple[Any, Any]:

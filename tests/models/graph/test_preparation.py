@@ -62,9 +62,9 @@ def test_one_rank_of_each_host_checks_what_its_ranks_share(tmp_path: Path, monke
     """The whole graph, where ranks divide columns: a host that has files of its own may have damaged ones."""
     checks: dict[int, bool] = {}
 
-    def load(folder: Path, index: int, num_parts: int, print_: str, *, checks_shared: bool) -> Part:
+    def load(folder: Path, index: int, num_parts: int, fingerprint: str, *, checks_shared: bool) -> Part:
         checks[index] = checks_shared
-        return load_part(folder, index, num_parts, print_, checks_shared=checks_shared)
+        return load_part(folder, index, num_parts, fingerprint, checks_shared=checks_shared)
 
     monkeypatch.setattr(preparation, "load_part", load)
     draw = np.random.default_rng(0)
