@@ -103,14 +103,16 @@ class Monitor:
             return True
         if not self.abort:
             return self.all_done
-        waits = not self.hurried and now - (self._first or now) < self.lost_patience
-        if waits and judge(failures).first.cause is Cause.LOST_HOST:
+        since = now - (self._first or now)
+        if self.hurried:  # mpirun shows what this process says for some tenths of a second more
+            return not all(map(is_consequence, failures)) or since > SETTLE
+        if since < self.lost_patience and judge(failures).first.cause is Cause.LOST_HOST:
             return False
-        doubtful = all(is_consequence(failure) or failure.together for failure in failures) and not self.hurried
+        doubtful = all(is_consequence(failure) or failure.together for failure in failures)
         if doubtful and self.inbox.unanswered:
             return False
         patience = (DOUBT_ON_SEVERAL if self.several else DOUBT) if doubtful else SETTLE
-        return now - (self._first or now) > patience
+        return since > patience
 
     def _look_for_a_stall(self, now: float, patience: float) -> None:
         ranks = self.inbox.ranks
