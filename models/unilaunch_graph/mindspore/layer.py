@@ -30,6 +30,9 @@ class _MindSpore:
     def product(self, rows: Tensor, weight: Tensor) -> Tensor:
         return ops.mm(rows, weight)  # the backward of matmul takes twice as long
 
+    def relu(self, rows: Tensor) -> Tensor:
+        return ops.relu(rows)
+
     def dtype(self, rows: Tensor) -> FloatType:
         return np.dtype(np.float64 if rows.dtype == ms.float64 else np.float32)
 

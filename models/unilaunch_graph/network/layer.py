@@ -27,6 +27,9 @@ class Framework(Protocol):
     def product(self, rows: Any, weight: Any) -> Any:
         """Return the product of two matrices."""
 
+    def relu(self, rows: Any) -> Any:
+        """Return max(0, rows)."""
+
     def dtype(self, rows: Any) -> FloatType:
         """Return numpy's type of a tensor."""
 

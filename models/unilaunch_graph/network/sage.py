@@ -53,7 +53,7 @@ class GraphSage(Layer):
     def propagate(self, x: Any, part: Any) -> Any:
         """Return the rows of the owned nodes; the arguments are those of a call."""
         self.framework.check(self.name, x, part)
-        rows = x if self.lin is None else self.lin(x).relu()
+        rows = x if self.lin is None else self.framework.relu(self.lin(x))
         if self.out_channels < self.in_channels:
             out = self._aggregate(self.framework.product(rows, self.lin_l.weight.T), part)
             out = out if self.lin_l.bias is None else out + self.lin_l.bias

@@ -49,6 +49,9 @@ class _Torch:
     def product(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return rows @ weight
 
+    def relu(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows.relu()
+
     def dtype(self, rows: torch.Tensor) -> FloatType:
         return np.dtype(np.float64 if rows.dtype == torch.float64 else np.float32)
 
