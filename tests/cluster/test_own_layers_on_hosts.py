@@ -19,7 +19,17 @@ def test_curves_weights_and_scores_are_those_of_pyg_in_one_process(
     file = tmp_path / "graph.npz"
     write_directed_graph(file)
     expected = train_by_pyg(str(file), tmp_path, LAYERS, EPOCHS)
-    start = [mpirun, "--allow-run-as-root", "-H", "node0,node1,node2", "-n", "3", "--bind-to", "none", sys.executable]
+    start = [
+        str(mpirun),
+        "--allow-run-as-root",
+        "-H",
+        "node0,node1,node2",
+        "-n",
+        "3",
+        "--bind-to",
+        "none",
+        sys.executable,
+    ]
     for program in PROGRAMS.values():
         line = [*start, program, str(file), str(tmp_path), str(tmp_path / "out.npz"), str(EPOCHS), *LAYERS]
         cluster.run(0, line, tmp_path, deadline=100.0).check()

@@ -76,7 +76,7 @@ def layers(kind: str, width: int, classes: int) -> tuple[nn.Cell, nn.Cell]:
             return ug.mindspore.SAGEConv(width, 16, dtype=DTYPE), ug.mindspore.SAGEConv(16, classes, dtype=DTYPE)
         case "edges":
             first = ug.mindspore.GATConv(width, 8, heads=2, edge_dim=3, residual=True, dtype=DTYPE)
-            options = {"heads": 2, "concat": False, "edge_dim": 3, "fill_value": 0.5}
+            options: dict[str, Any] = {"heads": 2, "concat": False, "edge_dim": 3, "fill_value": 0.5}
             return first, ug.mindspore.GATConv(16, classes, **options, dtype=DTYPE)
         case "project":
             first = ug.mindspore.SAGEConv(width, 16, normalize=True, project=True, dtype=DTYPE)
@@ -142,7 +142,7 @@ def main() -> None:
     dataset, folder, output, epochs, *kinds = sys.argv[1:]
     initial = dict(np.load(Path(folder, "initial.npz")))
     part = ug.mindspore.load(dataset, data_dir=folder)
-    found = {}
+    found: dict[str, Any] = {}
     for kind in kinds:
         if kind == "lonely":
             trained = train("plain", lonely(part, read_graph(Path(dataset), 0)), initial, int(epochs))
