@@ -22,6 +22,7 @@ _MPIRUN_NAMES = {
     "-H": "--hosts", "-host": "--hosts", "--host": "--hosts", "-hosts": "--hosts",
     "-prefix": "--prefix", "-allow-run-as-root": "--allow-run-as-root", "-oversubscribe": "--oversubscribe",
     "-bind-to": "--bind-to", "-map-by": "--map-by", "-rank-by": "--rank-by", "-mca": "--mca",
+    "-wdir": "--cwd", "--wdir": "--cwd", "-wd": "--cwd", "--wd": "--cwd",
     "-output-filename": "--output-filename", "-tag-output": "--tag-output",
     "-merge-stderr-to-stdout": "--merge-stderr-to-stdout",
 }  # fmt: skip
@@ -72,25 +73,22 @@ def _tie(words: Sequence[str], valued: Collection[str]) -> list[str]:
 
 
 def _fold(given: dict[str, Any]) -> dict[str, Any]:
-    """Put `-m NAME` into the target, and mpirun's options into `mpi`."""
+    """Put `-m NAME` into the target."""
     module = given.pop("module", None)
     if module and "target" in given:
         raise SpecError(f"-m {module} and {given['target']}: there is one TARGET; its arguments stand behind --")
     if module:
         given["target"] = f"-m {module}"
-    mpi = {name.removeprefix("mpi."): given.pop(name) for name in list(given) if name.startswith("mpi.")}
-    return given | ({"mpi": mpi} if mpi else {})
+    return given
 
 
 def _unknown(argument: str, command: str) -> str:
     if not argument.startswith("-"):
         hint = "; a script's arguments stand behind --" if command in {"run", "launch"} else ""
         return f"{argument!r}: there is one TARGET, and every other word follows its option{hint}"
-    from unilaunch.launch_spec import MpiSpec
     from unilaunch.reading import known_fields
 
-    fields = known_fields() | (set(MpiSpec.model_fields) if command == "launch" else set())
-    options = [f"--{field.replace('_', '-')}" for field in fields]
+    options = [f"--{field.replace('_', '-')}" for field in known_fields()]
     return f"{argument}: no such option{nearest(argument.partition('=')[0], options)}"
 
 
@@ -192,20 +190,20 @@ def _add_mpi(parser: argparse.ArgumentParser) -> None:
     from unilaunch.launch_spec import MpiSpec
 
     mpi = parser.add_argument_group("mpirun's own options, translated to the version that is found")
-    mpi.add_argument("--mca", dest="mpi.mca", nargs=2, action="append", metavar=("K", "V"), default=argparse.SUPPRESS,
+    mpi.add_argument("--mca", dest="mca", nargs=2, action="append", metavar=("K", "V"), default=argparse.SUPPRESS,
                      help="an MCA parameter of Open MPI")  # fmt: skip
-    mpi.add_argument("-x", dest="mpi.x", action="append", metavar="NAME[=V]", default=argparse.SUPPRESS,
+    mpi.add_argument("-x", dest="x", action="append", metavar="NAME[=V]", default=argparse.SUPPRESS,
                      help="a variable that all ranks get")  # fmt: skip
-    mpi.add_argument("--mpi-arg", dest="mpi.args", action="append", metavar="WORD", default=argparse.SUPPRESS,
+    mpi.add_argument("--mpi-arg", dest="mpi_args", action="append", metavar="WORD", default=argparse.SUPPRESS,
                      help="a further word for mpirun, as it is")  # fmt: skip
-    _add_options(mpi, MpiSpec, leave_out={"mca", "x", "args"}, inside="mpi.")
+    _add_options(mpi, MpiSpec, leave_out={"mca", "x", "mpi_args"})
 
 
 def _add_launch(parser: argparse.ArgumentParser) -> None:
-    from unilaunch.launch_spec import LaunchSpec
+    from unilaunch.launch_spec import LaunchSpec, MpiSpec
 
     whole = parser.add_argument_group("the job")
-    _add_options(whole, LaunchSpec, leave_out={*RunSpec.model_fields, "options", "mpi"})
+    _add_options(whole, LaunchSpec, leave_out={*RunSpec.model_fields, *MpiSpec.model_fields, "options", "env"})
     whole.add_argument("--dry-run", action="store_true", help="show the mpirun line and where every rank goes")
     whole.add_argument("--json", action="store_true", help="show that as JSON")
     whole.add_argument("--emit", choices=entry_points.names(entry_points.JOB_FILES), default=None,
@@ -230,7 +228,6 @@ def _add_options(
     parser: Any,
     spec: type[Spec],
     leave_out: set[str] | frozenset[str] = frozenset(),
-    inside: str = "",
     models: Mapping[str, Model] = MappingProxyType({}),
 ) -> None:
     for name, field in spec.model_fields.items():
@@ -243,12 +240,12 @@ def _add_options(
                                 help=text + _default(name, field.default, models))  # fmt: skip
             continue
         if bool in {field.annotation, *get_args(field.annotation)}:
-            parser.add_argument(option, dest=inside + name, action=argparse.BooleanOptionalAction,
+            parser.add_argument(option, dest=name, action=argparse.BooleanOptionalAction,
                                 default=argparse.SUPPRESS, help=text)  # fmt: skip
             continue
         default = _default(name, field.default, models)
         action = _Several if holds_several(field.annotation) else "store"
-        parser.add_argument(option, dest=inside + name, action=action, metavar=_metavar(field.annotation),
+        parser.add_argument(option, dest=name, action=action, metavar=_metavar(field.annotation),
                             default=argparse.SUPPRESS, help=text + default)  # fmt: skip
 
 

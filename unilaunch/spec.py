@@ -223,6 +223,8 @@ def _fault(fault: Any, kind: type[Spec], sources: Mapping[str, str]) -> str:
     if fault["type"] == "extra_forbidden":
         inner = kind.model_fields[field].annotation if inside else kind
         known = inner.model_fields if isinstance(inner, type) and issubclass(inner, Spec) else ()
+        if field == "mpi":
+            return f"{where}: no such option: mpirun's options stand beside the others, as oversubscribe = true"
         return f"{where}: no such option{nearest((inside or [field])[-1], known)}"
     wanted = fault["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     return f"{where}: must be {wanted}, not {fault['input']!r}" if fault["loc"] else wanted

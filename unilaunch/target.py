@@ -1,7 +1,7 @@
 """What a run runs: a model, or the user's own script, module or function."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -28,6 +28,10 @@ class Target:
     def __str__(self) -> str:
         """Return it as it stands in a spec: "model", "train.py", "-m package.train", "package.train:main"."""
         return MODULE_MARK + self.name if self.kind == "module" else self.name
+
+    def absolute(self) -> "Target":
+        """Return the same for a process in another folder."""
+        return replace(self, name=str(Path(self.name).absolute())) if self.kind == "script" else self
 
     def find_script(self) -> None:
         """Refuse a script that is not there.

@@ -13,7 +13,6 @@ import pytest
 
 import unilaunch
 from jobs.mpirun import Finished, Launcher, alone, finish
-from unilaunch.launch_spec import MpiSpec
 
 PROGRAMS = Path(__file__).parent / "programs"
 OPTIONS = ["--allow-run-as-root", "--oversubscribe"]
@@ -30,8 +29,8 @@ def _launch(launcher: Launcher, arguments: list[str], folder: Path) -> Finished:
 
 
 def _spec(launcher: Launcher, folder: Path, **fields: object) -> unilaunch.LaunchSpec:
-    mpi = MpiSpec(mpirun=launcher.path, allow_run_as_root=True, oversubscribe=True)
-    return unilaunch.LaunchSpec.model_validate({"mpi": mpi, "output_dir": folder / "log_output", **fields})
+    mpi = {"mpirun": launcher.path, "allow_run_as_root": True, "oversubscribe": True}
+    return unilaunch.LaunchSpec.model_validate({**mpi, "output_dir": folder / "log_output", **fields})
 
 
 @pytest.mark.usefixtures("by_numpy")
@@ -165,13 +164,13 @@ def test_refusals_come_before_anything_starts(arguments: list[str], words: str, 
 def test_a_spec_in_a_file(openmpi5: Launcher, tmp_path: Path) -> None:
     """The whole job, mpirun's options too; the command line wins."""
     (tmp_path / "job.toml").write_text(
-        f'nprocs = 2\nseed = 3\n[options]\nepochs = 2\ndata_dir = "data"\n'
-        f'[mpi]\nallow_run_as_root = true\nmpirun = "{openmpi5.path}"\n'
+        f'nprocs = 2\nseed = 3\nallow_run_as_root = true\nmpirun = "{openmpi5.path}"\n'
+        f'[options]\nepochs = 2\ndata_dir = "data"\n'
     )
     job = alone(["-m", "unilaunch", "launch", "--config", "job.toml", "--epochs", "3"], tmp_path).check()
     assert (job.result["world_size"], job.result["seed"], len(job.result["loss"])) == (2, 3, 3)
     spec = unilaunch.LaunchSpec.from_file(tmp_path / "job.toml")
-    assert (spec.nprocs, spec.options["epochs"], spec.mpi.allow_run_as_root) == (2, 2, True)
+    assert (spec.nprocs, spec.options["epochs"], spec.allow_run_as_root) == (2, 2, True)
 
 
 @pytest.mark.parametrize("launcher_name", ["mpich", "intel"])

@@ -14,7 +14,6 @@ import pytest
 
 import unilaunch
 from jobs.mpirun import NUMPY_BACKEND, Finished, Launcher, alone, finish
-from unilaunch.launch_spec import MpiSpec
 
 INJECT = Path(__file__).parents[1] / "faults" / "inject"
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -246,8 +245,10 @@ def test_launch_from_python_hears_no_variable_in_its_ranks(
     (tmp_path / "say.py").write_text("import os\nprint(os.environ['OMP_NUM_THREADS'])\n")
     for name, value in {"SEED": "7", "THREADS": "3", "OUTPUT_DIR": str(tmp_path / "elsewhere")}.items():
         monkeypatch.setenv(f"UNILAUNCH_{name}", value)
-    mpi = MpiSpec(mpirun=openmpi5.path, allow_run_as_root=True, oversubscribe=True)
-    spec = unilaunch.LaunchSpec(nprocs=2, target=str(tmp_path / "say.py"), mpi=mpi, output_dir=tmp_path / "log_output")
+    spec = unilaunch.LaunchSpec(
+        nprocs=2, target=str(tmp_path / "say.py"), output_dir=tmp_path / "log_output",
+        mpirun=openmpi5.path, allow_run_as_root=True, oversubscribe=True,
+    )  # fmt: skip
     assert unilaunch.launch(spec).returncode == 0
     written = json.loads((tmp_path / "log_output" / "spec.json").read_text())
     assert (written["seed"], written["threads"]) == (0, None)

@@ -78,7 +78,7 @@ def _plan_again(plan: Plan, lost: Sequence[str], environ: Mapping[str, str]) -> 
 def _without(spec: LaunchSpec, lost: Sequence[str], ranks: int) -> LaunchSpec:
     left = [host for host in hosts_of(spec) if host.name not in lost]
     slots = sum(host.slots or 1 for host in left)
-    nprocs = ranks if spec.mpi.oversubscribe else min(ranks, slots)
+    nprocs = ranks if spec.oversubscribe else min(ranks, slots)
     return spec.model_copy(update={"hostfile": None, "hosts": ",".join(map(_entry, left)), "nprocs": nprocs})
 
 

@@ -33,10 +33,11 @@ class MpichMpiexec(Mpirun):
         if foreign:
             raise LauncherError(f"{', '.join(foreign)}: Open MPI's option, and {self.launcher} has none like it")
         return [
+            *(["-wdir", str(mpi.cwd.absolute())] if mpi.cwd else []),
             *(["-bind-to", mpi.bind_to] if mpi.bind_to else []),
             *_variables(request),
             *(["-l"] if mpi.tag_output else []),
-            *mpi.args,
+            *mpi.mpi_args,
         ]
 
 

@@ -53,6 +53,7 @@ class OpenMpirun(Mpirun):
             str(self.path),
             *(["--allow-run-as-root"] if mpi.allow_run_as_root else []),
             *(["--prefix", str(mpi.prefix)] if mpi.prefix else []),
+            *(["--wdir", str(mpi.cwd.absolute())] if mpi.cwd else []),
             *["-n", str(request.nprocs)],
             *_hosts(request),
             *_mapping(request, version),
@@ -62,7 +63,7 @@ class OpenMpirun(Mpirun):
             *[word for text in mpi.x for word in ("-x", text)],
             *[word for name in request.forwarded() for word in ("-x", name)],
             *_output(request, version),
-            *mpi.args,
+            *mpi.mpi_args,
             *request.program,
         ]
 
@@ -111,7 +112,7 @@ def keepalive(host_timeout: float) -> dict[str, str]:
 
 def _chooses_folder(request: Request) -> bool:
     named = _named(request.mpi, request.environ) & {"prte_tmpdir_base", "prte_local_tmpdir_base"}
-    return bool(named) or any("tmpdir_base" in word for word in request.mpi.args)
+    return bool(named) or any("tmpdir_base" in word for word in request.mpi.mpi_args)
 
 
 def _unbuffered(request: Request, version: int) -> list[str]:
@@ -120,7 +121,7 @@ def _unbuffered(request: Request, version: int) -> list[str]:
     The agents send whole lines all the same. With options that name or tag the output it shows nothing, or mixes it.
     """
     mpi = request.mpi
-    named = mpi.output_filename or mpi.tag_output or "--output" in mpi.args
+    named = mpi.output_filename or mpi.tag_output or "--output" in mpi.mpi_args
     return ["--output", ":raw"] if version >= _FIVE and not named else []
 
 

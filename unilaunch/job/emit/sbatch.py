@@ -13,6 +13,7 @@ from unilaunch.exports import secrets
 from unilaunch.job.emit.job_file import JobFile
 from unilaunch.job.emit.spec_line import spec_json
 from unilaunch.job.plan import Plan
+from unilaunch.launch_spec import MpiSpec
 
 #: What Slurm usually calls each kind of device, in --gres.
 GRES = {"cuda": "gpu", "npu": "npu"}
@@ -85,7 +86,7 @@ def _resources(plan: Plan) -> Iterator[str]:
 def _start(plan: Plan) -> Iterator[str]:
     program = shlex.join(plan.request.program)
     srun = f"exec srun --cpus-per-task={plan.task.spec.threads}" if plan.task.spec.threads else "exec srun"
-    if plan.task.spec.mpi.model_fields_set - {"x", "allow_run_as_root"}:
+    if plan.task.spec.model_fields_set & set(MpiSpec.model_fields) - {"x", "allow_run_as_root"}:
         inside = replace(plan.request.shown(), hosts=(), hostfile=None)
         yield f"exec {shlex.join(plan.mpirun.write(inside))}"
     elif _is_uneven(plan):
