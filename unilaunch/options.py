@@ -39,6 +39,8 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
     if command in {"launch", "doctor"}:
         own = [_MPIRUN_NAMES.get(word, word) for word in own]
     parser, commands = _parser(command)
+    if command == "launch":
+        _add_job_file(commands[command], own)
     valued = commands[command].valued() if command in commands else ()
     namespace, unknown = parser.parse_known_args(_tie(own, valued))
     if unknown:
@@ -73,12 +75,15 @@ def _tie(words: Sequence[str], valued: Collection[str]) -> list[str]:
 
 
 def _fold(given: dict[str, Any]) -> dict[str, Any]:
-    """Put `-m NAME` into the target."""
+    """Put `-m NAME` into the target, and a job file's options into `job_file`."""
     module = given.pop("module", None)
     if module and "target" in given:
         raise SpecError(f"-m {module} and {given['target']}: there is one TARGET; its arguments stand behind --")
     if module:
         given["target"] = f"-m {module}"
+    inside = {name: given.pop(name) for name in list(given) if name.startswith("job_file.")}
+    if inside:
+        given["job_file"] = {name.partition(".")[2]: value for name, value in inside.items()}
     return given
 
 
@@ -86,10 +91,19 @@ def _unknown(argument: str, command: str) -> str:
     if not argument.startswith("-"):
         hint = "; a script's arguments stand behind --" if command in {"run", "launch"} else ""
         return f"{argument!r}: there is one TARGET, and every other word follows its option{hint}"
+    if command == "launch" and (takers := _takers(argument)):
+        return f"{argument.partition('=')[0]}: only --emit {' or '.join(takers)} takes it"
     from unilaunch.reading import known_fields
 
     options = [f"--{field.replace('_', '-')}" for field in known_fields()]
     return f"{argument}: no such option{nearest(argument.partition('=')[0], options)}"
+
+
+def _takers(argument: str) -> list[str]:
+    """Return the job files that have an option of their own of this name."""
+    field = argument.partition("=")[0].removeprefix("--no-").lstrip("-").replace("-", "_")
+    forms = entry_points.make_all(entry_points.JOB_FILES, "job file")
+    return [name for name, form in forms.items() if field in form.options.model_fields]
 
 
 class _Several(argparse.Action):
@@ -212,6 +226,17 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
     _add_run(parser)
 
 
+def _add_job_file(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Add the options of the job file that `--emit` names; no other command or job file imports its module."""
+    following = zip(words, [*words[1:], ""], strict=True)
+    named = (second if first == "--emit" else first.partition("=")[2] for first, second in following
+             if first == "--emit" or first.startswith("--emit="))  # fmt: skip
+    kind = next(named, "")
+    if kind in entry_points.names(entry_points.JOB_FILES):
+        form = entry_points.make(entry_points.JOB_FILES, "job file", kind)
+        _add_options(parser.add_argument_group(f"options of --emit {kind}"), form.options, inside="job_file.")
+
+
 def _add_nothing(parser: argparse.ArgumentParser) -> None:
     pass
 
@@ -228,6 +253,7 @@ def _add_options(
     parser: Any,
     spec: type[Spec],
     leave_out: set[str] | frozenset[str] = frozenset(),
+    inside: str = "",
     models: Mapping[str, Model] = MappingProxyType({}),
 ) -> None:
     for name, field in spec.model_fields.items():
@@ -240,12 +266,12 @@ def _add_options(
                                 help=text + _default(name, field.default, models))  # fmt: skip
             continue
         if bool in {field.annotation, *get_args(field.annotation)}:
-            parser.add_argument(option, dest=name, action=argparse.BooleanOptionalAction,
+            parser.add_argument(option, dest=inside + name, action=argparse.BooleanOptionalAction,
                                 default=argparse.SUPPRESS, help=text)  # fmt: skip
             continue
         default = _default(name, field.default, models)
         action = _Several if holds_several(field.annotation) else "store"
-        parser.add_argument(option, dest=name, action=action, metavar=_metavar(field.annotation),
+        parser.add_argument(option, dest=inside + name, action=action, metavar=_metavar(field.annotation),
                             default=argparse.SUPPRESS, help=text + default)  # fmt: skip
 
 
