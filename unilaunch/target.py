@@ -70,8 +70,9 @@ def read_target(text: str, models: Collection[str], *, here: bool = True) -> Tar
         return Target("function", f"{_dotted(module, text)}:{_dotted(function, text)}")
     if Path(text).is_file():
         return Target("script", text)
+    near = f"; did you mean {text}.py?" if Path(f"{text}.py").is_file() else nearest(text, models)
     raise SpecError(
-        f"no model {text!r}{nearest(text, models)}; installed: {', '.join(models) or 'none'}; a script is FILE.py, "
+        f"no model {text!r}{near}; installed: {', '.join(models) or 'none'}; a script is FILE.py, "
         "a module -m NAME, a function package.module:function"
     )
 

@@ -67,14 +67,13 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machi
         UnilaunchError: It cannot be done.
     """
     starting = machine is Machine.HERE
-    spec = mpi = (task := _resolved(task, starting=starting)).spec
-    mpirun = (find_mpirun if starting else foresee_mpirun)(spec.mpirun, environ)
+    mpirun = (find_mpirun if starting else foresee_mpirun)(task.spec.mpirun, environ)
+    spec = mpi = (task := _resolved(task, mpirun, starting=starting)).spec
     named = hosts = hosts_of(spec)
     allocated = not hosts and any(name in environ for name in mpirun.allocations)
     known_here = starting and not allocated
     slots = _slots(hosts, mpirun, known_here=known_here)
-    nprocs = _count(spec, slots)
-    task.check(nprocs)
+    task.check(nprocs := _count(spec, slots))
     if _fills_the_first_host(spec, mpirun, hosts):
         hosts, mpi = make_room(hosts, nprocs), mpi.model_copy(update={"oversubscribe": False})
         slots = _slots(hosts, mpirun, known_here=known_here)
@@ -98,13 +97,13 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machi
     return Plan(task, mpirun, tuple(mpirun.write(request.shown())), tuple(rows), request)
 
 
-def _resolved(task: Task[LaunchSpec], *, starting: bool) -> Task[LaunchSpec]:
-    """Return the task as it reads in the folder in which its ranks start."""
+def _resolved(task: Task[LaunchSpec], mpirun: Mpirun, *, starting: bool) -> Task[LaunchSpec]:
+    """Return the task as it reads in the folder in which its ranks start, with options that mpirun can be given."""
     spec = task.spec
     if starting and spec.cwd and not (spec.hostfile or spec.hosts) and not spec.cwd.is_dir():
         raise SpecError(f"--cwd {spec.cwd}: no such folder (in {Path.cwd()})")
     target = task.target.absolute() if spec.cwd else task.target
-    return replace(task, spec=spec.resolved(), target=target)
+    return replace(task, spec=mpirun.usable(spec.resolved()), target=target)
 
 
 def hosts_of(spec: LaunchSpec) -> tuple[Host, ...]:
