@@ -56,9 +56,7 @@ Habit = Same | Needless | Instead
 
 _RANKS = Same("--nprocs")
 _RANKS_OF_A_HOST = Same("--nprocs", one_host=True)
-_HOSTS = (
-    "one unilaunch launch starts the ranks of all hosts: unilaunch launch -H host1:4,host2:4 train.py, or --hostfile"
-)
+_HOSTS = "one launch starts the ranks of all hosts: type unilaunch launch -H host1:4,host2:4 train.py, or --hostfile"
 #: What to type instead of a number of ranks of each host.
 SLOTS = "say how many ranks each host takes: -H host1:4,host2:4, or slots=4 behind each name in the hostfile"
 _DEVICES = "name the devices in the environment, CUDA_VISIBLE_DEVICES=0,1, and their number by -n 2"
