@@ -115,7 +115,7 @@ def test_a_second_job_in_the_folder_of_a_running_one_is_refused(launcher: Launch
         spec = (tmp_path / "log_output" / "spec.json").read_text()
         for second in (
             launcher.unilaunch(3, ["run", "second.py"], tmp_path),
-            _launch(launcher, ["second.py", "--max-restarts", "3"], tmp_path),
+            _launch(launcher, ["--max-restarts", "3", "second.py"], tmp_path),
         ):
             assert second.returncode == 2
             (line,) = second.refusals()
