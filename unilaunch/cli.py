@@ -125,9 +125,9 @@ def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
         show_plan(make_plan(task, environ), as_json=bool(as_json))
         return 0
-    from unilaunch.job.restart import start_again
+    from unilaunch.job.restart import launch_attended
 
-    returncode = start_again(task, environ).returncode
+    returncode = launch_attended(task, environ).returncode
     signal(SIGINT, SIG_IGN)  # a second Ctrl-C that comes too late: the job has ended, with this exit code
     if returncode == UnilaunchError.exit_code and task.target.kind != "model":
         _say_which_are_ours(task.spec.args, str(task.target))

@@ -132,11 +132,11 @@ def _add_mpi(parser: Parser) -> None:
     mpi = parser.add_argument_group("mpirun's own options, translated to the version that is found")
     mpi.add_argument("--mca", dest="mca", nargs=2, action="append", metavar=("K", "V"), default=argparse.SUPPRESS,
                      help="an MCA parameter of Open MPI")  # fmt: skip
-    mpi.add_argument("-x", dest="x", action="append", metavar="NAME[=V]", default=argparse.SUPPRESS,
+    mpi.add_argument("-x", dest="export", action="append", metavar="NAME[=V]", default=argparse.SUPPRESS,
                      help="a variable that all ranks get")  # fmt: skip
     mpi.add_argument("--mpi-arg", dest="mpi_args", action="append", metavar="WORD", default=argparse.SUPPRESS,
                      help="a further word for mpirun, as it is")  # fmt: skip
-    _add_options(mpi, MpiSpec, leave_out={"mca", "x", "mpi_args"})
+    _add_options(mpi, MpiSpec, leave_out={"mca", "export", "mpi_args"})
 
 
 def _add_launch(parser: Parser) -> None:

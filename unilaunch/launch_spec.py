@@ -29,7 +29,7 @@ class MpiSpec(Spec):
     map_by: str | None = Field(default=None, description="how ranks are dealt out: slot, node, ppr:N:node, ...")
     rank_by: str | None = Field(default=None, description="how ranks are numbered")
     mca: tuple[tuple[str, str], ...] = Field(default=(), description="an MCA parameter of Open MPI")
-    x: tuple[str, ...] = Field(default=(), description="a variable that all ranks get")
+    export: tuple[str, ...] = Field(default=(), description="a variable that all ranks get")
     output_filename: str | None = Field(default=None, description="mpirun's own files of the ranks' output")
     merge_stderr_to_stdout: bool = Field(default=False, description="one stream for both in mpirun's output")
     tag_output: bool = Field(default=False, description="[job,rank] in front of every line that mpirun shows")
@@ -60,13 +60,13 @@ class LaunchSpec(RunSpec, MpiSpec):
 
     def resolved(self) -> Self:
         """Return the same with `env` as words of `-x`, and with an output folder that does not depend on `cwd`."""
-        x = (*self.x, *(f"{name}={value}" for name, value in self.env.items()))
+        export = (*self.export, *(f"{name}={value}" for name, value in self.env.items()))
         root = Path.cwd() / self.output_dir if self.cwd else self.output_dir
-        return self.model_copy(update={"x": x, "env": {}, "output_dir": root})
+        return self.model_copy(update={"export": export, "env": {}, "output_dir": root})
 
     def shown(self) -> Self:
         """Return the same without the values of secrets, to be shown or kept."""
-        return self.model_copy(update={"x": without_secrets(self.x)} if secrets(self.x) else {})
+        return self.model_copy(update={"export": without_secrets(self.export)} if secrets(self.export) else {})
 
     @classmethod
     def from_file(cls, path: str | Path) -> "LaunchSpec":

@@ -25,7 +25,7 @@ CALL = """
 import json, sys, unilaunch
 from dataclasses import asdict
 spec = json.loads(sys.argv[1])
-result = unilaunch.launch(unilaunch.LaunchSpec(**spec, allow_run_as_root=True, mpirun=sys.argv[2]))
+result = unilaunch.launch(unilaunch.LaunchSpec(**spec, allow_run_as_root=True, mpirun=sys.argv[2]), check=False)
 ranks = [[rank.rank, rank.host, rank.device, rank.returncode, rank.value] for rank in result.ranks]
 failure = asdict(result.failure) if result.failure else None
 print(json.dumps({"returncode": result.returncode, "ranks": ranks, "failure": failure}))

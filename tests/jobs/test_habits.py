@@ -42,7 +42,7 @@ TAKEN: list[tuple[str, dict[str, Any]]] = [
     ("launch -n2 train.py", TWO),
     ("launch -c 2 train.py", TWO),
     ("launch -np 2 -bind-to none -map-by slot train.py", {**TWO, "bind_to": "none", "map_by": "slot"}),
-    ("launch -n 2 -mca btl self,vader -x A=1 train.py", {**TWO, "mca": (("btl", "self,vader"),), "x": ("A=1",)}),
+    ("launch -n 2 -mca btl self,vader -x A=1 train.py", {**TWO, "mca": (("btl", "self,vader"),), "export": ("A=1",)}),
     ("launch -host a:2,b:2 train.py", {"hosts": "a:2,b:2"}),
     ("launch --host a:2,b:2 train.py", {"hosts": "a:2,b:2"}),
     ("launch -machinefile hosts train.py", {"hostfile": Path("hosts")}),

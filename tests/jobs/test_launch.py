@@ -62,10 +62,14 @@ def test_the_first_failure_is_the_jobs(launcher: Launcher, tmp_path: Path) -> No
     job = _launch(launcher, ["-n", "3", str(PROGRAMS / "ending.py"), "--", "exit"], tmp_path)
     assert job.returncode == 7
     assert any(line.startswith("unilaunch: rank 1 on ") and "exit code 7" in line for line in job.refusals())
-    result = unilaunch.launch(_spec(launcher, tmp_path, nprocs=3, target=str(PROGRAMS / "ending.py"), args=["raise"]))
-    assert result.returncode == 1
-    assert result.failure
-    assert (result.failure.rank, result.failure.message) == (1, "broken on purpose")
+    spec = _spec(launcher, tmp_path, nprocs=3, target=str(PROGRAMS / "ending.py"), args=["raise"])
+    with pytest.raises(
+        unilaunch.JobFailed, match=r"rank 1 on .* failed first: .*broken on purpose \(exit code 1\)"
+    ) as failed:
+        unilaunch.launch(spec)
+    failure = failed.value.failure
+    assert failure
+    assert (failure.rank, failure.message, failed.value.exit_code) == (1, "broken on purpose", 1)
 
 
 def test_only_rank_0_is_shown(openmpi5: Launcher, tmp_path: Path) -> None:

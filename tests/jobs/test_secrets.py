@@ -40,7 +40,7 @@ def test_ps_does_not_show_what_x_gives(mpirun: Path, tmp_path: Path, monkeypatch
     open_mpi = {"allow_run_as_root": True, "oversubscribe": True} if "bin/mpirun" in str(mpirun) else {}
     spec = unilaunch.LaunchSpec.model_validate({
         "nprocs": 2, "target": "look.py", "output_dir": tmp_path / "log_output",
-        "mpirun": mpirun, "x": (f"GIVEN={given}", *names), **open_mpi,
+        "mpirun": mpirun, "export": (f"GIVEN={given}", *names), **open_mpi,
     })  # fmt: skip
     assert unilaunch.launch(spec).returncode == 0, (tmp_path / "log_output" / "rank.0" / "stderr").read_text()
     for file in (tmp_path / "log_output").rglob("*"):

@@ -74,5 +74,5 @@ def _variables(request: Request) -> list[str]:
 
     Names without a value are left out: with -genvlist ranks on other hosts would get these variables, and no other.
     """
-    given = (text.partition("=") for text in request.mpi.x)
+    given = (text.partition("=") for text in request.mpi.export)
     return [word for name, equals, value in given if equals for word in ("-genv", name, value)]

@@ -51,7 +51,7 @@ class Request:
 
     def forwarded(self) -> list[str]:
         """Return the variables that ranks on other hosts are to find as they are here, beside the user's own `-x`."""
-        named = {text.partition("=")[0] for text in self.mpi.x}
+        named = {text.partition("=")[0] for text in self.mpi.export}
         if not self.several:
             return []
         return sorted(
@@ -60,7 +60,7 @@ class Request:
 
     def shown(self) -> "Request":
         """Return the same without the values of secrets, for a line that is shown or kept."""
-        return self._with(without_secrets(self.mpi.x))
+        return self._with(without_secrets(self.mpi.export))
 
     def started(self) -> "Request":
         """Return the same with the values of `-x` in the environment: a command line is seen by all users of a host.
@@ -68,13 +68,13 @@ class Request:
         What mpirun itself would obey stays where it is.
         """
         own = ("PATH", "LD_", *(prefix for launcher in known().values() for prefix in launcher.prefixes))
-        given = (text.partition("=") for text in self.mpi.x)
+        given = (text.partition("=") for text in self.mpi.export)
         moved = {name: value for name, equals, value in given if equals and not name.startswith(own)}
-        x = dict.fromkeys(name if (name := text.partition("=")[0]) in moved else text for text in self.mpi.x)
+        x = dict.fromkeys(name if (name := text.partition("=")[0]) in moved else text for text in self.mpi.export)
         return replace(self._with(tuple(x)), environ={**self.environ, **moved})
 
     def _with(self, x: tuple[str, ...]) -> "Request":
-        return replace(self, mpi=self.mpi.model_copy(update={"x": x}))
+        return replace(self, mpi=self.mpi.model_copy(update={"export": x}))
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ class OpenMpirun(Mpirun):
             *(["--bind-to", mpi.bind_to] if mpi.bind_to else _unbound(request, version)),
             *(["--rank-by", mpi.rank_by] if mpi.rank_by else []),
             *_parameters(request, version),
-            *[word for text in mpi.x for word in ("-x", text)],
+            *[word for text in mpi.export for word in ("-x", text)],
             *[word for name in request.forwarded() for word in ("-x", name)],
             *_output(request, version),
             *mpi.mpi_args,
