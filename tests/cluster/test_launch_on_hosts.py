@@ -25,8 +25,7 @@ CALL = """
 import json, sys, unilaunch
 from dataclasses import asdict
 spec = json.loads(sys.argv[1])
-mpi = {"allow_run_as_root": True, "mpirun": sys.argv[2], **spec.pop("mpi", {})}
-result = unilaunch.launch(unilaunch.LaunchSpec(**spec, mpi=mpi))
+result = unilaunch.launch(unilaunch.LaunchSpec(**spec, allow_run_as_root=True, mpirun=sys.argv[2]), check=False)
 ranks = [[rank.rank, rank.host, rank.device, rank.returncode, rank.value] for rank in result.ranks]
 failure = asdict(result.failure) if result.failure else None
 print(json.dumps({"returncode": result.returncode, "ranks": ranks, "failure": failure}))
@@ -109,7 +108,7 @@ def test_ranks_go_where_the_plan_says(cluster: Cluster, mpirun: Path, map_by: st
     mpi = {"map_by": map_by, "bind_to": "none"}
     said = _call(
         cluster, mpirun, tmp_path, target="package_of_functions:place", nprocs=nprocs,
-        hosts="node0:2,node1:3,node2:1", mpi=mpi,
+        hosts="node0:2,node1:3,node2:1", **mpi,
     )  # fmt: skip
     assert [rank[1] for rank in said["ranks"]] == planned
     order = list(dict.fromkeys(planned))
@@ -127,7 +126,7 @@ def test_oversubscribed_ranks_are_on_every_host(cluster: Cluster, mpirun: Path, 
     planned = [row["host"] for row in json.loads(shown.stdout)["ranks"]]
     mpi = {"oversubscribe": True, "bind_to": "none"}
     target = "package_of_functions:place"
-    said = _call(cluster, mpirun, tmp_path, target=target, nprocs=nprocs, hosts=hosts, mpi=mpi)
+    said = _call(cluster, mpirun, tmp_path, target=target, nprocs=nprocs, hosts=hosts, **mpi)
     went = [rank[1] for rank in said["ranks"]]
     assert set(went) == {"node0", "node1", "node2"}
     assert planned in (went, ["?"] * nprocs)
