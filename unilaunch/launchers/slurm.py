@@ -58,6 +58,7 @@ class Slurm(Launcher):
             run_id=f"slurm-{environ.get(JOB, 'unknown')}.{environ[STEP]}" if numbers[size] > 1 else "",
             evidence=evidence(environ, RANK, size, STEP, JOB, nodes, *WIRED),
             mpi=any(name in environ for name in WIRED) and environ.get(NAMESPACE, OWN_SPACE).startswith(OWN_SPACE),
+            patient=True,  # KillWait, 30 seconds by default, or the partition's GraceTime
             rank_0_hosts=tuple(filter(None, [*_hosts_of_task_0(environ, nodes), environ.get(LAUNCH_NODE, "")])),
         )
 
