@@ -285,7 +285,7 @@ def _default(field: str, default: Any, models: Mapping[str, Model]) -> str:
     }
     if len(set(map(str, each.values()))) > 1:
         return f" (default: {', '.join(f'{name} {value}' for name, value in each.items())})"
-    return "" if default in (None, ...) else f" (default: {default})"
+    return "" if default in (None, ..., ()) else f" (default: {default})"
 
 
 def _metavar(annotation: Any) -> str:

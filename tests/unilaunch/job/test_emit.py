@@ -62,7 +62,8 @@ def test_even_hosts_for_slurm() -> None:
     }  # fmt: skip
     assert script.splitlines()[0] == "#!/bin/bash"
     assert script.splitlines()[-1].startswith("exec srun ")
-    whole = '{"target": "gcn", "backend": "torch", "console": "rank0", "options": {"epochs": 3}}'
+    whole = '{"target": "gcn", "backend": "torch", "output_dir": "log_output/{job}", "console": "rank0"'
+    whole += ', "options": {"epochs": 3}}'
     assert script.endswith(f"-m unilaunch run --spec '{whole}'\n")
 
 
