@@ -59,7 +59,7 @@ class Sbatch(JobFile):
         yield f"#SBATCH --job-name=unilaunch-{_job_name(plan.task.target.name)}"
         yield from _nodes(plan, options)
         yield from _resources(plan, options)
-        yield from _queue(options)
+        yield from _queue(plan, options)
         yield from (f"#SBATCH {words}" for words in options.sbatch)
         yield "set -euo pipefail"
         yield from _variables(plan)
@@ -162,7 +162,7 @@ def _cores(plan: Plan, options: SbatchSpec) -> int | None:
     return options.cpus_per_task or plan.task.spec.threads
 
 
-def _queue(options: SbatchSpec) -> Iterator[str]:
+def _queue(plan: Plan, options: SbatchSpec) -> Iterator[str]:
     """Give when and where the job waits and runs, where its output goes, and what happens before it is ended."""
     for name in ("time", "partition", "account", "array"):
         if value := getattr(options, name):
@@ -171,7 +171,9 @@ def _queue(options: SbatchSpec) -> Iterator[str]:
     if options.requeue:
         yield "#SBATCH --requeue"
         yield "#SBATCH --open-mode=append"
-    if notice := options.signal or (_NOTICE if options.requeue else None):
+    model = plan.task.model
+    notice = _NOTICE if options.requeue and model and model.stops_patiently else None  # a script may know no SIGUSR1
+    if notice := options.signal or notice:
         yield f"#SBATCH --signal={notice}"
 
 

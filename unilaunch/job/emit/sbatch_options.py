@@ -57,6 +57,7 @@ class SbatchSpec(Spec):
         default=False, description="go on after a preemption, or before the time is over: save, queue again, --resume"
     )
     signal: Signal | None = Field(
-        default=None, description="signal that the ranks get before the time is over; default with --requeue: USR1@60"
+        default=None,
+        description="signal to the ranks before the time is over: USR1@60; with --requeue a model that saves gets it",
     )
     sbatch: tuple[Directive, ...] = Field(default=(), description="one more option of sbatch: '--qos=high'")
