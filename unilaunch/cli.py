@@ -109,12 +109,12 @@ def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
     given = _fields(arguments)
     dry_run, as_json, kind = given.pop("dry_run"), given.pop("json"), given.pop("emit")
-    task = read_task(LaunchSpec, given, environ)
     if kind:
         from unilaunch.job.emit import emit
 
-        sys.stdout.write(emit(make_plan(task, environ, starting=False), str(kind)))
+        sys.stdout.write(emit(str(kind), given, environ))
         return 0
+    task = read_task(LaunchSpec, given, environ)
     if dry_run or as_json:
         from unilaunch.job.show import show_plan
 

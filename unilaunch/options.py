@@ -38,6 +38,8 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
     if command in {"launch", "doctor"}:
         own = [_MPIRUN_NAMES.get(word, word) for word in own]
     parser, commands = _parser(command)
+    if command == "launch":
+        _add_job_file(commands[command], own)
     valued = commands[command].valued() if command in commands else ()
     namespace, unknown = parser.parse_known_args(_tie(own, valued))
     if unknown:
@@ -72,26 +74,37 @@ def _tie(words: Sequence[str], valued: Collection[str]) -> list[str]:
 
 
 def _fold(given: dict[str, Any]) -> dict[str, Any]:
-    """Put `-m NAME` into the target, and mpirun's options into `mpi`."""
+    """Put `-m NAME` into the target, mpirun's options into `mpi`, and a job file's into `job_file`."""
     module = given.pop("module", None)
     if module and "target" in given:
         raise SpecError(f"-m {module} and {given['target']}: there is one TARGET; its arguments stand behind --")
     if module:
         given["target"] = f"-m {module}"
-    mpi = {name.removeprefix("mpi."): given.pop(name) for name in list(given) if name.startswith("mpi.")}
-    return given | ({"mpi": mpi} if mpi else {})
+    for group in ("mpi", "job_file"):
+        inside = {name: given.pop(name) for name in list(given) if name.startswith(f"{group}.")}
+        given |= {group: {name.partition(".")[2]: value for name, value in inside.items()}} if inside else {}
+    return given
 
 
 def _unknown(argument: str, command: str) -> str:
     if not argument.startswith("-"):
         hint = "; a script's arguments stand behind --" if command in {"run", "launch"} else ""
         return f"{argument!r}: there is one TARGET, and every other word follows its option{hint}"
+    if command == "launch" and (takers := _takers(argument)):
+        return f"{argument.partition('=')[0]}: only --emit {' or '.join(takers)} takes it"
     from unilaunch.launch_spec import MpiSpec
     from unilaunch.reading import known_fields
 
     fields = known_fields() | (set(MpiSpec.model_fields) if command == "launch" else set())
     options = [f"--{field.replace('_', '-')}" for field in fields]
     return f"{argument}: no such option{nearest(argument.partition('=')[0], options)}"
+
+
+def _takers(argument: str) -> list[str]:
+    """Return the job files that have an option of their own of this name."""
+    field = argument.partition("=")[0].removeprefix("--no-").lstrip("-").replace("-", "_")
+    forms = entry_points.make_all(entry_points.JOB_FILES, "job file")
+    return [name for name, form in forms.items() if field in form.options.model_fields]
 
 
 class _Several(argparse.Action):
@@ -212,6 +225,17 @@ def _add_launch(parser: argparse.ArgumentParser) -> None:
                        help="write a job file instead, for Slurm, Kubernetes or mpirun")  # fmt: skip
     _add_mpi(parser)
     _add_run(parser)
+
+
+def _add_job_file(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Add the options of the job file that `--emit` names; no other command or job file imports its module."""
+    following = zip(words, [*words[1:], ""], strict=True)
+    named = (second if first == "--emit" else first.partition("=")[2] for first, second in following
+             if first == "--emit" or first.startswith("--emit="))  # fmt: skip
+    kind = next(named, "")
+    if kind in entry_points.names(entry_points.JOB_FILES):
+        form = entry_points.make(entry_points.JOB_FILES, "job file", kind)
+        _add_options(parser.add_argument_group(f"options of --emit {kind}"), form.options, inside="job_file.")
 
 
 def _add_nothing(parser: argparse.ArgumentParser) -> None:

@@ -41,12 +41,13 @@ class Target:
             raise SpecError(f"script {self.name}: {kind} (in {Path.cwd()})")
 
 
-def read_target(text: str, models: Collection[str]) -> Target:
+def read_target(text: str, models: Collection[str], *, here: bool = True) -> Target:
     """Return the target that *text* names.
 
     Args:
         text: As it stands in a spec.
         models: The installed models.
+        here: A script must exist on this machine.
 
     Raises:
         SpecError: It is none, or a script that does not exist.
@@ -57,7 +58,8 @@ def read_target(text: str, models: Collection[str]) -> Target:
         return Target("model", text)
     if text.endswith(".py") or "/" in text:
         script = Target("script", text)
-        script.find_script()
+        if here:
+            script.find_script()
         return script
     module, colon, function = text.partition(":")
     if colon:

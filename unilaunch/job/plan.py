@@ -16,7 +16,7 @@ from unilaunch.job.mapping import make_room, map_ranks
 from unilaunch.job.program import program_line
 from unilaunch.launch_spec import LaunchSpec, MpiSpec
 from unilaunch.launchers.mpirun import Mpirun, Request
-from unilaunch.task import Task
+from unilaunch.task import Machine, Task
 
 _SHOWN = 8  # hosts that an error names
 
@@ -54,18 +54,18 @@ class Plan:
         return self.request.several
 
 
-def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], *, starting: bool = True) -> Plan:
+def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machine = Machine.HERE) -> Plan:
     """Check a launch, and return what it will do.
 
     Args:
         task: What the ranks are to do.
         environ: The process's environment.
-        starting: It is this user who will start it, from here.
+        machine: Where the job will run; only of this machine are cores, devices and the user compared with the task.
 
     Raises:
         UnilaunchError: It cannot be done.
     """
-    spec, mpi = task.spec, task.spec.mpi
+    spec, mpi, starting = task.spec, task.spec.mpi, machine is Machine.HERE
     mpirun = (find_mpirun if starting else foresee_mpirun)(spec.mpi.mpirun, environ)
     named = hosts = hosts_of(spec)
     allocated = not hosts and any(name in environ for name in mpirun.allocations)
@@ -85,10 +85,10 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], *, starting: b
         hostfile=_own_hostfile(spec, mpirun) if hosts == named else None,
         several=allocated or any(host.name not in here for host in hosts),
         host_timeout=spec.host_timeout,
-        more_than_cores=max(Counter(names).values()) > count_cores(),
+        more_than_cores=starting and max(Counter(names).values()) > count_cores(),
         mpi=mpi,
-        program=program_line(task, sys.executable),
-        environ=environ,
+        program=program_line(task, "python" if machine is Machine.IMAGE else sys.executable),
+        environ={} if machine is Machine.IMAGE else environ,
     )
     if starting:
         mpirun.check(request, os.geteuid())

@@ -13,6 +13,7 @@ from unilaunch.exports import secrets
 from unilaunch.job.emit.job_file import JobFile
 from unilaunch.job.emit.spec_line import spec_json
 from unilaunch.job.plan import Plan
+from unilaunch.spec import Spec
 
 #: What Slurm usually calls each kind of device, in --gres.
 GRES = {"cuda": "gpu", "npu": "npu"}
@@ -27,7 +28,7 @@ class Sbatch(JobFile):
     """
 
     @override
-    def lines(self, plan: Plan) -> Iterator[str]:
+    def lines(self, plan: Plan, options: Spec) -> Iterator[str]:
         """Refuse to export what is no name of a variable."""
         yield "#!/bin/bash"
         yield "# Written by unilaunch launch --emit sbatch; submit it with sbatch. Its spec, as --config reads it:"
