@@ -22,7 +22,7 @@ from unilaunch.rank.identity import agree_on_rank, complete
 from unilaunch.rank.joining import join, join_mpi
 from unilaunch.rank.status import Status
 from unilaunch.rank.work import work
-from unilaunch.start_variables import MONITOR, SPEC, attempt_of
+from unilaunch.start_variables import KEY, MONITOR, SPEC, attempt_of
 from unilaunch.task import Task
 from unilaunch.version import __version__
 from unilaunch.world import LauncherInfo
@@ -89,7 +89,7 @@ def _versions() -> dict[str, str]:
 
 def _forget_launch() -> None:
     """Take out of the environment what is not meant for a job that a program may start."""
-    for variable in (MONITOR, SPEC):
+    for variable in (MONITOR, SPEC, KEY):
         os.environ.pop(variable, None)  # noqa: TID251
 
 
