@@ -39,6 +39,8 @@ class Spec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
     #: Variables of others that set a field too, when no UNILAUNCH_ variable does; the field by the variable's name.
     other_variables: ClassVar[Mapping[str, str]] = {}
+    #: Names under which users of other programs know a field; the field by the other name.
+    other_names: ClassVar[Mapping[str, str]] = {}
     #: Fields that are given without an option's name.
     positional: ClassVar[tuple[str, ...]] = ()
 

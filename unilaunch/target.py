@@ -68,35 +68,40 @@ class Target:
             raise SpecError(f"script {path}: {kind} (in {Path.cwd()})")
 
 
-def read_target(text: str, models: Collection[str]) -> Target:
+def read_target(text: str, models: Collection[str], *, here: bool = True) -> Target:
     """Return the target that *text* names.
 
     Args:
         text: As it stands in a spec.
         models: The installed models.
+        here: A script must exist on this machine.
 
     Raises:
         SpecError: It is none, or a script that does not exist.
     """
+    target = _parse(text, models)
+    if here:
+        target.find_file()
+    return target
+
+
+def _parse(text: str, models: Collection[str]) -> Target:
     if text.startswith(MODULE_MARK):
         return Target("module", _dotted(text.removeprefix(MODULE_MARK).strip(), "-m"))
     if text in models:
         return Target("model", text)
     module, colon, function = text.rpartition(":")
     if colon and module.endswith(".py"):
-        target = Target("function", f"{module}:{_dotted(function, text)}")
-        target.find_file()
-        return target
+        return Target("function", f"{module}:{_dotted(function, text)}")
     if text.endswith(".py") or "/" in text:
-        script = Target("script", text)
-        script.find_file()
-        return script
+        return Target("script", text)
     if colon:
         return Target("function", f"{_dotted(module, text)}:{_dotted(function, text)}")
     if Path(text).is_file():
         return Target("script", text)
+    near = f"; did you mean {text}.py?" if Path(f"{text}.py").is_file() else nearest(text, models)
     raise SpecError(
-        f"no model {text!r}{nearest(text, models)}; installed: {', '.join(models) or 'none'}; a script is FILE.py, "
+        f"no model {text!r}{near}; installed: {', '.join(models) or 'none'}; a script is FILE.py, "
         "a module -m NAME, a function package.module:function or FILE.py:function"
     )
 

@@ -115,7 +115,7 @@ def test_a_second_job_in_the_folder_of_a_running_one_is_refused(launcher: Launch
         spec = (tmp_path / "log_output" / "spec.json").read_text()
         for second in (
             launcher.unilaunch(3, ["run", "second.py"], tmp_path),
-            _launch(launcher, ["second.py", "--max-restarts", "3"], tmp_path),
+            _launch(launcher, ["--max-restarts", "3", "second.py"], tmp_path),
         ):
             assert second.returncode == 2
             (line,) = second.refusals()
@@ -224,16 +224,16 @@ def test_what_launch_was_told_wins_over_the_environment_in_its_ranks(openmpi5: L
     """Though it is the default; a program still finds its own environment."""
     (tmp_path / "say.py").write_text("import os\nprint(os.environ['UNILAUNCH_SEED'])\n")
     variables = {"UNILAUNCH_SEED": "7", "UNILAUNCH_OUTPUT_DIR": "elsewhere", "UNILAUNCH_LOG_LEVEL": "ERROR"}
-    told = ["--seed", "0", "--output-dir", "log_output", "say.py"]
-    job = _launch(openmpi5, told, tmp_path, **variables).check()
+    told = ["--seed", "0", "--output-dir", "log_output"]
+    job = _launch(openmpi5, [*told, "say.py"], tmp_path, **variables).check()
     spec = json.loads((job.output / "spec.json").read_text())
     assert (spec["seed"], spec["output_dir"], spec["log_level"]) == (0, "log_output", "ERROR")
     assert job.stdout == "7\n"
-    line = _launch(openmpi5, [*told, "--dry-run"], tmp_path, **variables).check().stdout.splitlines()[0]
+    line = _launch(openmpi5, [*told, "--dry-run", "say.py"], tmp_path, **variables).check().stdout.splitlines()[0]
     finish(["sh", "-c", line], tmp_path, variables, 60).check()
     assert json.loads((job.output / "spec.json").read_text()) == spec
     assert not (tmp_path / "elsewhere").exists()
-    plain = _launch(openmpi5, [*told, "--dry-run"], tmp_path).check().stdout.splitlines()[0]
+    plain = _launch(openmpi5, [*told, "--dry-run", "say.py"], tmp_path).check().stdout.splitlines()[0]
     assert '"seed"' not in plain
     assert '"output_dir"' not in plain
 

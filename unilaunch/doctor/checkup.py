@@ -37,6 +37,7 @@ def doctor(spec: LaunchSpec, environ: Mapping[str, str]) -> int:
     """
     hosts = hosts_of(spec) or (Host("localhost", 1),)
     mpirun = find_mpirun(spec.mpirun, environ)
+    spec = mpirun.usable(spec)
     here = own_names([host.name for host in hosts])
     findings = _knock([host for host in hosts if host.name not in here])
     shut = {name for name, finding in findings.items() if finding}

@@ -1,15 +1,18 @@
 """An mpirun with which `launch` can start ranks, and what is asked of it in no launcher's words."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
+from unilaunch.errors import say
 from unilaunch.exports import without_secrets
 from unilaunch.hostfile import Host
 from unilaunch.launch_spec import MpiSpec
 from unilaunch.launchers import known
+
+M = TypeVar("M", bound=MpiSpec)
 
 #: What a rank on another host would miss: ssh's login environment has none of it.
 _NEEDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONHOME", "PYTHONUNBUFFERED", "DATA_PATH",
@@ -110,6 +113,18 @@ class Mpirun(ABC):
     def reads(self, hostfile: Path) -> bool:  # noqa: ARG002  (most do not)
         """Whether it reads the user's hostfile as it is, with slots."""
         return False
+
+    def unusable(self, parameters: Collection[str]) -> dict[str, str]:  # noqa: ARG002  (most know none)
+        """Return those of --mca's *parameters* with which this mpirun would not start, each with the reason."""
+        return {}
+
+    def usable(self, spec: M) -> M:
+        """Return the options without parameters with which this mpirun would not start; each is said."""
+        reasons = self.unusable([name for name, _ in spec.mca])
+        for name, reason in reasons.items():
+            say(f"--mca {name} is left out: {reason}")
+        kept = tuple((name, value) for name, value in spec.mca if name not in reasons)
+        return spec.model_copy(update={"mca": kept}) if reasons else spec
 
     def check(self, request: Request, user: int) -> None:  # noqa: B027  (most refuse nothing)
         """Refuse what this mpirun would refuse once it is started.

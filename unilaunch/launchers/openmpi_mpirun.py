@@ -2,7 +2,9 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+import subprocess
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from typing_extensions import override
@@ -14,6 +16,8 @@ from unilaunch.launchers.mpirun import Mpirun, Request
 
 _OLDEST, _FIVE = 4, 5  # from 5 on the runtime is PRRTE, not ORTE
 _VERSION = re.compile(r"\(Open MPI\) (\d+)\.(\d+)")
+#: Parameters of tutorials for GPUs.
+_OF_CUDA = ("opal_cuda_support", "mpi_cuda_support")
 _MCA_PREFIXES = ("OMPI_MCA_", "PRTE_MCA_")
 
 
@@ -36,6 +40,13 @@ class OpenMpirun(Mpirun):
     @override
     def reads(self, hostfile: Path) -> bool:
         return is_open_mpi_grammar(hostfile)
+
+    @override
+    def unusable(self, parameters: Collection[str]) -> dict[str, str]:
+        named = [name for name in parameters if name in _OF_CUDA]
+        if not named or _is_built_with_cuda(self.path):
+            return {}
+        return dict.fromkeys(named, "this Open MPI was built without CUDA, and its ranks would crash with it")
 
     @override
     def check(self, request: Request, user: int) -> None:
@@ -95,6 +106,17 @@ def recognise(path: Path, said: str) -> OpenMpirun | None:
     if version[0] < _OLDEST:
         raise LauncherError(f"{path} is Open MPI {found[1]}.{found[2]}: Open MPI 4 or later is needed")
     return OpenMpirun(path, "Open MPI", version)
+
+
+@cache
+def _is_built_with_cuda(mpirun: Path) -> bool:
+    """Return what the ompi_info beside mpirun says; False if there is none."""
+    line = [str(mpirun.with_name("ompi_info")), "--parsable", "--all"]
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return "built_with_cuda_support:value:true" in done.stdout
 
 
 def keepalive(host_timeout: float) -> dict[str, str]:
