@@ -2,12 +2,13 @@
 
 import os
 import socket
+import time
 from contextlib import suppress
 from typing import Any
 
 from unilaunch.monitor.messages import Done, Failed, OfRank, encode
 from unilaunch.output.failure import describe_exception
-from unilaunch.rank.status_page import StatusPage
+from unilaunch.rank.status_page import Pace, StatusPage
 from unilaunch.step import Step
 
 #: The agent sends this to its rank when the user stops the job.
@@ -27,6 +28,8 @@ class Status:
         self.page = page
         self.failed = False
         self.released = False
+        self.pace = Pace()
+        self._waited = 0.0  # when the last wait ended
 
     def note(self, **facts: Any) -> None:
         """Note what this rank is doing; costs microseconds."""
@@ -35,6 +38,18 @@ class Status:
     def note_step(self, step: Step) -> None:
         """Note the step that this rank is in; costs microseconds."""
         self.page.note(**step.as_facts())
+        steps, busy, received = self.pace
+        self.pace = Pace(steps + 1, busy + (step.busy or 0.0), received + step.received)
+        self.page.note_pace(self.pace)
+
+    def note_wait(self, seconds: float) -> None:
+        """Note that a program has waited for other ranks until now; what lies between two waits was its own work."""
+        now = time.perf_counter()
+        if self._waited:
+            steps, busy, received = self.pace
+            self.pace = Pace(steps + 1, busy + max(0.0, now - self._waited - seconds), received)
+            self.page.note_pace(self.pace)
+        self._waited = now
 
     def fail(self, error: BaseException, exit_code: int, *, together: bool = False) -> None:
         """Tell the agent how this rank fails, and what it was doing."""

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from unilaunch import plugins
 from unilaunch.errors import InputError, PluginError
+from unilaunch.monitor.stragglers import Straggler
 from unilaunch.monitor.verdict import judge
 from unilaunch.output.failure import Failure
 from unilaunch.report_layout import ReportLayout
@@ -66,6 +67,14 @@ class Report(BaseModel):
     first: Failure
     consequences: list[Group] = []
     stacks: list[Group] = []
+
+
+class Told(BaseModel):
+    """What the monitor has noted of a straggler."""
+
+    host: str = "?"
+    factor: float = 0.0
+    steps: int = 0
 
 
 class Settings(BaseModel):
@@ -169,8 +178,14 @@ def _rank(folder: Path, layout: ReportLayout) -> RankRun:
         series=series,
         events=events,
         failure=failure,
-        warnings=[*lost, *also_lost, *_warnings(folder / "stderr")],
+        warnings=[*lost, *also_lost, *_stragglers(int(folder.name[5:]), events), *_warnings(folder / "stderr")],
     )
+
+
+def _stragglers(rank: int, events: Sequence[Event]) -> list[str]:
+    """Return a line for each time at which the monitor found that this rank held up the others."""
+    told = [Told.model_validate(event.model_dump()) for event in events if "straggler" in (event.model_extra or {})]
+    return [Straggler(rank, one.host, one.factor, one.steps).line for one in told[:WARNINGS]]
 
 
 def _report(ranks: Sequence[RankRun]) -> Report | None:
