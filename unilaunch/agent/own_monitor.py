@@ -36,17 +36,19 @@ class OwnMonitor:
             how.lost_patience,
             announce=self._give_verdict,
         )
-        self.inspection: Inspection | None = None
-        if rank.output.folder:
-            self.inspection = Inspection(self.monitor, rank.output.folder.parent, self._listen_for_metrics(how))
+        self.how = how
+        self.inspection: Inspection | None = None  # once rank 0 has an output folder
 
-    def _listen_for_metrics(self, how: messages.BeMonitor) -> socket.socket | None:
-        """Return the socket for metrics; the ranks run already, so they do without if there can be none."""
+    def _inspect(self) -> None:
+        """Let the owner look in. The ranks run already: if the metrics' port is taken, they do without."""
+        folder, metrics = self.rank.output.folder, None
+        if folder is None:
+            return
         try:
-            return listen_for_metrics(how.metrics_address, how.metrics) if how.metrics else None
+            metrics = listen_for_metrics(self.how.metrics_address, self.how.metrics) if self.how.metrics else None
         except InputError as error:
             self.rank.output.streams[1].say(f"unilaunch: no metrics: {error}\n")
-            return None
+        self.inspection = Inspection(self.monitor, folder.parent, metrics)
 
     def turn(self) -> int | None:
         """Hear the agents and judge; return what the job is to end with, None while it goes on."""
@@ -55,6 +57,8 @@ class OwnMonitor:
         self.monitor.look()
         if self.inspection:
             self.inspection.tick()
+        elif not self.monitor.ending:
+            self._inspect()
         return self.monitor.verdict.exit_code if self.monitor.ending and self.monitor.verdict else None
 
     def forget(self) -> None:
