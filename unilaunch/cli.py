@@ -40,10 +40,10 @@ def _do(arguments: Sequence[str], environ: Mapping[str, str], started: float) ->
             return _launch(arguments, environ)
         case "doctor":
             from unilaunch.doctor.checkup import doctor
-            from unilaunch.launch_spec import LaunchSpec
+            from unilaunch.doctor.spec import DoctorSpec
             from unilaunch.spec import validate
 
-            return doctor(validate(LaunchSpec, _fields(arguments), {}), environ)
+            return doctor(validate(DoctorSpec, _fields(arguments), {}), environ)
         case "explain":
             from unilaunch.explain import explain
 

@@ -182,9 +182,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
-    from unilaunch.launch_spec import LaunchSpec
+    from unilaunch.doctor.spec import DoctorSpec
 
-    _add_options(parser, LaunchSpec, leave_out={*LaunchSpec.model_fields} - {"hostfile", "hosts"})
+    _add_options(parser, DoctorSpec, leave_out={*DoctorSpec.model_fields} - {"hostfile", "hosts", "measure", "healthy"})
     _add_mpi(parser)
 
 
