@@ -279,7 +279,11 @@ class Cluster:
     def slow_down(self, host: int, megabits: int) -> None:
         """Let so many megabits a second through to a host, from now on; 0 ends it."""
         queue = ["tc", "qdisc", "replace" if megabits else "del", "dev", f"port{host}", "root"]
-        rate = ["tbf", "rate", f"{megabits}mbit", "burst", "64kbit", "latency", "400ms"] if megabits else []
+        rate = (
+            ["tbf", "rate", f"{megabits}mbit", "burst", f"{max(32, megabits)}kb", "latency", "400ms"]
+            if megabits
+            else []
+        )
         self._switch.on_network(*queue, *rate)
 
     def pids(self, host: int) -> list[int]:

@@ -66,21 +66,21 @@ def _free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def test_a_late_rank_of_a_script_is_named_and_seen(openmpi5: Launcher, tmp_path: Path) -> None:
+def test_a_late_rank_of_a_script_is_named_and_seen(openmpi5: Launcher, backend: str, tmp_path: Path) -> None:
     """In the state, the stacks, the metrics and the late rank's events; the socket is the owner's, and goes."""
     port, stop = _free_port(), tmp_path / "stop"
     options = ["--mpirun", str(openmpi5.path), "--allow-run-as-root", "--oversubscribe", "--metrics-port", str(port)]
-    line = [sys.executable, "-m", "unilaunch", "launch", "-n", "3", *options, str(PROGRAM), "--", str(stop)]
-    with _running(line, tmp_path):
+    line = [sys.executable, "-m", "unilaunch", "launch", "-n", "3", *options, str(PROGRAM), "--"]
+    with _running([*line, str(stop), backend], tmp_path):
         told = _await(lambda: (now := _status(tmp_path))["straggler"] and now)
         assert told["straggler"]["straggler"] == 1
         assert told["straggler"]["factor"] > 1.25
         assert [rank["state"] for rank in told["ranks"]] == ["running"] * 3
-        assert all(rank["memory_bytes"] > 1e7 and 0.02 < rank["seconds_per_step"] < 1 for rank in told["ranks"])
+        assert all(rank["memory_bytes"] > 1e7 and rank["seconds_per_step"] > 0.02 for rank in told["ranks"])
         assert stat.S_IMODE((tmp_path / "log_output" / ".monitor").stat().st_mode) == 0o600
         assert "straggler: rank 1 on " in _ask(tmp_path, "status")[1]
         _, stacks = _ask(tmp_path, "stacks")
-        assert "ranks 0, 2: all_reduce (distributed_c10d.py:" in stacks or "<module> (straggling.py:" in stacks
+        assert "(straggling.py:" in stacks
         assert "in phase 'program'" in stacks
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
             metrics = answer.read().decode()
@@ -101,7 +101,8 @@ def test_a_bare_mpirun_can_be_looked_into(tmp_path: Path) -> None:
     """There rank 0's agent is the monitor."""
     mpirun = next(path for path in LAUNCHERS["4.1"] if path.exists())
     port, stop = _free_port(), tmp_path / "stop"
-    run = [sys.executable, "-m", "unilaunch", "run", "--metrics-port", str(port), str(PROGRAM), "--", str(stop)]
+    run = [sys.executable, "-m", "unilaunch", "run", "--metrics-port", str(port), str(PROGRAM), "--"]
+    run += [str(stop), "torch"]
     with _running([str(mpirun), "--oversubscribe", "-n", "2", *run], tmp_path):
         told = _await(lambda: (now := _status(tmp_path))["ranks"] and now["ranks"][0]["seconds_per_step"] and now)
         assert [rank["phase"] for rank in told["ranks"]] == ["program", "program"]

@@ -135,7 +135,7 @@ class _Pair:
     def measure(self) -> tuple[float, float, float]:
         """Return the latency, the bandwidth and the partner's clock; see the module's `measure`."""
         latency, skew = self._ping()
-        return latency, max(self._flood() for _ in range(_WINDOWS)), skew
+        return latency, self._rate(), skew
 
     def _counts(self, number: int) -> Sequence[int]:
         return [*self.none[: self.partner], number, *self.none[self.partner + 1 :]]
@@ -164,12 +164,25 @@ class _Pair:
             return 0.0, 0.0
         return median(trips) / 2, skews[trips.index(min(trips))]  # the shortest trip tells the clock best
 
-    def _flood(self) -> float:
-        """Send for a while, more messages in one go each time; the one that begins tells the other how many."""
+    def _rate(self) -> float:
+        """Return the bandwidth of the worse direction, each one's best window: a port can be slow in one of them."""
+        rates = [max(self._flood(sends=sends) for _ in range(_WINDOWS)) for sends in (self.begins, not self.begins)]
+        own = np.array([max(rates)])  # of the direction in which this rank sends: of the other one it knows 0
+        other = np.zeros(1)
+        if self.begins:
+            self._send(own)
+            self._receive(other)
+        else:
+            self._receive(other)
+            self._send(own)
+        return float(min(own[0], other[0]))
+
+    def _flood(self, *, sends: bool) -> float:
+        """Send for a while, more messages in one go each time; the rank that sends tells the other how many."""
         data, messages, answer = np.zeros(_MESSAGE, np.uint8), np.ones(1, np.uint8), np.zeros(1, np.uint8)
         begin, sent, seconds = time.perf_counter(), 0, 0.0
         while messages[0]:
-            if self.begins:
+            if sends:
                 for _ in range(messages[0]):
                     self._send(data)
                 self._receive(answer)  # all has arrived

@@ -44,6 +44,7 @@ def _tell(status: Status, environ: Mapping[str, str]) -> int:
         peers = _join(found, environ)
         told["meeting"] = dict(_meet(found, peers))
         if sys.argv[2:] == ["--measure"]:
+            os.sched_setaffinity(0, range(os.cpu_count() or 1))  # mpirun has bound it to a core; numpy takes all
             from unilaunch.doctor.measuring import measure
 
             machine = BOOT_ID.read_text(encoding="ascii")

@@ -54,11 +54,13 @@ def read_measured(names: Mapping[int, str], told: Mapping[int, Mapping[str, Any]
         for rank, one in sorted(told.items())
         for partner, values in one.get("pairs", {}).items()
     }
+    product, memory, disk = (
+        {names[rank]: float(one[name]) for rank, one in sorted(told.items())} for name in ("product", "memory", "disk")
+    )
     return Measured(
-        *(
-            {names[rank]: float(one[name]) for rank, one in sorted(told.items())}
-            for name in ("product", "memory", "disk")
-        ),
+        product,
+        memory,
+        disk,
         latency={pair: float(values[0]) for pair, values in pairs.items()},
         bandwidth={pair: float(values[1]) for pair, values in pairs.items()},
         skew={pair[1]: float(values[2]) for pair, values in pairs.items() if pair[0] == first},

@@ -42,12 +42,17 @@ class Status:
         self.pace = Pace(steps + 1, busy + (step.busy or 0.0), received + step.received)
         self.page.note_pace(self.pace)
 
-    def note_wait(self, seconds: float) -> None:
-        """Note that a program has waited for other ranks until now; what lies between two waits was its own work."""
+    def note_wait(self, seconds: float, waits: int) -> None:
+        """Note that a program has waited for other ranks until now; what lies between two waits was its own work.
+
+        Args:
+            seconds: How long it has waited.
+            waits: For how many waits this one stands; for 0 nothing counts but the time.
+        """
         now = time.perf_counter()
-        if self._waited:
+        if self._waited and waits:
             steps, busy, received = self.pace
-            self.pace = Pace(steps + 1, busy + max(0.0, now - self._waited - seconds), received)
+            self.pace = Pace(steps + waits, busy + waits * max(0.0, now - self._waited - seconds), received)
             self.page.note_pace(self.pace)
         self._waited = now
 
