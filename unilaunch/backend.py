@@ -139,13 +139,12 @@ class Backend(ABC):
 
     def wait_hooks(
         self,
-        note_wait: Callable[[float, int], None],  # noqa: ARG002  (a backend that can measure asks)
+        note_wait: Callable[[float | None], None],  # noqa: ARG002  (a backend that can measure asks)
     ) -> dict[str, Callable[[ModuleType], None]]:
         """Return what lets the core know how long a program waits for other ranks; as `hooks`, {} if it cannot.
 
         Args:
-            note_wait: To be called after each wait with its seconds, and for how many waits it stands (a backend may
-                measure some of them; 0 marks the time from which on the rank is busy). It costs microseconds.
+            note_wait: To be called after each wait with its seconds, None if they were not measured. It is fast.
         """
         return {}
 

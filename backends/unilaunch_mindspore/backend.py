@@ -64,7 +64,7 @@ class MindSporeBackend(Backend):
         return {"mindspore.communication.management": replace}
 
     @override
-    def wait_hooks(self, note_wait: Callable[[float, int], None]) -> dict[str, Callable[[ModuleType], None]]:
+    def wait_hooks(self, note_wait: Callable[[float | None], None]) -> dict[str, Callable[[ModuleType], None]]:
         from unilaunch_mindspore.waits import measure_waits
 
         return {"mindspore.ops.operations.comm_ops": lambda module: measure_waits(module, note_wait)}

@@ -1,7 +1,7 @@
 """How long a program's ranks wait for each other, measured at MindSpore's collective primitives in PyNative mode.
 
 MindSpore hands operations to other threads, so a wait shows only if the queue is emptied before and after a collective.
-That costs the overlap of operations: it is done in a tenth of the collectives, in stretches, and counted ten times.
+That costs the overlap of operations: it is done in a tenth of the collectives, in stretches.
 """
 
 from collections.abc import Callable
@@ -15,12 +15,12 @@ STRETCH, PERIOD = 64, 640
 _PRIMITIVES = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "AlltoAll", "Barrier")
 
 
-def measure_waits(operations: ModuleType, note_wait: Callable[[float, int], None]) -> None:
+def measure_waits(operations: ModuleType, note_wait: Callable[[float | None], None]) -> None:
     """Let *note_wait* know of the waits in the collective primitives.
 
     Args:
         operations: `mindspore.ops.operations.comm_ops`.
-        note_wait: Told the seconds of a wait, and for how many waits it stands; for none it only marks the time.
+        note_wait: Told the seconds of each wait; None of one that is not measured.
     """
     count = 0
 
@@ -30,6 +30,7 @@ def measure_waits(operations: ModuleType, note_wait: Callable[[float, int], None
             nonlocal count
             place, count = count % PERIOD, count + 1
             if place >= STRETCH:
+                note_wait(None)
                 return native(self, *args, **options)
             from mindspore.common.api import _pynative_executor as executor
 
@@ -37,7 +38,7 @@ def measure_waits(operations: ModuleType, note_wait: Callable[[float, int], None
             begin = perf_counter()
             result = native(self, *args, **options)
             executor.sync()
-            note_wait(perf_counter() - begin, PERIOD // STRETCH if place else 0)
+            note_wait(perf_counter() - begin)
             return result
 
         return call

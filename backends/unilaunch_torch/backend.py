@@ -84,7 +84,7 @@ class TorchBackend(Backend):
         return {"torch.distributed": serve}
 
     @override
-    def wait_hooks(self, note_wait: Callable[[float, int], None]) -> dict[str, Callable[[ModuleType], None]]:
+    def wait_hooks(self, note_wait: Callable[[float | None], None]) -> dict[str, Callable[[ModuleType], None]]:
         from unilaunch_torch.waits import measure_ddp, measure_waits
 
         return {

@@ -10,8 +10,8 @@ from time import perf_counter
 from types import ModuleType
 from typing import Any
 
-#: Told how many seconds a wait has taken, and for how many waits it stands.
-NoteWait = Callable[[float, int], None]
+#: Told how many seconds each wait has taken.
+NoteWait = Callable[[float], None]
 
 
 def measure_waits(distributed: ModuleType, note_wait: NoteWait) -> None:
@@ -27,7 +27,7 @@ def measure_waits(distributed: ModuleType, note_wait: NoteWait) -> None:
         try:
             return native(self, *args, **options)
         finally:
-            note_wait(perf_counter() - begin, 1)
+            note_wait(perf_counter() - begin)
 
     work.wait = wait
 
@@ -47,7 +47,7 @@ def measure_ddp(parallel: ModuleType, note_wait: NoteWait) -> None:
 
     def arrived() -> None:
         begin = perf_counter()
-        queue(lambda: note_wait(perf_counter() - begin, 1))
+        queue(lambda: note_wait(perf_counter() - begin))
 
     @wraps(native)
     def post_forward(self: Any, output: Any) -> Any:

@@ -13,6 +13,7 @@ from unilaunch.step import Step
 
 #: The agent sends this to its rank when the user stops the job.
 STOP = b"s"
+_NEWEST = 0.1  # share of the newest stretch of work in what is usual
 
 
 class Status:
@@ -29,7 +30,8 @@ class Status:
         self.failed = False
         self.released = False
         self.pace = Pace()
-        self._waited = 0.0  # when the last wait ended
+        self._waited = 0.0  # when the last wait ended; 0 if that is unknown
+        self._usual = 0.0  # seconds of work between two waits, of late
 
     def note(self, **facts: Any) -> None:
         """Note what this rank is doing; costs microseconds."""
@@ -42,19 +44,20 @@ class Status:
         self.pace = Pace(steps + 1, busy + (step.busy or 0.0), received + step.received)
         self.page.note_pace(self.pace)
 
-    def note_wait(self, seconds: float, waits: int) -> None:
+    def note_wait(self, seconds: float | None) -> None:
         """Note that a program has waited for other ranks until now; what lies between two waits was its own work.
 
         Args:
-            seconds: How long it has waited.
-            waits: For how many waits this one stands; for 0 nothing counts but the time.
+            seconds: How long it has waited; None if that was not measured: then its work was as long as it is usually.
         """
-        now = time.perf_counter()
-        if self._waited and waits:
-            steps, busy, received = self.pace
-            self.pace = Pace(steps + waits, busy + waits * max(0.0, now - self._waited - seconds), received)
-            self.page.note_pace(self.pace)
-        self._waited = now
+        now, own = time.perf_counter(), self._usual
+        if seconds is not None and self._waited:
+            own = max(0.0, now - self._waited - seconds)
+            self._usual += (own - self._usual) * (_NEWEST if self._usual else 1.0)
+        self._waited = 0.0 if seconds is None else now
+        steps, busy, received = self.pace
+        self.pace = Pace(steps + 1, busy + own, received)
+        self.page.note_pace(self.pace)
 
     def fail(self, error: BaseException, exit_code: int, *, together: bool = False) -> None:
         """Tell the agent how this rank fails, and what it was doing."""
