@@ -37,7 +37,7 @@ PROGRAM = """\
 import time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 for _ in range(%d):
-    until = time.thread_time() + 0.02
+    until = time.thread_time() + 0.08
     while time.thread_time() < until:
         pass
     dist.all_reduce(torch.ones(8))
@@ -115,7 +115,7 @@ def run(case: Case, cluster: Cluster, limits: list[Quota], folder: Path) -> set[
     hosts = ["--allow-run-as-root", "--bind-to", "none", "-x", "OPENBLAS_NUM_THREADS=1", "-H", names]
     if running:
         script = folder / "script.py"
-        script.write_text(PROGRAM % 400)
+        script.write_text(PROGRAM % 150)
         line = [*own, "launch", *hosts, "--output-dir", str(folder / f"case{case.number}"), str(script)]
         _on_first(cluster, limits[0], line, folder)
         events = "".join(path.read_text() for path in folder.glob(f"case{case.number}/rank.*/events.jsonl"))

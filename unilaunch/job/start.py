@@ -71,6 +71,10 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox) -> LaunchResult:
             live.say(_few_files(len(plan.rows)))
         monitor = Monitor(inbox, len(plan.rows), plan.several, spec.stall_timeout, spec.abort)
         inspection = kept.enter_context(inspecting(monitor, spec))
+        if spec.otlp:
+            from unilaunch.job.otlp import exporting
+
+            kept.enter_context(exporting(spec.otlp, inspection.snapshot))
         request = plan.request.started()
         line = plan.mpirun.start_line(request, (MONITOR, SPEC), session)
         environ = {**request.environ, MONITOR: environ[MONITOR], SPEC: handover.hand_over(plan.task)}

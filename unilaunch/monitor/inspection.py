@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from stat import S_ISSOCK
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unilaunch.addresses import FAMILIES
 from unilaunch.errors import InputError
@@ -104,12 +104,13 @@ class Inspection:
         self.servers.append(HttpServer(listener, self.monitor.inbox.selector, self.pages))
 
     def _status(self) -> tuple[str, str]:
-        return json.dumps(self._snapshot()), _JSON
+        return json.dumps(self.snapshot()), _JSON
 
     def _metrics(self) -> tuple[str, str]:
-        return write_metrics(self._snapshot()), CONTENT_TYPE
+        return write_metrics(self.snapshot()), CONTENT_TYPE
 
-    def _snapshot(self) -> dict[str, object]:
+    def snapshot(self) -> dict[str, Any]:
+        """Return the job's state at this moment."""
         return take_snapshot(self.monitor.inbox, self.monitor.size, self.stragglers.current)
 
     def _ask_stacks(self, *, native: bool) -> Answer:

@@ -4,7 +4,8 @@ Written here in few lines, and not by prometheus_client: that keeps values in a 
 threads, and a rank's agent forks.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -30,35 +31,53 @@ _OF_RANKS: tuple[tuple[str, str, str, Callable[[Rank], float | None]], ...] = (
 )  # fmt: skip
 
 
-def write_metrics(snapshot: Mapping[str, Any]) -> str:
-    """Return the text of a snapshot (`take_snapshot`)."""
-    return "".join(f"{line}\n" for line in _lines(snapshot))
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure of a job, or of each of its ranks.
+
+    Attributes:
+        name: Without the prefix.
+        kind: "gauge" or "counter".
+        text: What it says.
+        samples: Labels and value of each; those that are unknown are left out.
+    """
+
+    name: str
+    kind: str
+    text: str
+    samples: Sequence[tuple[dict[str, str], float]]
 
 
-def _lines(snapshot: Mapping[str, Any]) -> Iterator[str]:
+def list_metrics(snapshot: Mapping[str, Any]) -> list[Metric]:
+    """Return the figures of a snapshot (`take_snapshot`); of any job the same ones, if some without samples."""
     ranks, slow = snapshot["ranks"], snapshot["straggler"] or {}
-    yield from _metric("ranks", "gauge", "Number of ranks.", [({}, snapshot["size"])])
-    yield from _metric(
-        "restarts_total", "counter", "How often the job was started again.", [({}, snapshot["restarts"])]
-    )
-    for name, kind, text, value in _OF_RANKS:
-        yield from _metric(name, kind, text, [(_labels(rank), value(rank)) for rank in ranks])
+    of_ranks = [
+        Metric(name, kind, text, [(_labels(rank), one) for rank in ranks if (one := value(rank)) is not None])
+        for name, kind, text, value in _OF_RANKS
+    ]
     factors = [(_labels(rank), slow["factor"] if rank["rank"] == slow.get("straggler") else 0.0) for rank in ranks]
-    yield from _metric(
-        "straggler", "gauge", "How many times as long as the median a straggler works in a step; 0: none.", factors
-    )
     figures = [(_labels(rank) | {"name": name}, value) for rank in ranks for name, value in rank["values"].items()]
-    yield from _metric("value", "gauge", "A figure of the last step, such as the loss, by name.", figures)
+    return [
+        Metric("ranks", "gauge", "Number of ranks.", [({}, snapshot["size"])]),
+        Metric("restarts_total", "counter", "How often the job was started again.", [({}, snapshot["restarts"])]),
+        *of_ranks,
+        Metric("straggler", "gauge", "How many times as long as the median a straggler is busy; 0: none.", factors),
+        Metric("value", "gauge", "A figure of the last step, such as the loss, by name.", figures),
+    ]
+
+
+def write_metrics(snapshot: Mapping[str, Any]) -> str:
+    """Return the text of a snapshot."""
+    return "".join(f"{line}\n" for metric in list_metrics(snapshot) for line in _lines(metric))
 
 
 def _labels(rank: Rank) -> dict[str, str]:
     return {"rank": str(rank["rank"]), "host": rank["host"]}
 
 
-def _metric(name: str, kind: str, text: str, samples: list[tuple[dict[str, str], float | None]]) -> Iterator[str]:
-    yield f"# HELP unilaunch_{name} {text}"
-    yield f"# TYPE unilaunch_{name} {kind}"
-    for labels, value in samples:
-        if value is not None:
-            inner = ",".join(f'{label}="{told.translate(_ESCAPES)}"' for label, told in labels.items())
-            yield f"unilaunch_{name}{f'{{{inner}}}' if inner else ''} {value!r}"
+def _lines(metric: Metric) -> Iterator[str]:
+    yield f"# HELP unilaunch_{metric.name} {metric.text}"
+    yield f"# TYPE unilaunch_{metric.name} {metric.kind}"
+    for labels, value in metric.samples:
+        inner = ",".join(f'{label}="{told.translate(_ESCAPES)}"' for label, told in labels.items())
+        yield f"unilaunch_{metric.name}{f'{{{inner}}}' if inner else ''} {value!r}"
