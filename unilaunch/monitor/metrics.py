@@ -50,7 +50,8 @@ class Metric:
 
 def list_metrics(snapshot: Mapping[str, Any]) -> list[Metric]:
     """Return the figures of a snapshot (`take_snapshot`); of any job the same ones, if some without samples."""
-    ranks, slow = snapshot["ranks"], snapshot["straggler"] or {}
+    ranks = [rank for rank in snapshot["ranks"] if rank["host"] != "?"]  # whose label will not change any more
+    slow = snapshot["straggler"] or {}
     of_ranks = [
         Metric(name, kind, text, [(_labels(rank), one) for rank in ranks if (one := value(rank)) is not None])
         for name, kind, text, value in _OF_RANKS
