@@ -1,6 +1,7 @@
 """What is to be done, read and checked; nothing is imported or started yet."""
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from unilaunch.backend import Backend
@@ -11,6 +12,17 @@ if TYPE_CHECKING:
     from unilaunch.spec import RunSpec, Spec
 
 S = TypeVar("S", bound="RunSpec", covariant=True)  # noqa: PLC0105
+
+
+class Machine(Enum):
+    """The machine on which a job will run: it decides what is looked for on the machine that plans the job."""
+
+    #: This one: its files, its mpirun, its cores and its devices.
+    HERE = "here"
+    #: Hosts of a cluster with the same files: scripts and frameworks are looked for here, cores and devices are not.
+    CLUSTER = "cluster"
+    #: Containers: the script, the framework, Python and mpirun are the image's, and nothing is looked for here.
+    IMAGE = "image"
 
 
 @dataclass(frozen=True, slots=True)

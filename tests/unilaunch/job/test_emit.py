@@ -16,11 +16,11 @@ from unilaunch.errors import SpecError
 from unilaunch.job import find
 from unilaunch.job import plan as planning
 from unilaunch.job.emit import emit
-from unilaunch.job.plan import Plan, make_plan
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.launchers.openmpi_mpirun import OpenMpirun
 from unilaunch.options import parse
 from unilaunch.reading import read_task
+from unilaunch.task import Task
 
 
 @pytest.fixture(autouse=True)
@@ -30,11 +30,22 @@ def _open_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "count_cores", lambda: 4)
 
 
-def _plan(words: str, environ: Mapping[str, str] | None = None) -> Plan:
-    given: dict[str, Any] = parse(["launch", *shlex.split(words)])
-    for name in ("command", "dry_run", "json", "emit"):
+def _given(words: str) -> dict[str, Any]:
+    given = parse(["launch", *shlex.split(words)])
+    for name in ("command", "dry_run", "json"):
         given.pop(name)
-    return make_plan(read_task(LaunchSpec, given, {}), {"PATH": "/bin", **(environ or {})}, starting=False)
+    return given
+
+
+def _emit(kind: str, words: str, environ: Mapping[str, str] | None = None) -> str:
+    given = _given(f"--emit {kind} {words}")
+    return emit(given.pop("emit"), given, {"PATH": "/bin", **(environ or {})})
+
+
+def _task(words: str) -> Task[LaunchSpec]:
+    given = _given(words)
+    given.pop("emit")
+    return read_task(LaunchSpec, given, {})
 
 
 def _directives(script: str) -> dict[str, str]:
@@ -44,7 +55,7 @@ def _directives(script: str) -> dict[str, str]:
 
 def test_even_hosts_for_slurm() -> None:
     """Srun deals the ranks out as the plan does."""
-    script = emit(_plan("-n 4 -H a:2,b:2 --epochs 3"), "sbatch")
+    script = _emit("sbatch", "-n 4 -H a:2,b:2 --epochs 3")
     assert _directives(script) == {
         "job-name": "unilaunch-gcn", "ntasks": "4", "nodes": "2", "nodelist": "a,b", "ntasks-per-node": "2",
         "output": "%x-%j.out",
@@ -57,7 +68,7 @@ def test_even_hosts_for_slurm() -> None:
 
 def test_uneven_hosts_for_slurm() -> None:
     """Rank by rank: Slurm would deal them out evenly."""
-    script = emit(_plan("-n 3 -H a:2,b:1"), "sbatch")
+    script = _emit("sbatch", "-n 3 -H a:2,b:1")
     assert "printf '%s\\n' a a b >" in script
     assert "exec srun --distribution=arbitrary" in script
     assert "ntasks-per-node" not in _directives(script)
@@ -65,7 +76,7 @@ def test_uneven_hosts_for_slurm() -> None:
 
 def test_mpirun_for_slurm_if_its_options_are_given() -> None:
     """On the hosts that Slurm has allocated."""
-    last = emit(_plan("-n 2 --bind-to none -x 'A=b c'"), "sbatch").splitlines()
+    last = _emit("sbatch", "-n 2 --bind-to none -x 'A=b c'").splitlines()
     assert last[-1].startswith("exec /mpi/bin/mpirun -n 2 --bind-to none")
     assert "-H" not in shlex.split(last[-1])
     assert "export A='b c'" in last
@@ -82,7 +93,7 @@ def test_mpirun_for_slurm_if_its_options_are_given() -> None:
 )
 def test_the_nodes_that_slurm_is_asked_for(words: str, nodes: str, nodelist: str | None) -> None:
     """The user's, though only mpirun may know which rank gets which; a loopback name is no node's."""
-    directives = _directives(emit(_plan(f"-n 2 {words}"), "sbatch"))
+    directives = _directives(_emit("sbatch", f"-n 2 {words}"))
     assert (directives["nodes"], directives.get("nodelist")) == (nodes, nodelist)
     assert "seq" not in words or "ntasks-per-node" not in directives
 
@@ -90,18 +101,18 @@ def test_the_nodes_that_slurm_is_asked_for(words: str, nodes: str, nodelist: str
 def test_names_that_a_batch_script_cannot_hold(tmp_path: Path) -> None:
     """Sbatch refuses a job's name with a space in it, and bash runs what stands in a variable's name."""
     (tmp_path / "my job.py").touch()
-    script = emit(_plan(f"-n 2 '{tmp_path}/my job.py' -- 'a;b'"), "sbatch")
+    script = _emit("sbatch", f"-n 2 '{tmp_path}/my job.py' -- 'a;b'")
     assert _directives(script)["job-name"] == "unilaunch-my-job.py"
     assert shlex.split(script.splitlines()[-1])[-2:] == ["--", "a;b"]
     for text in ("A B=1", "A;true;B=1", "A;true"):
         with pytest.raises(SpecError, match="is no name of a variable"):
-            emit(_plan(f"-n 2 -x {shlex.quote(text)}"), "sbatch")
+            _emit("sbatch", f"-n 2 -x {shlex.quote(text)}")
 
 
 @pytest.mark.parametrize("kind", ["sbatch", "mpijob", "rankfile"])
 def test_a_secret_is_named_only(kind: str) -> None:
     """And the file says where to give it."""
-    text = emit(_plan("-n 2 -H a:1,b:1 -x HF_TOKEN=hidden -x A=1"), kind)
+    text = _emit(kind, "-n 2 -H a:1,b:1 -x HF_TOKEN=hidden -x A=1")
     assert "hidden" not in text
     assert {"sbatch": ': "${HF_TOKEN:?export it', "mpijob": "HF_TOKEN from a Secret", "rankfile": "HF_TOKEN"}[
         kind
@@ -117,7 +128,7 @@ def test_a_secret_is_named_only(kind: str) -> None:
 ])  # fmt: skip
 def test_what_slurm_is_asked_for(words: str, expected: dict[str, str]) -> None:
     """A device for each rank of a node, and the cores of --threads; where only mpirun can tell, that is said."""
-    script = emit(_plan(words), "sbatch")
+    script = _emit("sbatch", words)
     directives = _directives(script)
     assert {name: directives[name] for name in ("gres", "cpus-per-task") if name in directives} == expected
     assert ("srun --cpus-per-task=3 " in script) == ("--threads" in words)
@@ -126,7 +137,7 @@ def test_what_slurm_is_asked_for(words: str, expected: dict[str, str]) -> None:
 
 def test_a_device_that_is_not_seen_here_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The script says so."""
-    script = emit(_plan("-n 2", {"CUDA_VISIBLE_DEVICES": "", "ASCEND_RT_VISIBLE_DEVICES": ""}), "sbatch")
+    script = _emit("sbatch", "-n 2", {"CUDA_VISIBLE_DEVICES": "", "ASCEND_RT_VISIBLE_DEVICES": ""})
     assert "# No device was seen" in script
 
 
@@ -134,40 +145,40 @@ def test_a_device_that_is_not_seen_here_is_not_asked_for(monkeypatch: pytest.Mon
 def test_restarts_are_not_dropped(kind: str) -> None:
     """No engine does what launch would."""
     with pytest.raises(SpecError, match=f"--emit {kind} --max-restarts 2: only launch"):
-        emit(_plan("-n 2 -H a:1,b:1 --max-restarts 2"), kind)
+        _emit(kind, "-n 2 -H a:1,b:1 --max-restarts 2")
 
 
 def test_a_job_file_is_not_for_this_host() -> None:
     """More ranks than it has cores, and devices that it has not."""
-    assert "--ntasks=64" in emit(_plan("-n 64 --device cuda", {"CUDA_VISIBLE_DEVICES": ""}), "sbatch")
+    assert "--ntasks=64" in _emit("sbatch", "-n 64 --device cuda", {"CUDA_VISIBLE_DEVICES": ""})
 
 
 def test_no_mpirun_is_needed_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Open MPI's is taken to be where the job will run, at the path that was given."""
     monkeypatch.setattr(planning, "foresee_mpirun", find.foresee_mpirun)
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    assert "mpirun" in emit(_plan("-n 2 -H a:1,b:1", {"PATH": str(tmp_path)}), "mpijob")
+    assert "mpirun" in _emit("mpijob", "-n 2 -H a:1,b:1", {"PATH": str(tmp_path)})
     words = "-n 2 -H a:1,b:1 --bind-to none --mpirun /cluster/bin/mpirun"
-    assert "exec /cluster/bin/mpirun -n 2 --bind-to none" in emit(_plan(words, {"PATH": str(tmp_path)}), "sbatch")
+    assert "exec /cluster/bin/mpirun -n 2 --bind-to none" in _emit("sbatch", words, {"PATH": str(tmp_path)})
 
 
 def test_a_name_that_kubernetes_takes(tmp_path: Path) -> None:
     """It ends in a letter or a digit, also where it was cut."""
     script = tmp_path / ("a" * 39 + "-b.py")
     script.touch()
-    name = yaml.safe_load(emit(_plan(f"-n 2 -H a:1,b:1 {script}"), "mpijob"))["metadata"]["name"]
+    name = yaml.safe_load(_emit("mpijob", f"-n 2 -H a:1,b:1 {script}"))["metadata"]["name"]
     assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name)
 
 
 @pytest.mark.parametrize("kind", ["sbatch", "mpijob", "rankfile"])
 def test_the_spec_is_inside(kind: str, tmp_path: Path) -> None:
     """And can be given back: the file that it makes is the same."""
-    plan = _plan("-n 4 -H a:2,b:2 --epochs 3 --seed 7")
-    text = emit(plan, kind)
+    words = "-n 4 -H a:2,b:2 --epochs 3 --seed 7"
+    text = _emit(kind, words)
     line = next(line for line in text.splitlines() if '"epochs": 3' in line)
     (tmp_path / "spec.json").write_text(line[line.index("{") : line.rindex("}") + 1])
-    again = _plan(f"--config {tmp_path}/spec.json")
-    assert (again.task.options, again.task.spec.seed, again.rows) == (plan.task.options, 7, plan.rows)
+    task, again = _task(words), _task(f"--config {tmp_path}/spec.json --backend torch")
+    assert (again.options, again.spec.seed, again.spec.hosts) == (task.options, 7, "a:2,b:2")
     assert json.loads(line[line.index("{") : line.rindex("}") + 1])["nprocs"] == 4
 
 
@@ -184,7 +195,7 @@ FIELDS = {
 
 def test_a_manifest_for_kubernetes() -> None:
     """Of the published schema's fields; the operator tells mpirun where the workers are."""
-    manifest = yaml.safe_load(emit(_plan("-n 4 -H a:2,b:2 --epochs 3"), "mpijob"))
+    manifest = yaml.safe_load(_emit("mpijob", "-n 4 -H a:2,b:2 --epochs 3"))
     assert (manifest["apiVersion"], manifest["kind"]) == ("kubeflow.org/v2beta1", "MPIJob")
     spec = manifest["spec"]
     assert set(spec) <= FIELDS["spec"]
@@ -207,16 +218,16 @@ def test_a_manifest_for_kubernetes() -> None:
 def test_workers_of_a_manifest_are_alike() -> None:
     """All workers of an MPIJob have as many slots."""
     with pytest.raises(SpecError, match="every worker has the same number of ranks, not a: 2, b: 1"):
-        emit(_plan("-n 3 -H a:2,b:1"), "mpijob")
+        _emit("mpijob", "-n 3 -H a:2,b:1")
     with pytest.raises(SpecError, match="only mpirun can tell"):
-        emit(_plan("-n 2 -H a:1,b:1 --map-by seq"), "mpijob")
+        _emit("mpijob", "-n 2 -H a:1,b:1 --map-by seq")
 
 
 @pytest.mark.parametrize(("kind", "resource"), [("cuda", "nvidia.com/gpu"), ("npu", "huawei.com/Ascend910")])
 def test_workers_ask_for_their_devices(kind: str, resource: str) -> None:
     """As many as they have ranks; the launcher trains nothing."""
     backend = "torch" if kind == "cuda" else "mindspore"
-    manifest = yaml.safe_load(emit(_plan(f"-n 4 -H a:2,b:2 --device {kind} --backend {backend}"), "mpijob"))
+    manifest = yaml.safe_load(_emit("mpijob", f"-n 4 -H a:2,b:2 --device {kind} --backend {backend}"))
     launcher, worker = (manifest["spec"]["mpiReplicaSpecs"][name] for name in ("Launcher", "Worker"))
     assert worker["template"]["spec"]["containers"][0]["resources"] == {"limits": {resource: 2}}
     assert "resources" not in launcher["template"]["spec"]["containers"][0]
@@ -224,11 +235,11 @@ def test_workers_ask_for_their_devices(kind: str, resource: str) -> None:
 
 def test_a_rankfile() -> None:
     """Rank by rank; refused where only mpirun can tell."""
-    text = emit(_plan("-n 3 -H a:2,b:1 --map-by node"), "rankfile")
+    text = _emit("rankfile", "-n 3 -H a:2,b:1 --map-by node")
     assert [line for line in text.splitlines() if not line.startswith("#")] == [
         "rank 0=a slot=0", "rank 1=b slot=0", "rank 2=a slot=1",
     ]  # fmt: skip
     with pytest.raises(SpecError, match="only mpirun can tell"):
-        emit(_plan("-n 3 -H a:2,b:1 --map-by seq"), "rankfile")
+        _emit("rankfile", "-n 3 -H a:2,b:1 --map-by seq")
     with pytest.raises(SpecError, match="only mpirun can tell"):
-        emit(_plan("-n 3", {"SLURM_JOB_ID": "5"}), "rankfile")
+        _emit("rankfile", "-n 3", {"SLURM_JOB_ID": "5"})

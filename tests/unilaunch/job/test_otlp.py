@@ -8,6 +8,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from unilaunch.errors import PluginError
 from unilaunch.job.otlp import exporting
@@ -33,6 +34,7 @@ def _collector() -> Iterator[tuple[str, list[bytes]]]:
             self.send_response(200 if self.path == "/v1/metrics" else 404)
             self.end_headers()
 
+        @override
         def log_message(self, *_: Any) -> None:
             pass
 

@@ -13,6 +13,8 @@ from unilaunch.exports import secrets
 from unilaunch.job.emit.job_file import JobFile
 from unilaunch.job.emit.spec_line import spec_json
 from unilaunch.job.plan import Plan
+from unilaunch.spec import Spec
+from unilaunch.task import Machine
 
 #: What a pod asks for, by kind of device.
 RESOURCES = {"cuda": "nvidia.com/gpu", "npu": "huawei.com/Ascend910"}
@@ -23,7 +25,11 @@ class MpiJob(JobFile):
     """The operator makes the workers, and tells mpirun where they are."""
 
     @override
-    def lines(self, plan: Plan) -> Iterator[str]:
+    def machine(self, options: Spec) -> Machine:
+        return Machine.IMAGE
+
+    @override
+    def lines(self, plan: Plan, options: Spec) -> Iterator[str]:
         """Refuse hosts with different numbers of ranks, or unknown ones: all workers of a job have as many slots."""
         hosts = Counter(row.host for row in plan.rows)
         if not plan.mpirun.operator_name:
@@ -37,7 +43,7 @@ class MpiJob(JobFile):
             raise SpecError(f"--emit mpijob: every worker has the same number of ranks, not {some}")
         yield f"# Written by unilaunch launch --emit mpijob. Put an image that has unilaunch in it in place of {IMAGE}:"
         yield "# python and mpirun are then the image's."
-        for name in secrets(plan.request.mpi.x):
+        for name in secrets(plan.request.mpi.export):
             yield f"# Give the launcher's container {name} from a Secret: its value is not written here."
         fields = manifest(plan, len(hosts), next(iter(hosts.values())))
         yield yaml.safe_dump(fields, sort_keys=False, width=4096).rstrip()
@@ -51,9 +57,7 @@ def manifest(plan: Plan, workers: int, slots: int) -> dict[str, Any]:
         workers: Number of workers.
         slots: Ranks of each.
     """
-    program = ("python", *plan.request.program[1:])
-    # The pods have an environment of their own.
-    inside = replace(plan.request.shown(), hosts=(), hostfile=None, program=program, environ={})
+    inside = replace(plan.request.shown(), hosts=(), hostfile=None)
     command = ["mpirun", *plan.mpirun.write(inside)[1:]]
     kind = plan.rows[0].device.partition(":")[0]
     limits = {RESOURCES[kind]: slots} if kind in RESOURCES else {}
