@@ -118,7 +118,7 @@ def _run_model(rank: Rank, model: Model, backend: Backend, rendezvous: Rendezvou
         output.record(phase="init")
         framework = Framework(backend, _collectives(rank, backend, rendezvous))
         if model.stops_patiently:
-            session = replace(session, stop_asked=note_stops(rank.status))
+            session = replace(session, stop_asked=note_stops(rank.status, patient=world.patient))
         result = dict(model.run(task.options, prepared, session, framework))
         alike(lambda: program.check_value(result, f"model {model.name}"))
     finally:
