@@ -54,7 +54,7 @@ LAYOUT: Mapping[str, Mapping[str, Sequence[str]]] = {
             "--nprocs", "--hosts", "--hostfile", "--oversubscribe", "--bind-to", "-x", "--mca", "--allow-run-as-root",
         ),
         "output": ("--output-dir", "--console"),
-        "failures": ("--max-restarts", "--elastic", "--stall-timeout", "--grace"),
+        "failures": ("--max-restarts", "--elastic", "--stall-timeout"),
         "instead of a start": ("--dry-run", "--emit", "--help-all"),
     },
 }  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from unilaunch import entry_points, plugins
 from unilaunch.errors import SpecError, nearest
 from unilaunch.grammar import CORE, Parser, make_parser
-from unilaunch.habits import COMMANDS, LAUNCH
+from unilaunch.habits import COMMANDS, LAUNCH, Same
 from unilaunch.words import Grammar, Words, is_option, split
 
 _HELP = ("-h", "--help", "--help-all")
@@ -58,7 +58,12 @@ def own_options(command: str, words: Sequence[str]) -> list[str]:
     of_models = {
         f"--{field.replace('_', '-')}" for model in plugins.models().values() for field in model.spec.model_fields
     }
-    own = replace(grammar, other_names={}, takes={name: grammar.takes[name] for name in set(grammar.takes) - of_models})
+    own = replace(
+        grammar,
+        takes={name: grammar.takes[name] for name in set(grammar.takes) - of_models},
+        other_names={},
+        habits={name: habit for name, habit in LAUNCH.items() if isinstance(habit, Same)},
+    )
     return [word.partition("=")[0] for word in words if word not in _HELP and is_option(word, own)]
 
 

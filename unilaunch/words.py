@@ -85,6 +85,10 @@ def split(words: Sequence[str], grammar: Grammar) -> Words:
     target = program = ""
     while front and (marked or not program):
         word = front.pop(0)
+        if word == "--":  # of a command that starts no program: what follows is no option
+            own += [word, *front]
+            front = []
+            break
         if not word.startswith("-") or word == "-":
             own.append(word)
             target = target or word
@@ -92,11 +96,8 @@ def split(words: Sequence[str], grammar: Grammar) -> Words:
                 _refuse_python(word, words[: end - len(front) - 1], words[end - len(front) :], grammar)
                 program = word
             continue
-        option = _read(word, grammar)
-        if option is None:
-            raise SpecError(f"{word}: {_unknown(word, grammar)}{_between(word, program)}")
-        values = [option.value] if option.value is not None else front[: option.takes]
-        del front[: 0 if option.value is not None else option.takes]
+        option = _known(word, program, grammar)
+        values = _take_values(option, front)
         if isinstance(option.habit, Same) and option.habit.one_host:
             per_host.append(" ".join([word, *values][: 2 if option.value is None else 1]))
         own += _write(option, values)
@@ -104,6 +105,27 @@ def split(words: Sequence[str], grammar: Grammar) -> Words:
             target = program = f"-m {' '.join(values)}"
     _refuse_ranks_of_a_host(own, per_host)
     return Words(tuple(own), tuple(words[end + 1 :] if marked else front), target)
+
+
+def _take_values(option: _Option, front: list[str]) -> list[str]:
+    """Return the values of an option; those that are words of their own are taken from *front*."""
+    if option.value is not None:
+        return [option.value]
+    values = front[: option.takes]
+    del front[: option.takes]
+    return values
+
+
+def _known(word: str, program: str, grammar: Grammar) -> _Option:
+    """Return the option that *word* is.
+
+    Raises:
+        SpecError: There is none; *program* stands in front of it and `--` behind it, if it is not empty.
+    """
+    if option := _read(word, grammar):
+        return option
+    behind = f"; what stands in front of -- is unilaunch's: type {program} -- {word} ..." if program else ""
+    raise SpecError(f"{word}: {_unknown(word, grammar)}{behind}")
 
 
 def is_option(word: str, grammar: Grammar) -> bool:
@@ -142,10 +164,6 @@ def _write(option: _Option, values: Sequence[str]) -> list[str]:
         case Same(ours, text, takes):
             return [f"{ours}={text.replace('{}', first)}"] if values or not takes else [ours]
     return [f"{name}={first}"] if name.startswith("--") and len(values) == 1 else [name, *values]
-
-
-def _between(word: str, program: str) -> str:
-    return f"; what stands in front of -- is unilaunch's: type {program} -- {word} ..." if program else ""
 
 
 def _refuse_ranks_of_a_host(own: Sequence[str], per_host: Sequence[str]) -> None:

@@ -97,6 +97,7 @@ ANSWERED = [
     ("launch -n 2 --epoch 3", "--epoch: no such option; did you mean --epochs?"),
     ("launch -n 2 --checkpoint 10", "did you mean --checkpoint-dir or --checkpoint-every?"),
     ("launch -n 2 --tail 3", "--tail: no such option"),
+    ("launch -n 2 --partition gpu train.py", "--partition: only --emit sbatch takes it"),
     ("launch -n 2 --worker 3", "--worker: no such option"),
     ("run -n 2 train.py", "type unilaunch launch -n 2 train.py"),
     ("run --nproc_per_node 2 train.py", "type unilaunch launch --nproc_per_node 2 train.py"),

@@ -41,8 +41,7 @@ def doctor(spec: DoctorSpec, environ: Mapping[str, str]) -> int:
         UnilaunchError: The hosts cannot be read, or there is no mpirun.
     """
     hosts = hosts_of(spec) or (Host("localhost", 1),)
-    mpirun = find_mpirun(spec.mpirun, environ)
-    spec = mpirun.usable(spec)
+    spec = (mpirun := find_mpirun(spec.mpirun, environ)).usable(spec)
     here = own_names([host.name for host in hosts])
     findings = _knock([host for host in hosts if host.name not in here])
     shut = {name for name, finding in findings.items() if finding}
