@@ -15,7 +15,7 @@ from unilaunch.job.emit.job_file import JobFile
 from unilaunch.job.emit.sbatch_options import SbatchSpec
 from unilaunch.job.emit.spec_line import spec_json
 from unilaunch.job.plan import Plan
-from unilaunch.launch_spec import LaunchSpec, MpiSpec
+from unilaunch.launch_spec import LaunchSpec
 from unilaunch.task import Machine, Task
 
 #: What Slurm usually calls each kind of device, in --gres.
@@ -79,7 +79,7 @@ def _refuse_contradictions(spec: LaunchSpec, options: SbatchSpec) -> None:
             f"--array: all jobs of the array would write into {spec.output_dir}: give --output-dir "
             f"'{spec.output_dir}/{{array}}', or none"
         )
-    if of_mpirun := _options_of_mpirun(spec):
+    if of_mpirun := spec.options_of_mpirun:
         for field in ("requeue", "signal", "container_image"):
             if getattr(options, field):
                 raise SpecError(
@@ -91,10 +91,6 @@ def _refuse_contradictions(spec: LaunchSpec, options: SbatchSpec) -> None:
         raise SpecError(
             f"--gpus-per-node {gpus}: each of the {ranks} ranks of a node takes a GPU: --ntasks-per-node {gpus}"
         )
-
-
-def _options_of_mpirun(spec: LaunchSpec) -> set[str]:
-    return spec.model_fields_set & set(MpiSpec.model_fields) - {"export", "allow_run_as_root"}
 
 
 def _count(spec: LaunchSpec, options: SbatchSpec) -> int | None:
@@ -178,7 +174,7 @@ def _queue(plan: Plan, options: SbatchSpec) -> Iterator[str]:
 
 
 def _start(plan: Plan, options: SbatchSpec) -> Iterator[str]:
-    if _options_of_mpirun(plan.task.spec):
+    if plan.task.spec.options_of_mpirun:
         inside = replace(plan.request.shown(), hosts=(), hostfile=None)
         yield f"exec {shlex.join(plan.mpirun.write(inside))}"
         return
