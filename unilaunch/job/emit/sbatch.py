@@ -1,5 +1,6 @@
 """A batch script for Slurm."""
 
+import math
 import re
 import shlex
 from collections import Counter
@@ -22,7 +23,8 @@ from unilaunch.task import Machine, Task
 GRES = {"cuda": "gpu", "npu": "npu"}
 #: Folders of the output: a job that is put into the queue again keeps its id.
 FOLDER, FOLDER_IN_ARRAY = Path("log_output/{job}"), Path("log_output/{job}-{array}")
-_NOTICE = "USR1@60"
+#: Seconds before the end of a job's time at which its ranks are told.
+_NOTICE = 60
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LOOPBACK = re.compile(r"localhost|127\..*|::1")  # no node of Slurm's has such a name
 
@@ -171,10 +173,15 @@ def _queue(plan: Plan, options: SbatchSpec) -> Iterator[str]:
     if options.requeue:
         yield "#SBATCH --requeue"
         yield "#SBATCH --open-mode=append"
-    model = plan.task.model
-    notice = _NOTICE if options.requeue and model and model.stops_patiently else None  # a script may know no SIGUSR1
-    if notice := options.signal or notice:
+    if notice := options.signal or (_notice(plan) if options.requeue else ""):
         yield f"#SBATCH --signal={notice}"
+
+
+def _notice(plan: Plan) -> str:
+    """Return the signal before the end of the job's time, for a model that knows it; "" for a script, which may not."""
+    spec, model = plan.task.spec, plan.task.model
+    seconds = math.ceil(spec.grace) if "grace" in spec.model_fields_set else _NOTICE
+    return f"USR1@{seconds}" if model and model.stops_patiently else ""
 
 
 def _start(plan: Plan, options: SbatchSpec) -> Iterator[str]:
