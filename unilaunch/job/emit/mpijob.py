@@ -43,7 +43,7 @@ class MpiJob(JobFile):
             raise SpecError(f"--emit mpijob: every worker has the same number of ranks, not {some}")
         yield f"# Written by unilaunch launch --emit mpijob. Put an image that has unilaunch in it in place of {IMAGE}:"
         yield "# python and mpirun are then the image's."
-        for name in secrets(plan.request.mpi.x):
+        for name in secrets(plan.request.mpi.export):
             yield f"# Give the launcher's container {name} from a Secret: its value is not written here."
         fields = manifest(plan, len(hosts), next(iter(hosts.values())))
         yield yaml.safe_dump(fields, sort_keys=False, width=4096).rstrip()

@@ -16,7 +16,7 @@ from unilaunch.job.emit.job_file import JobFile
 from unilaunch.job.emit.sbatch_options import SbatchSpec
 from unilaunch.job.emit.spec_line import spec_json
 from unilaunch.job.plan import Plan
-from unilaunch.launch_spec import LaunchSpec
+from unilaunch.launch_spec import LaunchSpec, MpiSpec
 from unilaunch.task import Machine, Task
 
 #: What Slurm usually calls each kind of device, in --gres.
@@ -96,7 +96,7 @@ def _refuse_contradictions(spec: LaunchSpec, options: SbatchSpec) -> None:
 
 
 def _options_of_mpirun(spec: LaunchSpec) -> set[str]:
-    return spec.mpi.model_fields_set - {"x", "allow_run_as_root"}
+    return spec.model_fields_set & set(MpiSpec.model_fields) - {"export", "cwd", "allow_run_as_root"}
 
 
 def _count(spec: LaunchSpec, options: SbatchSpec) -> int | None:
@@ -206,6 +206,8 @@ def _srun(plan: Plan, options: SbatchSpec) -> str:
     if options.container_image:
         words.append(f"--container-image={shlex.quote(options.container_image)}")
         words.append('--container-mounts="$PWD:$PWD" --container-workdir="$PWD"')
+    if plan.task.spec.cwd:
+        words.append(f"--chdir={shlex.quote(str(plan.task.spec.cwd))}")
     if options.requeue:
         words.append("--kill-on-bad-exit=0")  # the ranks end together, each with a code that is not 0
     return " ".join(words)
@@ -226,8 +228,8 @@ def _again(line: str) -> Iterator[str]:
 
 def _variables(plan: Plan) -> Iterator[str]:
     """Give the `-x NAME=V` of the user; Slurm passes on by itself what is exported where sbatch is called."""
-    hidden = secrets(plan.request.mpi.x)
-    for text in plan.request.mpi.x:
+    hidden = secrets(plan.request.mpi.export)
+    for text in plan.request.mpi.export:
         name, equals, value = text.partition("=")
         if not _VARIABLE.fullmatch(name):  # bash would run what stands in it
             raise SpecError(f"-x: {name!r} is no name of a variable; expected NAME or NAME=VALUE")
