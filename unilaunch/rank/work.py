@@ -67,7 +67,9 @@ def _explain(error: BaseException, rank: Rank) -> int:
 
 
 def _ended(rank: Rank, exit_code: int) -> int:
-    rank.output.record(phase="end", exit_code=exit_code)
+    modules = {name: sys.modules.get(name) for name in ("numpy", *(each.framework for each in rank.task.backends))}
+    versions = {name: str(getattr(module, "__version__", "?")) for name, module in modules.items() if module}
+    rank.output.record(phase="end", exit_code=exit_code, versions=versions)
     return exit_code
 
 

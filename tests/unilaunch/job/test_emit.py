@@ -110,14 +110,12 @@ def test_names_that_a_batch_script_cannot_hold(tmp_path: Path) -> None:
             _emit("sbatch", f"-n 2 -x {shlex.quote(text)}")
 
 
-@pytest.mark.parametrize("kind", ["sbatch", "mpijob", "rankfile"])
+@pytest.mark.parametrize("kind", ["sbatch", "rankfile"])
 def test_a_secret_is_named_only(kind: str) -> None:
     """And the file says where to give it."""
     text = _emit(kind, "-n 2 -H a:1,b:1 -x HF_TOKEN=hidden -x A=1")
     assert "hidden" not in text
-    assert {"sbatch": ': "${HF_TOKEN:?export it', "mpijob": "HF_TOKEN from a Secret", "rankfile": "HF_TOKEN"}[
-        kind
-    ] in text
+    assert {"sbatch": ': "${HF_TOKEN:?export it', "rankfile": "HF_TOKEN"}[kind] in text
 
 
 @pytest.mark.parametrize(("words", "expected"), [
@@ -213,7 +211,7 @@ def test_a_device_that_is_not_seen_here_is_not_asked_for(monkeypatch: pytest.Mon
     assert "# No device was seen" in script
 
 
-@pytest.mark.parametrize("kind", ["sbatch", "mpijob", "rankfile"])
+@pytest.mark.parametrize("kind", ["sbatch", "rankfile"])
 def test_restarts_are_not_dropped(kind: str) -> None:
     """No engine does what launch would."""
     with pytest.raises(SpecError, match=f"--emit {kind} --max-restarts 2: only launch"):
@@ -252,57 +250,6 @@ def test_the_spec_is_inside(kind: str, tmp_path: Path) -> None:
     task, again = _task(words), _task(f"--config {tmp_path}/spec.json --backend torch")
     assert (again.options, again.spec.seed, again.spec.hosts) == (task.options, 7, "a:2,b:2")
     assert json.loads(line[line.index("{") : line.rindex("}") + 1])["nprocs"] == 4
-
-
-#: The fields of kubeflow.org/v2beta1's MPIJob that a manifest may have, from its published schema.
-FIELDS = {
-    "spec": {"launcherCreationPolicy", "mpiImplementation", "mpiReplicaSpecs", "runLauncherAsWorker", "runPolicy",
-             "slotsPerWorker", "sshAuthMountPath"},
-    "runPolicy": {"activeDeadlineSeconds", "backoffLimit", "cleanPodPolicy", "managedBy", "schedulingPolicy", "suspend",
-                  "ttlSecondsAfterFinished"},
-    "replica": {"replicas", "restartPolicy", "template"},
-    "container": {"args", "command", "env", "image", "name", "resources"},
-}  # fmt: skip
-
-
-def test_a_manifest_for_kubernetes() -> None:
-    """Of the published schema's fields; the operator tells mpirun where the workers are."""
-    manifest = yaml.safe_load(_emit("mpijob", "-n 4 -H a:2,b:2 --epochs 3"))
-    assert (manifest["apiVersion"], manifest["kind"]) == ("kubeflow.org/v2beta1", "MPIJob")
-    spec = manifest["spec"]
-    assert set(spec) <= FIELDS["spec"]
-    assert set(spec["runPolicy"]) <= FIELDS["runPolicy"]
-    assert (spec["slotsPerWorker"], spec["mpiImplementation"]) == (2, "OpenMPI")
-    launcher, worker = spec["mpiReplicaSpecs"]["Launcher"], spec["mpiReplicaSpecs"]["Worker"]
-    assert set(launcher) | set(worker) <= FIELDS["replica"]
-    for replica in (launcher, worker):
-        assert set(replica["template"]) == {"spec"}
-        assert set(replica["template"]["spec"]) == {"containers"}
-        assert set(replica["template"]["spec"]["containers"][0]) <= FIELDS["container"]
-    assert (launcher["replicas"], worker["replicas"]) == (1, 2)
-    command = launcher["template"]["spec"]["containers"][0]["command"]
-    assert command[:3] == ["mpirun", "-n", "4"]
-    assert "-H" not in command
-    assert "-x" not in command
-    assert command[command.index("python") :][:4] == ["python", "-m", "unilaunch", "run"]
-
-
-def test_workers_of_a_manifest_are_alike() -> None:
-    """All workers of an MPIJob have as many slots."""
-    with pytest.raises(SpecError, match="every worker has the same number of ranks, not a: 2, b: 1"):
-        _emit("mpijob", "-n 3 -H a:2,b:1")
-    with pytest.raises(SpecError, match="only mpirun can tell"):
-        _emit("mpijob", "-n 2 -H a:1,b:1 --map-by seq")
-
-
-@pytest.mark.parametrize(("kind", "resource"), [("cuda", "nvidia.com/gpu"), ("npu", "huawei.com/Ascend910")])
-def test_workers_ask_for_their_devices(kind: str, resource: str) -> None:
-    """As many as they have ranks; the launcher trains nothing."""
-    backend = "torch" if kind == "cuda" else "mindspore"
-    manifest = yaml.safe_load(_emit("mpijob", f"-n 4 -H a:2,b:2 --device {kind} --backend {backend}"))
-    launcher, worker = (manifest["spec"]["mpiReplicaSpecs"][name] for name in ("Launcher", "Worker"))
-    assert worker["template"]["spec"]["containers"][0]["resources"] == {"limits": {resource: 2}}
-    assert "resources" not in launcher["template"]["spec"]["containers"][0]
 
 
 def test_a_rankfile() -> None:

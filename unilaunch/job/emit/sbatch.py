@@ -16,7 +16,7 @@ from unilaunch.job.emit.job_file import JobFile
 from unilaunch.job.emit.sbatch_options import SbatchSpec
 from unilaunch.job.emit.spec_line import spec_json
 from unilaunch.job.plan import Plan
-from unilaunch.launch_spec import LaunchSpec, MpiSpec
+from unilaunch.launch_spec import LaunchSpec
 from unilaunch.task import Machine, Task
 
 #: What Slurm usually calls each kind of device, in --gres.
@@ -96,7 +96,7 @@ def _refuse_contradictions(spec: LaunchSpec, options: SbatchSpec) -> None:
 
 
 def _options_of_mpirun(spec: LaunchSpec) -> set[str]:
-    return spec.model_fields_set & set(MpiSpec.model_fields) - {"export", "cwd", "allow_run_as_root"}
+    return spec.options_of_mpirun - {"cwd"}  # srun has it
 
 
 def _count(spec: LaunchSpec, options: SbatchSpec) -> int | None:
