@@ -161,7 +161,8 @@ class Training:
         has_last = bool(self.epoch_seconds)  # of this start
         values = {"loss": self.losses[-1]} if has_last else {}
         busy = self.epoch_seconds[-1] - self.communication[-1] if has_last else None
-        self.session.progress(Step("epoch", epoch + 1, self.options.epochs, values, busy))
+        received = self.bytes_per_epoch if has_last else 0
+        self.session.progress(Step("epoch", epoch + 1, self.options.epochs, values, busy, received))
 
     def _step(self, epoch: int) -> None:
         begin = time.perf_counter()
