@@ -17,7 +17,7 @@ EXAMPLES = {
         "unilaunch launch -n 4 train.py --lr 0.1",
         "unilaunch launch -H a:4,b:4 train.py --lr 0.1",
         "unilaunch launch -n 8 --hostfile hosts --dry-run",
-        "unilaunch launch -n 8 --hostfile hosts --emit sbatch > job.sh && sbatch job.sh",
+        "unilaunch launch --emit sbatch --nodes 2 --gpus-per-node 4 --time 12:00:00 --requeue > job.sh",
     ),
     "doctor": (
         "unilaunch doctor",

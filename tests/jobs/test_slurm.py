@@ -11,6 +11,7 @@ import pytest
 
 from jobs import own_layers
 from jobs.mpirun import Finished, alone, finish
+from jobs.preemption import submit
 from jobs.slurm import lacking, slurm_cluster
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -88,6 +89,32 @@ def test_explain_in_a_batch_script_and_in_a_step(slurm: Mapping[str, str], tmp_p
     assert "launcher: none" in (tmp_path / "out").read_text()
 
 
+@pytest.mark.parametrize("mpirun", ["/usr/bin/mpirun", str(Path(sys.executable).parent / "mpirun")])
+def test_launch_in_the_shell_of_salloc(mpirun: str, slurm: Mapping[str, str], tmp_path: Path) -> None:
+    """As many ranks as the allocation has tasks. On one node: to mpirun the two of this machine are two hosts."""
+    program = "import os\nprint('rank', os.environ['OMPI_COMM_WORLD_RANK'], flush=True)\n"
+    (tmp_path / "where.py").write_text(program)
+    launch = [*UNILAUNCH, "launch", "--mpirun", mpirun, "--allow-run-as-root", "--console", "all", "where.py"]
+    job = finish(["salloc", "-N", "1", "-n", "2", *launch], tmp_path, dict(slurm), 100).check()
+    assert sorted(job.stdout.splitlines()) == ["rank 0", "rank 1"]
+
+
+def test_a_preempted_job_goes_on_by_itself(slurm: Mapping[str, str], tmp_path: Path) -> None:
+    """A job of a higher partition takes its nodes; then its time is nearly over. Each epoch is trained once."""
+    epochs = 400
+    training = ["--epochs", str(epochs), "--precision", "float64", "--hidden", "64", "--data-dir", "data"]
+    job = submit(["--nodes", "2", "--ntasks-per-node", "1", "--requeue", *training], tmp_path, slurm)
+    for restarts, kind in enumerate(["urgent", "notice"]):
+        job.await_start(restarts)
+        job.await_epochs(1)
+        job.preempt(kind)
+    ended = job.await_end(150)
+    assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "2"), job.console
+    assert job.epochs_trained() == epochs
+    undisturbed = alone(["-m", "unilaunch", "run", *training], tmp_path).check().result["loss"]
+    np.testing.assert_allclose(job.losses, undisturbed, rtol=0, atol=1e-10)
+
+
 def _submit(script: str, slurm: Mapping[str, str], folder: Path, options: str = "") -> str:
     (folder / "job.sh").write_text(script)
     line = ["sbatch", "--parsable", "-o", str(folder / "out"), *options.split(), str(folder / "job.sh")]
@@ -115,6 +142,8 @@ def test_the_batch_file_that_launch_writes_is_submitted(
     script = alone(["-m", "unilaunch", *arguments], tmp_path).check().stdout
     assert re.search("^exec (srun|/usr/bin/mpirun) ", script, re.MULTILINE)
     said = _submit(script, slurm, tmp_path)
+    (output,) = (tmp_path / "log_output").rename(tmp_path / "jobs").iterdir()
+    output.rename(tmp_path / "log_output")  # it is the job's own, and bears its number
     job = Finished(0, said, "", 0.0, tmp_path)
     assert job.result["world_size"] == size
     np.testing.assert_allclose(job.result["loss"], curve, rtol=0, atol=1e-5)

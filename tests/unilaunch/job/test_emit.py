@@ -144,6 +144,7 @@ def test_what_slurm_is_asked_for(words: str, expected: dict[str, str]) -> None:
     ("-n 2 --array 0-9%2", {"array": "0-9%2", "output": "%x-%A_%a.out"}),
     ("-n 2 --signal TERM@30", {"signal": "TERM@30"}),
     ("-n 2 --requeue", {"signal": "USR1@60", "open-mode": "append"}),
+    ("-n 2 --requeue --grace 90", {"signal": "USR1@90"}),
     ("-n 2 --sbatch --qos=high --sbatch --nice=5", {"qos": "high", "nice": "5"}),
 ])  # fmt: skip
 def test_what_the_options_of_sbatch_ask_for(words: str, expected: dict[str, str]) -> None:

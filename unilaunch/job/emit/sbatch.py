@@ -1,5 +1,6 @@
 """A batch script for Slurm."""
 
+import math
 import re
 import shlex
 from collections import Counter
@@ -22,7 +23,8 @@ from unilaunch.task import Machine, Task
 GRES = {"cuda": "gpu", "npu": "npu"}
 #: Folders of the output: a job that is put into the queue again keeps its id.
 FOLDER, FOLDER_IN_ARRAY = Path("log_output/{job}"), Path("log_output/{job}-{array}")
-_NOTICE = "USR1@60"
+#: Seconds before the end of a job's time at which its ranks are told.
+_NOTICE = 60
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LOOPBACK = re.compile(r"localhost|127\..*|::1")  # no node of Slurm's has such a name
 
@@ -79,7 +81,7 @@ def _refuse_contradictions(spec: LaunchSpec, options: SbatchSpec) -> None:
             f"--array: all jobs of the array would write into {spec.output_dir}: give --output-dir "
             f"'{spec.output_dir}/{{array}}', or none"
         )
-    if of_mpirun := spec.options_of_mpirun:
+    if of_mpirun := _options_of_mpirun(spec):
         for field in ("requeue", "signal", "container_image"):
             if getattr(options, field):
                 raise SpecError(
@@ -91,6 +93,10 @@ def _refuse_contradictions(spec: LaunchSpec, options: SbatchSpec) -> None:
         raise SpecError(
             f"--gpus-per-node {gpus}: each of the {ranks} ranks of a node takes a GPU: --ntasks-per-node {gpus}"
         )
+
+
+def _options_of_mpirun(spec: LaunchSpec) -> set[str]:
+    return spec.options_of_mpirun - {"cwd"}  # srun has it
 
 
 def _count(spec: LaunchSpec, options: SbatchSpec) -> int | None:
@@ -167,14 +173,19 @@ def _queue(plan: Plan, options: SbatchSpec) -> Iterator[str]:
     if options.requeue:
         yield "#SBATCH --requeue"
         yield "#SBATCH --open-mode=append"
-    model = plan.task.model
-    notice = _NOTICE if options.requeue and model and model.stops_patiently else None  # a script may know no SIGUSR1
-    if notice := options.signal or notice:
+    if notice := options.signal or (_notice(plan) if options.requeue else ""):
         yield f"#SBATCH --signal={notice}"
 
 
+def _notice(plan: Plan) -> str:
+    """Return the signal before the end of the job's time, for a model that knows it; "" for a script, which may not."""
+    spec, model = plan.task.spec, plan.task.model
+    seconds = math.ceil(spec.grace) if "grace" in spec.model_fields_set else _NOTICE
+    return f"USR1@{seconds}" if model and model.stops_patiently else ""
+
+
 def _start(plan: Plan, options: SbatchSpec) -> Iterator[str]:
-    if plan.task.spec.options_of_mpirun:
+    if _options_of_mpirun(plan.task.spec):
         inside = replace(plan.request.shown(), hosts=(), hostfile=None)
         yield f"exec {shlex.join(plan.mpirun.write(inside))}"
         return
@@ -195,6 +206,8 @@ def _srun(plan: Plan, options: SbatchSpec) -> str:
     if options.container_image:
         words.append(f"--container-image={shlex.quote(options.container_image)}")
         words.append('--container-mounts="$PWD:$PWD" --container-workdir="$PWD"')
+    if plan.task.spec.cwd:
+        words.append(f"--chdir={shlex.quote(str(plan.task.spec.cwd))}")
     if options.requeue:
         words.append("--kill-on-bad-exit=0")  # the ranks end together, each with a code that is not 0
     return " ".join(words)
