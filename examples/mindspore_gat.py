@@ -1,6 +1,6 @@
 """GAT (Velickovic et al., ICLR 2018) written as a plain nn.Cell, on the full graph over any number of ranks.
 
-unilaunch launch -n 2 examples/mindspore_gat.py -- cora
+unilaunch launch -n 2 examples/mindspore_gat.py cora
 """
 
 import sys

@@ -1,6 +1,6 @@
 """A message-passing layer of your own (PyG's tutorial on EdgeConv) on any number of ranks, with scores of all nodes.
 
-unilaunch launch -n 2 examples/own_message_passing.py -- cora
+unilaunch launch -n 2 examples/own_message_passing.py cora
 """
 
 import sys

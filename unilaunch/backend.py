@@ -172,6 +172,20 @@ class Backend(ABC):
         """
         return None
 
+    def to_array(self, value: Any) -> tuple[Any, str] | None:  # noqa: ARG002  (a backend without tensors)
+        """Return a tensor of this framework as a numpy array, and its type; None if *value* is no such tensor.
+
+        It is called where the framework has been imported. A type that numpy lacks becomes one that holds it exactly.
+
+        Raises:
+            ValueError: It is a tensor that has no array.
+        """
+        return None
+
+    def to_tensor(self, array: Any, type_name: str) -> Any:  # noqa: ARG002
+        """Return the tensor, on cpu, of which `to_array` gave *array* and *type_name*."""
+        return array
+
     def network(self, model: str) -> Callable[[Any], Any] | None:  # noqa: ARG002  (a backend that brings one asks)
         """Return what makes this backend's part of the model named *model* on cpu; None if it brings none.
 

@@ -45,8 +45,6 @@ def read_task(
         others = plugins.models()[target.name].spec.other_variables
         variables = {others[name]: environ[name] for name in others if name in environ} | variables
     values = {**_meeting(environ), **file, **variables, **options}
-    if "mpi" in file and "mpi" in options:
-        values["mpi"] = {**file["mpi"], **options["mpi"]}
     sources = {
         **{field: field.upper() for field in _meeting(environ)},
         **{field: f"{given.get('config')}: {field}" for field in file},

@@ -111,6 +111,18 @@ class MindSporeBackend(Backend):
         """Do nothing: MindSpore ends its communication at exit."""
 
     @override
+    def to_array(self, value: Any) -> tuple[Any, str] | None:
+        from unilaunch_mindspore.arrays import to_array
+
+        return to_array(value)
+
+    @override
+    def to_tensor(self, array: Any, type_name: str) -> Any:
+        from unilaunch_mindspore.arrays import to_tensor
+
+        return to_tensor(array, type_name)
+
+    @override
     def versions(self) -> Mapping[str, str]:
         import mindspore as ms
         import numpy as np

@@ -143,6 +143,18 @@ class TorchBackend(Backend):
             dist.destroy_process_group()
 
     @override
+    def to_array(self, value: Any) -> tuple[Any, str] | None:
+        from unilaunch_torch.arrays import to_array
+
+        return to_array(value)
+
+    @override
+    def to_tensor(self, array: Any, type_name: str) -> Any:
+        from unilaunch_torch.arrays import to_tensor
+
+        return to_tensor(array, type_name)
+
+    @override
     def versions(self) -> Mapping[str, str]:
         import numpy as np
         import torch

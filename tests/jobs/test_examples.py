@@ -30,7 +30,7 @@ VARIABLES = {
     "UNILAUNCH_DATA": "sets", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
 }  # fmt: skip
-OTHERS = {"resume_in_mindspore.sh", "notebook.ipynb"}
+OTHERS = {"resume_in_mindspore.sh", "notebook.ipynb", "run.toml"}
 
 
 @pytest.fixture(scope="module")

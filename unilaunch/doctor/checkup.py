@@ -36,7 +36,8 @@ def doctor(spec: LaunchSpec, environ: Mapping[str, str]) -> int:
         UnilaunchError: The hosts cannot be read, or there is no mpirun.
     """
     hosts = hosts_of(spec) or (Host("localhost", 1),)
-    mpirun = find_mpirun(spec.mpi.mpirun, environ)
+    mpirun = find_mpirun(spec.mpirun, environ)
+    spec = mpirun.usable(spec)
     here = own_names([host.name for host in hosts])
     findings = _knock([host for host in hosts if host.name not in here])
     shut = {name for name, finding in findings.items() if finding}
@@ -49,7 +50,7 @@ def doctor(spec: LaunchSpec, environ: Mapping[str, str]) -> int:
         several=any(host.name not in here for host in reached),
         host_timeout=spec.host_timeout,
         more_than_cores=False,
-        mpi=spec.mpi,
+        mpi=spec,
         program=(),
         environ=environ,
     )

@@ -19,10 +19,15 @@ _CLEAR = "\r\x1b[K"
 
 
 class Live:
-    """The live line, and the job's output, which passes above it."""
+    """The live line, and the job's output, which passes above it.
 
-    def __init__(self, *, shown: bool) -> None:
-        self.shown = shown
+    Args:
+        shown: There is such a line.
+        attended: The user waits for the job: what is typed goes to rank 0.
+    """
+
+    def __init__(self, *, shown: bool, attended: bool = True) -> None:
+        self.shown, self.attended = shown, attended
         self.text = ""
         self.drawn = 0.0
         self.open_line = False

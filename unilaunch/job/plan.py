@@ -5,7 +5,8 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from unilaunch.devices import DEVICES, count_cores, visible_devices
 from unilaunch.errors import PlacementError, SpecError
@@ -65,14 +66,14 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machi
     Raises:
         UnilaunchError: It cannot be done.
     """
-    spec, mpi, starting = task.spec, task.spec.mpi, machine is Machine.HERE
-    mpirun = (find_mpirun if starting else foresee_mpirun)(spec.mpi.mpirun, environ)
+    starting = machine is Machine.HERE
+    mpirun = (find_mpirun if starting else foresee_mpirun)(task.spec.mpirun, environ)
+    spec = mpi = (task := _resolved(task, mpirun, starting=starting)).spec
     named = hosts = hosts_of(spec)
     allocated = not hosts and any(name in environ for name in mpirun.allocations)
     known_here = starting and not allocated
     slots = _slots(hosts, mpirun, known_here=known_here)
-    nprocs = _count(spec, slots)
-    task.check(nprocs)
+    task.check(nprocs := _count(spec, slots))
     if _fills_the_first_host(spec, mpirun, hosts):
         hosts, mpi = make_room(hosts, nprocs), mpi.model_copy(update={"oversubscribe": False})
         slots = _slots(hosts, mpirun, known_here=known_here)
@@ -96,6 +97,15 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machi
     return Plan(task, mpirun, tuple(mpirun.write(request.shown())), tuple(rows), request)
 
 
+def _resolved(task: Task[LaunchSpec], mpirun: Mpirun, *, starting: bool) -> Task[LaunchSpec]:
+    """Return the task as it reads in the folder in which its ranks start, with options that mpirun can be given."""
+    spec = task.spec
+    if starting and spec.cwd and not (spec.hostfile or spec.hosts) and not spec.cwd.is_dir():
+        raise SpecError(f"--cwd {spec.cwd}: no such folder (in {Path.cwd()})")
+    target = task.target.absolute() if spec.cwd else task.target
+    return replace(task, spec=mpirun.usable(spec.resolved()), target=target)
+
+
 def hosts_of(spec: LaunchSpec) -> tuple[Host, ...]:
     """Return the hosts that a spec names; none if it names none.
 
@@ -112,7 +122,7 @@ def hosts_of(spec: LaunchSpec) -> tuple[Host, ...]:
 def _fills_the_first_host(spec: LaunchSpec, mpirun: Mpirun, hosts: Sequence[Host]) -> bool:
     """Return whether mpirun would put all ranks on the first of several hosts, though their slots are known."""
     told = len(hosts) > 1 and all(host.slots is not None for host in hosts)
-    return mpirun.fills_the_first_host and told and spec.mpi.oversubscribe and not spec.mpi.map_by
+    return mpirun.fills_the_first_host and told and spec.oversubscribe and not spec.map_by
 
 
 def _own_hostfile(spec: LaunchSpec, mpirun: Mpirun) -> str | None:
@@ -141,7 +151,7 @@ def _count(spec: LaunchSpec, slots: Mapping[str, int | None]) -> int:
         if total is None:
             raise SpecError("-n: how many ranks? The hosts do not tell their slots")
         return total
-    if total is not None and spec.nprocs > total and not _may_oversubscribe(spec.mpi):
+    if total is not None and spec.nprocs > total and not _may_oversubscribe(spec):
         some = ", ".join(f"{name}: {number}" for name, number in list(slots.items())[:_SHOWN])
         more = f", and {len(slots) - _SHOWN} more hosts" if len(slots) > _SHOWN else ""
         raise SpecError(

@@ -16,9 +16,10 @@ from tempfile import TemporaryDirectory
 from unilaunch import handover
 from unilaunch.errors import REQUEUE
 from unilaunch.exports import without_secrets
+from unilaunch.job.caller import Caller
 from unilaunch.job.live import Live
 from unilaunch.job.plan import Plan
-from unilaunch.job.stop import PROMPT, Stop, noting_signals
+from unilaunch.job.stop import PROMPT, Stop
 from unilaunch.job.terminal import passing_input
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.limits import allow_files
@@ -51,23 +52,23 @@ def listening(plan: Plan) -> Iterator[tuple[Inbox, str]]:
         yield inbox, heard.where
 
 
-def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox) -> LaunchResult:
+def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller) -> LaunchResult:
     """Start the job, pass its output on, wait, and return how it ended.
 
-    Ctrl-C, SIGTERM and SIGHUP stop the job: the ranks get the signal, and time to save. A second one ends it at once.
-    SIGUSR1 and SIGUSR2 are passed on to the ranks. mpirun gets none of them: it would kill the ranks within 2 seconds.
+    SIGINT, SIGTERM and SIGHUP of the caller stop the job: the ranks get the signal, and time to save. A second one ends
+    it at once. SIGUSR1 and SIGUSR2 are passed on to the ranks. mpirun gets none of them: it would kill the ranks
+    within 2 seconds.
 
     Args:
         plan: What to start.
         environ: The process's environment, with MONITOR for the agents.
         inbox: Where the agents call.
+        caller: Who waits for the job.
     """
-    spec = plan.task.spec
-    with (
-        noting_signals() as asked,
-        TemporaryDirectory(prefix="unilaunch-", ignore_cleanup_errors=True) as session,
-    ):
-        live = Live(shown=sys.stderr.isatty())
+    spec, asked = plan.task.spec, caller.asked
+    caller.watch(plan, inbox)
+    with TemporaryDirectory(prefix="unilaunch-", ignore_cleanup_errors=True) as session:
+        live = Live(shown=caller.attended and sys.stderr.isatty(), attended=caller.attended)
         if not allow_files(_FILES * len(plan.rows)):
             live.say(_few_files(len(plan.rows)))
         monitor = Monitor(inbox, len(plan.rows), plan.several, spec.stall_timeout, spec.abort)
@@ -106,10 +107,17 @@ def _few_files(ranks: int) -> str:
     )
 
 
+def _input(*, attended: bool) -> int | None:
+    """Return mpirun's standard input: the caller's own, a pipe from the terminal, or none in the background."""
+    if not attended:
+        return subprocess.DEVNULL
+    return subprocess.PIPE if os.isatty(0) else None
+
+
 def _run(line: Sequence[str], environ: Mapping[str, str], monitor: Monitor, stop: Stop, live: Live) -> int:
     """Run mpirun, and return its exit code."""
     shown = subprocess.PIPE if live.shown else None
-    typed = subprocess.PIPE if os.isatty(0) else None
+    typed = _input(attended=live.attended)
     with (
         subprocess.Popen(
             line, bufsize=0, env=environ, start_new_session=True, stdin=typed, stdout=shown, stderr=shown

@@ -10,7 +10,7 @@ from unilaunch.monitor.messages import OfAgent, OfRank
 from unilaunch.output.failure import Cause, Failure
 
 
-class State(Enum):
+class RankState(Enum):
     """How far a rank has come, as the monitor knows it."""
 
     STARTING = "starting"
@@ -39,7 +39,7 @@ class RankSeen:
         stack: Where it stood when it was asked.
     """
 
-    state: State = State.STARTING
+    state: RankState = RankState.STARTING
     host: str = "?"
     device: str = "?"
     run: str = ""
@@ -63,7 +63,7 @@ class RankSeen:
             case messages.Progress(facts, age):
                 self.progress = facts
             case messages.Exited(exit_code, overdue):
-                self.exit_code, self.overdue, self.state = exit_code, overdue, State.EXITED
+                self.exit_code, self.overdue, self.state = exit_code, overdue, RankState.EXITED
             case messages.Returned(value, result):
                 self.value, self.result = value, result
             case _:
@@ -75,18 +75,18 @@ class RankSeen:
             case messages.Named(_, host, _):
                 self.host = host
             case messages.Placed(host, device, run):
-                self.host, self.device, self.run, self.state = host, device, run, State.RUNNING
+                self.host, self.device, self.run, self.state = host, device, run, RankState.RUNNING
             case messages.Done():
-                self.state = State.DONE
+                self.state = RankState.DONE
             case _:
                 pass
 
     @property
     def is_over(self) -> bool:
         """It has exited, or nobody hears of it any more."""
-        return self.state in {State.EXITED, State.LOST}
+        return self.state in {RankState.EXITED, RankState.LOST}
 
     @property
     def is_working(self) -> bool:
         """Its program has not ended, as far as that is known."""
-        return self.state in {State.STARTING, State.RUNNING}
+        return self.state in {RankState.STARTING, RankState.RUNNING}

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from unilaunch.agreement import alike
 from unilaunch.backend import Backend, Collectives, Rendezvous
@@ -20,6 +20,7 @@ from unilaunch.rank.framework_env import framework_env
 from unilaunch.rank.garbage_collector import uncollected
 from unilaunch.rank.identity import Rank
 from unilaunch.rank.stops import note_stops
+from unilaunch.values import carry_files
 
 if TYPE_CHECKING:
     from unilaunch.json_value import JsonValue
@@ -147,10 +148,19 @@ def _run_program(rank: Rank, rendezvous: Rendezvous) -> None:
     output.record(phase="program", target=str(task.target))
     value = program.run_program(task.target, [*appended, *task.spec.args])
     if task.target.kind == "function":
-        output.write_value(value)
-        rank.status.send(messages.Returned(value=value))
+        _return(rank, value)
     gc.collect()  # torch's threads can abort an interpreter that ends while DistributedDataParallel's cycles hold them
     _wait_for_all(rank)
+
+
+def _return(rank: Rank, value: Any) -> None:
+    """Keep what the function has returned, and tell the monitor; another host may not see this rank's files."""
+    name, folder = str(rank.task.target), rank.output.rank_dir
+    kept = program.keep_value(value, name, folder)
+    rank.output.write_value(kept)
+    told = kept if rank.world.num_hosts == 1 else carry_files(kept, folder)
+    program.check_value(told, name)
+    rank.status.send(messages.Returned(value=told))
 
 
 def _wait_for_all(rank: Rank) -> None:

@@ -22,7 +22,7 @@ from unilaunch.job.emit.kubernetes import (
 )
 from unilaunch.job.emit.spec_line import spec_json
 from unilaunch.job.plan import Plan
-from unilaunch.launch_spec import LaunchSpec
+from unilaunch.launch_spec import LaunchSpec, MpiSpec
 from unilaunch.start_variables import KEY
 from unilaunch.task import Machine, Task
 
@@ -47,11 +47,11 @@ class JobSet(JobFile):
         spec = task.spec
         if spec.hosts or spec.hostfile or spec.nprocs is None:
             raise SpecError("--emit jobset: each rank is a pod: give -n, and leave -H and --hostfile out")
-        if named := spec.mpi.model_fields_set - {"x"}:
+        if named := spec.model_fields_set & set(MpiSpec.model_fields) - {"export", "allow_run_as_root"}:
             raise SpecError(
                 f"--emit jobset: no mpirun starts the ranks: leave out its options {', '.join(sorted(named))}"
             )
-        if bare := [text for text in spec.mpi.x if "=" not in text]:
+        if bare := [text for text in spec.export if "=" not in text]:
             raise SpecError(
                 f"--emit jobset: -x {bare[0]}: a pod has none of this machine's variables: -x {bare[0]}=VALUE"
             )
@@ -59,7 +59,7 @@ class JobSet(JobFile):
 
     @override
     def lines(self, plan: Plan, options: PodSpec) -> Iterator[str]:
-        keys = {name: f'"${name}"' for name in secrets(plan.request.mpi.x)}
+        keys = {name: f'"${name}"' for name in secrets(plan.request.mpi.export)}
         yield from manifest(
             "jobset", options, [_fields(plan, options)], {_RENDEZVOUS: '"$(openssl rand -hex 32)"', **keys}
         )

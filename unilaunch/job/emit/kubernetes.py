@@ -120,8 +120,8 @@ def from_secret(name: str, key: str) -> dict[str, Any]:
 
 def variables(plan: Plan) -> list[dict[str, Any]]:
     """Return the variables of `-x NAME=VALUE`; the values of secrets come from the Secret."""
-    hidden = set(secrets(plan.request.mpi.x))
-    texts = [text.partition("=") for text in plan.request.mpi.x]
+    hidden = set(secrets(plan.request.mpi.export))
+    texts = [text.partition("=") for text in plan.request.mpi.export]
     plain = [{"name": name, "value": value.replace("$(", "$$(")} for name, equals, value in texts
              if equals and name not in hidden]  # fmt: skip
     return [*plain, *(from_secret(name, name) for name in sorted(hidden))]

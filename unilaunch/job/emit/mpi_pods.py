@@ -68,7 +68,7 @@ def shape(plan: Plan, kind: str) -> tuple[int, int]:
 def launcher(plan: Plan, options: HostPodSpec, name: str) -> dict[str, Any]:
     """Return the pod in which mpirun runs; its container is called *name*."""
     inside = replace(plan.request.shown(), hosts=(), hostfile=_HOSTFILE)
-    hidden = [from_secret(key, key) for key in secrets(plan.request.mpi.x)]
+    hidden = [from_secret(key, key) for key in secrets(plan.request.mpi.export)]
     return as_user(pod(plan, options, {
         "name": name,
         "command": command(["mpirun", *plan.mpirun.write(inside)[1:]]),

@@ -32,7 +32,7 @@ class MpiJob(JobFile):
     @override
     def lines(self, plan: Plan, options: HostPodSpec) -> Iterator[str]:
         """Refuse hosts with different numbers of ranks, or unknown ones: all workers of a job have as many slots."""
-        keys = {name: f'"${name}"' for name in secrets(plan.request.mpi.x)}
+        keys = {name: f'"${name}"' for name in secrets(plan.request.mpi.export)}
         yield from manifest("mpijob", options, [_fields(plan, options)], keys)
 
 

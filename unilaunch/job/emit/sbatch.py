@@ -13,6 +13,7 @@ from unilaunch.exports import secrets
 from unilaunch.job.emit.job_file import JobFile
 from unilaunch.job.emit.spec_line import spec_json
 from unilaunch.job.plan import Plan
+from unilaunch.launch_spec import MpiSpec
 from unilaunch.spec import Spec
 
 #: What Slurm usually calls each kind of device, in --gres.
@@ -86,7 +87,7 @@ def _resources(plan: Plan) -> Iterator[str]:
 def _start(plan: Plan) -> Iterator[str]:
     program = shlex.join(plan.request.program)
     srun = f"exec srun --cpus-per-task={plan.task.spec.threads}" if plan.task.spec.threads else "exec srun"
-    if plan.task.spec.mpi.model_fields_set - {"x", "allow_run_as_root"}:
+    if plan.task.spec.model_fields_set & set(MpiSpec.model_fields) - {"export", "allow_run_as_root"}:
         inside = replace(plan.request.shown(), hosts=(), hostfile=None)
         yield f"exec {shlex.join(plan.mpirun.write(inside))}"
     elif _is_uneven(plan):
@@ -100,8 +101,8 @@ def _start(plan: Plan) -> Iterator[str]:
 
 def _variables(plan: Plan) -> Iterator[str]:
     """Give the `-x NAME=V` of the user; Slurm passes on by itself what is exported where sbatch is called."""
-    hidden = secrets(plan.request.mpi.x)
-    for text in plan.request.mpi.x:
+    hidden = secrets(plan.request.mpi.export)
+    for text in plan.request.mpi.export:
         name, equals, value = text.partition("=")
         if not _VARIABLE.fullmatch(name):  # bash would run what stands in it
             raise SpecError(f"-x: {name!r} is no name of a variable; expected NAME or NAME=VALUE")

@@ -37,7 +37,7 @@ class TrainJob(JobFile):
     def lines(self, plan: Plan, options: HostPodSpec) -> Iterator[str]:
         """Refuse hosts with different numbers of ranks, or unknown ones: all workers of a job have as many slots."""
         workers, slots = shape(plan, "trainjob")
-        keys = {name: f'"${name}"' for name in secrets(plan.request.mpi.x)}
+        keys = {name: f'"${name}"' for name in secrets(plan.request.mpi.export)}
         documents = [_runtime(plan, options, slots), _train_job(plan, workers, slots)]
         yield from manifest("trainjob", options, documents, keys)
 
