@@ -137,6 +137,17 @@ class Backend(ABC):
         So that the framework's own, unchanged way to join the other ranks works under any launcher.
         """
 
+    def wait_hooks(
+        self,
+        note_wait: Callable[[float | None], None],  # noqa: ARG002  (a backend that can measure asks)
+    ) -> dict[str, Callable[[ModuleType], None]]:
+        """Return what lets the core know how long a program waits for other ranks; as `hooks`, {} if it cannot.
+
+        Args:
+            note_wait: To be called after each wait with its seconds, None if they were not measured. It is fast.
+        """
+        return {}
+
     @abstractmethod
     def after_fork(self, threads: int) -> None:
         """Make what was imported for all ranks this rank's own: its random numbers, and its number of threads."""

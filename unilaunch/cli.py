@@ -40,12 +40,13 @@ def _do(arguments: Sequence[str], environ: Mapping[str, str], started: float) ->
             return _launch(arguments, environ)
         case "doctor":
             from unilaunch.doctor.checkup import doctor
-            from unilaunch.launch_spec import LaunchSpec, MpiSpec
+            from unilaunch.doctor.spec import DoctorSpec
+            from unilaunch.launch_spec import MpiSpec
             from unilaunch.spec import validate, variable_of
 
             variables = _variables(environ, set(MpiSpec.model_fields))
             sources = {field: variable_of(field, environ) for field in variables}
-            return doctor(validate(LaunchSpec, {**variables, **_fields(arguments)}, sources), environ)
+            return doctor(validate(DoctorSpec, {**variables, **_fields(arguments)}, sources), environ)
         case "explain":
             from unilaunch.explain import explain
 

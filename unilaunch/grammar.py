@@ -120,9 +120,9 @@ def _add_run(parser: Parser, spec: type[RunSpec] = RunSpec) -> None:
 
 
 def _add_doctor(parser: Parser) -> None:
-    from unilaunch.launch_spec import LaunchSpec
+    from unilaunch.doctor.spec import DoctorSpec
 
-    _add_options(parser, LaunchSpec, leave_out={*LaunchSpec.model_fields} - {"hostfile", "hosts"})
+    _add_options(parser, DoctorSpec, leave_out={*DoctorSpec.model_fields} - {"hostfile", "hosts", "measure", "healthy"})
     _add_mpi(parser)
 
 

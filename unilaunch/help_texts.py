@@ -22,6 +22,7 @@ EXAMPLES = {
     "doctor": (
         "unilaunch doctor",
         "unilaunch doctor --hostfile hosts",
+        "unilaunch doctor --hostfile hosts --measure --healthy well",
         "unilaunch doctor -H a:4,b:4 --mpirun /opt/openmpi/bin/mpirun",
     ),
     "explain": ("unilaunch explain", "mpirun -n 2 python -m unilaunch explain"),

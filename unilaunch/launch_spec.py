@@ -54,9 +54,17 @@ class LaunchSpec(RunSpec, MpiSpec):
         ge=0,
         description="how often the job is started again, from its newest checkpoint if it keeps any, when it fails",
     )
+    otlp: str | None = Field(
+        default=None, description="send live metrics to this OpenTelemetry collector, http://HOST:4318, every 5 seconds"
+    )
     elastic: bool = Field(default=False, description="start it again without the hosts that are lost")
     env: dict[Variable, str] = Field(default={}, description="variables that all ranks get, by name")
     options: dict[str, JsonValue] = Field(default={}, description="the model's options, or a function's arguments")
+
+    @property
+    def options_of_mpirun(self) -> set[str]:
+        """The options that were given and that only mpirun can obey."""
+        return self.model_fields_set & set(MpiSpec.model_fields) - {"export", "allow_run_as_root"}
 
     def resolved(self) -> Self:
         """Return the same with `env` as words of `-x`, and with an output folder that does not depend on `cwd`."""

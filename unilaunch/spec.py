@@ -111,6 +111,12 @@ class RunSpec(Spec):
     host_timeout: float = Field(
         default=15.0, ge=3, description="seconds for which a host may not answer before it counts as lost"
     )
+    metrics_port: Port | None = Field(
+        default=None, description="serve live metrics at this port, as text that Prometheus reads: GET /metrics"
+    )
+    metrics_address: str = Field(
+        default="127.0.0.1", description="address at which the metrics are served; anybody who reaches it can read them"
+    )
     share_import: bool = Field(
         default=True, description="import the framework once for all ranks of a host and fork them; on cpu"
     )

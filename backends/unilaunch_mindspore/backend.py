@@ -64,6 +64,12 @@ class MindSporeBackend(Backend):
         return {"mindspore.communication.management": replace}
 
     @override
+    def wait_hooks(self, note_wait: Callable[[float | None], None]) -> dict[str, Callable[[ModuleType], None]]:
+        from unilaunch_mindspore.waits import measure_waits
+
+        return {"mindspore.ops.operations.comm_ops": lambda module: measure_waits(module, note_wait)}
+
+    @override
     def after_fork(self, threads: int) -> None:
         """Do nothing: its threads and its random numbers, but for numpy's, are made at the first operation."""
 

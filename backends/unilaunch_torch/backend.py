@@ -84,6 +84,15 @@ class TorchBackend(Backend):
         return {"torch.distributed": serve}
 
     @override
+    def wait_hooks(self, note_wait: Callable[[float | None], None]) -> dict[str, Callable[[ModuleType], None]]:
+        from unilaunch_torch.waits import measure_ddp, measure_waits
+
+        return {
+            "torch.distributed": lambda module: measure_waits(module, note_wait),
+            "torch.nn.parallel.distributed": lambda module: measure_ddp(module, note_wait),
+        }
+
+    @override
     def after_fork(self, threads: int) -> None:
         import torch
 

@@ -85,7 +85,7 @@ class Agent:
         if shim:
             self.loop.watch(shim.connection, lambda: self._hear_shim(one))
         for order in self.standing_orders:  # given before this rank came
-            order_rank(rank, order)
+            order_rank(rank, order, self.loop)
 
     def forget(self) -> None:
         """Close what is the agent's, in a rank that has been forked from it."""
@@ -93,7 +93,7 @@ class Agent:
         if self.connection:
             self.connection.close()
         if self.monitor:
-            self.monitor.inbox.forget()
+            self.monitor.forget()
         for one in self.ranks:
             one.rank.let_go()
             if not one.closed:
@@ -247,7 +247,7 @@ class Agent:
             case _:
                 pass
         for one in self.ranks:
-            order_rank(one.rank, order)
+            order_rank(one.rank, order, self.loop)
 
     def _lose_monitor(self, reason: str) -> None:
         """End the ranks; if the other hosts do not answer, be there until the launcher's daemon has noticed too.

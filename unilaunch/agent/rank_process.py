@@ -70,7 +70,7 @@ class RankProcess:
     ) -> None:
         self.pid, self.channel, self.own_group, self.tell = pid, channel, own_group, tell
         self.output = Output((channel.stdout, channel.stderr), consoles)
-        self.progress = ProgressTeller(channel.page, self.output, lambda progress: tell(self, progress))
+        self.progress = ProgressTeller(pid, channel.page, self.output, lambda progress: tell(self, progress))
         self.stacks = StackReader(channel.stacks)
         self.memory = Memory()
         self.usage = Usage(pid)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from resource import RLIMIT_NOFILE, getrlimit
@@ -24,6 +24,7 @@ from unilaunch.job.terminal import passing_input
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.limits import allow_files
 from unilaunch.monitor.inbox import Inbox, listen
+from unilaunch.monitor.inspection import Inspection, inspecting
 from unilaunch.monitor.monitor import DOUBT, DOUBT_ON_SEVERAL, Monitor
 from unilaunch.monitor.rank_seen import RankSeen
 from unilaunch.monitor.verdict import Verdict, describe, is_consequence, name, ranks, show
@@ -67,15 +68,23 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller) 
     """
     spec, asked = plan.task.spec, caller.asked
     caller.watch(plan, inbox)
-    with TemporaryDirectory(prefix="unilaunch-", ignore_cleanup_errors=True) as session:
+    with (
+        TemporaryDirectory(prefix="unilaunch-", ignore_cleanup_errors=True) as session,
+        ExitStack() as kept,
+    ):
         live = Live(shown=caller.attended and sys.stderr.isatty(), attended=caller.attended)
         if not allow_files(_FILES * len(plan.rows)):
             live.say(_few_files(len(plan.rows)))
         monitor = Monitor(inbox, len(plan.rows), plan.several, spec.stall_timeout, spec.abort)
+        inspection = kept.enter_context(inspecting(monitor, spec))
+        if spec.otlp:
+            from unilaunch.job.otlp import exporting
+
+            kept.enter_context(exporting(spec.otlp, inspection.snapshot))
         request = plan.request.started()
         line = plan.mpirun.start_line(request, (MONITOR, SPEC), session)
         environ = {**request.environ, MONITOR: environ[MONITOR], SPEC: handover.hand_over(_signed(plan.task))}
-        returncode = _run(line, environ, monitor, Stop(monitor, asked, spec.grace, live), live)
+        returncode = _run(line, environ, inspection, Stop(monitor, asked, spec.grace, live), live)
         stopped = 0 if monitor.ending else asked.number  # what had failed before the stop is still a failure
         verdict = None if stopped else _judge(plan, monitor, returncode)
         result = _collect(plan, inbox, _exit_code(returncode, verdict, stopped, inbox), verdict)
@@ -114,10 +123,11 @@ def _input(*, attended: bool) -> int | None:
     return subprocess.PIPE if os.isatty(0) else None
 
 
-def _run(line: Sequence[str], environ: Mapping[str, str], monitor: Monitor, stop: Stop, live: Live) -> int:
+def _run(line: Sequence[str], environ: Mapping[str, str], inspection: Inspection, stop: Stop, live: Live) -> int:
     """Run mpirun, and return its exit code."""
     shown = subprocess.PIPE if live.shown else None
     typed = _input(attended=live.attended)
+    monitor = inspection.monitor
     with (
         subprocess.Popen(
             line, bufsize=0, env=environ, start_new_session=True, stdin=typed, stdout=shown, stderr=shown
@@ -126,20 +136,22 @@ def _run(line: Sequence[str], environ: Mapping[str, str], monitor: Monitor, stop
         passing_input(process.stdin),
         monitor.inbox.awake_at(process.pid),
     ):
-        returncode = _wait(process, monitor, stop, live)
+        returncode = _wait(process, inspection, stop, live)
     _hear_out(monitor)
     if monitor.inbox.on_lost_hosts:
         _end_session(process.pid)
     return returncode
 
 
-def _wait(process: "subprocess.Popen[bytes]", monitor: Monitor, stop: Stop, live: Live) -> int:
+def _wait(process: "subprocess.Popen[bytes]", inspection: Inspection, stop: Stop, live: Live) -> int:
     """Return mpirun's exit code, once it has ended by itself or has been made to."""
+    monitor = inspection.monitor
     deadline = terminate_at = float("inf")
     had_ranks = ended = False
     while process.poll() is None:
         monitor.inbox.take(_TICK)
-        live.follow(monitor.inbox.ranks)
+        inspection.tick()
+        live.follow(monitor.inbox.ranks, inspection.stragglers.current)
         stop.pass_on()
         if not stop.asked.number:
             monitor.look()

@@ -78,6 +78,8 @@ class Inbox:
             for key, _ in ready:
                 if key.data is _WAKE:
                     until = 0.0
+                elif callable(key.data):
+                    key.data()
                 elif key.data is not self.door:
                     self._read(key.fileobj)  # type: ignore[arg-type]  # only sockets are registered
                 elif agent := self.door.ready(key.fileobj):

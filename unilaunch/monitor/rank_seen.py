@@ -9,6 +9,8 @@ from unilaunch.monitor import messages
 from unilaunch.monitor.messages import OfAgent, OfRank
 from unilaunch.output.failure import Cause, Failure
 
+_NOTHING = messages.Progress({}, 0.0)
+
 
 class RankState(Enum):
     """How far a rank has come, as the monitor knows it."""
@@ -29,6 +31,8 @@ class RankSeen:
         host: Where it runs; "?" before it has said so, like the device.
         run: The run that it says it is of, once it has an output folder.
         progress: What it is doing.
+        pace: What it has told last of its steps, its busy seconds, received bytes and memory.
+        step_seconds: Seconds of a step of late; 0 before that is known.
         moved: When it last made progress, in seconds of `time.monotonic`.
         failure: How it failed.
         lost: Why nobody hears of it any more.
@@ -44,6 +48,8 @@ class RankSeen:
     device: str = "?"
     run: str = ""
     progress: dict[str, JsonValue] = field(default_factory=dict)
+    pace: messages.Progress = _NOTHING
+    step_seconds: float = 0.0
     moved: float = 0.0
     failure: Failure | None = None
     lost: Cause | None = None
@@ -52,6 +58,7 @@ class RankSeen:
     value: JsonValue = None
     result: dict[str, JsonValue] | None = None
     stack: messages.Stack | None = None
+    _stepped: float = 0.0
 
     def hear(self, message: OfRank | OfAgent) -> None:
         """Keep what is told."""
@@ -62,6 +69,7 @@ class RankSeen:
                 return  # no progress
             case messages.Progress(facts, age):
                 self.progress = facts
+                self._note_pace(message)
             case messages.Exited(exit_code, overdue):
                 self.exit_code, self.overdue, self.state = exit_code, overdue, RankState.EXITED
             case messages.Returned(value, result):
@@ -69,6 +77,14 @@ class RankSeen:
             case _:
                 self._come_further(message)
         self.moved = max(self.moved, time.monotonic() - age)
+
+    def _note_pace(self, pace: messages.Progress) -> None:
+        now = time.monotonic()
+        if pace.steps > self.pace.steps:
+            if self.pace.steps:
+                self.step_seconds = (now - self._stepped) / (pace.steps - self.pace.steps)
+            self._stepped = now
+        self.pace = pace
 
     def _come_further(self, message: OfRank | OfAgent) -> None:
         match message:

@@ -181,6 +181,19 @@ def leave_out_launcher(error: BaseException) -> None:
         frame = frame.tb_next
 
 
+def join_hooks(first: Mapping[str, Hook], second: Mapping[str, Hook]) -> dict[str, Hook]:
+    """Return the hooks of both; of a module that both have, the first one's is called first."""
+
+    def both(name: str) -> Hook:
+        def hook(module: ModuleType) -> None:
+            first[name](module)
+            second[name](module)
+
+        return hook
+
+    return {**first, **second, **{name: both(name) for name in first.keys() & second.keys()}}
+
+
 def around_import(hooks: Mapping[str, Hook]) -> None:
     """Do what *hooks* say right after a module's import; now, if it has been imported already."""
     sys.meta_path.insert(0, AroundImport({name: hook for name, hook in hooks.items() if name not in sys.modules}))

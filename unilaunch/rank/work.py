@@ -137,9 +137,12 @@ def _run_program(rank: Rank, rendezvous: Rendezvous) -> None:
     if world.rank == 0:
         output.write_spec(task.spec.to_json())
     served = [backend for backend in task.backends if backend.launcher != world.launcher]
-    hooks = {backend.framework: program.no_hook for backend in task.backends}
+    hooks: dict[str, program.Hook] = {backend.framework: program.no_hook for backend in task.backends}
     for backend in served:
         hooks |= backend.hooks(rendezvous, world, rank.peers)
+    if world.size > 1:
+        for backend in task.backends:
+            hooks = program.join_hooks(hooks, backend.wait_hooks(rank.status.note_wait))
     if isinstance(rank.peers, mpi.MpiPeers):
         mpi.lend()
     program.around_import(hooks)

@@ -11,10 +11,11 @@ from pydantic import FiniteFloat, TypeAdapter, ValidationError
 
 from unilaunch import plugins
 from unilaunch.errors import InputError, PluginError
+from unilaunch.monitor.stragglers import Straggler
 from unilaunch.monitor.verdict import judge
 from unilaunch.output.failure import Failure
 from unilaunch.output.files import last_lines
-from unilaunch.report.run import Event, RankRun, Report, Result, Run, Settings, UsageRow
+from unilaunch.report.run import Event, RankRun, Report, Result, Run, Settings, Told, UsageRow
 from unilaunch.report_layout import ReportLayout
 
 #: Log lines from WARNING up that are kept of a rank.
@@ -80,7 +81,7 @@ def _rank(folder: Path, layout: ReportLayout) -> RankRun:
         series=series,
         events=events,
         failure=failure,
-        warnings=[*lost, *also_lost, *_warnings(folder / "stderr")],
+        warnings=[*lost, *also_lost, *_stragglers(int(folder.name[5:]), events), *_warnings(folder / "stderr")],
         usage=_lines(folder / "usage.jsonl", TypeAdapter(UsageRow))[0],
         sizes=_sizes(folder / "times"),
         last=[*last_lines(folder / "stdout", LAST), *last_lines(folder / "stderr", LAST)],
@@ -95,6 +96,12 @@ def _sizes(path: Path) -> list[tuple[float, int]]:
             time, out, err = line.split()
             sizes.append((float(time), int(out) + int(err)))
     return sizes
+
+
+def _stragglers(rank: int, events: Sequence[Event]) -> list[str]:
+    """Return a line for each time at which the monitor found that this rank held up the others."""
+    told = [Told.model_validate(event.model_dump()) for event in events if "straggler" in (event.model_extra or {})]
+    return [Straggler(rank, one.host, one.factor, one.steps).line for one in told[:WARNINGS]]
 
 
 def _report(ranks: Sequence[RankRun]) -> Report | None:

@@ -69,6 +69,14 @@ class Report(BaseModel):
     stacks: list[Group] = []
 
 
+class Told(BaseModel):
+    """What the monitor has noted of a straggler."""
+
+    host: str = "?"
+    factor: float = 0.0
+    steps: int = 0
+
+
 class Settings(BaseModel):
     """`spec.json`; its other fields are `extra`. Only a model's has `options`."""
 

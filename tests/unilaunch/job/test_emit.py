@@ -62,7 +62,8 @@ def test_even_hosts_for_slurm() -> None:
     }  # fmt: skip
     assert script.splitlines()[0] == "#!/bin/bash"
     assert script.splitlines()[-1].startswith("exec srun ")
-    whole = '{"target": "gcn", "backend": "torch", "console": "rank0", "options": {"epochs": 3}}'
+    whole = '{"target": "gcn", "backend": "torch", "output_dir": "log_output/{job}", "console": "rank0"'
+    whole += ', "options": {"epochs": 3}}'
     assert script.endswith(f"-m unilaunch run --spec '{whole}'\n")
 
 
@@ -131,6 +132,76 @@ def test_what_slurm_is_asked_for(words: str, expected: dict[str, str]) -> None:
     assert {name: directives[name] for name in ("gres", "cpus-per-task") if name in directives} == expected
     assert ("srun --cpus-per-task=3 " in script) == ("--threads" in words)
     assert ("add #SBATCH --gres=gpu:N" in script) == ("seq" in words)
+
+
+@pytest.mark.parametrize(("words", "expected"), [
+    ("--nodes 2 --gpus-per-node 4", {"ntasks": "8", "nodes": "2", "ntasks-per-node": "4", "gpus-per-node": "4"}),
+    ("--nodes 2 --ntasks-per-node 3", {"ntasks": "6", "nodes": "2", "ntasks-per-node": "3"}),
+    ("-n 8 --ntasks-per-node 4 --device cuda", {"ntasks": "8", "nodes": "2", "ntasks-per-node": "4", "gres": "gpu:4"}),
+    ("-n 4 --nodes 2 --device cuda", {"ntasks": "4", "nodes": "2", "gres": "gpu:2"}),
+    ("-n 2 --cpus-per-task 3 --mem 16G --time 1-12", {"cpus-per-task": "3", "mem": "16G", "time": "1-12"}),
+    ("-n 2 --partition gpu --account me", {"partition": "gpu", "account": "me"}),
+    ("-n 2 --array 0-9%2", {"array": "0-9%2", "output": "%x-%A_%a.out"}),
+    ("-n 2 --signal TERM@30", {"signal": "TERM@30"}),
+    ("-n 2 --requeue", {"signal": "USR1@60", "open-mode": "append"}),
+    ("-n 2 --sbatch --qos=high --sbatch --nice=5", {"qos": "high", "nice": "5"}),
+])  # fmt: skip
+def test_what_the_options_of_sbatch_ask_for(words: str, expected: dict[str, str]) -> None:
+    """Each under sbatch's own name; nodes and GPUs say the number of ranks, on a machine that has none of them."""
+    script = _emit("sbatch", words, {"CUDA_VISIBLE_DEVICES": ""})
+    directives = _directives(script.replace("#SBATCH --requeue\n", ""))
+    assert {name: directives[name] for name in expected} == expected
+    assert ("srun --cpus-per-task=3 " in script) == ("--cpus-per-task" in words)
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    ("-n 9 --nodes 2 --ntasks-per-node 4", "-n 9: --nodes 2 and --ntasks-per-node 4 make 8 ranks: leave out -n"),
+    ("-H a:2,b:2 --nodes 2", "--nodes: the hosts of -H say that"),
+    ("-n 2 --array 0-3 --output-dir runs", "give --output-dir 'runs/{array}'"),
+    ("-n 2 --requeue --bind-to none", "--requeue: srun starts the ranks then, and not mpirun: leave out --bind-to"),
+    ("--ntasks-per-node 4 --gpus-per-node 2", "--gpus-per-node 2: each of the 4 ranks of a node takes a GPU"),
+    ("-n 2 --time soon", "--time: must be written as MINUTES, HH:MM:SS or DAYS-HH:MM:SS, not 'soon'"),
+    ("-n 2 --signal B:USR1@60", "--signal: must be written as USR1@60: the ranks, and not the script"),
+    ("-n 2 --partition 'a b'", "--partition: must be a name without spaces"),
+    ("-n 2 --sbatch qos=high", "--sbatch.0: must be one option of sbatch, as --qos=high, not 'qos=high'"),
+    ("--nodes 2", "-n: how many ranks?"),
+])  # fmt: skip
+def test_options_of_sbatch_that_are_refused(words: str, message: str) -> None:
+    """In one line, which says what to type."""
+    with pytest.raises(SpecError, match=re.escape(message)):
+        _emit("sbatch", words)
+
+
+def test_a_job_that_goes_on(tmp_path: Path) -> None:
+    """A model resumes, in a folder that every start of the job has; a script is no model, and may know no SIGUSR1."""
+    script = _emit("sbatch", "-n 2 --requeue --epochs 3")
+    assert '"output_dir": "log_output/{job}"' in script
+    assert '"resume": true' in script
+    assert "\nexec " not in script
+    (tmp_path / "train.py").touch()
+    assert "--signal" not in _emit("sbatch", f"-n 2 --requeue {tmp_path}/train.py")
+    assert '"output_dir": "log_output/{job}-{array}"' in _emit("sbatch", "-n 2 --array 1,2")
+    assert '"output_dir": "mine"' in _emit("sbatch", "-n 2 --output-dir mine")
+
+
+def test_nothing_of_an_image_is_looked_for_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the script nor the framework nor Python's path; without an image the script must be there."""
+    monkeypatch.setattr("unilaunch.plugins.find_spec", lambda _: None)
+    words = "-n 2 --backend mindspore /app/train.py"
+    last = _emit("sbatch", f"--container-image nvcr.io#nvidia/pytorch:25.01 {words}").splitlines()[-1]
+    assert last.startswith(
+        "exec srun --container-image='nvcr.io#nvidia/pytorch:25.01' --container-mounts=\"$PWD:$PWD\" "
+    )
+    assert " python -m unilaunch run --spec " in last
+    with pytest.raises(SpecError, match=r"script /app/train.py: no such file"):
+        _emit("sbatch", words)
+
+
+@pytest.mark.parametrize("command", ["--emit mpijob", "--emit rankfile", ""])
+def test_options_of_another_job_file_are_refused(command: str) -> None:
+    """And the one that takes them is named."""
+    with pytest.raises(SpecError, match=r"^--partition: only --emit sbatch takes it$"):
+        parse(["launch", *shlex.split(command), "--partition", "gpu", "-n", "2"])
 
 
 def test_a_device_that_is_not_seen_here_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from unilaunch.job.emit.kubernetes import (
 )
 from unilaunch.job.emit.spec_line import spec_json
 from unilaunch.job.plan import Plan
-from unilaunch.launch_spec import LaunchSpec, MpiSpec
+from unilaunch.launch_spec import LaunchSpec
 from unilaunch.start_variables import KEY
 from unilaunch.task import Machine, Task
 
@@ -47,7 +47,7 @@ class JobSet(JobFile):
         spec = task.spec
         if spec.hosts or spec.hostfile or spec.nprocs is None:
             raise SpecError("--emit jobset: each rank is a pod: give -n, and leave -H and --hostfile out")
-        if named := spec.model_fields_set & set(MpiSpec.model_fields) - {"export", "allow_run_as_root"}:
+        if named := spec.options_of_mpirun:
             raise SpecError(
                 f"--emit jobset: no mpirun starts the ranks: leave out its options {', '.join(sorted(named))}"
             )
