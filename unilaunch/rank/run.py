@@ -18,7 +18,7 @@ from unilaunch.limits import allow_files
 from unilaunch.monitor import messages
 from unilaunch.rank import mpi, program
 from unilaunch.rank.alone import Alone
-from unilaunch.rank.identity import agree_on_rank, complete
+from unilaunch.rank.identity import Rank, agree_on_rank, complete
 from unilaunch.rank.joining import join, join_mpi
 from unilaunch.rank.status import Status
 from unilaunch.rank.work import work
@@ -71,10 +71,7 @@ def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], st
         if rank.task.model:
             peers = join_mpi(found, peers)
             rank = replace(rank, peers=peers)
-        rank.output.record(
-            phase="start", launcher=found.launcher, evidence=found.evidence, variables=chosen,
-            command=rank.task.command or without_secrets(sys.orig_argv), versions=_versions(),
-        )  # fmt: skip
+        _record_start(rank, found, chosen)
         return work(rank)
     except UnilaunchError as error:
         _tell_refusal(error, number, status)
@@ -83,8 +80,12 @@ def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], st
         peers.leave()
 
 
-def _versions() -> dict[str, str]:
-    return {"unilaunch": __version__, "python": sys.version.partition(" ")[0]}
+def _record_start(rank: Rank, found: LauncherInfo, variables: Mapping[str, str]) -> None:
+    rank.output.record(
+        phase="start", launcher=found.launcher, evidence=found.evidence, variables=variables,
+        command=rank.task.command or without_secrets(sys.orig_argv),
+        versions={"unilaunch": __version__, "python": sys.version.partition(" ")[0]},
+    )  # fmt: skip
 
 
 def _forget_launch() -> None:
