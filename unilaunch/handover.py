@@ -45,7 +45,7 @@ def hand_over(task: "Task[LaunchSpec]") -> str:
     spec = {name: _encode(name, getattr(task.spec, name)) for name in RunSpec.model_fields if name != "args"}
     target = {"kind": task.target.kind, "name": task.target.name, "source": task.target.source}
     options = _encode_spec(task.options) if task.options else None
-    told = {"version": __version__, "target": target, "spec": spec, "options": options}
+    told = {"version": __version__, "target": target, "spec": spec, "options": options, "command": list(task.command)}
     return json.dumps(told | {"entry_points": entry_points.table()})
 
 
@@ -69,7 +69,7 @@ def take_over(text: str, args: Sequence[str]) -> "Task[RunSpec]":
     model = plugins.load_model(target.name) if target.kind == "model" else None
     options = _decode_spec(told["options"]) if model else None
     backends = (plugins.load_backend(spec.backend),) if model else plugins.backends_of_program(spec.backend)
-    return Task(spec, target, model, cast("Spec | None", options), backends)
+    return Task(spec, target, model, cast("Spec | None", options), backends, tuple(told["command"]))
 
 
 def _encode_spec(spec: "Spec") -> dict[str, JsonValue]:

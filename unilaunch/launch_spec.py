@@ -61,6 +61,11 @@ class LaunchSpec(RunSpec, MpiSpec):
     env: dict[Variable, str] = Field(default={}, description="variables that all ranks get, by name")
     options: dict[str, JsonValue] = Field(default={}, description="the model's options, or a function's arguments")
 
+    @property
+    def options_of_mpirun(self) -> set[str]:
+        """The options that were given and that only mpirun can obey."""
+        return self.model_fields_set & set(MpiSpec.model_fields) - {"export", "allow_run_as_root"}
+
     def resolved(self) -> Self:
         """Return the same with `env` as words of `-x`, and with an output folder that does not depend on `cwd`."""
         export = (*self.export, *(f"{name}={value}" for name, value in self.env.items()))

@@ -36,6 +36,7 @@ class Task(Generic[S]):
         options: The model's options.
         backends: The frameworks, not yet imported: a model's one; for a program, which may use any, all that are
             installed.
+        command: The command line of `launch`, word by word; () if the ranks were started without it.
     """
 
     spec: S
@@ -43,6 +44,7 @@ class Task(Generic[S]):
     model: Model | None
     options: "Spec | None"
     backends: tuple[Backend, ...]
+    command: tuple[str, ...] = ()
 
     def check(self, world_size: int) -> None:
         """Refuse what does not fit the number of ranks.

@@ -87,7 +87,7 @@ class Training:
         adam = Adam(network.flat, network.flat * 0.0, options.lr, options.weight_decay, count_decayed(layers))
         session.output.record(phase="train", owned=part.num_owned, halo=part.num_halo)
         session.log.say(f"part {part.index}: {part.num_owned:,} owned nodes, {part.num_halo:,} halo nodes")
-        keeper = Keeper(options, session, network, adam, part.data_sha256)
+        keeper = Keeper(options, session, network, adam, part)
         return cls(
             options,
             session,

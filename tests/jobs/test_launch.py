@@ -48,8 +48,8 @@ def test_the_line_that_is_shown_is_one_that_runs(launcher: Launcher, tmp_path: P
 
 @pytest.mark.usefixtures("by_numpy")
 def test_a_program_can_launch(launcher: Launcher, tmp_path: Path) -> None:
-    """What comes back is the model's result, and how each rank ended."""
-    result = unilaunch.launch(_spec(launcher, tmp_path, nprocs=2, options={"epochs": 3, "data_dir": str(tmp_path)}))
+    """What comes back is the model's result, and how each rank ended; the model's options stand beside the spec."""
+    result = unilaunch.launch(_spec(launcher, tmp_path, nprocs=2), epochs=3, data_dir=str(tmp_path))
     assert (result.returncode, result.failure) == (0, None)
     assert result.result
     assert len(result.result["loss"]) == 3  # type: ignore[arg-type]

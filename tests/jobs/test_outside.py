@@ -4,6 +4,7 @@ It is a folder with a dist-info on PYTHONPATH: as pip would install it.
 """
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -75,7 +76,7 @@ def test_its_job_file(variables: dict[str, str], tmp_path: Path) -> None:
     assert "--indent" in _launch(["--emit", "listing", "--help"], tmp_path, variables).check().stdout
     refused = _launch(["--emit", "rankfile", *words], tmp_path, variables)
     assert (refused.returncode, refused.stderr) == (2, "unilaunch: --indent: only --emit listing takes it\n")
-    assert "{listing,mpijob,rankfile,sbatch}" in _launch(["--help"], tmp_path, variables).check().stdout
+    assert re.search(r"\{[a-z,]*listing[a-z,]*\}", _launch(["--help"], tmp_path, variables).check().stdout)
 
 
 def test_half_of_its_environment_is_refused(variables: dict[str, str], tmp_path: Path) -> None:

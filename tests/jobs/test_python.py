@@ -51,6 +51,17 @@ def test_a_script_launches_functions(launcher: Launcher, tmp_path: Path) -> None
     assert not [path.name for path in temporary.iterdir() if path.name.startswith("unilaunch-")]
 
 
+def test_the_page_on_python_begins_with_a_script_that_runs(tmp_path: Path) -> None:
+    """As it stands there; its values are those of its arguments."""
+    page = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
+    (tmp_path / "script.py").write_text(page.split("```python\n")[1].split("```")[0])
+    allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "UNILAUNCH_OUTPUT_DIR": "unread"}
+    job = alone(["script.py"], tmp_path, allowed).check()
+    assert [line.split(maxsplit=2)[2] for line in job.stdout.splitlines()[-2:]] == [
+        "2.25 [0. 2. 4. 6. 8.]", "2.25 [1. 3. 5. 7. 9.]",
+    ]  # fmt: skip
+
+
 def test_a_notebook_launches_a_function_of_its_cells(openmpi5: Launcher, tmp_path: Path) -> None:
     """The ranks run its imports, constants and definitions, which one line says."""
     job = alone(["-c", NOTEBOOK, str(openmpi5.path)], tmp_path).check()

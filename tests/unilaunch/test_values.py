@@ -64,8 +64,11 @@ def test_values_come_back_by_every_way(tmp_path: Path) -> None:
         assert back["yes"].dtype == mindspore.bool_
 
 
+MASKED = np.ma.array([1, 2], mask=[True, False])  # type: ignore[no-untyped-call]
+
+
 @pytest.mark.parametrize("value", [
-    np.array([object()]), np.ma.masked_array([1, 2], [True, False]), torch.eye(2).to_sparse(), {"__npy__": "array"},
+    np.array([object()]), MASKED, torch.eye(2).to_sparse(), {"__npy__": "array"},
     [np.array([(1, "a")], dtype=[("n", "i4"), ("t", "O")])],
 ], ids=["objects", "masked", "sparse", "reserved", "objects in a record"])  # fmt: skip
 def test_what_only_a_pickle_could_hold_is_refused(value: Any) -> None:

@@ -170,7 +170,7 @@ class Agent:
                     return
                 for one in self.ranks:
                     if one.rank.pid == pid and one.rank.is_running:
-                        one.rank.exited(status, usage.ru_maxrss * 1024)
+                        one.rank.exited(status, usage)
                         patience = self.connection.host_timeout if self.connection else 0.0
                         one.waits_until = time.monotonic() + _ORDER + patience
 

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from unilaunch.output.claim import is_held
-from unilaunch.report.reading import RankRun, read_run
+from unilaunch.report.reading import read_run
+from unilaunch.report.run import RankRun
 
 
 def read_ended(folder: Path) -> dict[str, Any] | None:

@@ -14,6 +14,9 @@ from unilaunch.job.cells import select
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.target import Target
 
+#: Characters of a notebook's source: it travels in one variable of the environment, which takes 128 KiB.
+_LARGEST_SOURCE = 60_000
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -46,6 +49,8 @@ def find_function(function: Callable[..., Any]) -> Found:
         return Found(Target("function", f"{Path(file).absolute()}:{name}"))
     if cells := main.__dict__.get("In"):  # IPython's, of a notebook
         chosen = select(name.partition(".")[0], cells)
+        if len(chosen.source) > _LARGEST_SOURCE:
+            raise SpecError(f"{name}: the cells that it uses have {len(chosen.source) / 1e3:.0f} kB: write a module")
         numbers = f"cell{'s' * (len(chosen.cells) > 1)} {', '.join(map(str, chosen.cells))}"
         note = f"{name} is of a notebook: the ranks run what it uses of {numbers}: imports, definitions and constants"
         return Found(Target("function", f"<{numbers}>:{name}", chosen.source), note=note)

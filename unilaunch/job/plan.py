@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from unilaunch import launchers
 from unilaunch.devices import DEVICES, count_cores, visible_devices
 from unilaunch.errors import PlacementError, SpecError
 from unilaunch.hostfile import Host, parse_hosts, read_hostfile
@@ -72,7 +73,7 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machi
     named = hosts = hosts_of(spec)
     allocated = not hosts and any(name in environ for name in mpirun.allocations)
     known_here = starting and not allocated
-    slots = _slots(hosts, mpirun, known_here=known_here)
+    slots = (_allocation(environ) if allocated and starting else None) or _slots(hosts, mpirun, known_here=known_here)
     task.check(nprocs := _count(spec, slots))
     if _fills_the_first_host(spec, mpirun, hosts):
         hosts, mpi = make_room(hosts, nprocs), mpi.model_copy(update={"oversubscribe": False})
@@ -141,6 +142,12 @@ def _slots(hosts: Sequence[Host], mpirun: Mpirun, *, known_here: bool) -> dict[s
     if hosts:
         return {host.name: host.slots for host in hosts}
     return {socket.gethostname(): count_cores() if mpirun.counts_cores and known_here else None}
+
+
+def _allocation(environ: Mapping[str, str]) -> dict[str, int | None]:
+    """Return the slots of each host that is allocated to this shell, as mpirun reads them; empty if nothing says it."""
+    found = (launcher.allocation(environ) for launcher in launchers.known().values())
+    return dict(next(filter(None, found), {}))
 
 
 def _count(spec: LaunchSpec, slots: Mapping[str, int | None]) -> int:

@@ -15,11 +15,13 @@ from tempfile import TemporaryDirectory
 
 from unilaunch import handover
 from unilaunch.errors import REQUEUE
+from unilaunch.exports import without_secrets
 from unilaunch.job.caller import Caller
 from unilaunch.job.live import Live
 from unilaunch.job.plan import Plan
 from unilaunch.job.stop import PROMPT, Stop
 from unilaunch.job.terminal import passing_input
+from unilaunch.launch_spec import LaunchSpec
 from unilaunch.limits import allow_files
 from unilaunch.monitor.inbox import Inbox, listen
 from unilaunch.monitor.inspection import Inspection, inspecting
@@ -32,6 +34,7 @@ from unilaunch.output.folder import rank_folder
 from unilaunch.output.reports import Told, keep_reports, write_report
 from unilaunch.output.result import LaunchResult, RankResult
 from unilaunch.start_variables import MONITOR, SPEC
+from unilaunch.task import Task
 
 #: Seconds that mpirun has to end the ranks once it is told to, or once they have all gone.
 GRACE = 10.0
@@ -80,7 +83,7 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller) 
             kept.enter_context(exporting(spec.otlp, inspection.snapshot))
         request = plan.request.started()
         line = plan.mpirun.start_line(request, (MONITOR, SPEC), session)
-        environ = {**request.environ, MONITOR: environ[MONITOR], SPEC: handover.hand_over(plan.task)}
+        environ = {**request.environ, MONITOR: environ[MONITOR], SPEC: handover.hand_over(_signed(plan.task))}
         returncode = _run(line, environ, inspection, Stop(monitor, asked, spec.grace, live), live)
         stopped = 0 if monitor.ending else asked.number  # what had failed before the stop is still a failure
         verdict = None if stopped else _judge(plan, monitor, returncode)
@@ -90,6 +93,11 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller) 
         _report(plan, verdict, _runs(inbox), live)
     _tell_of_stop(inbox, spec.grace, live, stopped=bool(stopped))
     return result
+
+
+def _signed(task: Task[LaunchSpec]) -> Task[LaunchSpec]:
+    """Return the task with the command line of this process, for the records of the run."""
+    return replace(task, command=without_secrets(sys.orig_argv))
 
 
 def _tell_of_stop(inbox: Inbox, grace: float, live: Live, *, stopped: bool) -> None:

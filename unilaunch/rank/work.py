@@ -67,7 +67,9 @@ def _explain(error: BaseException, rank: Rank) -> int:
 
 
 def _ended(rank: Rank, exit_code: int) -> int:
-    rank.output.record(phase="end", exit_code=exit_code)
+    modules = {name: sys.modules.get(name) for name in ("numpy", *(each.framework for each in rank.task.backends))}
+    versions = {name: str(getattr(module, "__version__", "?")) for name, module in modules.items() if module}
+    rank.output.record(phase="end", exit_code=exit_code, versions=versions)
     return exit_code
 
 
@@ -118,7 +120,7 @@ def _run_model(rank: Rank, model: Model, backend: Backend, rendezvous: Rendezvou
         output.record(phase="init")
         framework = Framework(backend, _collectives(rank, backend, rendezvous))
         if model.stops_patiently:
-            session = replace(session, stop_asked=note_stops(rank.status))
+            session = replace(session, stop_asked=note_stops(rank.status, patient=world.patient))
         result = dict(model.run(task.options, prepared, session, framework))
         alike(lambda: program.check_value(result, f"model {model.name}"))
     finally:

@@ -17,7 +17,7 @@ import unilaunch
 
 sys.path.insert(0, str(Path(__file__).parent))  # ranks find it there too
 
-import package_of_functions
+import package_of_functions  # type: ignore[import-not-found]  # beside this file
 
 SCALE = 2
 

@@ -62,7 +62,8 @@ def test_even_hosts_for_slurm() -> None:
     }  # fmt: skip
     assert script.splitlines()[0] == "#!/bin/bash"
     assert script.splitlines()[-1].startswith("exec srun ")
-    whole = '{"target": "gcn", "backend": "torch", "console": "rank0", "options": {"epochs": 3}}'
+    whole = '{"target": "gcn", "backend": "torch", "output_dir": "log_output/{job}", "console": "rank0"'
+    whole += ', "options": {"epochs": 3}}'
     assert script.endswith(f"-m unilaunch run --spec '{whole}'\n")
 
 
@@ -109,14 +110,12 @@ def test_names_that_a_batch_script_cannot_hold(tmp_path: Path) -> None:
             _emit("sbatch", f"-n 2 -x {shlex.quote(text)}")
 
 
-@pytest.mark.parametrize("kind", ["sbatch", "mpijob", "rankfile"])
+@pytest.mark.parametrize("kind", ["sbatch", "rankfile"])
 def test_a_secret_is_named_only(kind: str) -> None:
     """And the file says where to give it."""
     text = _emit(kind, "-n 2 -H a:1,b:1 -x HF_TOKEN=hidden -x A=1")
     assert "hidden" not in text
-    assert {"sbatch": ': "${HF_TOKEN:?export it', "mpijob": "HF_TOKEN from a Secret", "rankfile": "HF_TOKEN"}[
-        kind
-    ] in text
+    assert {"sbatch": ': "${HF_TOKEN:?export it', "rankfile": "HF_TOKEN"}[kind] in text
 
 
 @pytest.mark.parametrize(("words", "expected"), [
@@ -135,13 +134,83 @@ def test_what_slurm_is_asked_for(words: str, expected: dict[str, str]) -> None:
     assert ("add #SBATCH --gres=gpu:N" in script) == ("seq" in words)
 
 
+@pytest.mark.parametrize(("words", "expected"), [
+    ("--nodes 2 --gpus-per-node 4", {"ntasks": "8", "nodes": "2", "ntasks-per-node": "4", "gpus-per-node": "4"}),
+    ("--nodes 2 --ntasks-per-node 3", {"ntasks": "6", "nodes": "2", "ntasks-per-node": "3"}),
+    ("-n 8 --ntasks-per-node 4 --device cuda", {"ntasks": "8", "nodes": "2", "ntasks-per-node": "4", "gres": "gpu:4"}),
+    ("-n 4 --nodes 2 --device cuda", {"ntasks": "4", "nodes": "2", "gres": "gpu:2"}),
+    ("-n 2 --cpus-per-task 3 --mem 16G --time 1-12", {"cpus-per-task": "3", "mem": "16G", "time": "1-12"}),
+    ("-n 2 --partition gpu --account me", {"partition": "gpu", "account": "me"}),
+    ("-n 2 --array 0-9%2", {"array": "0-9%2", "output": "%x-%A_%a.out"}),
+    ("-n 2 --signal TERM@30", {"signal": "TERM@30"}),
+    ("-n 2 --requeue", {"signal": "USR1@60", "open-mode": "append"}),
+    ("-n 2 --sbatch --qos=high --sbatch --nice=5", {"qos": "high", "nice": "5"}),
+])  # fmt: skip
+def test_what_the_options_of_sbatch_ask_for(words: str, expected: dict[str, str]) -> None:
+    """Each under sbatch's own name; nodes and GPUs say the number of ranks, on a machine that has none of them."""
+    script = _emit("sbatch", words, {"CUDA_VISIBLE_DEVICES": ""})
+    directives = _directives(script.replace("#SBATCH --requeue\n", ""))
+    assert {name: directives[name] for name in expected} == expected
+    assert ("srun --cpus-per-task=3 " in script) == ("--cpus-per-task" in words)
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    ("-n 9 --nodes 2 --ntasks-per-node 4", "-n 9: --nodes 2 and --ntasks-per-node 4 make 8 ranks: leave out -n"),
+    ("-H a:2,b:2 --nodes 2", "--nodes: the hosts of -H say that"),
+    ("-n 2 --array 0-3 --output-dir runs", "give --output-dir 'runs/{array}'"),
+    ("-n 2 --requeue --bind-to none", "--requeue: srun starts the ranks then, and not mpirun: leave out --bind-to"),
+    ("--ntasks-per-node 4 --gpus-per-node 2", "--gpus-per-node 2: each of the 4 ranks of a node takes a GPU"),
+    ("-n 2 --time soon", "--time: must be written as MINUTES, HH:MM:SS or DAYS-HH:MM:SS, not 'soon'"),
+    ("-n 2 --signal B:USR1@60", "--signal: must be written as USR1@60: the ranks, and not the script"),
+    ("-n 2 --partition 'a b'", "--partition: must be a name without spaces"),
+    ("-n 2 --sbatch qos=high", "--sbatch.0: must be one option of sbatch, as --qos=high, not 'qos=high'"),
+    ("--nodes 2", "-n: how many ranks?"),
+])  # fmt: skip
+def test_options_of_sbatch_that_are_refused(words: str, message: str) -> None:
+    """In one line, which says what to type."""
+    with pytest.raises(SpecError, match=re.escape(message)):
+        _emit("sbatch", words)
+
+
+def test_a_job_that_goes_on(tmp_path: Path) -> None:
+    """A model resumes, in a folder that every start of the job has; a script is no model, and may know no SIGUSR1."""
+    script = _emit("sbatch", "-n 2 --requeue --epochs 3")
+    assert '"output_dir": "log_output/{job}"' in script
+    assert '"resume": true' in script
+    assert "\nexec " not in script
+    (tmp_path / "train.py").touch()
+    assert "--signal" not in _emit("sbatch", f"-n 2 --requeue {tmp_path}/train.py")
+    assert '"output_dir": "log_output/{job}-{array}"' in _emit("sbatch", "-n 2 --array 1,2")
+    assert '"output_dir": "mine"' in _emit("sbatch", "-n 2 --output-dir mine")
+
+
+def test_nothing_of_an_image_is_looked_for_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the script nor the framework nor Python's path; without an image the script must be there."""
+    monkeypatch.setattr("unilaunch.plugins.find_spec", lambda _: None)
+    words = "-n 2 --backend mindspore /app/train.py"
+    last = _emit("sbatch", f"--container-image nvcr.io#nvidia/pytorch:25.01 {words}").splitlines()[-1]
+    assert last.startswith(
+        "exec srun --container-image='nvcr.io#nvidia/pytorch:25.01' --container-mounts=\"$PWD:$PWD\" "
+    )
+    assert " python -m unilaunch run --spec " in last
+    with pytest.raises(SpecError, match=r"script /app/train.py: no such file"):
+        _emit("sbatch", words)
+
+
+@pytest.mark.parametrize("command", ["--emit mpijob", "--emit rankfile", ""])
+def test_options_of_another_job_file_are_refused(command: str) -> None:
+    """And the one that takes them is named."""
+    with pytest.raises(SpecError, match=r"^--partition: only --emit sbatch takes it$"):
+        parse(["launch", *shlex.split(command), "--partition", "gpu", "-n", "2"])
+
+
 def test_a_device_that_is_not_seen_here_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The script says so."""
     script = _emit("sbatch", "-n 2", {"CUDA_VISIBLE_DEVICES": "", "ASCEND_RT_VISIBLE_DEVICES": ""})
     assert "# No device was seen" in script
 
 
-@pytest.mark.parametrize("kind", ["sbatch", "mpijob", "rankfile"])
+@pytest.mark.parametrize("kind", ["sbatch", "rankfile"])
 def test_restarts_are_not_dropped(kind: str) -> None:
     """No engine does what launch would."""
     with pytest.raises(SpecError, match=f"--emit {kind} --max-restarts 2: only launch"):
@@ -180,57 +249,6 @@ def test_the_spec_is_inside(kind: str, tmp_path: Path) -> None:
     task, again = _task(words), _task(f"--config {tmp_path}/spec.json --backend torch")
     assert (again.options, again.spec.seed, again.spec.hosts) == (task.options, 7, "a:2,b:2")
     assert json.loads(line[line.index("{") : line.rindex("}") + 1])["nprocs"] == 4
-
-
-#: The fields of kubeflow.org/v2beta1's MPIJob that a manifest may have, from its published schema.
-FIELDS = {
-    "spec": {"launcherCreationPolicy", "mpiImplementation", "mpiReplicaSpecs", "runLauncherAsWorker", "runPolicy",
-             "slotsPerWorker", "sshAuthMountPath"},
-    "runPolicy": {"activeDeadlineSeconds", "backoffLimit", "cleanPodPolicy", "managedBy", "schedulingPolicy", "suspend",
-                  "ttlSecondsAfterFinished"},
-    "replica": {"replicas", "restartPolicy", "template"},
-    "container": {"args", "command", "env", "image", "name", "resources"},
-}  # fmt: skip
-
-
-def test_a_manifest_for_kubernetes() -> None:
-    """Of the published schema's fields; the operator tells mpirun where the workers are."""
-    manifest = yaml.safe_load(_emit("mpijob", "-n 4 -H a:2,b:2 --epochs 3"))
-    assert (manifest["apiVersion"], manifest["kind"]) == ("kubeflow.org/v2beta1", "MPIJob")
-    spec = manifest["spec"]
-    assert set(spec) <= FIELDS["spec"]
-    assert set(spec["runPolicy"]) <= FIELDS["runPolicy"]
-    assert (spec["slotsPerWorker"], spec["mpiImplementation"]) == (2, "OpenMPI")
-    launcher, worker = spec["mpiReplicaSpecs"]["Launcher"], spec["mpiReplicaSpecs"]["Worker"]
-    assert set(launcher) | set(worker) <= FIELDS["replica"]
-    for replica in (launcher, worker):
-        assert set(replica["template"]) == {"spec"}
-        assert set(replica["template"]["spec"]) == {"containers"}
-        assert set(replica["template"]["spec"]["containers"][0]) <= FIELDS["container"]
-    assert (launcher["replicas"], worker["replicas"]) == (1, 2)
-    command = launcher["template"]["spec"]["containers"][0]["command"]
-    assert command[:3] == ["mpirun", "-n", "4"]
-    assert "-H" not in command
-    assert "-x" not in command
-    assert command[command.index("python") :][:4] == ["python", "-m", "unilaunch", "run"]
-
-
-def test_workers_of_a_manifest_are_alike() -> None:
-    """All workers of an MPIJob have as many slots."""
-    with pytest.raises(SpecError, match="every worker has the same number of ranks, not a: 2, b: 1"):
-        _emit("mpijob", "-n 3 -H a:2,b:1")
-    with pytest.raises(SpecError, match="only mpirun can tell"):
-        _emit("mpijob", "-n 2 -H a:1,b:1 --map-by seq")
-
-
-@pytest.mark.parametrize(("kind", "resource"), [("cuda", "nvidia.com/gpu"), ("npu", "huawei.com/Ascend910")])
-def test_workers_ask_for_their_devices(kind: str, resource: str) -> None:
-    """As many as they have ranks; the launcher trains nothing."""
-    backend = "torch" if kind == "cuda" else "mindspore"
-    manifest = yaml.safe_load(_emit("mpijob", f"-n 4 -H a:2,b:2 --device {kind} --backend {backend}"))
-    launcher, worker = (manifest["spec"]["mpiReplicaSpecs"][name] for name in ("Launcher", "Worker"))
-    assert worker["template"]["spec"]["containers"][0]["resources"] == {"limits": {resource: 2}}
-    assert "resources" not in launcher["template"]["spec"]["containers"][0]
 
 
 def test_a_rankfile() -> None:
