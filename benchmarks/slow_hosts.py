@@ -20,7 +20,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,12 +94,15 @@ def quotas(cluster: Cluster) -> Iterator[list[Quota]]:
     made = [Quota(f"unilaunch-{Path(cluster.folder).name}-{host}") for host in range(HOSTS)]
     for host, quota in enumerate(made):
         quota.take(cluster.pids(host))
-    yield made
-    root = Path(made[0].folder.parent, made[0].members.name)
-    for quota in made:
-        for pid in quota.members.read_text().split():
-            root.write_text(pid)
-        quota.folder.rmdir()
+    try:
+        yield made
+    finally:
+        root = Path(made[0].folder.parent, made[0].members.name)
+        for quota in made:
+            for pid in quota.members.read_text().split():
+                with suppress(ProcessLookupError):
+                    root.write_text(pid)
+            quota.folder.rmdir()
 
 
 def run(case: Case, cluster: Cluster, limits: list[Quota], folder: Path) -> set[str]:
