@@ -4,15 +4,16 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 
 from unilaunch.agent.channel import STACKS, Channel
+from unilaunch.agent.display import Shown
 from unilaunch.agent.evidence import Memory, find_evidence
-from unilaunch.agent.output import Output, Shown
+from unilaunch.agent.output import Output
 from unilaunch.agent.processes import state
 from unilaunch.agent.progress import ProgressTeller
 from unilaunch.agent.stack_reader import NEVER, StackReader
@@ -47,7 +48,7 @@ class RankProcess:
     Args:
         pid: Its process number.
         channel: What joins it with the agent.
-        consoles: Where its standard output and error are shown.
+        output: Its standard output and error.
         own_group: It has a process group of its own.
         tell: Told what the rank and its agent say; the rank's number is NO_RANK before it is known.
 
@@ -61,13 +62,13 @@ class RankProcess:
         self,
         pid: int,
         channel: Channel,
-        consoles: Sequence[int],
+        output: Output,
         *,
         own_group: bool,
         tell: Callable[["RankProcess", OfRank | OfAgent], None],
     ) -> None:
         self.pid, self.channel, self.own_group, self.tell = pid, channel, own_group, tell
-        self.output = Output((channel.stdout, channel.stderr), consoles)
+        self.output = output
         self.progress = ProgressTeller(channel.page, self.output, lambda progress: tell(self, progress))
         self.stacks = StackReader(channel.stacks)
         self.memory = Memory()
