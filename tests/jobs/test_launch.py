@@ -63,6 +63,7 @@ def test_the_first_failure_is_the_jobs(launcher: Launcher, tmp_path: Path) -> No
     job = _launch(launcher, ["-n", "3", str(PROGRAMS / "ending.py"), "--", "exit"], tmp_path)
     assert job.returncode == 7
     assert any(line.startswith("unilaunch: rank 1 on ") and "exit code 7" in line for line in job.refusals())
+    assert "non-zero" not in job.console  # mpirun's own words, which name another rank
     result = unilaunch.launch(_spec(launcher, tmp_path, nprocs=3, target=str(PROGRAMS / "ending.py"), args=["raise"]))
     assert result.returncode == 1
     assert result.failure

@@ -284,12 +284,12 @@ class Agent:
             kill_children()
 
     def _say_last(self, one: Supervised) -> None:
-        """Without a monitor that has heard it, say how a rank failed that could not say it itself."""
+        """Without a monitor that has heard it, say how a rank failed that did not say it itself."""
         from unilaunch.monitor.verdict import judge, show
 
         heard = self.monitor or (self.connection and self.connection.connection)
-        if one.rank.failure and not one.rank.known and not heard:
-            one.rank.output.streams[1].say(show(judge([one.rank.failure]), traceback=False))
+        if one.rank.failure and not heard and (one.rank.output.last_words or not one.rank.known):
+            one.rank.output.streams[1].say(show(judge([one.rank.failure]), traceback=True))
         if one.rank.number == 0:
             one.rank.output.say_hidden_files()
 

@@ -1,7 +1,6 @@
 """One console on which a rank's stream is shown, in whole lines among the other ranks' output."""
 
 import time
-from contextlib import suppress
 from enum import Enum
 
 from unilaunch.agent.console import Console
@@ -12,6 +11,7 @@ _READ_AT_ONCE = 4095
 _MOST_WAITING = 1 << 18  # bytes that wait for the launcher before the rank has to
 UNFINISHED = 1.0  # seconds after which a line without an end is shown: it may be a question
 _SOONEST, _LATEST = 0.0001, 0.05  # seconds until the launcher is looked at again that has not read yet
+_PATIENCE = 1.0  # seconds in which the launcher takes what the agent itself says
 _LOOKS = 10  # at once, at a launcher that has much to read
 
 
@@ -95,9 +95,15 @@ class Display:
         return False
 
     def say(self, text: str) -> None:
-        """Write a line of the agent's own, whatever is shown of the rank."""
-        with suppress(OSError):  # it may have gone with the launcher
-            self.console.write(text.encode())
+        """Write lines of the agent's own, whatever is shown of the rank; wait a little for a launcher that is late."""
+        data, until = text.encode(errors="backslashreplace"), time.monotonic() + _PATIENCE
+        while data and time.monotonic() < until:
+            try:
+                data = data[self.console.write(data) :]
+            except BlockingIOError:
+                time.sleep(_LATEST)
+            except OSError:  # it has gone with the launcher
+                return
 
     def close(self) -> None:
         """Close what is our own of the console."""

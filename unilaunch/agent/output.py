@@ -1,6 +1,7 @@
 """A rank's standard output and error on their way through its agent: into its folder, and to the launcher's console."""
 
 import os
+import select
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -38,15 +39,12 @@ class Stream:
         except OSError as error:
             self.lost = error.strerror or str(error)
         held, self.held = self.held, b""
-        self._keep(held)
+        self.keep(held)
 
     def move(self) -> bool:
         """Take a piece of output, keep it and show it; False at the end of the stream."""
         data = os.read(self.source, _PIECE)
-        if self.file < 0 and not self.lost:
-            self.held += data
-        else:
-            self._keep(data)
+        self.keep(data)
         for display in self.displays:
             display.add(data)
         return bool(data)
@@ -87,7 +85,11 @@ class Stream:
         for display in self.displays:
             display.say(text)
 
-    def _keep(self, data: bytes) -> None:
+    def keep(self, data: bytes) -> None:
+        """Put *data* into the file, or hold it until there is one."""
+        if self.file < 0 and not self.lost:
+            self.held += data
+            return
         try:
             while data and not self.lost:
                 data = data[os.write(self.file, data) :]
@@ -115,6 +117,7 @@ class Output:
         streams: Standard output and standard error.
         flowing: Those that have not come to their end.
         folder: The rank's folder, once the rank has told it.
+        last_words: What the log says of the rank's failure, and no console.
     """
 
     def __init__(self, sources: Sequence[int], consoles: Sequence[int], hidden: HiddenOutput) -> None:
@@ -126,6 +129,7 @@ class Output:
         self.flowing = list(self.streams)
         self.folder: Path | None = None
         self.clock: _Clock | None = None
+        self.last_words = ""
 
     def open(self, folder: Path) -> None:
         """Keep the output in *folder*."""
@@ -162,6 +166,15 @@ class Output:
     def is_shown(self) -> bool:
         """Nothing waits for the launcher."""
         return all(stream.is_shown for stream in self.streams)
+
+    def keep_last_words(self, text: str) -> None:
+        """Put *text* into the log, after what the rank has written until now; the consoles do not get it."""
+        stream, self.last_words = self.streams[1], text
+        waiting = select.poll()
+        waiting.register(stream.source, select.POLLIN)
+        if waiting.poll(0):
+            stream.move()
+        stream.keep(text.encode(errors="backslashreplace"))
 
     def say_hidden_files(self) -> None:
         """Say where the launcher's own files are, if it shows no output itself; not in those files."""

@@ -126,8 +126,9 @@ class RankProcess:
             case messages.Refused():
                 self.refused = True
                 return
-            case messages.Failed():
-                self._take_failure(message.failure)
+            case messages.Failed(failure, log):
+                self.output.keep_last_words(log)
+                self._take_failure(failure)
                 return
             case messages.Done():
                 self.done = message

@@ -104,7 +104,7 @@ def _run(line: Sequence[str], environ: Mapping[str, str], monitor: Monitor, stop
     typed = subprocess.PIPE if os.isatty(0) else None
     with (
         subprocess.Popen(
-            line, bufsize=0, env=environ, start_new_session=True, stdin=typed, stdout=shown, stderr=shown
+            line, bufsize=0, env=environ, start_new_session=True, stdin=typed, stdout=shown, stderr=subprocess.PIPE
         ) as process,
         live.passing(process.stdout, process.stderr),
         passing_input(process.stdin),
@@ -127,6 +127,7 @@ def _wait(process: "subprocess.Popen[bytes]", monitor: Monitor, stop: Stop, live
         stop.pass_on()
         if not stop.asked.number:
             monitor.look()
+        live.banner.active = monitor.ending or bool(stop.asked.number)
         if monitor.ending:
             deadline = min(deadline, time.monotonic() + (PROMPT if monitor.inbox.has_lost else GRACE))
         if stop.is_over and not ended:
@@ -231,7 +232,7 @@ def _report(plan: Plan, verdict: Verdict, runs: set[str], live: Live) -> None:
     for run in runs:
         if said := write_report(root, run, verdict.as_json(), rank_folder(root, 0, len(plan.rows))):
             live.say(said)
-    if not verdict.first.together:
+    if not verdict.is_known:
         unseen = bool(verdict.first.rank) and plan.task.spec.console == "rank0"
         with suppress(OSError, ValueError):  # nobody may read it any more
-            sys.stderr.write(show(verdict, traceback=unseen))
+            sys.stderr.write(show(verdict, traceback=unseen or plan.task.spec.abort, last_lines=unseen))

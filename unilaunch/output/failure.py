@@ -101,7 +101,7 @@ def describe_exception(
         error=type(error).__name__,
         phase=phase if isinstance(phase, str) else None,
         progress={name: value for name, value in doing.items() if name != "phase"},
-        traceback=() if isinstance(error, SystemExit) else tuple(traceback.format_exception(error)),
+        traceback=() if isinstance(error, (SystemExit, UnilaunchError)) else tuple(traceback.format_exception(error)),
         together=together,
         final=isinstance(error, UnilaunchError) and error.final,
     )

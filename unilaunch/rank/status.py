@@ -36,10 +36,10 @@ class Status:
         """Note the step that this rank is in; costs microseconds."""
         self.page.note(**step.as_facts())
 
-    def fail(self, error: BaseException, exit_code: int, *, together: bool = False) -> None:
-        """Tell the agent how this rank fails, and what it was doing."""
+    def fail(self, error: BaseException, exit_code: int, *, together: bool = False, log: str = "") -> None:
+        """Tell the agent how this rank fails, what it was doing, and what its log is to say."""
         self.failed = True
-        self.send(Failed(describe_exception(error, exit_code, self.page.facts, together=together)))
+        self.send(Failed(describe_exception(error, exit_code, self.page.facts, together=together), log))
 
     @property
     def stopped(self) -> bool:
