@@ -1,13 +1,11 @@
 """The hosts' visit: ssh to each, then one rank on each through the mpirun that the job will use."""
 
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
@@ -17,6 +15,7 @@ from unilaunch.doctor.diagnosis import Finding, Visit, diagnose, differing
 from unilaunch.hostfile import Host, format_hostfile
 from unilaunch.job.find import find_mpirun
 from unilaunch.job.here import own_names
+from unilaunch.job.login import log_in
 from unilaunch.job.plan import hosts_of
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.launchers.mpirun import Mpirun, Request
@@ -25,8 +24,6 @@ from unilaunch.start_variables import MONITOR
 
 #: Seconds for mpirun to start one rank on each host, and for these to find each other.
 DEADLINE = 30.0
-_SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
-_SSH_FAILED = 255
 
 
 def doctor(spec: LaunchSpec, environ: Mapping[str, str]) -> int:
@@ -38,10 +35,9 @@ def doctor(spec: LaunchSpec, environ: Mapping[str, str]) -> int:
     hosts = hosts_of(spec) or (Host("localhost", 1),)
     mpirun = find_mpirun(spec.mpi.mpirun, environ)
     here = own_names([host.name for host in hosts])
-    findings = _knock([host for host in hosts if host.name not in here])
-    shut = {name for name, finding in findings.items() if finding}
-    reached = [host for host in hosts if host.name not in shut]
-    lines = [finding for finding in findings.values() if finding]
+    wrong = log_in([host for host in hosts if host.name not in here], ["ssh"])
+    reached = [host for host in hosts if not wrong.get(host.name)]
+    lines = [Finding(why) for why in wrong.values() if why]
     request = Request(
         nprocs=len(reached),
         hosts=tuple(replace(host, slots=1, max_slots=None) for host in reached) if spec.hosts or spec.hostfile else (),
@@ -60,33 +56,6 @@ def doctor(spec: LaunchSpec, environ: Mapping[str, str]) -> int:
         lines += [*met, *diagnose(visits)]
     _print(lines, len(hosts), summary)
     return 1 if any(finding.stops for finding in lines) else 0
-
-
-def _knock(hosts: Sequence[Host]) -> dict[str, Finding | None]:
-    """Log in to every other host at once, and look for this interpreter there."""
-    with ThreadPoolExecutor(32) as pool:
-        return dict(zip([host.name for host in hosts], pool.map(_knock_at, hosts), strict=True))
-
-
-def _knock_at(host: Host) -> Finding | None:
-    address = f"{host.user}@{host.name}" if host.user else host.name
-    line = [*_SSH, address, f"test -x {shlex.quote(sys.executable)}"]
-    try:
-        done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=20, stdin=subprocess.DEVNULL)
-    except subprocess.TimeoutExpired:
-        return Finding(f"{host.name}: ssh does not answer within 20 s: is it up, and its port 22 open?")
-    except OSError as error:
-        return Finding(f"{host.name}: no ssh here ({error.strerror}): install openssh-client")
-    if done.returncode == _SSH_FAILED:
-        said = next(reversed(done.stderr.strip().splitlines()), "it says nothing")
-        return Finding(
-            f"{host.name}: ssh {address}: {said}: is it up? ssh-copy-id {address} lets you in without a password"
-        )
-    if done.returncode:
-        return Finding(
-            f"{host.name}: no {sys.executable} there: make the same environment at the same place, or share its folder"
-        )
-    return None
 
 
 def _visit(mpirun: Mpirun, request: Request, hosts: Sequence[Host]) -> tuple[list[Visit], list[Finding], str]:

@@ -31,6 +31,10 @@ def start_again(task: Task[LaunchSpec], environ: Mapping[str, str]) -> LaunchRes
     allowed = task.spec.max_restarts
     task = _with_own_folder(task, environ)
     plan = make_plan(task, _counted(environ, 0, allowed))
+    if plan.several:
+        from unilaunch.job.login import check_logins
+
+        check_logins(plan)
     with listening(plan) as (inbox, where):
         for restarts in count():
             known = _counted(environ, restarts, allowed)
