@@ -106,7 +106,7 @@ def check_value(value: object, name: str) -> None:
 
 
 def read_arguments(args: Sequence[str]) -> tuple[list[JsonValue], dict[str, JsonValue]]:
-    """Return a function's arguments by position and by name; what is no JSON is text.
+    """Return a function's arguments by position and by name; what is not JSON is text.
 
     Args:
         args: JSON, or NAME=JSON.
