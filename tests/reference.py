@@ -1,10 +1,11 @@
-"""An independent reference: the GCN in one process, with dense float64 matrices and gradients written by hand.
+"""An independent reference: the GCN in one process, in scipy's float64 matrices and with gradients written by hand.
 
 It shares with the project only what defines the experiment: the graph, the initial weights and the dropout masks.
 """
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,6 +17,7 @@ from unilaunch_graph.data.graph import TRAIN, Graph
 from unilaunch_graph.dropout import fill_mask, stream_keys
 
 Matrix = NDArray[np.float64]
+Features: TypeAlias = Matrix | sp.csr_array
 
 
 @dataclass(frozen=True)
@@ -30,10 +32,9 @@ class Reference:
 def train_reference(
     graph: Graph, widths: list[int], *, epochs: int, dropout: float, seed: int, lr: float = 0.01, decay: float = 5e-4
 ) -> Reference:
-    """Train by the textbook: dense A_hat, softmax cross entropy over the training nodes, Adam with L2 on layer 1."""
-    adjacency = _dense_normalised(graph)
-    dense = graph.features.toarray() if isinstance(graph.features, sp.csr_array) else graph.features
-    features: Matrix = dense.astype(np.float64)
+    """Train by the textbook: A_hat, softmax cross entropy over the training nodes, Adam with L2 on layer 1."""
+    adjacency = _normalised(graph)
+    features = graph.features.astype(np.float64)
     shapes = [Parameter("weight", pair, "glorot") for pair in pairwise(widths)]
     layers = [Layer(0, 0, "", 0, 0, (shape,)) for shape in shapes]
     weights = [w.copy() for w in views(initial_weights(layers, seed), layers)]
@@ -55,23 +56,22 @@ def train_reference(
     return Reference(losses, weights, hidden)
 
 
-def _dense_normalised(graph: Graph) -> Matrix:
+def _normalised(graph: Graph) -> sp.csr_array:
     adjacency = np.diag(np.ones(graph.num_nodes) if graph.loops is None else graph.loops.astype(np.float64))
     for node in range(graph.num_nodes):
         edges = slice(graph.indptr[node], graph.indptr[node + 1])
         adjacency[node, graph.indices[edges]] = 1.0 if graph.weights is None else graph.weights[edges]
     scale = adjacency.sum(axis=1) ** -0.5
-    normalised: Matrix = scale[:, None] * adjacency * scale[None, :]
-    return normalised
+    return sp.csr_array(scale[:, None] * adjacency * scale[None, :])
 
 
 def _loss_and_gradients(
-    graph: Graph, adjacency: Matrix, features: Matrix, weights: list[Matrix], draw: tuple[int, int, float]
+    graph: Graph, adjacency: sp.csr_array, features: Features, weights: list[Matrix], draw: tuple[int, int, float]
 ) -> tuple[float, list[Matrix]]:
     inputs, masks, hidden = [], [], features
     for depth, weight in enumerate(weights):
-        masks.append(_mask(hidden, depth, draw))
-        inputs.append(hidden * masks[-1])
+        masks.append(_mask(hidden.shape, depth, draw))
+        inputs.append(_masked(hidden, masks[-1]))
         hidden = adjacency @ (inputs[-1] @ weight)
         hidden = np.maximum(hidden, 0) if depth + 1 < len(weights) else hidden
     train = np.flatnonzero(graph.split == TRAIN)
@@ -90,9 +90,17 @@ def _loss_and_gradients(
     return loss, gradients[::-1]
 
 
-def _mask(hidden: Matrix, depth: int, draw: tuple[int, int, float]) -> Matrix:
+def _mask(shape: tuple[int, ...], depth: int, draw: tuple[int, int, float]) -> Matrix:
     seed, epoch, dropout = draw
-    mask = np.ones_like(hidden)
+    mask = np.ones(shape)
     if dropout:
-        fill_mask(mask, np.arange(len(hidden)), stream_keys(seed, epoch, depth), dropout)
+        fill_mask(mask, np.arange(len(mask)), stream_keys(seed, epoch, depth), dropout)
     return mask
+
+
+def _masked(hidden: Features, mask: Matrix) -> Features:
+    if isinstance(hidden, sp.csr_array):
+        rows = np.repeat(np.arange(hidden.shape[0]), np.diff(hidden.indptr))
+        return sp.csr_array((hidden.data * mask[rows, hidden.indices], hidden.indices, hidden.indptr), hidden.shape)
+    masked: Matrix = hidden * mask
+    return masked

@@ -34,7 +34,7 @@ OutputDir = Annotated[Path, AfterValidator(_known_placeholders)]
 class Spec(BaseModel):
     """A frozen set of fields; an unknown field is an error. Every field's description is its `--help`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
     #: Variables of others that set a field too, when no UNILAUNCH_ variable does; the field by the variable's name.
     other_variables: ClassVar[Mapping[str, str]] = {}
     #: Fields that are given without an option's name.

@@ -102,4 +102,4 @@ class Stop:
     def order_end(self) -> None:
         """Have every agent end its ranks now, unless a failure has done that already."""
         if not self.monitor.ending:
-            self.monitor.inbox.tell_all(messages.End(128 + self.asked.number))
+            self.monitor.inbox.end(messages.End(128 + self.asked.number))

@@ -14,7 +14,7 @@ from unilaunch import addresses, sockets
 from unilaunch.handshake import new_secret
 from unilaunch.monitor import messages
 from unilaunch.monitor.connection import is_unanswered, notice_silence
-from unilaunch.monitor.messages import LARGEST, BadMessageError, Message, OfAgent, OfRank, Order
+from unilaunch.monitor.messages import LARGEST, BadMessageError, End, Message, OfAgent, OfRank, Order
 from unilaunch.monitor.rank_seen import RankSeen, State
 from unilaunch.output.failure import Cause, Failure
 
@@ -60,6 +60,7 @@ class Inbox:
         self.unfinished: set[int] = set()
         self.working: set[int] = set()
         self.moved = 0.0
+        self.ended: End | None = None
         self.meeting = ""  # where rank 0 listens for the others
         self.asking.clear()
         for ranks in self.ranks_of.values():
@@ -98,6 +99,11 @@ class Inbox:
         finally:
             self.selector.unregister(descriptor)
             os.close(descriptor)
+
+    def end(self, order: End) -> None:
+        """Send *order* to every agent, also to one that calls later."""
+        self.ended = order
+        self.tell_all(order)
 
     def tell_all(self, order: Order) -> None:
         """Send *order* to every agent that can still be reached."""
@@ -195,6 +201,8 @@ class Inbox:
             raise BadMessageError(f"{type(message).__name__} of rank {rank}: nothing that an agent tells")
         if isinstance(message, messages.Named) and message.attempt == self.attempt:
             self.ranks_of[agent].add(rank)
+            if self.ended:
+                self.tell([agent], self.ended)
         if rank not in self.ranks_of[agent]:
             return  # of an earlier attempt
         seen = self.ranks.setdefault(rank, RankSeen())

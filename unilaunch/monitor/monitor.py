@@ -20,6 +20,8 @@ SETTLE = 0.3
 DOUBT, DOUBT_ON_SEVERAL = 1.0, 5.0
 #: Seconds for a rank to call.
 UNHEARD = 10.0
+#: Seconds for the first one, however short the time is after which ranks count as stalled: they import a framework.
+START = 30.0
 #: Seconds in which the ranks are to tell where they stand; on a machine with too much to do, that can take seconds.
 STACKS = 5.0
 
@@ -96,7 +98,7 @@ class Monitor:
         self.verdict = verdict
         self.ending = True
         self.announce(verdict)
-        self.inbox.tell_all(messages.End(verdict.exit_code))
+        self.inbox.end(messages.End(verdict.exit_code))
 
     def _is_time(self, failures: list[Failure], now: float) -> bool:
         if self.finished:
@@ -117,7 +119,7 @@ class Monitor:
     def _look_for_a_stall(self, now: float, patience: float) -> None:
         ranks = self.inbox.ranks
         moved = max(self._began, self.inbox.moved)
-        if now - moved < patience:
+        if now - moved < (patience if ranks else max(patience, START)):
             self._asked = None
         elif self._asked is None:
             self._asked = now
@@ -128,10 +130,11 @@ class Monitor:
             told = {rank: seen for rank, seen in ranks.items() if seen.stack}
             left = {rank for rank in self.inbox.connected if not ranks[rank].is_over}
             if left <= set(told) or now - self._asked > STACKS:
-                self.end(_stalled(told, now - moved))
+                what = "made progress" if ranks else "been heard of"
+                self.end(_stalled(f"no rank has {what} for {now - moved:.0f} s", told))
 
 
-def _stalled(told: dict[int, RankSeen], seconds: float) -> Verdict:
-    failure = Failure(Cause.STALLED, f"no rank has made progress for {seconds:.0f} s", STALLED)
+def _stalled(what: str, told: dict[int, RankSeen]) -> Verdict:
+    failure = Failure(Cause.STALLED, what, STALLED)
     stacks = {rank: seen.stack for rank, seen in told.items() if seen.stack}
     return Verdict(failure, STALLED, (), group(stacks))

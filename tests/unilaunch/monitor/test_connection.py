@@ -25,7 +25,7 @@ from unilaunch.monitor.messages import (
     ShowStacks,
     Stack,
 )
-from unilaunch.monitor.monitor import SETTLE, UNHEARD, Monitor
+from unilaunch.monitor.monitor import SETTLE, START, Monitor
 from unilaunch.output.failure import Cause, Failure
 
 FAILURE = Failure(Cause.EXCEPTION, "broken", 3, error="ValueError", rank=1, host="b")
@@ -295,17 +295,24 @@ def test_progress_that_is_sent_late_counts_from_when_it_was_made(call: Call) -> 
         assert time.monotonic() - inbox.ranks[0].moved < 13.0
 
 
-def test_ranks_that_are_never_heard_of_stand_still_too() -> None:
-    """An import that hangs before there is a agent, say: the job ends when it is told to, not never."""
+def test_ranks_that_are_never_heard_of_stand_still_too(call: Call) -> None:
+    """An import that hangs, say: the job ends when it is told to, but not while a slow machine starts its ranks.
+
+    An agent that calls later is told that the job has ended.
+    """
     listening = listen([], several=False, host_timeout=15)
     with Inbox(listening.listener, listening.secret, 15) as inbox:
-        monitor = Monitor(inbox, 2, several=False, stall_timeout=UNHEARD + 5, abort=True)
-        monitor._began -= UNHEARD + 1
+        monitor = Monitor(inbox, 2, several=False, stall_timeout=1, abort=True)
+        monitor._began -= START - 1
+        monitor.look()
         monitor.look()
         assert not monitor.ending
-        monitor._began -= 5
+        monitor._began -= 1
         monitor.look()
         monitor.look()
-        assert monitor.ending
         assert monitor.verdict
-        assert monitor.verdict.exit_code == 124
+        assert monitor.verdict.line == "no rank has been heard of for 30 s: the job is ended (exit code 124)"
+        late = call(listening.where)
+        late.tell(0, Named(0, "a"))
+        _until(lambda: late.orders, inbox, late)
+        assert late.orders == [End(124)]
