@@ -52,7 +52,8 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox) -> LaunchResult:
     """Start the job, pass its output on, wait, and return how it ended.
 
     Ctrl-C, SIGTERM and SIGHUP stop the job: the ranks get the signal, and time to save. A second one ends it at once.
-    SIGUSR1 and SIGUSR2 are passed on to the ranks. mpirun gets none of them: it would kill the ranks within 2 seconds.
+    SIGUSR1 and SIGUSR2 are passed on to the ranks; SIGTSTP (Ctrl-Z) pauses them until this process is continued. mpirun
+    gets none of them: it would kill the ranks within 2 seconds.
 
     Args:
         plan: What to start.

@@ -42,13 +42,13 @@ def noting_signals() -> Iterator[Asked]:
     asked = Asked()
 
     def note(number: int, _: FrameType | None) -> None:
-        if number in {signal.SIGUSR1, signal.SIGUSR2}:
+        if number in {signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP}:
             asked.others.append(number)
         else:
             asked.again |= bool(asked.number) and time.monotonic() - asked.at > _ECHO
             asked.number, asked.at = asked.number or number, time.monotonic()
 
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP)
     caught = [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]  # under nohup: SIGHUP
     try:
         before = {number: signal.signal(number, note) for number in caught}
@@ -74,7 +74,11 @@ class Stop:
         """Pass on what has come in; a rank that has connected since the stop gets it too."""
         inbox, now = self.monitor.inbox, time.monotonic()
         while self.asked.others:
-            inbox.tell_all(messages.PassSignal(self.asked.others.pop(0)))
+            number = self.asked.others.pop(0)
+            if number == signal.SIGTSTP:
+                self._pause()
+            else:
+                inbox.tell_all(messages.PassSignal(number))
         if not self.asked.number or self.monitor.ending:
             return
         if new := inbox.agents - self.told:
@@ -90,6 +94,16 @@ class Stop:
         if self.told and self.monitor.finished and not self.left:  # not before: mpirun ends all at the first one's end
             self.left = True
             inbox.tell_all(messages.Leave(128 + self.asked.number))
+
+    def _pause(self) -> None:
+        """Stop the ranks, then this process, as Ctrl-Z asks; when the shell continues this process, so do the ranks."""
+        inbox = self.monitor.inbox
+        inbox.tell_all(messages.PassSignal(signal.SIGSTOP))
+        handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, handler)
+        inbox.tell_all(messages.PassSignal(signal.SIGCONT))
+        inbox.moved = time.monotonic()  # the pause is no stall
 
     @property
     def is_over(self) -> bool:
