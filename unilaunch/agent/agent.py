@@ -289,7 +289,7 @@ class Agent:
 
         heard = self.monitor or (self.connection and self.connection.connection)
         if one.rank.failure and not heard and (one.rank.output.last_words or not one.rank.known):
-            one.rank.output.streams[1].say(show(judge([one.rank.failure]), traceback=True))
+            one.rank.output.streams[1].say(show(judge([one.rank.failure]), unseen=False))
         if one.rank.number == 0:
             one.rank.output.say_hidden_files()
 

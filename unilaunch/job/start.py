@@ -236,4 +236,4 @@ def _report(plan: Plan, verdict: Verdict, runs: set[str], live: Live) -> None:
     if not verdict.is_known:
         unseen = bool(verdict.first.rank) and plan.task.spec.console == "rank0"
         with suppress(OSError, ValueError):  # nobody may read it any more
-            sys.stderr.write(show(verdict, traceback=unseen or plan.task.spec.abort, last_lines=unseen))
+            sys.stderr.write(show(verdict, unseen=unseen))

@@ -124,24 +124,23 @@ def _when(failure: Failure) -> str:
     return f", in phase {failure.phase!r}" if failure.phase else ""
 
 
-def show(verdict: Verdict, *, traceback: bool, last_lines: bool = False) -> str:
-    """Return the report that the user reads, in whole lines.
+def show(verdict: Verdict, *, unseen: bool) -> str:
+    """Return the report that the user reads, in whole lines; with the first rank's traceback, unless it has told why.
 
     Args:
         verdict: What to report.
-        traceback: Also the first rank's traceback: the rank has not shown it.
-        last_lines: Without a traceback also the end of the first rank's log: its output has not been shown.
+        unseen: The first rank's output has not been shown: also its traceback, or else the end of its log.
     """
     first = verdict.first
     if first.cause is Cause.ENDED_FROM_OUTSIDE and first.signal == "SIGINT":
         return "unilaunch: interrupted\n"
-    lines = ["".join(first.traceback).rstrip()] if traceback and first.traceback else []
+    lines = ["".join(first.traceback).rstrip()] if first.traceback and (unseen or not first.told) else []
     lines.append(f"unilaunch: {verdict.line}")
     lines += [f"unilaunch:   {evidence}" for evidence in first.evidence]
     if first.log and first.cause is not Cause.REFUSED_INPUT:
         whose = f"rank {first.rank}'s" if len(verdict.alike) > 1 else "its"
         lines.append(f"unilaunch:   {whose} log is {first.log} on {first.host}")
-    if last_lines and not first.traceback:
+    if unseen and not first.traceback:
         lines += [f"unilaunch:   | {line}" for line in first.last_lines]
     for group in verdict.stacks:
         lines.append(f"unilaunch:   {ranks(group['ranks'])}: {group['where']}")

@@ -39,7 +39,7 @@ class Status:
     def fail(self, error: BaseException, exit_code: int, *, together: bool = False, log: str = "") -> None:
         """Tell the agent how this rank fails, what it was doing, and what its log is to say."""
         self.failed = True
-        self.send(Failed(describe_exception(error, exit_code, self.page.facts, together=together), log))
+        self.send(Failed(describe_exception(error, exit_code, self.page.facts, together=together, told=not log), log))
 
     @property
     def stopped(self) -> bool:
