@@ -52,7 +52,7 @@ def main() -> int:
         for number in range(options.rounds):
             for kind, line in lines.items():
                 begin = time.monotonic()
-                said = execute([*line, "run", str(folder / "first.py"), "--output-dir", str(folder / "log")], 60)
+                said = execute([*line, "run", "--output-dir", str(folder / "log"), str(folder / "first.py")], 60)
                 starts[kind].append(float(said.split()[-1]) - begin)
                 if number < options.rounds // 2:
                     stall = ["--stall-timeout", "60"] if kind == "supervised" else []

@@ -1,6 +1,6 @@
 """A GAT of PyG, as its tutorial writes it, on the full graph over any number of ranks.
 
-unilaunch launch -n 2 examples/gat_from_pyg.py -- Cora
+unilaunch launch -n 2 examples/gat_from_pyg.py Cora
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Scores of every node of a graph whose rows do not fit in memory: layer by layer, from mapped files.
 
-unilaunch launch -n 2 examples/large_inference.py -- graph.npz 1000000000
+unilaunch launch -n 2 examples/large_inference.py graph.npz 1000000000
 """
 
 import sys

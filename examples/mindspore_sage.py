@@ -1,6 +1,6 @@
 """GraphSAGE (Hamilton, Ying and Leskovec, NeurIPS 2017) in MindSpore, with the layer and the normalisation of `ug`.
 
-unilaunch launch -n 2 examples/mindspore_sage.py -- cora
+unilaunch launch -n 2 examples/mindspore_sage.py cora
 """
 
 import sys

@@ -1,13 +1,12 @@
 """A message-passing layer of your own (PyG's tutorial on EdgeConv) on any number of ranks, with scores of all nodes.
 
-unilaunch launch -n 2 examples/own_message_passing.py -- cora
+unilaunch launch -n 2 examples/own_message_passing.py cora
 """
 
 import sys
 
 import torch
-import torch.nn.functional as F
-from torch_geometric.nn import MessagePassing
+from torch_geometric.nn import MLP, MessagePassing
 
 import unilaunch_graph as ug
 
@@ -17,9 +16,7 @@ class EdgeConv(MessagePassing):
 
     def __init__(self, width_in: int, width_out: int) -> None:
         super().__init__(aggr="max")
-        self.mlp = torch.nn.Sequential(
-            torch.nn.Linear(2 * width_in, width_out), torch.nn.ReLU(), torch.nn.Linear(width_out, width_out)
-        )
+        self.mlp = MLP([2 * width_in, width_out, width_out], norm=None)
 
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
         """(rows, width_in) -> (rows, width_out)"""
@@ -43,23 +40,20 @@ class Net(torch.nn.Module):
 
 
 def main(name: str = "cora", epochs: str = "50") -> None:
-    """Train, and gather the scores of all nodes on rank 0."""
+    """Train, and write the scores of all nodes."""
     part = ug.load(name)
     torch.manual_seed(0)
     model = ug.torch.distribute(Net(part.num_features, part.num_classes), part)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    optimizer, mask = torch.optim.Adam(model.parameters(), lr=0.01), part.train_mask
     for _ in range(int(epochs)):
-        optimizer.zero_grad()
-        out = model(part.x, part.edge_index)
-        loss = F.cross_entropy(out[part.train_mask], part.y[part.train_mask], reduction="sum")
-        loss = ug.torch.mean(loss, part.num_train)
+        model.zero_grad()
+        losses = torch.nn.functional.cross_entropy(model(part.x, part.edge_index)[mask], part.y[mask], reduction="none")
+        loss = ug.torch.mean(losses, part.num_train)
         loss.backward()
         ug.torch.sum_gradients(model)
         optimizer.step()
-    scores = ug.torch.gather(model.eval()(part.x, part.edge_index), part)
-    if scores is not None:
-        torch.save(scores, "scores.pt")
-        print(f"loss {loss.item():.4f}, scores {tuple(scores.shape)}")
+    ug.predict(model.eval(), part, "scores.npz")
+    print(f"rank {part.rank}: loss {loss.item():.4f}")
 
 
 if __name__ == "__main__":

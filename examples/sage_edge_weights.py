@@ -1,6 +1,6 @@
 """GraphSAGE with edge weights on a directed graph: W_1 mean(w_ij x_j) + W_2 x_i. PyG's SAGEConv takes no weights.
 
-unilaunch launch -n 2 examples/sage_edge_weights.py -- GRAPH
+unilaunch launch -n 2 examples/sage_edge_weights.py GRAPH
 """
 
 import sys

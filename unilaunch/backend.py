@@ -137,6 +137,17 @@ class Backend(ABC):
         So that the framework's own, unchanged way to join the other ranks works under any launcher.
         """
 
+    def wait_hooks(
+        self,
+        note_wait: Callable[[float | None], None],  # noqa: ARG002  (a backend that can measure asks)
+    ) -> dict[str, Callable[[ModuleType], None]]:
+        """Return what lets the core know how long a program waits for other ranks; as `hooks`, {} if it cannot.
+
+        Args:
+            note_wait: To be called after each wait with its seconds, None if they were not measured. It is fast.
+        """
+        return {}
+
     @abstractmethod
     def after_fork(self, threads: int) -> None:
         """Make what was imported for all ranks this rank's own: its random numbers, and its number of threads."""
@@ -171,6 +182,20 @@ class Backend(ABC):
             versions: By package.
         """
         return None
+
+    def to_array(self, value: Any) -> tuple[Any, str] | None:  # noqa: ARG002  (a backend without tensors)
+        """Return a tensor of this framework as a numpy array, and its type; None if *value* is no such tensor.
+
+        It is called where the framework has been imported. A type that numpy lacks becomes one that holds it exactly.
+
+        Raises:
+            ValueError: It is a tensor that has no array.
+        """
+        return None
+
+    def to_tensor(self, array: Any, type_name: str) -> Any:  # noqa: ARG002
+        """Return the tensor, on cpu, of which `to_array` gave *array* and *type_name*."""
+        return array
 
     def network(self, model: str) -> Callable[[Any], Any] | None:  # noqa: ARG002  (a backend that brings one asks)
         """Return what makes this backend's part of the model named *model* on cpu; None if it brings none.

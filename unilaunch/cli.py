@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from signal import SIG_IGN, SIGINT, signal
 from typing import TYPE_CHECKING, NoReturn
@@ -40,10 +40,13 @@ def _do(arguments: Sequence[str], environ: Mapping[str, str], started: float) ->
             return _launch(arguments, environ)
         case "doctor":
             from unilaunch.doctor.checkup import doctor
-            from unilaunch.launch_spec import LaunchSpec
-            from unilaunch.spec import validate
+            from unilaunch.doctor.spec import DoctorSpec
+            from unilaunch.launch_spec import MpiSpec
+            from unilaunch.spec import validate, variable_of
 
-            return doctor(validate(LaunchSpec, _fields(arguments), {}), environ)
+            variables = _variables(environ, set(MpiSpec.model_fields))
+            sources = {field: variable_of(field, environ) for field in variables}
+            return doctor(validate(DoctorSpec, {**variables, **_fields(arguments)}, sources), environ)
         case "explain":
             from unilaunch.explain import explain
 
@@ -54,8 +57,11 @@ def _do(arguments: Sequence[str], environ: Mapping[str, str], started: float) ->
 
 
 def _wants_help(arguments: Sequence[str]) -> bool:
-    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    return bool({"-h", "--help"} & set(own))
+    if not {"-h", "--help", "--help-all"} & set(arguments):
+        return False
+    from unilaunch.options import asks_for_help
+
+    return asks_for_help(arguments)
 
 
 def _supervise(arguments: Sequence[str], environ: Mapping[str, str], started: float) -> int:
@@ -109,33 +115,50 @@ def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
     given = _fields(arguments)
     dry_run, as_json, kind = given.pop("dry_run"), given.pop("json"), given.pop("emit")
-    task = read_task(LaunchSpec, given, environ)
     if kind:
         from unilaunch.job.emit import emit
 
-        sys.stdout.write(emit(make_plan(task, environ, starting=False), str(kind)))
+        sys.stdout.write(emit(str(kind), given, environ))
         return 0
+    task = read_task(LaunchSpec, given, environ)
     if dry_run or as_json:
         from unilaunch.job.show import show_plan
 
         show_plan(make_plan(task, environ), as_json=bool(as_json))
         return 0
-    from unilaunch.job.restart import start_again
+    from unilaunch.job.restart import launch_attended
 
-    returncode = start_again(task, environ).returncode
+    returncode = launch_attended(task, environ).returncode
     signal(SIGINT, SIG_IGN)  # a second Ctrl-C that comes too late: the job has ended, with this exit code
+    if returncode == UnilaunchError.exit_code and task.target.kind != "model":
+        _say_which_are_ours(task.spec.args, str(task.target))
     return returncode
+
+
+def _say_which_are_ours(args: Sequence[str], target: str) -> None:
+    """Name the options of ours among a program's arguments, which it has refused."""
+    from unilaunch.options import own_options
+
+    if ours := own_options("launch", args):
+        verb = "are options" if ours[1:] else "is an option"
+        say(f"{', '.join(ours)} {verb} of unilaunch: type {'them' if ours[1:] else 'it'} before {target}")
 
 
 def _do_command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     from unilaunch import plugins
     from unilaunch.options import parse
-    from unilaunch.reading import known_fields
-    from unilaunch.spec import read_variables, validate, variable_of
+    from unilaunch.spec import validate, variable_of
 
     given = parse(arguments)
     command = plugins.commands()[given.pop("command")]
-    mine = set(command.spec.model_fields)
-    variables = {field: value for field, value in read_variables(environ, known_fields).items() if field in mine}
+    variables = _variables(environ, set(command.spec.model_fields))
     sources = {field: variable_of(field, environ) for field in set(variables) - set(given)}
     return command.run(validate(command.spec, {**variables, **given}, sources))
+
+
+def _variables(environ: Mapping[str, str], fields: Collection[str]) -> dict[str, str]:
+    """Return those of *fields* that UNILAUNCH_ variables set."""
+    from unilaunch.reading import known_fields
+    from unilaunch.spec import read_variables
+
+    return {field: value for field, value in read_variables(environ, known_fields).items() if field in fields}

@@ -6,6 +6,8 @@ from contextlib import suppress
 
 #: What a job exits with that was stopped and can go on: EX_TEMPFAIL of sysexits.h.
 REQUEUE = 75
+#: How alike a name must be to be suggested, as difflib counts, and how many longer names are shown.
+_NEAR, _SUGGESTED = 0.75, 3
 
 
 class UnilaunchError(Exception):
@@ -33,11 +35,14 @@ def say(message: object) -> None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean ...?" for the known name that is like *name*; nothing if none is."""
+    """Return "; did you mean ...?" for the known names that begin with *name* or are like it; "" if none is."""
     from difflib import get_close_matches
 
-    close = get_close_matches(name, list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    plain = {other.lstrip("-"): other for other in known}
+    bare = name.lstrip("-")
+    longer = [other for other in sorted(plain) if other.startswith((f"{bare}-", f"{bare}_"))]
+    close = longer[:_SUGGESTED] or get_close_matches(bare, plain, n=1, cutoff=_NEAR)
+    return f"; did you mean {' or '.join(plain[other] for other in close)}?" if close else ""
 
 
 class SpecError(UnilaunchError):

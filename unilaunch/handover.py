@@ -43,9 +43,9 @@ def hand_over(task: "Task[LaunchSpec]") -> str:
     from unilaunch.spec import RunSpec
 
     spec = {name: _encode(name, getattr(task.spec, name)) for name in RunSpec.model_fields if name != "args"}
-    target = {"kind": task.target.kind, "name": task.target.name}
+    target = {"kind": task.target.kind, "name": task.target.name, "source": task.target.source}
     options = _encode_spec(task.options) if task.options else None
-    told = {"version": __version__, "target": target, "spec": spec, "options": options}
+    told = {"version": __version__, "target": target, "spec": spec, "options": options, "command": list(task.command)}
     return json.dumps(told | {"entry_points": entry_points.table()})
 
 
@@ -64,13 +64,12 @@ def take_over(text: str, args: Sequence[str]) -> "Task[RunSpec]":
     if told["version"] != __version__:
         raise SpecError(f"launch is unilaunch {told['version']}, and this host has {__version__}: install the same one")
     target = Target(**told["target"])
-    if target.kind == "script":
-        target.find_script()
+    target.find_file()
     spec = cast("RunSpec", _decode_spec(told["spec"] | {"args": {"tuple": list(args)}}))
     model = plugins.load_model(target.name) if target.kind == "model" else None
     options = _decode_spec(told["options"]) if model else None
     backends = (plugins.load_backend(spec.backend),) if model else plugins.backends_of_program(spec.backend)
-    return Task(spec, target, model, cast("Spec | None", options), backends)
+    return Task(spec, target, model, cast("Spec | None", options), backends, tuple(told["command"]))
 
 
 def _encode_spec(spec: "Spec") -> dict[str, JsonValue]:

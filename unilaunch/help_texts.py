@@ -1,51 +1,67 @@
 """What `--help` says of the core's commands; a model and a plug-in's command bring their own examples."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 EXAMPLES = {
     "unilaunch": (
         "mpirun -n 2 python -m unilaunch run",
         "mpirun -n 8 --output-filename log_output python -m unilaunch run --backend mindspore",
-        "unilaunch launch -n 8 --hostfile hosts train.py -- --lr 0.1",
+        "unilaunch launch --hostfile hosts train.py --lr 0.1",
         "unilaunch logs log_output --follow",
     ),
     "run": (
-        "mpirun -n 4 python -m unilaunch run train.py -- --lr 0.1",
+        "mpirun -n 4 python -m unilaunch run train.py --lr 0.1",
         "python -m unilaunch run --config run.toml --seed 3",
     ),
     "launch": (
-        "unilaunch launch -n 4 --oversubscribe",
-        "unilaunch launch -n 8 -H a:4,b:4 train.py -- --lr 0.1",
+        "unilaunch launch -n 4 train.py --lr 0.1",
+        "unilaunch launch -H a:4,b:4 train.py --lr 0.1",
         "unilaunch launch -n 8 --hostfile hosts --dry-run",
         "unilaunch launch -n 8 --hostfile hosts --emit sbatch > job.sh && sbatch job.sh",
     ),
     "doctor": (
         "unilaunch doctor",
         "unilaunch doctor --hostfile hosts",
+        "unilaunch doctor --hostfile hosts --measure --healthy well",
         "unilaunch doctor -H a:4,b:4 --mpirun /opt/openmpi/bin/mpirun",
     ),
     "explain": ("unilaunch explain", "mpirun -n 2 python -m unilaunch explain"),
 }
 #: What stands in front of a model's own examples.
 STARTS = {"run": "mpirun -n 2 python -m unilaunch run", "launch": "unilaunch launch -n 2"}
-#: What stands below the examples.
+#: What stands below the options.
 NOTES = {
+    "unilaunch": """
+unilaunch COMMAND --help shows the options of a command.
+Completion in the shell: eval "$(unilaunch --print-completion bash)" (or zsh).
+""",
     "run": """
-Every option can also stand in the file of --config, and in the environment: --seed as UNILAUNCH_SEED.
-An option wins over the environment, the environment over the file.
+Options of a model: unilaunch run MODEL --help; all: unilaunch run --help-all.
+Every option can also stand in the file of --config, and in a variable of the
+environment: --seed as UNILAUNCH_SEED. An option wins over the environment, the
+environment over the file.
 """,
     "launch": """
-mpirun's options are understood in the single-dash forms too: -np 8 -bind-to none -mca K V -x NAME=VALUE.
+More options: of a model, unilaunch launch MODEL --help; of a job file, unilaunch
+launch --emit sbatch --help; mpirun's and all others, unilaunch launch --help-all.
 """,
 }
+#: What `--help` of a command shows of its options, by heading; `--help-all` shows every option.
+LAYOUT: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "launch": {
+        "what to run": ("target", "-m", "--config", "--backend", "--device"),
+        "how many ranks, and where": (
+            "--nprocs", "--hosts", "--hostfile", "--oversubscribe", "--bind-to", "-x", "--mca", "--allow-run-as-root",
+        ),
+        "output": ("--output-dir", "--console"),
+        "failures": ("--max-restarts", "--elastic", "--stall-timeout", "--grace"),
+        "instead of a start": ("--dry-run", "--emit", "--help-all"),
+    },
+}  # fmt: skip
+OVERVIEW = "Start jobs of MindSpore or PyTorch on many ranks, with any MPI, and train graph networks."
 HELP = {
     "run": "be one rank: the one that the launcher assigned, or under no launcher the only one",
     "launch": "check everything, then start all ranks with mpirun, wait and report",
     "doctor": "check the hosts before a run, through the mpirun that it will use; show only what is wrong",
     "explain": "show which launcher was seen, by which variables, and what each framework would find",
 }
-
-
-def epilog(examples: Sequence[str], note: str = "") -> str | None:
-    """Return what stands below a command's options: its examples, and a note; None if it has no examples."""
-    return "\n".join(["examples:", *(f"  {example}" for example in examples), note]) if examples else None

@@ -1,16 +1,25 @@
 """What the user wants of a whole job; a module of its own, since a rank never needs it."""
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, JsonValue
+from pydantic import AfterValidator, Field, JsonValue
 
 from unilaunch.exports import secrets, without_secrets
 from unilaunch.spec import RunSpec, Spec, read_file, validate
 
 
+def _variable(name: str) -> str:
+    if not name or "=" in name or not name.isprintable():
+        raise ValueError("a variable's name, without =")
+    return name
+
+
+Variable = Annotated[str, AfterValidator(_variable)]
+
+
 class MpiSpec(Spec):
-    """What mpirun is told, under the names that Open MPI's users know."""
+    """mpirun's own options, under the names that Open MPI's users know."""
 
     mpirun: Path | None = Field(default=None, description="the mpirun or mpiexec; default: PATH's, or the wheel's")
     prefix: Path | None = Field(default=None, description="where Open MPI is installed on the other hosts")
@@ -20,14 +29,15 @@ class MpiSpec(Spec):
     map_by: str | None = Field(default=None, description="how ranks are dealt out: slot, node, ppr:N:node, ...")
     rank_by: str | None = Field(default=None, description="how ranks are numbered")
     mca: tuple[tuple[str, str], ...] = Field(default=(), description="an MCA parameter of Open MPI")
-    x: tuple[str, ...] = Field(default=(), description="a variable that all ranks get")
+    export: tuple[str, ...] = Field(default=(), description="a variable that all ranks get")
     output_filename: str | None = Field(default=None, description="mpirun's own files of the ranks' output")
     merge_stderr_to_stdout: bool = Field(default=False, description="one stream for both in mpirun's output")
     tag_output: bool = Field(default=False, description="mpirun writes [job,rank] at the start of each line")
-    args: tuple[str, ...] = Field(default=(), description="further words for mpirun, as they are")
+    cwd: Path | None = Field(default=None, description="the folder in which the ranks start; default: this one")
+    mpi_args: tuple[str, ...] = Field(default=(), description="further words for mpirun, as they are")
 
 
-class LaunchSpec(RunSpec):
+class LaunchSpec(RunSpec, MpiSpec):
     """A whole job: what its ranks are to do, how many they are and where."""
 
     console: Literal["all", "rank0"] = Field(
@@ -44,14 +54,27 @@ class LaunchSpec(RunSpec):
         ge=0,
         description="how often the job is started again, from its newest checkpoint if it keeps any, when it fails",
     )
+    otlp: str | None = Field(
+        default=None, description="send live metrics to this OpenTelemetry collector, http://HOST:4318, every 5 seconds"
+    )
     elastic: bool = Field(default=False, description="start it again without the hosts that are lost")
+    env: dict[Variable, str] = Field(default={}, description="variables that all ranks get, by name")
     options: dict[str, JsonValue] = Field(default={}, description="the model's options, or a function's arguments")
-    mpi: MpiSpec = Field(default=MpiSpec(), description="what mpirun is told")
+
+    @property
+    def options_of_mpirun(self) -> set[str]:
+        """The options that were given and that only mpirun can obey."""
+        return self.model_fields_set & set(MpiSpec.model_fields) - {"export", "allow_run_as_root"}
+
+    def resolved(self) -> Self:
+        """Return the same with `env` as words of `-x`, and with an output folder that does not depend on `cwd`."""
+        export = (*self.export, *(f"{name}={value}" for name, value in self.env.items()))
+        root = Path.cwd() / self.output_dir if self.cwd else self.output_dir
+        return self.model_copy(update={"export": export, "env": {}, "output_dir": root})
 
     def shown(self) -> Self:
         """Return the same without the values of secrets, to be shown or kept."""
-        mpi = self.mpi.model_copy(update={"x": without_secrets(self.mpi.x)})
-        return self.model_copy(update={"mpi": mpi} if secrets(self.mpi.x) else {})
+        return self.model_copy(update={"export": without_secrets(self.export)} if secrets(self.export) else {})
 
     @classmethod
     def from_file(cls, path: str | Path) -> "LaunchSpec":

@@ -1,30 +1,22 @@
-"""The command line's grammar, made from the specs: every field is an option, left as text for the spec to judge."""
+"""The command line, read: what was given, as text, by field."""
 
-import argparse
+import shlex
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal, NoReturn, get_args, get_origin
-
-from typing_extensions import override
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NoReturn
 
 from unilaunch import entry_points, plugins
 from unilaunch.errors import SpecError, nearest
-from unilaunch.help_texts import EXAMPLES, HELP, NOTES, STARTS, epilog
-from unilaunch.model import Model
-from unilaunch.spec import RunSpec, Spec, holds_several, read_several
+from unilaunch.grammar import CORE, Parser, make_parser
+from unilaunch.habits import COMMANDS, LAUNCH
+from unilaunch.words import Grammar, Words, is_option, split
 
-#: What mpirun's users type, as an option of ours.
-_MPIRUN_NAMES = {
-    "-np": "--nprocs", "-n": "--nprocs", "--np": "--nprocs", "-c": "--nprocs",
-    "-hostfile": "--hostfile", "-machinefile": "--hostfile", "--machinefile": "--hostfile", "-f": "--hostfile",
-    "-H": "--hosts", "-host": "--hosts", "--host": "--hosts", "-hosts": "--hosts",
-    "-prefix": "--prefix", "-allow-run-as-root": "--allow-run-as-root", "-oversubscribe": "--oversubscribe",
-    "-bind-to": "--bind-to", "-map-by": "--map-by", "-rank-by": "--rank-by", "-mca": "--mca",
-    "-output-filename": "--output-filename", "-tag-output": "--tag-output",
-    "-merge-stderr-to-stdout": "--merge-stderr-to-stdout",
-}  # fmt: skip
+_HELP = ("-h", "--help", "--help-all")
+Hint = Callable[[str], str]
+#: Commands that start a program.
+_STARTING = ("run", "launch")
 
 
 def parse(arguments: Sequence[str]) -> dict[str, Any]:
@@ -32,247 +24,148 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
 
     Raises:
         SpecError: It does not parse, or names an option that does not exist.
+        SystemExit: Help or the version was asked for, and has been shown.
     """
-    command = next(iter(arguments), "")
-    own, args = _split(arguments) if command in {"run", "launch"} else (list(arguments), [])
-    if command in {"launch", "doctor"}:
-        own = [_MPIRUN_NAMES.get(word, word) for word in own]
-    parser, commands = _parser(command)
-    valued = commands[command].valued() if command in commands else ()
-    namespace, unknown = parser.parse_known_args(_tie(own, valued))
+    command, *words = arguments or [""]
+    parser, commands = make_parser(command, words)
+    if command not in commands:
+        return _parse_no_command(arguments, parser, commands)
+    found = _split(command, words, commands[command])
+    if set(_HELP) & set(found.own):
+        _show_help(command, found, commands[command])
+    namespace, unknown = parser.parse_known_args([command, *found.own])
     if unknown:
-        raise SpecError(_unknown(unknown[0], command))
+        raise SpecError(f"{unknown[0]!r}: there is one TARGET, and every other word follows its option")
     given = vars(namespace)
-    if args:
-        given["args"] = tuple(args)
+    if found.args:
+        given["args"] = found.args
+    _refuse_of_other_targets(command, found.target, given, " --" if "--" in words else "")
     return _fold(given)
 
 
-def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return our own words, and those behind `--`, which are the program's."""
-    words = list(arguments)
-    end = words.index("--") if "--" in words else len(words)
-    return words[:end], words[end + 1 :]
+def asks_for_help(arguments: Sequence[str]) -> bool:
+    """Return whether help of the command is asked for, and not of the program that it starts."""
+    command, *words = arguments
+    if not set(_HELP) & set(words):
+        return False
+    _, commands = make_parser(command, words)
+    return bool(set(_HELP) & set(_split(command, words, commands[command]).own))
 
 
-def _tie(words: Sequence[str], valued: Collection[str]) -> list[str]:
-    """Return the words with each value that begins with a dash tied to its option.
+def own_options(command: str, words: Sequence[str]) -> list[str]:
+    """Return those of a program's arguments that are options of *command* too, whatever it starts."""
+    grammar = _grammar(command, (), make_parser(command)[1][command])
+    of_models = {
+        f"--{field.replace('_', '-')}" for model in plugins.models().values() for field in model.spec.model_fields
+    }
+    own = replace(grammar, other_names={}, takes={name: grammar.takes[name] for name in set(grammar.takes) - of_models})
+    return [word.partition("=")[0] for word in words if word not in _HELP and is_option(word, own)]
 
-    Args:
-        words: The command's and its options.
-        valued: The options that take a value.
-    """
-    tied: list[str] = []
-    for word in words:
-        if tied and tied[-1] in valued and word.startswith("-"):
-            tied[-1] += f"={word}"
-        else:
-            tied.append(word)
-    return tied
+
+def _split(command: str, words: Sequence[str], parser: Parser) -> Words:
+    """Return our words and the program's; behind `--` a program can stand too, if there is none in front of it."""
+    found = split(words, _grammar(command, words, parser))
+    script = found.args[0] if found.args and found.args[0].endswith(".py") else ""
+    if not script or found.target or {"--config", "--spec"} & {word.partition("=")[0] for word in found.own}:
+        return found
+    return Words((*found.own, script), found.args[1:], script)
+
+
+def _grammar(command: str, words: Sequence[str], parser: Parser) -> Grammar:
+    """Return what *command* takes; *words* follow it."""
+    starts = command in _STARTING
+    models = plugins.models() if starts else {}
+    others = () if starts or command in CORE else (plugins.commands()[command],)
+    hints: dict[str, Hint] = {"launch": _hint_at_job_file, "run": partial(_hint_at_launch, words)}
+    return Grammar(
+        command=command,
+        takes=parser.takes(),
+        other_names={
+            name: field for each in (*models.values(), *others) for name, field in each.spec.other_names.items()
+        },
+        habits=LAUNCH if command in {"launch", "doctor"} else {},
+        is_program=(lambda word: word not in models) if starts else None,
+        hint=hints.get(command, lambda _: ""),
+    )
+
+
+def _hint_at_job_file(word: str) -> str:
+    """Return which job files have an option of their own of this name."""
+    field = word.partition("=")[0].removeprefix("--no-").lstrip("-").replace("-", "_")
+    forms = entry_points.make_all(entry_points.JOB_FILES, "job file")
+    takers = [name for name, form in forms.items() if field in form.options.model_fields]
+    return f"only --emit {' or '.join(takers)} takes it" if takers else ""
+
+
+def _hint_at_launch(words: Sequence[str], word: str) -> str:
+    """Return the line with `launch`, if it takes an option that `run` does not."""
+    if not is_option(word, _grammar("launch", (), make_parser("launch")[1]["launch"])):
+        return ""
+    return f"run is one rank, which mpirun starts; to start several type {shlex.join(['unilaunch', 'launch', *words])}"
+
+
+def _refuse_of_other_targets(command: str, target: str, given: Mapping[str, Any], mark: str) -> None:
+    """Refuse a model's options in front of a program, or of another model; *mark* is `--` where it was typed."""
+    if command not in _STARTING or not target:
+        return
+    fields = {name: set(model.spec.model_fields) for name, model in plugins.models().items()}
+    for field in given:
+        takers = [name for name in fields if field in fields[name]]
+        if takers and target not in takers:
+            option = f"--{field.replace('_', '-')}"
+            behind = "" if target in fields else f"; if {target} takes it, type {target}{mark} {option} ..."
+            raise SpecError(f"{option}: an option of {' and '.join(takers)}, not of {target}{behind}")
 
 
 def _fold(given: dict[str, Any]) -> dict[str, Any]:
-    """Put `-m NAME` into the target, and mpirun's options into `mpi`."""
+    """Put `-m NAME` into the target, and a job file's options into `job_file`."""
     module = given.pop("module", None)
     if module and "target" in given:
-        raise SpecError(f"-m {module} and {given['target']}: there is one TARGET; its arguments stand behind --")
+        raise SpecError(f"-m {module} and {given['target']}: there is one TARGET; its arguments stand behind it")
     if module:
         given["target"] = f"-m {module}"
-    mpi = {name.removeprefix("mpi."): given.pop(name) for name in list(given) if name.startswith("mpi.")}
-    return given | ({"mpi": mpi} if mpi else {})
+    inside = {name: given.pop(name) for name in list(given) if name.startswith("job_file.")}
+    if inside:
+        given["job_file"] = {name.partition(".")[2]: value for name, value in inside.items()}
+    return given
 
 
-def _unknown(argument: str, command: str) -> str:
-    if not argument.startswith("-"):
-        hint = "; a script's arguments stand behind --" if command in {"run", "launch"} else ""
-        return f"{argument!r}: there is one TARGET, and every other word follows its option{hint}"
-    from unilaunch.launch_spec import MpiSpec
-    from unilaunch.reading import known_fields
+def _parse_no_command(arguments: Sequence[str], parser: Parser, commands: Mapping[str, Parser]) -> NoReturn:
+    """Show what was asked for without a command, or refuse it.
 
-    fields = known_fields() | (set(MpiSpec.model_fields) if command == "launch" else set())
-    options = [f"--{field.replace('_', '-')}" for field in fields]
-    return f"{argument}: no such option{nearest(argument.partition('=')[0], options)}"
+    Raises:
+        SpecError: There is no such command.
+        SystemExit: It was shown.
+    """
+    first = arguments[0] if arguments else ""
+    if first == "help" and arguments[1:]:
+        parse([*arguments[1:], "--help"])
+    if first in {"", "help", *_HELP}:
+        from unilaunch.help_pages import overview
 
+        sys.stdout.write(overview(parser))
+        sys.exit(0 if first else SpecError.exit_code)
+    if first in {"--version", "-V"}:
+        parser.parse_args(["--version"])
+    if first.partition("=")[0] == "--print-completion":
+        from unilaunch.completion import completion
 
-class _Several(argparse.Action):
-    """An option that can be given several times; what each holds joins what the others hold."""
-
-    @override
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        before, new = getattr(namespace, self.dest, None), read_several(values)
-        joined = before | new if isinstance(before, dict) and isinstance(new, dict) else [*(before or ()), *new]
-        setattr(namespace, self.dest, new if before is None else joined)
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser that refuses with a `SpecError`, and draws its help with rich."""
-
-    @override
-    def error(self, message: str) -> NoReturn:
-        raise SpecError(message)
-
-    def valued(self) -> set[str]:
-        """Return the long options that take one value."""
-        actions = self._option_string_actions.items()
-        return {option for option, action in actions if action.nargs is None and option.startswith("--")}
-
-    @override
-    def format_help(self) -> str:
-        from rich_argparse import RawDescriptionRichHelpFormatter
-
-        self.formatter_class = RawDescriptionRichHelpFormatter
-        return super().format_help()
+        sys.stdout.write(completion(parser, commands, first.partition("=")[2] or "".join(arguments[1:2]) or "bash"))
+        sys.exit(0)
+    raise SpecError(_no_command(first, arguments, list(commands)))
 
 
-def _parser(command: str) -> tuple[argparse.ArgumentParser, dict[str, "_Parser"]]:
-    """Return the parser, and those of the commands: of *command* only, if there is one, since a rank needs its own."""
-    parser = _Parser(
-        prog="unilaunch", description="One launch spec, any MPI, either framework.", allow_abbrev=False,
-        epilog=epilog(EXAMPLES["unilaunch"]),
-    )  # fmt: skip
-    parser.add_argument("--version", action="version", version=_version())
-    if "--print-completion" in sys.argv:
-        import shtab
-
-        shtab.add_argument_to(parser)
-    commands: dict[str, _Parser] = {}
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
-    for name in [command] if command in _CORE else _CORE:
-        sub = subparsers.add_parser(
-            name, help=HELP[name], description=HELP[name], epilog=epilog(_examples(name), NOTES.get(name, "")),
-            allow_abbrev=False,
-        )  # fmt: skip
-        _CORE[name](sub)
-        commands[name] = sub
-    if command not in _CORE:
-        for name, plugin in plugins.commands().items():
-            sub = subparsers.add_parser(
-                name, help=plugin.help, description=plugin.help, epilog=epilog(plugin.examples), allow_abbrev=False
-            )
-            _add_options(sub, plugin.spec)
-            commands[name] = sub
-    return parser, commands
+def _no_command(first: str, arguments: Sequence[str], commands: Sequence[str]) -> str:
+    launch = make_parser("launch")[1]["launch"]
+    if first.endswith(".py") or first in plugins.models() or is_option(first, _grammar("launch", (), launch)):
+        return f"{first}: a command is missing; type {shlex.join(['unilaunch', 'launch', *arguments])}"
+    near = f"; type unilaunch {COMMANDS[first]}" if first in COMMANDS else nearest(first, commands)
+    return f"{first}: no such command{near}; there are {', '.join(commands)}"
 
 
-def _examples(command: str) -> list[str]:
-    """Return the examples of a command of the core, behind those of the models that it can run."""
-    models = plugins.models().values() if command in STARTS else ()
-    return [*(f"{STARTS[command]} {words}" for model in models for words in model.examples), *EXAMPLES[command]]
+def _show_help(command: str, found: Words, parser: Parser) -> NoReturn:
+    from unilaunch.help_pages import page
 
-
-def _add_run(parser: argparse.ArgumentParser) -> None:
-    models = {name: model for name, model in plugins.models().items() if not model.is_internal}
-    what = f"{', '.join(models)}, a script FILE.py, or package.module:function"
-    parser.add_argument("target", nargs="?", default=argparse.SUPPRESS, help=f"what to run: {what}")
-    parser.add_argument("-m", dest="module", metavar="MODULE", default=argparse.SUPPRESS, help="run a module")
-    parser.add_argument(
-        "--config", metavar="FILE", default=argparse.SUPPRESS, help="TOML, YAML or JSON file of options"
-    )
-    parser.add_argument(
-        "--spec",
-        metavar="JSON",
-        default=argparse.SUPPRESS,
-        help="a whole spec, as launch writes it; it says everything",
-    )
-    _add_options(parser, RunSpec, leave_out={"target", "args"})
-    taken: set[str] = set()
-    for name, model in models.items():
-        _add_options(parser.add_argument_group(f"options of {name}"), model.spec, leave_out=taken, models=models)
-        taken |= set(model.spec.model_fields)
-
-
-def _add_doctor(parser: argparse.ArgumentParser) -> None:
-    from unilaunch.launch_spec import LaunchSpec
-
-    _add_options(parser, LaunchSpec, leave_out={*LaunchSpec.model_fields} - {"hostfile", "hosts"})
-    _add_mpi(parser)
-
-
-def _add_mpi(parser: argparse.ArgumentParser) -> None:
-    from unilaunch.launch_spec import MpiSpec
-
-    mpi = parser.add_argument_group("mpirun's own options, translated to the version that is found")
-    mpi.add_argument("--mca", dest="mpi.mca", nargs=2, action="append", metavar=("K", "V"), default=argparse.SUPPRESS,
-                     help="an MCA parameter of Open MPI")  # fmt: skip
-    mpi.add_argument("-x", dest="mpi.x", action="append", metavar="NAME[=V]", default=argparse.SUPPRESS,
-                     help="a variable that all ranks get")  # fmt: skip
-    mpi.add_argument("--mpi-arg", dest="mpi.args", action="append", metavar="WORD", default=argparse.SUPPRESS,
-                     help="a further word for mpirun, as it is")  # fmt: skip
-    _add_options(mpi, MpiSpec, leave_out={"mca", "x", "args"}, inside="mpi.")
-
-
-def _add_launch(parser: argparse.ArgumentParser) -> None:
-    from unilaunch.launch_spec import LaunchSpec
-
-    whole = parser.add_argument_group("the job")
-    _add_options(whole, LaunchSpec, leave_out={*RunSpec.model_fields, "options", "mpi"})
-    whole.add_argument("--dry-run", action="store_true", help="show the mpirun line and where every rank goes")
-    whole.add_argument("--json", action="store_true", help="show that as JSON")
-    whole.add_argument("--emit", choices=entry_points.names(entry_points.JOB_FILES), default=None,
-                       help="write a job file instead, for Slurm, Kubernetes or mpirun")  # fmt: skip
-    _add_mpi(parser)
-    _add_run(parser)
-
-
-def _add_nothing(parser: argparse.ArgumentParser) -> None:
-    pass
-
-
-_CORE: Mapping[str, Callable[[argparse.ArgumentParser], None]] = {
-    "run": _add_run,
-    "launch": _add_launch,
-    "doctor": _add_doctor,
-    "explain": _add_nothing,
-}
-
-
-def _add_options(
-    parser: Any,
-    spec: type[Spec],
-    leave_out: set[str] | frozenset[str] = frozenset(),
-    inside: str = "",
-    models: Mapping[str, Model] = MappingProxyType({}),
-) -> None:
-    for name, field in spec.model_fields.items():
-        if name in leave_out:
-            continue
-        option = f"--{name.removeprefix('as_').replace('_', '-')}"  # as_json: pydantic's own method is called json
-        text = (field.description or "").replace("%", "%%")
-        if name in spec.positional:
-            parser.add_argument(name, nargs="?", metavar=name.upper(), default=argparse.SUPPRESS,
-                                help=text + _default(name, field.default, models))  # fmt: skip
-            continue
-        if bool in {field.annotation, *get_args(field.annotation)}:
-            parser.add_argument(option, dest=inside + name, action=argparse.BooleanOptionalAction,
-                                default=argparse.SUPPRESS, help=text)  # fmt: skip
-            continue
-        default = _default(name, field.default, models)
-        action = _Several if holds_several(field.annotation) else "store"
-        parser.add_argument(option, dest=inside + name, action=action, metavar=_metavar(field.annotation),
-                            default=argparse.SUPPRESS, help=text + default)  # fmt: skip
-
-
-def _default(field: str, default: Any, models: Mapping[str, Model]) -> str:
-    """Return the words for a default, or for each model's where several have the option."""
-    each = {
-        name: model.spec.model_fields[field].default
-        for name, model in models.items()
-        if field in model.spec.model_fields
-    }
-    if len(set(map(str, each.values()))) > 1:
-        return f" (default: {', '.join(f'{name} {value}' for name, value in each.items())})"
-    return "" if default in (None, ...) else f" (default: {default})"
-
-
-def _metavar(annotation: Any) -> str:
-    if get_origin(annotation) is Literal:
-        return "{" + ",".join(map(str, get_args(annotation))) + "}"
-    kinds = [kind for kind in get_args(annotation) or (annotation,) if kind is not type(None)]
-    names = {int: "N", float: "X", Path: "PATH", str: "NAME"}
-    return names.get(kinds[0], "VALUE")
-
-
-def _version() -> str:
-    from unilaunch.version import __version__
-
-    return f"unilaunch {__version__}"
+    model = plugins.models().get(found.target) if command in _STARTING else None
+    sys.stdout.write(page(command, parser, model, whole="--help-all" in found.own))
+    sys.exit(0)

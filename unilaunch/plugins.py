@@ -45,8 +45,12 @@ def usable_backends() -> Iterator[Backend]:
     return (backend for backend in backends() if find_spec(backend.framework))
 
 
-def load_backend(name: str) -> Backend:
+def load_backend(name: str, *, here: bool = True) -> Backend:
     """Return the backend *name*, or with "auto" the first whose framework is installed; imports no framework.
+
+    Args:
+        name: The backend's name, or "auto".
+        here: The framework of a backend that is named must be installed on this machine.
 
     Raises:
         PluginError: There is none of that name, or its framework is not installed.
@@ -57,15 +61,21 @@ def load_backend(name: str) -> Backend:
         ways = " or ".join(backend.install for backend in backends())
         raise PluginError(f"no framework is installed: {ways or 'and no backend either'}")
     backend = cast("Backend", entry_points.make(*_BACKENDS, name))
-    if find_spec(backend.framework) is None:
+    if here and find_spec(backend.framework) is None:
         raise PluginError(f"backend {name!r} needs its framework: {backend.install}")
     return backend
 
 
-def backends_of_program(name: str) -> tuple[Backend, ...]:
+def backends_of_program(name: str, *, here: bool = True) -> tuple[Backend, ...]:
     """Return the frameworks that a program may find: *name*, or with "auto" every one that is installed.
+
+    Args:
+        name: The backend's name, or "auto".
+        here: The frameworks must be installed on this machine.
 
     Raises:
         PluginError: There is none of that name, or its framework is not installed.
     """
-    return tuple(usable_backends()) if name == "auto" else (load_backend(name),)
+    if name == "auto":
+        return tuple(usable_backends() if here else backends())
+    return (load_backend(name, here=here),)

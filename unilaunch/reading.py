@@ -11,29 +11,32 @@ from unilaunch.launchers import set_by_launchers
 from unilaunch.model import Model
 from unilaunch.spec import RunSpec, Spec, read_file, read_variables, validate, variable_of
 from unilaunch.target import Target, read_target
-from unilaunch.task import Task
+from unilaunch.task import Machine, Task
 
 S = TypeVar("S", bound=RunSpec)
 
 
-def read_task(kind: type[S], given: Mapping[str, Any], environ: Mapping[str, str]) -> Task[S]:
+def read_task(
+    kind: type[S], given: Mapping[str, Any], environ: Mapping[str, str], machine: Machine = Machine.HERE
+) -> Task[S]:
     """Return what the user wants: options win over the environment, and the environment over the file.
 
     Args:
         kind: The spec's type.
         given: The options of the command line as text, by field; "config" names a file.
         environ: The process's environment.
+        machine: Where the job will run.
 
     Raises:
         SpecError: Something is not allowed.
         PluginError: The model or the backend is not installed.
     """
     if "spec" in given:
-        return _read_whole(kind, given)
+        return _read_whole(kind, given, machine)
     options = {field: value for field, value in given.items() if field != "config"}
     variables = read_variables(environ, known_fields)
     file = read_file(Path(given["config"])) if "config" in given else {}
-    target = _choose({**file, **variables, **options})
+    target = _choose({**file, **variables, **options}, machine)
     file = _unfold(file, target, str(given.get("config")))
     # The environment may hold what another model or command reads; on the command line and in the file it is a slip.
     mine = {*kind.model_fields, *(plugins.models()[target.name].spec.model_fields if target.kind == "model" else ())}
@@ -42,18 +45,16 @@ def read_task(kind: type[S], given: Mapping[str, Any], environ: Mapping[str, str
         others = plugins.models()[target.name].spec.other_variables
         variables = {others[name]: environ[name] for name in others if name in environ} | variables
     values = {**_meeting(environ), **file, **variables, **options}
-    if "mpi" in file and "mpi" in options:
-        values["mpi"] = {**file["mpi"], **options["mpi"]}
     sources = {
         **{field: field.upper() for field in _meeting(environ)},
         **{field: f"{given.get('config')}: {field}" for field in file},
         **{field: variable_of(field, environ) for field in variables},
         **{field: f"--{field.replace('_', '-')}" for field in options},
     }
-    return make_task(kind, target, values, sources)
+    return make_task(kind, target, values, sources, machine)
 
 
-def _read_whole(kind: type[S], given: Mapping[str, Any]) -> Task[S]:
+def _read_whole(kind: type[S], given: Mapping[str, Any], machine: Machine) -> Task[S]:
     """Return what the JSON of `--spec` says, with the program's arguments; nothing else has a say in it."""
     if others := set(given) - {"spec", "args"}:
         raise SpecError(f"--spec: it says everything; leave out {', '.join(_options_of(others))}")
@@ -64,27 +65,36 @@ def _read_whole(kind: type[S], given: Mapping[str, Any]) -> Task[S]:
     if not isinstance(values, dict):
         raise SpecError(f"--spec: expected fields (name and value), found {type(values).__name__}")
     values |= {"args": given["args"]} if "args" in given else {}
-    target = _choose(values)
+    target = _choose(values, machine)
     values = _unfold(values, target, "--spec")
-    return make_task(kind, target, values, {field: f"--spec: {field}" for field in values})
+    return make_task(kind, target, values, {field: f"--spec: {field}" for field in values}, machine)
 
 
 def _options_of(fields: Iterable[str]) -> list[str]:
     return [f"--{field.replace('_', '-')}" for field in sorted(fields)]
 
 
-def make_task(kind: type[S], target: Target, values: Mapping[str, Any], sources: Mapping[str, str]) -> Task[S]:
+def make_task(
+    kind: type[S],
+    target: Target,
+    values: Mapping[str, Any],
+    sources: Mapping[str, str],
+    machine: Machine = Machine.HERE,
+) -> Task[S]:
     """Return the task that *values*, the spec's and the model's together, describe.
 
     Raises:
         SpecError: Something is not allowed.
         PluginError: The backend is not installed.
     """
+    here = machine is not Machine.IMAGE
     if target.kind != "model":
         spec = validate(kind, values, sources)
-        return Task(spec, target, None, None, plugins.backends_of_program(spec.backend))
+        return Task(spec, target, None, None, plugins.backends_of_program(spec.backend, here=here))
     model = plugins.models()[target.name]
     spec, options = _validate_both(kind, model, values, sources)
+    if not here:
+        return Task(spec, target, model, options, plugins.backends_of_program(spec.backend, here=False))
     backend = plugins.load_backend(spec.backend)
     return Task(spec.model_copy(update={"backend": backend.name}), target, model, options, (backend,))
 
@@ -99,8 +109,9 @@ def known_fields() -> set[str]:
     return {field for spec in others for field in spec.model_fields}
 
 
-def _choose(values: Mapping[str, Any]) -> Target:
-    return read_target(str(values.get("target", RunSpec.model_fields["target"].default)), plugins.models())
+def _choose(values: Mapping[str, Any], machine: Machine) -> Target:
+    text = str(values.get("target", RunSpec.model_fields["target"].default))
+    return read_target(text, plugins.models(), here=machine is not Machine.IMAGE)
 
 
 def _meeting(environ: Mapping[str, str]) -> dict[str, str]:

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from inspect import cleandoc
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from typing_extensions import override
 
 from unilaunch.errors import SpecError, nearest
 from unilaunch.placeholders import has_known_placeholders
@@ -37,18 +39,47 @@ class Spec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
     #: Variables of others that set a field too, when no UNILAUNCH_ variable does; the field by the variable's name.
     other_variables: ClassVar[Mapping[str, str]] = {}
+    #: Names under which users of other programs know a field; the field by the other name.
+    other_names: ClassVar[Mapping[str, str]] = {}
     #: Fields that are given without an option's name.
     positional: ClassVar[tuple[str, ...]] = ()
+
+    if not TYPE_CHECKING:  # a type checker knows the fields
+
+        def __init__(self, **fields: Any) -> None:
+            """Check the fields; raise SpecError, in one line, if they are wrong."""
+            try:
+                super().__init__(**fields)
+            except ValidationError as error:
+                raise SpecError(_faults(error, type(self), {name: name for name in fields})) from None
+
+        __init__.__pydantic_base_init__ = True  # `validate` names the sources of values, and does not come here
+
+    @classmethod
+    @override
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Let `help()` show what each field means."""
+        fields = [
+            f"    {name}: {field.description}" + (f" (default: {field.default})" if field.default else "")
+            for name, field in cls.model_fields.items()
+        ]
+        cls.__doc__ = "\n".join([cleandoc(cls.__dict__.get("__doc__") or ""), "", "Fields:", *fields])
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON has them."""
         return self.model_dump(mode="json")
 
 
+def _no_function(target: object) -> object:
+    if callable(target):
+        raise ValueError("text; a function goes to launch itself: unilaunch.launch(train, nprocs=2)")  # noqa: TRY004
+    return target
+
+
 class RunSpec(Spec):
     """What one rank is to do: the target and what every target understands."""
 
-    target: str = Field(
+    target: Annotated[str, BeforeValidator(_no_function)] = Field(
         default="gcn", description="a model's name, a script FILE.py, -m MODULE, or package.module:function"
     )
     args: tuple[str, ...] = Field(
@@ -79,6 +110,12 @@ class RunSpec(Spec):
     )  # fmt: skip
     host_timeout: float = Field(
         default=15.0, ge=3, description="seconds for which a host may not answer before it counts as lost"
+    )
+    metrics_port: Port | None = Field(
+        default=None, description="serve live metrics at this port, as text that Prometheus reads: GET /metrics"
+    )
+    metrics_address: str = Field(
+        default="127.0.0.1", description="address at which the metrics are served; anybody who reaches it can read them"
     )
     share_import: bool = Field(
         default=True, description="import the framework once for all ranks of a host and fork them; on cpu"
@@ -186,8 +223,7 @@ def validate(kind: type[S], fields: Mapping[str, Any], sources: Mapping[str, str
     try:
         return kind.model_validate({name: _read_text(kind, name, value) for name, value in fields.items()})
     except ValidationError as error:
-        faults = [_fault(fault, kind, sources) for fault in error.errors(include_url=False)]
-        raise SpecError("; ".join(faults)) from None
+        raise SpecError(_faults(error, kind, sources)) from None
 
 
 def holds_several(annotation: Any) -> bool:
@@ -217,12 +253,18 @@ def _read_text(kind: type[Spec], name: str, value: Any) -> Any:
     return None if value == "none" and type(None) in allowed and not {str, Path} & set(allowed) else value
 
 
+def _faults(error: ValidationError, kind: type[Spec], sources: Mapping[str, str]) -> str:
+    return "; ".join(_fault(fault, kind, sources) for fault in error.errors(include_url=False))
+
+
 def _fault(fault: Any, kind: type[Spec], sources: Mapping[str, str]) -> str:
     field, *inside = map(str, fault["loc"]) if fault["loc"] else ("spec",)
     where = ".".join([sources.get(field, f"--{field.replace('_', '-')}"), *inside])
     if fault["type"] == "extra_forbidden":
         inner = kind.model_fields[field].annotation if inside else kind
         known = inner.model_fields if isinstance(inner, type) and issubclass(inner, Spec) else ()
+        if field == "mpi":
+            return f"{where}: no such option: mpirun's options stand beside the others, as oversubscribe = true"
         return f"{where}: no such option{nearest((inside or [field])[-1], known)}"
     wanted = fault["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     return f"{where}: must be {wanted}, not {fault['input']!r}" if fault["loc"] else wanted

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 MONITOR = "_UNILAUNCH_MONITOR"
 #: The finished spec; a rank that finds it reads no option and no UNILAUNCH_ variable.
 SPEC = "_UNILAUNCH_SPEC"
+#: A key, known to nobody else, that the engine of a job file gives to every rank; it need not be new for each start.
+KEY = "_UNILAUNCH_KEY"
 #: How often the job was started again, and how often it may be; programs look there too, as under torchrun.
 RESTARTS, MAX_RESTARTS = "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"
 

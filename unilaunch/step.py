@@ -17,6 +17,7 @@ class Step:
         values: Figures of the last step by name, such as {"error": 0.7}. Who has none of a name gives None.
         busy: Seconds of the last step in which this rank did not wait for others; None if they are unknown. From them
             `launch` names the slowest rank.
+        received: Bytes that came from other ranks in the last step; live metrics show them, other records do not.
     """
 
     kind: str
@@ -24,6 +25,7 @@ class Step:
     total: int | None = None
     values: Mapping[str, float | None] = field(default_factory=dict)
     busy: float | None = None
+    received: int = 0
 
     def as_facts(self) -> dict[str, Any]:
         """Return the step as JSON; a figure that is no finite number is left out."""

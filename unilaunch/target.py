@@ -1,7 +1,7 @@
 """What a run runs: a model, or the user's own script, module or function."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -10,6 +10,8 @@ from typing_extensions import override
 from unilaunch.errors import SpecError, nearest
 
 MODULE_MARK = "-m "
+#: The name that `__main__` has in a rank while the file or the cells of its function are being loaded.
+LOADING = "__unilaunch_loading__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,55 +20,89 @@ class Target:
 
     Attributes:
         kind: What it is.
-        name: A model's name, a script's path, a module's name, or "package.module:function".
+        name: A model's name, a script's path, a module's name, "package.module:function" or "FILE.py:function".
+        source: The text in which a function of a notebook stands; "" if the name says where it is.
     """
 
     kind: Literal["model", "script", "module", "function"]
     name: str
+    source: str = ""
 
     @override
     def __str__(self) -> str:
         """Return it as it stands in a spec: "model", "train.py", "-m package.train", "package.train:main"."""
         return MODULE_MARK + self.name if self.kind == "module" else self.name
 
-    def find_script(self) -> None:
-        """Refuse a script that is not there.
+    @property
+    def file(self) -> Path | None:
+        """The source file of a script, or of a function that is named by its file."""
+        if self.kind == "script":
+            return Path(self.name)
+        file = self.name.rpartition(":")[0]
+        return Path(file) if self.kind == "function" and file.endswith(".py") else None
+
+    @property
+    def folder(self) -> Path:
+        """The folder that Python puts first into `sys.path` to run it."""
+        return self.file.resolve().parent if self.file else Path.cwd()
+
+    def absolute(self) -> "Target":
+        """Return the same for a process in another folder."""
+        function = self.name.rpartition(":")[2]
+        match self.kind:
+            case "script":
+                return replace(self, name=str(Path(self.name).absolute()))
+            case "function" if self.file:
+                return replace(self, name=f"{self.file.absolute()}:{function}")
+        return self
+
+    def find_file(self) -> None:
+        """Refuse a script, or a function's file, that is not there.
 
         Raises:
             SpecError: It is no file.
         """
-        path = Path(self.name)
-        if not path.is_file():
+        path = self.file
+        if path and not path.is_file():
             kind = "is a folder" if path.is_dir() else "no such file"
-            raise SpecError(f"script {self.name}: {kind} (in {Path.cwd()})")
+            raise SpecError(f"script {path}: {kind} (in {Path.cwd()})")
 
 
-def read_target(text: str, models: Collection[str]) -> Target:
+def read_target(text: str, models: Collection[str], *, here: bool = True) -> Target:
     """Return the target that *text* names.
 
     Args:
         text: As it stands in a spec.
         models: The installed models.
+        here: A script must exist on this machine.
 
     Raises:
         SpecError: It is none, or a script that does not exist.
     """
+    target = _parse(text, models)
+    if here:
+        target.find_file()
+    return target
+
+
+def _parse(text: str, models: Collection[str]) -> Target:
     if text.startswith(MODULE_MARK):
         return Target("module", _dotted(text.removeprefix(MODULE_MARK).strip(), "-m"))
     if text in models:
         return Target("model", text)
+    module, colon, function = text.rpartition(":")
+    if colon and module.endswith(".py"):
+        return Target("function", f"{module}:{_dotted(function, text)}")
     if text.endswith(".py") or "/" in text:
-        script = Target("script", text)
-        script.find_script()
-        return script
-    module, colon, function = text.partition(":")
+        return Target("script", text)
     if colon:
         return Target("function", f"{_dotted(module, text)}:{_dotted(function, text)}")
     if Path(text).is_file():
         return Target("script", text)
+    near = f"; did you mean {text}.py?" if Path(f"{text}.py").is_file() else nearest(text, models)
     raise SpecError(
-        f"no model {text!r}{nearest(text, models)}; installed: {', '.join(models) or 'none'}; a script is FILE.py, "
-        "a module -m NAME, a function package.module:function"
+        f"no model {text!r}{near}; installed: {', '.join(models) or 'none'}; a script is FILE.py, "
+        "a module -m NAME, a function package.module:function or FILE.py:function"
     )
 
 

@@ -36,6 +36,7 @@ class LauncherInfo:
         store: Where the ranks can meet, if the launcher wires MPI up; else it is a file.
         alike: Its ranks differ in no variable that a framework's import reads, so that they can be forked from one.
         wake: Once a job has failed, the launcher sleeps before it ends the others, unless SIGCHLD wakes it.
+        patient: After a SIGTERM the launcher waits half a minute or so for its ranks, which can save.
         name: The launcher's entry point, once `launchers.detect` has asked it.
     """
 
@@ -51,6 +52,7 @@ class LauncherInfo:
     store: Store = Store.MPI
     alike: bool = True
     wake: bool = False
+    patient: bool = False
     name: str = ""
 
     @property
@@ -76,6 +78,7 @@ class World:
         host: This host's name.
         launcher: What started this rank.
         device: What this rank runs on, once it is placed: "cpu", "cuda:1".
+        patient: After a SIGTERM the launcher waits half a minute or so for its ranks, which can save.
     """
 
     rank: int
@@ -87,13 +90,14 @@ class World:
     host: str
     launcher: str
     device: str = ""
+    patient: bool = False
 
 
 def count_world(found: LauncherInfo, hosts: list[str], name: str) -> World:
     """Return this rank's `World`, counted from the host that each rank runs on.
 
     Args:
-        found: What the launcher says; only its rank, size and name are used.
+        found: What the launcher says; only its rank, size, name and patience are used.
         hosts: What tells each rank's host from the others, by rank. (size,)
         name: This host's name.
     """
@@ -108,4 +112,5 @@ def count_world(found: LauncherInfo, hosts: list[str], name: str) -> World:
         num_hosts=len(order),
         host=name,
         launcher=found.launcher,
+        patient=found.patient,
     )

@@ -64,6 +64,12 @@ class MindSporeBackend(Backend):
         return {"mindspore.communication.management": replace}
 
     @override
+    def wait_hooks(self, note_wait: Callable[[float | None], None]) -> dict[str, Callable[[ModuleType], None]]:
+        from unilaunch_mindspore.waits import measure_waits
+
+        return {"mindspore.ops.operations.comm_ops": lambda module: measure_waits(module, note_wait)}
+
+    @override
     def after_fork(self, threads: int) -> None:
         """Do nothing: its threads and its random numbers, but for numpy's, are made at the first operation."""
 
@@ -109,6 +115,18 @@ class MindSporeBackend(Backend):
     @override
     def stop(self) -> None:
         """Do nothing: MindSpore ends its communication at exit."""
+
+    @override
+    def to_array(self, value: Any) -> tuple[Any, str] | None:
+        from unilaunch_mindspore.arrays import to_array
+
+        return to_array(value)
+
+    @override
+    def to_tensor(self, array: Any, type_name: str) -> Any:
+        from unilaunch_mindspore.arrays import to_tensor
+
+        return to_tensor(array, type_name)
 
     @override
     def versions(self) -> Mapping[str, str]:

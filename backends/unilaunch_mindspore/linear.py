@@ -1,4 +1,4 @@
-"""A linear operator as a differentiable MindSpore cell."""
+"""Operators and functions of host arrays as differentiable MindSpore cells."""
 
 from typing import Any, Protocol
 
@@ -49,6 +49,29 @@ class Apply(nn.Cell):  # type: ignore[misc]
     def bprop(self, rows: Tensor, out: Tensor, grad: Tensor) -> tuple[Tensor]:  # noqa: ARG002  (MindSpore's signature)
         """Return operator.T @ grad."""
         return (self.once(grad, self.operator.rmatmat(grad)),)
+
+
+class Call(nn.Cell):  # type: ignore[misc]
+    """A function of host arrays that knows its derivative, as a differentiable cell for one call.
+
+    Args:
+        function: Has forward(inputs) and backward(inputs, out, gradient) on lists of arrays.
+    """
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+        self.once = FirstDerivative()
+
+    def construct(self, *inputs: Tensor) -> Tensor:
+        """Return the result."""
+        return Tensor.from_numpy(self.function.forward([tensor.asnumpy() for tensor in inputs]))
+
+    def bprop(self, *arguments: Tensor) -> tuple[Tensor, ...]:
+        """Return the gradients of the inputs."""
+        *inputs, out, grad = (tensor.asnumpy() for tensor in arguments)
+        found = self.function.backward(inputs, out, grad)
+        return tuple(self.once(arguments[-1], Tensor.from_numpy(gradient)) for gradient in found)
 
 
 class FirstDerivative(nn.Cell):  # type: ignore[misc]

@@ -84,6 +84,15 @@ class TorchBackend(Backend):
         return {"torch.distributed": serve}
 
     @override
+    def wait_hooks(self, note_wait: Callable[[float | None], None]) -> dict[str, Callable[[ModuleType], None]]:
+        from unilaunch_torch.waits import measure_ddp, measure_waits
+
+        return {
+            "torch.distributed": lambda module: measure_waits(module, note_wait),
+            "torch.nn.parallel.distributed": lambda module: measure_ddp(module, note_wait),
+        }
+
+    @override
     def after_fork(self, threads: int) -> None:
         import torch
 
@@ -141,6 +150,18 @@ class TorchBackend(Backend):
 
         if dist.is_available() and dist.is_initialized():
             dist.destroy_process_group()
+
+    @override
+    def to_array(self, value: Any) -> tuple[Any, str] | None:
+        from unilaunch_torch.arrays import to_array
+
+        return to_array(value)
+
+    @override
+    def to_tensor(self, array: Any, type_name: str) -> Any:
+        from unilaunch_torch.arrays import to_tensor
+
+        return to_tensor(array, type_name)
 
     @override
     def versions(self) -> Mapping[str, str]:

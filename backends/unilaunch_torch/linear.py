@@ -1,5 +1,6 @@
-"""A linear operator as a differentiable torch function."""
+"""Operators and functions of host arrays as differentiable torch functions."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -59,3 +60,37 @@ def apply(operator: Operator, rows: torch.Tensor) -> torch.Tensor:
     """
     product: torch.Tensor = _Apply.apply(operator, rows)  # type: ignore[no-untyped-call]
     return product
+
+
+class _Call(torch.autograd.Function):
+    @staticmethod
+    @override
+    def forward(ctx: Any, function: Any, *inputs: torch.Tensor) -> torch.Tensor:
+        ctx.function = function
+        out = torch.from_numpy(function.forward(_arrays(inputs)))
+        ctx.save_for_backward(out, *inputs)
+        return out
+
+    @staticmethod
+    @override
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        # torch's once_differentiable does not notice autograd.grad(..., inputs), which then lacks this term.
+        if torch.is_grad_enabled():
+            raise RuntimeError(f"{type(ctx.function).__name__} has no second derivative: leave create_graph=True out")
+        out, *inputs = ctx.saved_tensors
+        return None, *map(torch.from_numpy, ctx.function.backward(_arrays(inputs), out.numpy(), gradient.numpy()))
+
+
+def _arrays(tensors: Sequence[torch.Tensor]) -> list[Any]:
+    return [tensor.detach().numpy() for tensor in tensors]
+
+
+def call(function: Any, *inputs: torch.Tensor) -> torch.Tensor:
+    """Return a function of host arrays that knows its derivative, applied to tensors; differentiable once.
+
+    Args:
+        function: Has forward(inputs) and backward(inputs, out, gradient) on lists of arrays; for this call alone.
+        inputs: Tensors in the host's memory.
+    """
+    result: torch.Tensor = _Call.apply(function, *inputs)  # type: ignore[no-untyped-call]
+    return result

@@ -10,7 +10,7 @@ from unilaunch_graph.arrays import Floats
 from unilaunch_graph.dropout import stream_keys
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.user_halo import RowHalo
-from unilaunch_graph.operators.attention import Attended, Attention, Inputs
+from unilaunch_graph.operators.attention import Attention, AttentionCall
 from unilaunch_graph.operators.edge_dropout import EdgeDropout
 from unilaunch_graph.operators.edges import choose_edges
 from unilaunch_graph.operators.row_blocks import make_pool
@@ -27,12 +27,12 @@ class Elu:
     def forward(self, inputs: Sequence[Floats]) -> Floats:
         """Return elu of each number of the only input."""
         (rows,) = inputs
-        self.out: Floats = np.where(rows > 0, rows, np.expm1(np.minimum(rows, 0)))
-        return self.out
+        out: Floats = np.where(rows > 0, rows, np.expm1(np.minimum(rows, 0)))
+        return out
 
-    def backward(self, inputs: Sequence[Floats], gradient: Floats) -> Sequence[Floats]:
+    def backward(self, inputs: Sequence[Floats], out: Floats, gradient: Floats) -> Sequence[Floats]:
         """Return the gradient of the numbers."""
-        return [gradient * np.where(inputs[0] > 0, 1, self.out + 1)]
+        return [gradient * np.where(inputs[0] > 0, 1, out + 1)]
 
 
 class GraphAttention:
@@ -61,37 +61,10 @@ class GraphAttention:
         """Note that an epoch begins, or an evaluation (None), in which nothing is dropped."""
         self.epoch = epoch
 
-    def of_layer(self, depth: int) -> "LayerAttention":
+    def of_layer(self, depth: int) -> AttentionCall:
         """Return the attention of one layer in this epoch."""
         config, dropout = self.config, None
         if self.epoch is not None and config.dropout:
             low, high = stream_keys(config.seed, self.epoch, depth)
             dropout = EdgeDropout(self.nodes, self.num_owned, high << 32 | low, config.dropout, config.dtype)
-        return LayerAttention(self.attention, dropout)
-
-
-class LayerAttention:
-    """The sums of one layer in one epoch.
-
-    Args:
-        attention: Of the part.
-        dropout: Which edges' attention is dropped; none if None.
-    """
-
-    def __init__(self, attention: Attention, dropout: EdgeDropout | None) -> None:
-        self.attention, self.dropout = attention, dropout
-
-    def forward(self, inputs: Sequence[Floats]) -> Floats:
-        """Return the sums of the owned nodes, which nobody may change before `backward`. (num_owned, width)
-
-        Args:
-            inputs: The rows of owned and halo nodes (num_owned + num_halo, width), att_src and att_dst, each
-                (heads, channels).
-        """
-        self.attended: Attended = self.attention.forward(Inputs(*inputs), self.dropout)
-        return self.attended.rows
-
-    def backward(self, inputs: Sequence[Floats], gradient: Floats) -> Sequence[Floats]:
-        """Return the gradients of the inputs."""
-        found = self.attention.backward(Inputs(*inputs), self.attended, gradient, self.dropout)
-        return [found.rows, found.att_src, found.att_dst]
+        return AttentionCall(self.attention, dropout)

@@ -22,8 +22,9 @@ from unilaunch_gcn.layers import Layer
 
 if TYPE_CHECKING:
     from unilaunch_gcn.spec import GcnSpec
+    from unilaunch_graph.partition.part import Part
 
-__all__ = ["BEST", "FINAL", "State", "Writer", "check", "decides", "exist", "model_file", "newest"]
+__all__ = ["BEST", "FINAL", "TASK", "State", "Writer", "check", "decides", "exist", "model_file", "newest"]
 
 #: The options that decide the curve; the seed is another one.
 _DECIDING = (
@@ -33,21 +34,27 @@ _DECIDING = (
 )  # fmt: skip
 _NAME, _NAMES = "epoch-{:06d}.safetensors", "epoch-*.safetensors"
 FINAL, BEST = "final.safetensors", "best.safetensors"
-#: The name under which the content of the data set stands among what decides the curve.
-_CONTENT = "data_sha256"
+#: The names under which the content and the task of the data set stand among what decides the curve.
+_CONTENT, TASK = "data_sha256", "task"
 
 
-def decides(options: "GcnSpec", seed: int, data_sha256: str) -> dict[str, Any]:
+def decides(options: "GcnSpec", seed: int, part: "Part") -> dict[str, Any]:
     """Return what decides the curve: a checkpoint is of one training only.
 
     Args:
         options: What the user chose.
         seed: Seed of everything that is drawn.
-        data_sha256: Names the content of the data set.
+        part: This rank's part, which knows the task and the content of the data set.
     """
     told = options.to_json()
     heads = {"heads": count_heads(options)} if options.conv == "gat" else {}
-    return {"seed": seed, **{name: told[name] for name in _DECIDING}, **heads, _CONTENT: data_sha256}
+    return {
+        "seed": seed,
+        **{name: told[name] for name in _DECIDING},
+        **heads,
+        _CONTENT: part.data_sha256,
+        TASK: part.task.value,
+    }
 
 
 class Writer:
@@ -138,7 +145,7 @@ def check(state: State, decided: Mapping[str, Any], folder: Path) -> None:
     """
     for name, value in decided.items():
         before = state.decided.get(name)
-        if before == value:
+        if before == value or (name == TASK and before is None):  # an older checkpoint does not name its task
             continue
         if name == _CONTENT:
             raise SpecError(

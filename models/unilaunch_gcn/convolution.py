@@ -6,7 +6,8 @@ from typing import Any
 
 from unilaunch_gcn.attention import Elu
 from unilaunch_gcn.layers import Layer
-from unilaunch_gcn.tensors import HostFunction, Operation, Tensors
+from unilaunch_gcn.tensors import Operation, Tensors
+from unilaunch_graph.arrays import HostFunction
 
 #: What keeps the norm from dividing by zero, as in both frameworks' LayerNorm.
 EPSILON = 1e-5

@@ -27,17 +27,17 @@ class Forecast:
 
     Attributes:
         halo_bytes: Halo rows' bytes, where ranks divide nodes.
-        tensor_bytes: The all-to-alls' bytes, where ranks divide columns.
+        tensor_bytes: The all-to-alls' bytes, where ranks divide columns; None of attention, which needs whole rows.
         memory: Bytes that the largest rank needs for its share of the graph and the rows of its layers.
         graph_seconds: An epoch, where ranks divide nodes.
-        tensor_seconds: An epoch, where ranks divide columns.
+        tensor_seconds: An epoch, where ranks divide columns; None of attention.
     """
 
     halo_bytes: int
-    tensor_bytes: int
+    tensor_bytes: int | None
     memory: int
     graph_seconds: float
-    tensor_seconds: float
+    tensor_seconds: float | None
 
 
 def predict(
@@ -68,18 +68,25 @@ def predict(
     share = columns * moved * itemsize / parts
     by_columns = share / machine.bytes_per_second + 2 * len(exchanges) * (parts - 1) * machine.latency
     evenly = statistics.edges.sum() / parts / max(1, statistics.edges.max())
-    widest = sum(layer.width_in + 3 * layer.width_out for layer in layers)
-    largest = int(
-        (
-            statistics.nodes * widest * itemsize
-            + statistics.edges * 4
-            + statistics.halo * max(exchanges, default=0) * 2 * itemsize
-        ).max()
-    )
+    is_attention = any(layer.heads for layer in layers)
     return Forecast(
         halo_bytes=int(statistics.halo.sum()) * columns * halo_itemsize,
-        tensor_bytes=moved * columns * itemsize,
-        memory=largest,
+        tensor_bytes=None if is_attention else moved * columns * itemsize,
+        memory=_memory(statistics, layers, itemsize),
         graph_seconds=compute + by_halo + reduced,
-        tensor_seconds=compute * float(evenly) + by_columns + reduced,
+        tensor_seconds=None if is_attention else compute * float(evenly) + by_columns + reduced,
     )
+
+
+def _memory(statistics: PartitionStatistics, layers: Sequence[Layer], itemsize: int) -> int:
+    """Return the bytes of the largest rank's edges, rows and halo rows.
+
+    Attention keeps the halo rows of every layer until its backward, a logarithm for each head and node, and the edges
+    by target and by source, each node's own loop among them.
+    """
+    rows = sum(layer.width_in + 3 * layer.width_out + layer.heads for layer in layers)
+    if layers[0].heads:
+        edges, halo = (statistics.edges + statistics.nodes) * 12, 2 * sum(layer.width for layer in layers)
+    else:
+        edges, halo = statistics.edges * 4, 2 * max((layer.width for layer in layers if layer.exchanges), default=0)
+    return int((statistics.nodes * rows * itemsize + edges + statistics.halo * halo * itemsize).max())

@@ -12,8 +12,8 @@ from unilaunch_gcn.first_layer import FirstLayer
 from unilaunch_gcn.loss import Objective, TrainingLoss
 from unilaunch_gcn.network import Network, initial_weights, views
 from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_gcn.tensors import HostFunction, Tensors
-from unilaunch_graph.arrays import Floats
+from unilaunch_gcn.tensors import Tensors
+from unilaunch_graph.arrays import Floats, HostFunction
 from unilaunch_graph.dropout import fill_mask, stream_keys
 from unilaunch_graph.operators.aggregation import Aggregation, LinearOperator
 from unilaunch_graph.partition.part import Part

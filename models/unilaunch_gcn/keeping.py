@@ -17,6 +17,7 @@ from unilaunch_graph.optimizer import Adam
 
 if TYPE_CHECKING:
     from unilaunch_gcn.spec import GcnSpec
+    from unilaunch_graph.partition.part import Part
 
 
 @dataclass(slots=True)
@@ -45,12 +46,12 @@ class Keeper:
         session: This rank.
         network: The network.
         adam: The optimiser of its weights.
-        data_sha256: Names the content of the data set.
+        part: This rank's part.
     """
 
-    def __init__(self, options: "GcnSpec", session: Session, network: Network, adam: Adam, data_sha256: str) -> None:
+    def __init__(self, options: "GcnSpec", session: Session, network: Network, adam: Adam, part: "Part") -> None:
         self.options, self.session, self.network, self.adam = options, session, network, adam
-        self.decided = checkpoint.decides(options, session.seed, data_sha256)
+        self.decided = checkpoint.decides(options, session.seed, part)
         folder = options.checkpoint_dir or session.output.checkpoints
         self.files = checkpoint.Writer(folder, network.layers, options.keep_checkpoints)
         self.saved = 0

@@ -9,11 +9,11 @@ from mindspore import Tensor, nn, ops
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from unilaunch_gcn.tensors import DeviceTensors, Forward, HostFunction, Operation, Tensors
-from unilaunch_graph.arrays import Floats, Rows
+from unilaunch_gcn.tensors import DeviceTensors, Forward, Operation, Tensors
+from unilaunch_graph.arrays import Floats, HostFunction, Rows
 from unilaunch_graph.exchange.wire import from_bfloat16, to_bfloat16
 from unilaunch_graph.operators.aggregation import LinearOperator
-from unilaunch_mindspore.linear import Apply, OnHost
+from unilaunch_mindspore.linear import Apply, Call, OnHost
 from unilaunch_mindspore.sparse import SparseMatrix
 
 
@@ -42,31 +42,8 @@ class _KnownGradient(nn.Cell):  # type: ignore[misc]
         return (self.gradient,)
 
 
-class _Call(nn.Cell):  # type: ignore[misc]
-    """A function of the host's arrays."""
-
-    def __init__(self, function: HostFunction) -> None:
-        super().__init__()
-        self.function = function
-
-    def construct(self, *inputs: Tensor) -> Tensor:
-        return Tensor.from_numpy(self.function.forward([tensor.asnumpy() for tensor in inputs]))
-
-    def bprop(self, *arguments: Tensor) -> tuple[Tensor, ...]:
-        *inputs, _, gradient = arguments
-        found = self.function.backward([tensor.asnumpy() for tensor in inputs], gradient.asnumpy())
-        return tuple(map(Tensor.from_numpy, found))
-
-
 class MindSporeTensors(Tensors):
-    """MindSpore on the host.
-
-    Args:
-        is_bfloat16: Products are rounded to bfloat16.
-    """
-
-    def __init__(self, *, is_bfloat16: bool = False) -> None:
-        self.is_bfloat16 = is_bfloat16
+    """MindSpore on the host."""
 
     @override
     def tensor(self, array: Any) -> Tensor:
@@ -99,7 +76,7 @@ class MindSporeTensors(Tensors):
 
     @override
     def call(self, function: HostFunction, *inputs: Tensor) -> Tensor:
-        return _Call(function)(*inputs)
+        return Call(function)(*inputs)
 
     @override
     def differentiate(
@@ -116,11 +93,7 @@ class MindSporeTensors(Tensors):
 
 
 class MindSporeDeviceTensors(MindSporeTensors, DeviceTensors):
-    """MindSpore on a device (Ascend); the few weights are kept on the host.
-
-    Args:
-        is_bfloat16: Products are rounded to bfloat16.
-    """
+    """MindSpore on a device (Ascend); the few weights are kept on the host."""
 
     numeric = ms.numpy
     summed = np.dtype(np.float32)  # HCCL has no float64

@@ -12,8 +12,8 @@ from unilaunch_gcn.convolution import EPSILON, Operations, outputs
 from unilaunch_gcn.layers import Layer, Parameter
 from unilaunch_gcn.loss import Objective
 from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_gcn.tensors import HostFunction, Tensors
-from unilaunch_graph.arrays import Floats
+from unilaunch_gcn.tensors import Tensors
+from unilaunch_graph.arrays import Floats, HostFunction
 from unilaunch_graph.operators.aggregation import LinearOperator
 from unilaunch_graph.partition.part import Part
 

@@ -20,6 +20,7 @@ from unilaunch_gcn.spec import TrainingSpec
 if TYPE_CHECKING:
     from unilaunch_gcn.forecast import Forecast, Machine
     from unilaunch_graph.data.graph import Graph
+    from unilaunch_graph.partition.order import Order
     from unilaunch_graph.partition.statistics import PartitionStatistics
 
 #: What is taken for messages where only one processor is there to measure them.
@@ -61,8 +62,6 @@ class PlanCommand(Command):
     def run(self, options: PlanSpec) -> int:
         if options.halo != "exact":
             raise SpecError(f"--halo {options.halo}: plan counts what exact halos send; leave --halo out")
-        if options.conv == "gat":
-            raise SpecError("--conv gat: plan predicts --conv gcn and sage only")
         refuse_what_attention_lacks(options)
         plugins.load_backend(options.backend)  # one that is not there is refused before anything is cut
         counts = _counts(options.num_parts)
@@ -110,20 +109,23 @@ def _forecasts(options: PlanSpec, counts: Sequence[int]) -> tuple[list[Row], str
     from unilaunch_gcn.forecast import predict
     from unilaunch_gcn.layers import plan_layers
     from unilaunch_graph.partition.assign import assign
+    from unilaunch_graph.partition.order import order_nodes
     from unilaunch_graph.partition.preparation import read_graph
     from unilaunch_graph.partition.statistics import count
 
     log = Log()
-    graph = read_graph(options, log)
+    graph = read_graph(options, log, as_given=options.conv == "gat")
+    structure = graph.structure() if graph.is_directed else graph
     counted, owners = [], []
     for parts in counts:
         log.say(f"cutting it into {parts} parts")
-        owners.append(assign(graph, parts, options.balance))
+        owners.append(assign(structure, parts, options.balance))
         counted.append(count(graph, owners[-1], parts))
     with tempfile.TemporaryDirectory() as folder:
         log.say("measuring this machine")
         cases = [
-            _case(graph, owner, statistics, Path(folder)) for owner, statistics in zip(owners, counted, strict=True)
+            _case(graph, order_nodes(structure, owner, statistics.num_parts), statistics, Path(folder))
+            for owner, statistics in zip(owners, counted, strict=True)
         ]
         seconds, machine, said = _measure(options, cases, Path(folder))
     layers = plan_layers(options, graph.num_features, graph.num_classes)
@@ -133,18 +135,17 @@ def _forecasts(options: PlanSpec, counts: Sequence[int]) -> tuple[list[Row], str
     ], said
 
 
-def _case(graph: "Graph", owner: Any, statistics: "PartitionStatistics", folder: Path) -> dict[str, Any]:
+def _case(graph: "Graph", order: "Order", statistics: "PartitionStatistics", folder: Path) -> dict[str, Any]:
     """Write the parts with most edges, one for each processor, and return where they are."""
     import os
 
     from unilaunch_graph.partition.cut import split_parts
-    from unilaunch_graph.partition.order import order_nodes
     from unilaunch_graph.partition.store import write_parts
 
     processors = len(os.sched_getaffinity(0))
     heaviest = sorted(statistics.edges.argsort()[::-1][: min(processors, statistics.num_parts)].tolist())
     own = folder / str(statistics.num_parts)
-    parts = split_parts(graph, order_nodes(graph, owner, statistics.num_parts), heaviest)
+    parts = split_parts(graph, order, heaviest)
     write_parts(own, "plan", "plan", parts)
     return {"folder": str(own), "fingerprint": "plan", "num_parts": statistics.num_parts, "parts": heaviest}
 
@@ -178,8 +179,8 @@ def _launch(options: PlanSpec, cases: Sequence[dict[str, Any]], ranks: int, fold
     result = unilaunch.launch(unilaunch.LaunchSpec.model_validate({
         "nprocs": ranks, "target": "calibration", "output_dir": folder / "log_output", "log_level": "ERROR",
         "backend": options.backend, "options": {"cases": str(told)},
-        "mpi": {"oversubscribe": True, "allow_run_as_root": True},
-    }))  # fmt: skip
+        "oversubscribe": True, "allow_run_as_root": True,
+    }), check=False)  # fmt: skip
     if result.returncode:
         raise PluginError(
             f"this machine cannot be measured: {result.failure.message if result.failure else 'see above'}"
@@ -199,9 +200,11 @@ def _table(rows: Sequence[Row]) -> str:
         halo = int(statistics.halo.sum())
         lines.append([
             f"{statistics.num_parts}", f"{statistics.cut:,}", f"{halo:,}", f"{halo / statistics.num_nodes:.1%}",
-            f"{forecast.halo_bytes / 1e6:,.2f}", f"{forecast.tensor_bytes / 1e6:,.2f}", f"{forecast.memory / 1e6:,.1f}",
-            f"{forecast.graph_seconds:.4f}", f"{forecast.tensor_seconds:.4f}",
-            "graph" if forecast.halo_bytes <= forecast.tensor_bytes else "tensor",
+            f"{forecast.halo_bytes / 1e6:,.2f}",
+            "-" if forecast.tensor_bytes is None else f"{forecast.tensor_bytes / 1e6:,.2f}",
+            f"{forecast.memory / 1e6:,.1f}", f"{forecast.graph_seconds:.4f}",
+            "-" if forecast.tensor_seconds is None else f"{forecast.tensor_seconds:.4f}",
+            "tensor" if forecast.tensor_bytes is not None and forecast.halo_bytes > forecast.tensor_bytes else "graph",
             *([f"{row.crossing:,}"] if crosses else []),
         ])  # fmt: skip
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -240,7 +243,8 @@ def _page(rows: Sequence[Row]) -> str:
     for column, kinds in ((1, ("graph_seconds", "tensor_seconds")), (2, ("halo_bytes", "tensor_bytes"))):
         scale = 1.0 if column == 1 else 1e-6
         for name, kind in zip(("nodes divided", "columns divided"), kinds, strict=True):
-            y = [getattr(row.forecast, kind) * scale for row in rows]
+            values = [getattr(row.forecast, kind) for row in rows]
+            y = [None if value is None else value * scale for value in values]
             figure.add_trace(go.Scatter(x=parts, y=y, name=name, showlegend=column == 1), row=1, col=column)
     figure.update_xaxes(type="log", title="parts").update_yaxes(type="log")
     page: str = figure.to_html(include_plotlyjs=True)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -59,7 +60,7 @@ class PredictCommand(Command):
                 f"the data set {trained.dataset} has another content than when {file} was trained: restore it, or say "
                 f"that you mean this one with --dataset {trained.dataset}"
             )
-        _predict(options, trained, parameters, part, member)
+        _predict(options, trained, parameters, _as_trained(part, trained, parameters, decided), member)
         return 0
 
 
@@ -78,6 +79,31 @@ def _trained(options: PredictSpec) -> "GcnSpec":
         raise InputError(f"{path}: expected the spec of a run of the model gcn") from None
 
 
+def _as_trained(part: "Part", trained: "GcnSpec", parameters: dict[str, Any], decided: Mapping[str, Any]) -> "Part":
+    """Return the part with as many classes, labels or values as the model has.
+
+    Raises:
+        InputError: The data set has other features, labels for another task, or more classes than the model.
+    """
+    from dataclasses import replace
+
+    from unilaunch_gcn.checkpoint import TASK
+    from unilaunch_graph.data.labels import Task
+
+    width_in = parameters["layers.0.weight"].shape[0]
+    width_out = parameters[f"layers.{trained.layers - 1}.weight"].shape[1]
+    if part.num_features != width_in:
+        raise InputError(f"{trained.dataset}: {part.num_features} features, but the model was trained on {width_in}")
+    task = Task(decided.get(TASK, part.task))  # an older checkpoint does not name it
+    fits = part.num_classes <= width_out if task is Task.CLASSES else part.num_classes == width_out
+    if part.task is not task or not fits:
+        raise InputError(
+            f"{trained.dataset}: its labels are for {part.task} with {part.num_classes} columns or classes, but the "
+            f"model was trained for {task} with {width_out}: give a data set with such labels"
+        )
+    return replace(part, num_classes=width_out)
+
+
 def _predict(
     options: PredictSpec, trained: "GcnSpec", parameters: dict[str, Any], part: "Part", member: "Member"
 ) -> None:
@@ -93,12 +119,8 @@ def _predict(
     from unilaunch_graph.exchange.gather import save_rows
     from unilaunch_graph.exchange.meter import Meter
 
-    width_in = parameters["layers.0.weight"].shape[0]
-    width_out = parameters[f"layers.{trained.layers - 1}.weight"].shape[1]
-    if part.num_features != width_in:
-        raise InputError(f"{trained.dataset}: {part.num_features} features, but the model was trained on {width_in}")
     exact = trained.model_copy(update={"halo": "exact", "dropout": 0.5})  # with dropout no layer is made ahead
-    config = NetworkConfig.of(exact, plan_layers(exact, width_in, width_out), 0)
+    config = NetworkConfig.of(exact, plan_layers(exact, part.num_features, part.num_classes), 0)
     collectives = member.collectives()
     network = HostNetwork(host_problem(collectives, member.placement.threads, config, part, Meter()), HostArrays())
     for name, view in zip(parameter_names(config.layers), views(network.flat, config.layers), strict=True):

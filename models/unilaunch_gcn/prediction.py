@@ -10,8 +10,8 @@ from typing_extensions import override
 from unilaunch_gcn.host_network import HostNetwork
 from unilaunch_gcn.loss import Objective
 from unilaunch_gcn.network import views
-from unilaunch_gcn.tensors import Forward, HostFunction, Operation, Tensors
-from unilaunch_graph.arrays import Floats, Rows
+from unilaunch_gcn.tensors import Forward, Operation, Tensors
+from unilaunch_graph.arrays import Floats, HostFunction, Rows
 from unilaunch_graph.operators.aggregation import LinearOperator
 from unilaunch_graph.partition.part import Part
 

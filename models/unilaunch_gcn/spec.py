@@ -1,8 +1,9 @@
 """What the user can choose about the GCN and its data."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -20,6 +21,16 @@ def _check_halo(halo: str) -> str:
 
 class TrainingSpec(DataSpec):
     """The network and its training; the defaults are those of Kipf and Welling, ICLR 2017."""
+
+    #: As the scripts of PyG, DGL and JittorGeometric call them.
+    other_names: ClassVar[Mapping[str, str]] = {
+        **DataSpec.other_names,
+        "n_epochs": "epochs", "num_epochs": "epochs", "max_epochs": "epochs", "learning_rate": "lr",
+        "num_layers": "layers", "n_layers": "layers", "hidden_dim": "hidden", "hidden_channels": "hidden",
+        "hidden_size": "hidden", "num_hidden": "hidden", "n_hidden": "hidden", "num_heads": "heads",
+        "n_heads": "heads", "wd": "weight_decay", "l2": "weight_decay", "early_stopping": "patience",
+        "eval_steps": "eval_every", "dtype": "precision",
+    }  # fmt: skip
 
     epochs: int = Field(default=200, ge=1, description="number of epochs, each one step on the whole graph")
     layers: int = Field(default=2, ge=1, le=1000, description="number of graph convolutions")

@@ -2,12 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unilaunch_graph.arrays import DeviceArrays, Floats, FloatType
+from unilaunch_graph.arrays import DeviceArrays, Floats, FloatType, HostFunction
 from unilaunch_graph.dropout import entry_mask, fill_mask, stream_keys
 from unilaunch_graph.operators.aggregation import LinearOperator
 
@@ -17,18 +17,15 @@ Operation = Callable[[Any], Any]
 Forward = Callable[[Sequence[Any]], Any]
 
 
-class HostFunction(Protocol):
-    """A function of arrays that knows its derivative; each object is for one call."""
-
-    def forward(self, inputs: Sequence[Floats]) -> Floats:
-        """Return the result."""
-
-    def backward(self, inputs: Sequence[Floats], gradient: Floats) -> Sequence[Floats]:
-        """Return the gradient of each input, given the inputs and the gradient of the result."""
-
-
 class Tensors(ABC):
-    """A framework on the host. A backend of a third party that has these eight methods can train the GCN."""
+    """A framework on the host. A backend of a third party that has these eight methods can train the GCN.
+
+    Args:
+        is_bfloat16: Products are rounded to bfloat16.
+    """
+
+    def __init__(self, *, is_bfloat16: bool = False) -> None:
+        self.is_bfloat16 = is_bfloat16
 
     @abstractmethod
     def tensor(self, array: Floats) -> Any:

@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from unilaunch_gcn.tensors import DeviceTensors, Forward, HostFunction, Masks, Operation, Tensors
+from unilaunch_gcn.tensors import DeviceTensors, Forward, Masks, Operation, Tensors
 from unilaunch_gcn.torch_dropout import DeviceMasks
-from unilaunch_graph.arrays import Floats, FloatType
+from unilaunch_graph.arrays import Floats, FloatType, HostFunction
 from unilaunch_graph.operators.aggregation import DenseFeatures, LinearOperator
-from unilaunch_torch.linear import OnHost, apply
+from unilaunch_torch.linear import OnHost, apply, call
 from unilaunch_torch.sparse import SparseMatrix
 
 
@@ -40,37 +40,10 @@ class _KnownGradient(torch.autograd.Function):
         return ctx.gradient, None
 
 
-class _Call(torch.autograd.Function):
-    """A function of the host's arrays."""
-
-    @staticmethod
-    @override
-    def forward(ctx: Any, function: HostFunction, *inputs: torch.Tensor) -> torch.Tensor:
-        ctx.function = function
-        ctx.save_for_backward(*inputs)
-        return torch.from_numpy(function.forward(_arrays(inputs)))
-
-    @staticmethod
-    @override
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        found = ctx.function.backward(_arrays(ctx.saved_tensors), gradient.numpy())
-        return None, *map(torch.from_numpy, found)
-
-
-def _arrays(tensors: Sequence[torch.Tensor]) -> list[Floats]:
-    return [tensor.detach().numpy() for tensor in tensors]
-
-
 class TorchTensors(Tensors):
-    """torch on the host.
+    """torch on the host."""
 
-    Args:
-        is_bfloat16: Products are rounded to bfloat16.
-    """
-
-    def __init__(self, *, is_bfloat16: bool = False) -> None:
-        self.is_bfloat16 = is_bfloat16
-        self.rounded: tuple[Any, torch.Tensor] | None = None
+    rounded: tuple[Any, torch.Tensor] | None = None
 
     @override
     def tensor(self, array: Any) -> torch.Tensor:
@@ -101,8 +74,7 @@ class TorchTensors(Tensors):
 
     @override
     def call(self, function: HostFunction, *inputs: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = _Call.apply(function, *inputs)  # type: ignore[no-untyped-call]
-        return result
+        return call(function, *inputs)
 
     def _rounded(self, features: Floats) -> torch.Tensor:
         """Return the features in bfloat16; those that no dropout changes are rounded once."""

@@ -87,7 +87,7 @@ class Training:
         adam = Adam(network.flat, network.flat * 0.0, options.lr, options.weight_decay, count_decayed(layers))
         session.output.record(phase="train", owned=part.num_owned, halo=part.num_halo)
         session.log.say(f"part {part.index}: {part.num_owned:,} owned nodes, {part.num_halo:,} halo nodes")
-        keeper = Keeper(options, session, network, adam, part.data_sha256)
+        keeper = Keeper(options, session, network, adam, part)
         return cls(
             options,
             session,
@@ -161,7 +161,8 @@ class Training:
         has_last = bool(self.epoch_seconds)  # of this start
         values = {"loss": self.losses[-1]} if has_last else {}
         busy = self.epoch_seconds[-1] - self.communication[-1] if has_last else None
-        self.session.progress(Step("epoch", epoch + 1, self.options.epochs, values, busy))
+        received = self.bytes_per_epoch if has_last else 0
+        self.session.progress(Step("epoch", epoch + 1, self.options.epochs, values, busy, received))
 
     def _step(self, epoch: int) -> None:
         begin = time.perf_counter()

@@ -1,5 +1,6 @@
 """Names for the arrays that are passed around, and what is asked of the library whose they are."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -47,3 +48,13 @@ class DeviceArrays(Arrays, Protocol):
 
     def sparse(self, indptr: NDArray[Any], indices: NDArray[Any], values: NDArray[Any], shape: tuple[int, int]) -> Any:
         """Return a CSR matrix whose `matmat(rows, values=None)` is the product, also with other values."""
+
+
+class HostFunction(Protocol):
+    """A function of arrays that knows its derivative; each object is for one call."""
+
+    def forward(self, inputs: Sequence[Floats]) -> Floats:
+        """Return the result."""
+
+    def backward(self, inputs: Sequence[Floats], out: Floats, gradient: Floats) -> Sequence[Floats]:
+        """Return the gradient of each input, given the inputs, the result and the gradient of the result."""

@@ -22,7 +22,7 @@ from unilaunch_graph.exchange.wire import Exact
 from unilaunch_graph.partition.part import Part
 
 #: Bytes that the rows and the messages of a block may take.
-_MEMORY = 1 << 30
+MEMORY = 1 << 30
 #: Columns of a halo exchange.
 _COLUMNS = 32
 
@@ -55,7 +55,7 @@ class Neighbourhood:
 Layer = Callable[[Rows, Neighbourhood], Rows]
 
 
-def infer(part: Part, collectives: Collectives, layers: Sequence[Layer], folder: Path, memory: int = _MEMORY) -> Rows:
+def infer(part: Part, collectives: Collectives, layers: Sequence[Layer], folder: Path, memory: int = MEMORY) -> Rows:
     """Return the output of the last layer on the owned nodes, mapped from a file; all ranks must call it.
 
     Args:

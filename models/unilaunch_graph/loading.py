@@ -98,25 +98,21 @@ def load(name: str | Path, *, framework: str | None = None, **options: Any) -> A
 
 
 def predict(model: Any, graph: Any, output: Path | str | None = None, **options: Any) -> Any:
-    """Return what a network says of this rank's nodes, as `unilaunch_graph.torch.predict`. All ranks must call this.
+    """Return what a network says of this rank's nodes: `ug.torch.predict` or `ug.mindspore.predict`.
 
-    It is for PyTorch. In MindSpore, `ug.mindspore.gather(model(...), part)` does it.
+    All ranks must call this.
 
     Args:
         model: The network, or a list of its layers.
         graph: This rank's part, or the name or path of a graph.
         output: The .npz file that rank 0 writes; None: none.
-        **options: The others of `unilaunch_graph.torch.predict`.
+        **options: The others of `predict` in that framework.
 
     Raises:
-        SpecError: The framework is not PyTorch: that of the part, or for a name the one that the script has imported;
-            or as `unilaunch_graph.torch.predict`.
+        SpecError: The framework cannot be told, from the part or from what the script has imported; or as there.
     """
     of_part = [known for known in _FRAMEWORKS if type(graph).__module__ == f"unilaunch_graph.{known}.part"]
-    package = _package("predict", *of_part)
-    if not hasattr(package, "predict"):
-        raise SpecError("predict: of a network in MindSpore, take ug.mindspore.gather(model(...), part)")
-    return package.predict(model, graph, output, **options)
+    return _package("predict", *of_part).predict(model, graph, output, **options)
 
 
 def _package(call: str, framework: str | None = None) -> Any:

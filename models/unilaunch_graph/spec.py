@@ -1,7 +1,8 @@
 """What the user can choose about a graph and how it is divided."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -15,6 +16,13 @@ def _text(name: Any) -> Any:
 
 class DataSpec(Spec):
     """Which graph, and how it is divided."""
+
+    #: As other programs for graphs call them.
+    other_names: ClassVar[Mapping[str, str]] = {
+        "data": "dataset", "data_set": "dataset", "dataset_name": "dataset", "data_root": "data_dir",
+        "n_parts": "num_parts", "nparts": "num_parts", "num_partitions": "num_parts", "n_partitions": "num_parts",
+        "gdc": "use_gdc",
+    }  # fmt: skip
 
     dataset: Annotated[str, BeforeValidator(_text)] = Field(
         default="sbm",

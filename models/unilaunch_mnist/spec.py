@@ -14,6 +14,10 @@ class MnistSpec(Spec):
 
     #: The tutorial's own variable, so that its command line keeps its meaning.
     other_variables: ClassVar[Mapping[str, str]] = {"DATA_PATH": "data_dir"}
+    other_names: ClassVar[Mapping[str, str]] = {
+        "n_epochs": "epochs", "num_epochs": "epochs", "learning_rate": "lr", "bs": "batch_size",
+        "batchsize": "batch_size", "data_path": "data_dir",
+    }  # fmt: skip
 
     data_dir: Path | None = Field(
         default=None,

@@ -128,6 +128,10 @@ class Space:
         for channel in (self._process.stdin, self._process.stdout):
             self._channel(channel).close()
 
+    def pids(self) -> list[int]:
+        """Return the numbers of all processes in here, as this machine counts them."""
+        return self._inside()
+
     def _inside(self) -> list[int]:
         if self._process.poll() is not None:
             return []  # the number may be another namespace's by now
@@ -271,6 +275,20 @@ class Cluster:
         """Lose so many of a hundred packets between any two hosts, at random, from now on; 0 ends it."""
         rules = f"add table bridge lossy; delete table bridge lossy; add table bridge lossy; {_LOSSY.format(percent)}"
         self._switch.on_network("nft", rules)
+
+    def slow_down(self, host: int, megabits: int) -> None:
+        """Let so many megabits a second through to a host, from now on; 0 ends it."""
+        queue = ["tc", "qdisc", "replace" if megabits else "del", "dev", f"port{host}", "root"]
+        rate = (
+            ["tbf", "rate", f"{megabits}mbit", "burst", f"{max(32, megabits)}kb", "latency", "400ms"]
+            if megabits
+            else []
+        )
+        self._switch.on_network(*queue, *rate)
+
+    def pids(self, host: int) -> list[int]:
+        """Return the numbers of a host's processes, as this machine counts them."""
+        return self._hosts[host].pids()
 
     def power_off(self, host: int) -> None:
         """End a host for good, without a word to the others."""

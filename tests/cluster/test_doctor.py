@@ -1,5 +1,6 @@
 """The doctor visits real hosts: well ones, one that is down, one with another version, one without the interpreter."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -74,3 +75,22 @@ def test_a_second_network_does_not_disturb(make_cluster: MakeCluster, second: st
     hosts = make_cluster(2, second_network=second)
     job = _visit(hosts, tmp_path, "-H", "node0,node1").check()
     assert f"rank 0 reached at {hosts.addresses[0]} (eth0)" in job.stdout
+
+
+def test_a_host_behind_a_slow_port_is_named_and_left_out(cluster: Cluster, tmp_path: Path) -> None:
+    """The others' hostfile is written, with their slots; with real rates of a real network."""
+    hostfile = cluster.hostfile([2, 1, 1], tmp_path)
+    cluster.slow_down(2, 8)
+    try:
+        job = _visit(cluster, tmp_path, "--hostfile", str(hostfile), "--healthy", "healthy")
+    finally:
+        cluster.slow_down(2, 0)
+    address, healthy = cluster.addresses[2], tmp_path / "healthy"
+    assert job.returncode
+    assert re.search(
+        rf"^wrong +{re.escape(address)}: slow network \(bandwidth\), [\d.]+ x the time", job.stdout, re.MULTILINE
+    )
+    assert re.search(
+        rf"^{re.escape(address)} +[\d.]+ GFLOP/s +[\d.]+ GB/s +\d+ MB/s +\d+ us +\d+ MB/s", job.stdout, re.MULTILINE
+    )
+    assert not healthy.exists() or address not in healthy.read_text()  # on a busy machine the others are slow too

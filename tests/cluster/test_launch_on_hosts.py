@@ -24,13 +24,16 @@ LAUNCH = [sys.executable, "-m", "unilaunch", "launch", *SHARING]
 #: Launches LaunchSpec(**argv[1]) and prints what comes back.
 CALL = """
 import json, sys, unilaunch
+import numpy as np
 from dataclasses import asdict
 spec = json.loads(sys.argv[1])
-mpi = {"allow_run_as_root": True, "mpirun": sys.argv[2], **spec.pop("mpi", {})}
-result = unilaunch.launch(unilaunch.LaunchSpec(**spec, mpi=mpi))
+numbers = {"numbers": np.array(spec.pop("numbers"), dtype=np.int16)} if "numbers" in spec else {}
+spec = unilaunch.LaunchSpec(**spec, allow_run_as_root=True, mpirun=sys.argv[2])
+result = unilaunch.launch(spec, check=False, **numbers)
 ranks = [[rank.rank, rank.host, rank.device, rank.returncode, rank.value] for rank in result.ranks]
 failure = asdict(result.failure) if result.failure else None
-print(json.dumps({"returncode": result.returncode, "ranks": ranks, "failure": failure}))
+whole = {"returncode": result.returncode, "ranks": ranks, "failure": failure}
+print(json.dumps(whole, default=lambda array: [array.dtype.name, array.tolist()]))
 """
 
 
@@ -74,17 +77,21 @@ def test_a_host_that_does_not_answer_is_named_before_mpirun_starts(
 def test_values_come_back_without_a_shared_file_system(
     make_cluster: MakeCluster, mpirun: Path, tmp_path: Path
 ) -> None:  # fmt: skip
-    """By rank, with the host that each really ran on; and they are written where the launch was."""
+    """Arrays too, by rank, with the host that each really ran on; and they are written where the launch was.
+
+    A variable and a folder of the job hold on every host.
+    """
     hosts = make_cluster(2, private=[tmp_path])
     said = _call(
-        hosts, mpirun, tmp_path, target="package_of_functions:add", hosts="node1:2,node0:1",
-        options={"first": 2, "second": 3},
+        hosts, mpirun, tmp_path, target="package_of_functions:shift", hosts="node1:2,node0:1", numbers=[1, 2],
+        env={"SHIFT": "5"}, cwd="/",
     )  # fmt: skip
     assert said["returncode"] == 0
     # Open MPI 4 begins with the host that it is started on, whatever the list says.
     order = ["node0", "node1", "node1"] if str(mpirun).startswith("/usr") else ["node1", "node1", "node0"]
     assert [rank[1] for rank in said["ranks"]] == order
-    assert [rank[4]["sum"] for rank in said["ranks"]] == [5, 5, 5]
+    assert [rank[4]["shifted"] for rank in said["ranks"]] == [["int16", [1 + 5 * n, 2 + 5 * n]] for n in range(3)]
+    assert {rank[4]["cwd"] for rank in said["ranks"]} == {"/"}
     assert [rank[4]["variable"] for rank in said["ranks"]] == ["0", "1", "2"]
     here = hosts.private(0, tmp_path) / "log_output"
     for rank, host in enumerate(order):
@@ -128,7 +135,7 @@ def test_ranks_go_where_the_plan_says(cluster: Cluster, mpirun: Path, map_by: st
     mpi = {"map_by": map_by, "bind_to": "none"}
     said = _call(
         cluster, mpirun, tmp_path, target="package_of_functions:place", nprocs=nprocs,
-        hosts="node0:2,node1:3,node2:1", mpi=mpi,
+        hosts="node0:2,node1:3,node2:1", **mpi,
     )  # fmt: skip
     assert [rank[1] for rank in said["ranks"]] == planned
     order = list(dict.fromkeys(planned))
@@ -146,7 +153,7 @@ def test_oversubscribed_ranks_are_on_every_host(cluster: Cluster, mpirun: Path, 
     planned = [row["host"] for row in json.loads(shown.stdout)["ranks"]]
     mpi = {"oversubscribe": True, "bind_to": "none"}
     target = "package_of_functions:place"
-    said = _call(cluster, mpirun, tmp_path, target=target, nprocs=nprocs, hosts=hosts, mpi=mpi)
+    said = _call(cluster, mpirun, tmp_path, target=target, nprocs=nprocs, hosts=hosts, **mpi)
     went = [rank[1] for rank in said["ranks"]]
     assert set(went) == {"node0", "node1", "node2"}
     assert planned in (went, ["?"] * nprocs)

@@ -26,7 +26,7 @@ ONE_HOST, SEVERAL_HOSTS = 2.0, 8.0
 #: What a job on several hosts is told of silence; it ends 4 seconds later at the latest, when SEVERAL_HOSTS are over.
 HOST_TIMEOUT = 4
 #: What a job whose fault shows only as a stall is told of it; importing a real framework on three hosts takes seconds.
-STALL = {"torch": 4.0, "mindspore": 4.0, "numpy": 2.0}
+STALL = {"torch": 6.0, "mindspore": 6.0, "numpy": 4.0}
 DEADLINE = 60.0
 
 MOMENTS = ("before import", "before init", "first collective", "epoch", "checkpoint")

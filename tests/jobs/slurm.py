@@ -18,7 +18,7 @@ SlurmctldHost={host}(127.0.0.1)
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
 CryptoType=crypto/munge
 SlurmctldPort={control}
 StateSaveLocation={folder}/state
@@ -32,6 +32,10 @@ TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerType=sched/builtin
+SchedulerParameters=sched_interval=1,bf_interval=1
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+KillWait=30
 ReturnToService=2
 MpiDefault=none
 SwitchType=switch/none
@@ -42,6 +46,7 @@ InactiveLimit=0
 SlurmdParameters=config_overrides
 {nodes}
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 """
 
 
@@ -56,15 +61,17 @@ def slurm_cluster(folder: Path, nodes: int = 2) -> Iterator[Mapping[str, str]]:
     """Run a Slurm while the block runs; give the variables with which srun and sbatch find it."""
     names = [f"n{index}" for index in range(nodes)]
     _configure(folder, names)
+    environ = {"SLURM_CONF": str(folder / "slurm.conf")}
     started = [_start(["munged", "--foreground", "--force", *_munge(folder)])]
     try:
         _await((folder / "munge.socket").exists)
-        environ = {"SLURM_CONF": str(folder / "slurm.conf")}
         started.append(_start(["slurmctld", "-D", "-c", "-f", environ["SLURM_CONF"]]))
         started += [_start(["slurmd", "-D", "-N", name, "-f", environ["SLURM_CONF"]]) for name in names]
         _await(lambda: _idle(environ) == nodes)
         yield environ
     finally:
+        _ask(["scancel", "--full", "--signal=KILL", "--user=root"], environ)  # jobs would outlive the daemons
+        _await(lambda: not _ask(["squeue", "-h", "-t", "running,completing"], environ))
         for process in reversed(started):
             process.terminate()
         for process in started:
@@ -103,11 +110,12 @@ def _start(line: list[str]) -> subprocess.Popen[bytes]:
 
 
 def _idle(environ: Mapping[str, str]) -> int:
-    done = subprocess.run(
-        ["sinfo", "-h", "-N", "-o", "%T"], env={**os.environ, **environ}, capture_output=True, text=True, check=False,  # noqa: TID251
-        timeout=20,
-    )  # fmt: skip
-    return done.stdout.split().count("idle")
+    return _ask(["sinfo", "-h", "-N", "-p", "main", "-o", "%T"], environ).split().count("idle")
+
+
+def _ask(line: list[str], environ: Mapping[str, str]) -> str:
+    whole = {**os.environ, **environ}  # noqa: TID251
+    return subprocess.run(line, env=whole, capture_output=True, text=True, check=False, timeout=20).stdout
 
 
 def _await(condition: object) -> None:

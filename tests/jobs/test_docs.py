@@ -17,7 +17,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 MNIST = ROOT.parent / "shared" / "datasets" / "mnist"
 STARTS = ("unilaunch ", "mpirun ", "torchrun ")
 #: Commands that run the tutorials' own programs; elsewhere these names are programs that only look where they are.
-WHOLE = ("unilaunch launch -n 2 net.py", "unilaunch launch -n 2 train.py -- --lr 0.1", "torchrun ")
+WHOLE = ("unilaunch launch -n 2 net.py", "unilaunch launch -n 2 train.py --lr 0.1", "torchrun ")
 LOOK = "import os, sys\nassert int(os.environ['RANK']) < int(os.environ['WORLD_SIZE']) == 2, sys.argv\n"
 
 

@@ -13,7 +13,6 @@ import pytest
 
 import unilaunch
 from jobs.mpirun import Finished, Launcher, alone, finish
-from unilaunch.launch_spec import MpiSpec
 
 PROGRAMS = Path(__file__).parent / "programs"
 OPTIONS = ["--allow-run-as-root", "--oversubscribe"]
@@ -30,8 +29,8 @@ def _launch(launcher: Launcher, arguments: list[str], folder: Path) -> Finished:
 
 
 def _spec(launcher: Launcher, folder: Path, **fields: object) -> unilaunch.LaunchSpec:
-    mpi = MpiSpec(mpirun=launcher.path, allow_run_as_root=True, oversubscribe=True)
-    return unilaunch.LaunchSpec.model_validate({"mpi": mpi, "output_dir": folder / "log_output", **fields})
+    mpi = {"mpirun": launcher.path, "allow_run_as_root": True, "oversubscribe": True}
+    return unilaunch.LaunchSpec.model_validate({**mpi, "output_dir": folder / "log_output", **fields})
 
 
 @pytest.mark.usefixtures("by_numpy")
@@ -49,8 +48,8 @@ def test_the_line_that_is_shown_is_one_that_runs(launcher: Launcher, tmp_path: P
 
 @pytest.mark.usefixtures("by_numpy")
 def test_a_program_can_launch(launcher: Launcher, tmp_path: Path) -> None:
-    """What comes back is the model's result, and how each rank ended."""
-    result = unilaunch.launch(_spec(launcher, tmp_path, nprocs=2, options={"epochs": 3, "data_dir": str(tmp_path)}))
+    """What comes back is the model's result, and how each rank ended; the model's options stand beside the spec."""
+    result = unilaunch.launch(_spec(launcher, tmp_path, nprocs=2), epochs=3, data_dir=str(tmp_path))
     assert (result.returncode, result.failure) == (0, None)
     assert result.result
     assert len(result.result["loss"]) == 3  # type: ignore[arg-type]
@@ -64,10 +63,14 @@ def test_the_first_failure_is_the_jobs(launcher: Launcher, tmp_path: Path) -> No
     assert job.returncode == 7
     assert any(line.startswith("unilaunch: rank 1 on ") and "exit code 7" in line for line in job.refusals())
     assert "non-zero" not in job.console  # mpirun's own words, which name another rank
-    result = unilaunch.launch(_spec(launcher, tmp_path, nprocs=3, target=str(PROGRAMS / "ending.py"), args=["raise"]))
-    assert result.returncode == 1
-    assert result.failure
-    assert (result.failure.rank, result.failure.message) == (1, "broken on purpose")
+    spec = _spec(launcher, tmp_path, nprocs=3, target=str(PROGRAMS / "ending.py"), args=["raise"])
+    with pytest.raises(
+        unilaunch.JobFailed, match=r"rank 1 on .* failed.*: .*broken on purpose \(exit code 1\)"
+    ) as failed:
+        unilaunch.launch(spec)
+    failure = failed.value.failure
+    assert failure
+    assert (failure.rank, failure.message, failed.value.exit_code) == (1, "broken on purpose", 1)
 
 
 def test_only_rank_0_is_shown(openmpi5: Launcher, tmp_path: Path) -> None:
@@ -166,13 +169,13 @@ def test_refusals_come_before_anything_starts(arguments: list[str], words: str, 
 def test_a_spec_in_a_file(openmpi5: Launcher, tmp_path: Path) -> None:
     """The whole job, mpirun's options too; the command line wins."""
     (tmp_path / "job.toml").write_text(
-        f'nprocs = 2\nseed = 3\n[options]\nepochs = 2\ndata_dir = "data"\n'
-        f'[mpi]\nallow_run_as_root = true\nmpirun = "{openmpi5.path}"\n'
+        f'nprocs = 2\nseed = 3\nallow_run_as_root = true\nmpirun = "{openmpi5.path}"\n'
+        f'[options]\nepochs = 2\ndata_dir = "data"\n'
     )
     job = alone(["-m", "unilaunch", "launch", "--config", "job.toml", "--epochs", "3"], tmp_path).check()
     assert (job.result["world_size"], job.result["seed"], len(job.result["loss"])) == (2, 3, 3)
     spec = unilaunch.LaunchSpec.from_file(tmp_path / "job.toml")
-    assert (spec.nprocs, spec.options["epochs"], spec.mpi.allow_run_as_root) == (2, 2, True)
+    assert (spec.nprocs, spec.options["epochs"], spec.allow_run_as_root) == (2, 2, True)
 
 
 @pytest.mark.parametrize("launcher_name", ["mpich", "intel"])

@@ -14,7 +14,6 @@ import pytest
 
 import unilaunch
 from jobs.mpirun import NUMPY_BACKEND, Finished, Launcher, alone, finish
-from unilaunch.launch_spec import MpiSpec
 
 INJECT = Path(__file__).parents[1] / "faults" / "inject"
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -116,7 +115,7 @@ def test_a_second_job_in_the_folder_of_a_running_one_is_refused(launcher: Launch
         spec = (tmp_path / "log_output" / "spec.json").read_text()
         for second in (
             launcher.unilaunch(3, ["run", "second.py"], tmp_path),
-            _launch(launcher, ["second.py", "--max-restarts", "3"], tmp_path),
+            _launch(launcher, ["--max-restarts", "3", "second.py"], tmp_path),
         ):
             assert second.returncode == 2
             (line,) = second.refusals()
@@ -225,16 +224,16 @@ def test_what_launch_was_told_wins_over_the_environment_in_its_ranks(openmpi5: L
     """Though it is the default; a program still finds its own environment."""
     (tmp_path / "say.py").write_text("import os\nprint(os.environ['UNILAUNCH_SEED'])\n")
     variables = {"UNILAUNCH_SEED": "7", "UNILAUNCH_OUTPUT_DIR": "elsewhere", "UNILAUNCH_LOG_LEVEL": "ERROR"}
-    told = ["--seed", "0", "--output-dir", "log_output", "say.py"]
-    job = _launch(openmpi5, told, tmp_path, **variables).check()
+    told = ["--seed", "0", "--output-dir", "log_output"]
+    job = _launch(openmpi5, [*told, "say.py"], tmp_path, **variables).check()
     spec = json.loads((job.output / "spec.json").read_text())
     assert (spec["seed"], spec["output_dir"], spec["log_level"]) == (0, "log_output", "ERROR")
     assert job.stdout == "7\n"
-    line = _launch(openmpi5, [*told, "--dry-run"], tmp_path, **variables).check().stdout.splitlines()[0]
+    line = _launch(openmpi5, [*told, "--dry-run", "say.py"], tmp_path, **variables).check().stdout.splitlines()[0]
     finish(["sh", "-c", line], tmp_path, variables, 60).check()
     assert json.loads((job.output / "spec.json").read_text()) == spec
     assert not (tmp_path / "elsewhere").exists()
-    plain = _launch(openmpi5, [*told, "--dry-run"], tmp_path).check().stdout.splitlines()[0]
+    plain = _launch(openmpi5, [*told, "--dry-run", "say.py"], tmp_path).check().stdout.splitlines()[0]
     assert '"seed"' not in plain
     assert '"output_dir"' not in plain
 
@@ -246,8 +245,10 @@ def test_launch_from_python_hears_no_variable_in_its_ranks(
     (tmp_path / "say.py").write_text("import os\nprint(os.environ['OMP_NUM_THREADS'])\n")
     for name, value in {"SEED": "7", "THREADS": "3", "OUTPUT_DIR": str(tmp_path / "elsewhere")}.items():
         monkeypatch.setenv(f"UNILAUNCH_{name}", value)
-    mpi = MpiSpec(mpirun=openmpi5.path, allow_run_as_root=True, oversubscribe=True)
-    spec = unilaunch.LaunchSpec(nprocs=2, target=str(tmp_path / "say.py"), mpi=mpi, output_dir=tmp_path / "log_output")
+    spec = unilaunch.LaunchSpec(
+        nprocs=2, target=str(tmp_path / "say.py"), output_dir=tmp_path / "log_output",
+        mpirun=openmpi5.path, allow_run_as_root=True, oversubscribe=True,
+    )  # fmt: skip
     assert unilaunch.launch(spec).returncode == 0
     written = json.loads((tmp_path / "log_output" / "spec.json").read_text())
     assert (written["seed"], written["threads"]) == (0, None)

@@ -4,6 +4,7 @@ It is a folder with a dist-info on PYTHONPATH: as pip would install it.
 """
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -68,10 +69,14 @@ def test_a_bare_start_by_its_launcher(variables: dict[str, str], tmp_path: Path)
 
 
 def test_its_job_file(variables: dict[str, str], tmp_path: Path) -> None:
-    """--emit takes its name, as --help shows."""
-    job = _launch(["--emit", "listing", "-n", "2", "-H", "a:1,b:1", *RUN], tmp_path, variables).check()
-    assert job.stdout == "rank 0: a cpu\nrank 1: b cpu\n"
-    assert "{listing,mpijob,rankfile,sbatch}" in _launch(["--help"], tmp_path, variables).check().stdout
+    """--emit takes its name, as --help shows, and with it the options that it brings; no other one takes them."""
+    words = ["-n", "2", "-H", "a:1,b:1", "--indent", "2", *RUN]
+    job = _launch(["--emit", "listing", *words], tmp_path, variables).check()
+    assert job.stdout == "  rank 0: a cpu\n  rank 1: b cpu\n"
+    assert "--indent" in _launch(["--emit", "listing", "--help"], tmp_path, variables).check().stdout
+    refused = _launch(["--emit", "rankfile", *words], tmp_path, variables)
+    assert (refused.returncode, refused.stderr) == (2, "unilaunch: --indent: only --emit listing takes it\n")
+    assert re.search(r"\{[a-z,]*listing[a-z,]*\}", _launch(["--help"], tmp_path, variables).check().stdout)
 
 
 def test_half_of_its_environment_is_refused(variables: dict[str, str], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from jobs.mpirun import Launcher, alone
@@ -18,6 +19,20 @@ def test_predicted_bytes_are_counted_ones(openmpi5: Launcher, backend: str, tmp_
     assert (one["num_parts"], one["halo_bytes"], two["num_parts"]) == (1, 0, 2)
     assert two["halo_bytes"] == job.result["bytes_per_epoch"]
     assert two["halo"] == sum(rank["halo"] for rank in job.result["ranks"])
+
+
+@pytest.mark.usefixtures("by_numpy")
+def test_predicted_bytes_of_attention_are_counted_ones(openmpi5: Launcher, tmp_path: Path) -> None:
+    """On a directed graph, which attention takes as it is given; attention has no ranks that divide columns."""
+    draw = np.random.default_rng(0)
+    np.savez(tmp_path / "graph.npz", edge_index=draw.integers(0, 300, (2, 1500)), x=np.eye(300), y=np.arange(300) % 3)
+    options = ["--dataset", "graph.npz", "--data-dir", "data", "--conv", "gat", "--heads", "2", "--hidden", "5"]
+    plan = alone(["-m", "unilaunch", "plan", "--num-parts", "3", "--json", *options], tmp_path).check()
+    job = openmpi5.unilaunch(3, ["run", "--epochs", "3", *options], tmp_path).check()
+    forecast = json.loads(plan.stdout)
+    assert forecast["halo_bytes"] == job.result["bytes_per_epoch"]
+    assert forecast["halo"] == sum(rank["halo"] for rank in job.result["ranks"])
+    assert (forecast["tensor_bytes"], forecast["tensor_seconds"]) == (None, None)
 
 
 @pytest.mark.usefixtures("by_numpy")

@@ -96,6 +96,18 @@ def test_what_does_not_fit_is_refused_in_one_line(openmpi5: Launcher, tmp_path: 
     alone(["-m", "unilaunch", "run", *options], tmp_path).check()
     np.savez(tmp_path / "other.npz", **_graph(LABELS["classes"]) | {"x": np.ones((90, 5), np.float32)})
     assert "5 features, but the model was trained on 6" in refused(["predict", "log_output", "--dataset", "other.npz"])
+    for labels, words in (
+        (
+            LABELS["multilabel"],
+            "its labels are for multilabel with 4 columns or classes, but the model was trained",
+        ),
+        (np.arange(90) % 5, "for classes with 5 columns or classes, but the model was trained for classes with 3"),
+    ):
+        np.savez(tmp_path / "other.npz", **_graph(labels))
+        assert words in refused(["predict", "log_output", "--dataset", "other.npz"])
+    np.savez(tmp_path / "other.npz", **_graph(np.arange(90) % 2))  # one of the model's classes is not in this graph
+    alone(["-m", "unilaunch", "predict", "log_output", "--dataset", "other.npz"], tmp_path).check()
+    assert _read(tmp_path / "predictions.npz")["scores"].shape == (90, 3)
     np.savez(tmp_path / "graph.npz", **_graph(LABELS["classes"]) | {"x": np.ones((90, 6), np.float32)})
     assert "another content" in refused(["predict", "log_output"])
     alone(["-m", "unilaunch", "predict", "log_output", "--dataset", "graph.npz"], tmp_path).check()

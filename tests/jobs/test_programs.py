@@ -104,8 +104,8 @@ def test_a_functions_value_is_kept_by_rank(openmpi5: Launcher, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("function", "words"), [
-    ("unwritable", "returned a value that cannot be written as JSON"),
-    ("infinite", "returned a value that cannot be written as JSON"),
+    ("unwritable", "returned a value that cannot be sent"),
+    ("infinite", "returned a value that cannot be sent"),
     ("missing", "has no missing"),
 ])  # fmt: skip
 def test_a_function_that_cannot_be_used_is_refused(

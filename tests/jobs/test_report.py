@@ -4,18 +4,22 @@ import json
 import re
 import shutil
 import subprocess
+from datetime import date
+from html import escape, unescape
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typing_extensions import override
 
 from jobs.mpirun import NUMPY_BACKEND, Launcher, alone
-from unilaunch.report.series import POINTS, thin
+from unilaunch.report.chart import POINTS, thin
 
 pytestmark = pytest.mark.xdist_group("report")
 
-LIMIT = 8 << 20  # bytes of a page
+LIMIT = 1 << 20  # bytes of a page
 
 
 class _Page(HTMLParser):
@@ -33,8 +37,12 @@ class _Page(HTMLParser):
         self.references += [value or "" for name, value in attrs if name in {"src", "href"}]
 
     @override
+    def handle_endtag(self, tag: str) -> None:
+        self.text += " "
+
+    @override
     def handle_data(self, data: str) -> None:
-        self.text += data if len(data) < 10_000 else ""  # plotly's own script
+        self.text += data
 
 
 @pytest.fixture(scope="module")
@@ -66,18 +74,100 @@ def test_two_runs_are_laid_over_each_other(two_runs: Path) -> None:
     assert float(re.findall(r"largest difference of the loss\s*(\S+)", page.text)[0]) < 1e-5
 
 
-def test_a_browser_draws_it(two_runs: Path) -> None:
-    """All plots, and no error."""
+_PROBE = """
+<script>
+const box = element => { const at = element.getBoundingClientRect(); return [at.left, at.top, at.right, at.bottom] }
+const boxes = (inside, what) => [...inside.querySelectorAll(what)].map(box)
+addEventListener("load", () => {
+  const seen = [...document.querySelectorAll("iframe")].map(frame => {
+    const page = frame.contentDocument, area = page.querySelector(".area"), [left, top, right] = box(area)
+    area.dispatchEvent(new (frame.contentWindow.PointerEvent)("pointermove", {clientX: right, clientY: top + 5}))
+    return {
+      width: frame.clientWidth, needed: page.documentElement.scrollWidth,
+      parts: boxes(page, "section, section > table, .scroll, pre, dl"),
+      tables: boxes(page, "table"),
+      values: page.querySelector(".values").textContent,
+      charts: [...page.querySelectorAll(".chart")].map(chart => ({
+        area: box(chart.querySelector(".area")), paths: boxes(chart, "path"), x: boxes(chart, ".x span"),
+        names: [...chart.querySelectorAll(".names span")].map(span => {
+          const range = page.createRange(); range.selectNodeContents(span); return box(range) }),
+      })),
+    }
+  })
+  document.body.innerHTML = ""
+  document.title = JSON.stringify(seen)
+})
+</script>
+"""
+
+
+def _in_a_browser(page: Path) -> list[dict[str, Any]]:
+    """Load a page in frames of three widths, and as it is printed on A4; return the boxes of what is drawn."""
     if not (chromium := shutil.which("chromium")):
         pytest.skip("no chromium")
-    page = _report(two_runs, "torch", "--compare", "mindspore", "--output", "drawn.html")
-    line = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0",
-            "--virtual-time-budget=8000", "--dump-dom", f"file://{page}"]  # fmt: skip
+    text = page.read_text()
+    printed = text.replace("@media print", "@media all")
+    assert printed != text
+    frames = "".join(
+        f'<iframe style="width: {width}px; height: 900px; border: 0" srcdoc="{escape(each)}"></iframe>'
+        for each, width in ((text, 400), (text, 900), (text, 1600), (printed, 718))
+    )
+    whole = page.with_name("frames.html")
+    whole.write_text(f"<!doctype html><meta charset=utf-8>{_PROBE}<body>{frames}")
+    line = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0", "--dump-dom",
+            f"file://{whole}"]  # fmt: skip
     shown = subprocess.run(line, capture_output=True, text=True, check=True, timeout=100)
-    assert len(re.findall(r'<svg class="main-svg"', shown.stdout)) >= 6
-    assert len(re.findall(r'class="trace scatter', shown.stdout)) >= 2 + 6 + 2 + 3
-    assert len(re.findall(r'class="trace bars', shown.stdout)) == 6
     assert "Uncaught" not in shown.stderr
+    frames_seen: list[dict[str, Any]] = json.loads(unescape(re.findall("<title>(.*?)</title>", shown.stdout)[0]))
+    return frames_seen
+
+
+def test_a_browser_draws_it_right_at_load_at_every_width_and_in_print(two_runs: Path) -> None:
+    """No curve leaves its chart, no name is over a curve or over another name, nothing is wider than the page."""
+    page = _report(two_runs, "torch", "--compare", "mindspore", "--output", "drawn.html")
+    frames = _in_a_browser(page)
+    assert [frame["width"] for frame in frames] == [400, 900, 1600, 718]
+    for frame in frames:
+        assert frame["needed"] <= frame["width"]
+        whole = [
+            *frame["parts"],
+            *(frame["tables"] if frame is frames[-1] else []),
+        ]  # on paper no table can be scrolled
+        assert all(left >= 0 and right <= frame["width"] for left, _, right, _ in whole)
+        assert len(frame["charts"]) >= 2 + 2 * 3  # loss and accuracy; epochs, memory and output of each run
+        assert re.fullmatch(r"30: torch [0-9.]+, mindspore [0-9.]+", frame["values"])
+        for chart in frame["charts"]:
+            left, top, right, bottom = chart["area"]
+            assert right - left > 0.4 * min(frame["width"], 400)
+            assert all(x0 > left - 2 and x1 < right + 2 for x0, _, x1, _ in chart["paths"])
+            assert all(y0 > top - 2 and y1 < bottom + 2 for _, y0, _, y1 in chart["paths"])
+            assert all(name[0] >= right for name in chart["names"])
+            assert all(above[3] <= below[1] + 1 for above, below in pairwise(chart["names"]))
+            assert all(before[2] <= after[0] for before, after in pairwise(chart["x"]))
+        loss = frame["charts"][0]
+        assert max(x1 for _, _, x1, _ in loss["paths"]) == pytest.approx(loss["area"][2], abs=2)  # its last epoch
+
+
+def test_a_page_of_a_script_says_what_was_run_and_what_it_used(openmpi5: Launcher, tmp_path: Path) -> None:
+    """Command, start, hosts, versions, options; memory, processor and output over time; its last lines."""
+    steps = "for i in range(24): print('step', i, flush=True); time.sleep(0.09)"
+    (tmp_path / "script.py").write_text(f"import time\nx = b'x' * 60_000_000\n{steps}\n")
+    openmpi5.unilaunch(2, ["run", "script.py", "--", "--api-key=hidden", "a b"], tmp_path).check()
+    rows = [json.loads(line) for line in (tmp_path / "log_output" / "rank.1" / "usage.jsonl").read_text().splitlines()]
+    assert 60e6 < rows[-1]["peak"] < 1e9
+    assert 60e6 < max(row["memory"] for row in rows[:-1]) <= rows[-1]["peak"]
+    assert 0 < rows[-1]["cpu"] < 10
+    assert 3 <= len(rows) <= 8
+    page = _report(tmp_path)
+    assert page.stat().st_size < 60_000
+    text = " ".join(_Page(page).text.split())
+    for words in (
+        "state finished", f"start {date.today().year}", "script.py -- --api-key 'a b'", "(2 ranks)",  # noqa: DTZ011
+        "unilaunch 0.1", "Memory of each rank", "Processor of each rank", "Output of each rank", "step 23",
+    ):  # fmt: skip
+        assert words in text
+    assert re.search(r"duration [2-9]\.\d s", text)
+    assert "args --api-key=hidden 'a b'" in text  # as spec.json has it
 
 
 def test_a_failed_script_is_a_page_too(openmpi5: Launcher, tmp_path: Path) -> None:

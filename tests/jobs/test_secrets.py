@@ -7,7 +7,6 @@ import pytest
 
 import unilaunch
 from jobs.conftest import LAUNCHERS
-from unilaunch.launch_spec import MpiSpec
 
 MPI = Path(__file__).parents[2] / ".mpi"
 #: One is named with its value, the other one is exported; a third name is not set anywhere.
@@ -39,8 +38,10 @@ def test_ps_does_not_show_what_x_gives(mpirun: Path, tmp_path: Path, monkeypatch
     (tmp_path / "look.py").write_text(PROGRAM)
     names = ("EXPORTED",) if "bin/mpirun" in str(mpirun) else ("EXPORTED", "MISSING")  # Open MPI warns of unset ones
     open_mpi = {"allow_run_as_root": True, "oversubscribe": True} if "bin/mpirun" in str(mpirun) else {}
-    mpi = MpiSpec.model_validate({"mpirun": mpirun, "x": (f"GIVEN={given}", *names), **open_mpi})
-    spec = unilaunch.LaunchSpec(nprocs=2, target="look.py", output_dir=tmp_path / "log_output", mpi=mpi)
+    spec = unilaunch.LaunchSpec.model_validate({
+        "nprocs": 2, "target": "look.py", "output_dir": tmp_path / "log_output",
+        "mpirun": mpirun, "export": (f"GIVEN={given}", *names), **open_mpi,
+    })  # fmt: skip
     assert unilaunch.launch(spec).returncode == 0, (tmp_path / "log_output" / "rank.0" / "stderr").read_text()
     for file in (tmp_path / "log_output").rglob("*"):
         assert file.is_dir() or not {given, exported} & set(file.read_text(errors="replace").split('"'))

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jobs import own_layers
 from jobs.mpirun import Finished, alone, finish
 from jobs.slurm import lacking, slurm_cluster
 
@@ -54,6 +55,19 @@ def test_a_script_for_torchrun_under_srun(slurm: Mapping[str, str], tmp_path: Pa
     said = [(tmp_path / "log_output" / f"rank.{rank}" / "stdout").read_text() for rank in range(3)]
     assert [text.partition(" local")[0] for text in said] == ["0/3", "1/3", "2/3"]
     assert len({text.splitlines()[0].partition("True")[2] for text in said}) == 1
+
+
+def test_own_layers_under_srun(slurm: Mapping[str, str], tmp_path: Path) -> None:
+    """`srun python train.py` on two nodes: in each framework the curves, weights and scores of PyG in one process."""
+    kinds = list(own_layers.LAYERS)
+    own_layers.write_directed_graph(tmp_path / "graph.npz")
+    expected = own_layers.train_by_pyg(str(tmp_path / "graph.npz"), tmp_path, kinds, 5)
+    for program in own_layers.PROGRAMS.values():
+        line = ["srun", "-N", "2", "-n", "2", sys.executable, program, "graph.npz", ".", "out.npz", "5", *kinds]
+        finish(line, tmp_path, dict(slurm), 100).check()
+        for kind, apart in own_layers.difference(tmp_path / "out.npz", expected, kinds).items():
+            assert apart <= 1e-10, (program, kind)
+        (tmp_path / "out.npz").unlink()
 
 
 def test_a_failure_under_srun_ends_the_job(slurm: Mapping[str, str], tmp_path: Path) -> None:

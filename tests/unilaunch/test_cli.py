@@ -19,8 +19,7 @@ def _unilaunch(arguments: list[str], folder: Path) -> subprocess.CompletedProces
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "COMMAND"),
-        (["train"], "'train'"),
+        (["train"], "train: no such command; type unilaunch launch"),
         (["run", "--epoch", "3"], "--epoch: no such option; did you mean --epochs?"),
         (["run", "--epoch=3"], "did you mean --epochs?"),
         (["run", "-z"], "-z: no such option"),
@@ -28,7 +27,7 @@ def _unilaunch(arguments: list[str], folder: Path) -> subprocess.CompletedProces
         (["run", "gcn", "mnist"], "'mnist': there is one TARGET"),
         (["partition", "--epochs", "3"], "--epochs: no such option"),
     ],
-    ids=["none", "command", "nearest", "with =", "unlike any", "no value", "two targets", "another command's"],
+    ids=["command", "nearest", "with =", "unlike any", "no value", "two targets", "another command's"],
 )
 def test_what_is_no_option_is_refused(arguments: list[str], words: str) -> None:
     """The word is quoted, and the nearest option named."""
@@ -88,9 +87,43 @@ def test_version_is_the_packages(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"unilaunch {__version__}\n", "")
 
 
-def test_help_shows_every_option_with_its_default(tmp_path: Path) -> None:
-    """The core's and the model's, and what may be chosen."""
-    done = _unilaunch(["run", "--help"], tmp_path)
-    assert done.returncode == 0
-    for words in ("--backend", "--epochs", "gcn 200, mnist 1", "{auto,cpu,cuda,npu}", "--no-normalize-features"):
-        assert words in done.stdout
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["run", "--help-all"], ("--backend", "--seed", "gcn 200, mnist 1", "{auto,cpu,cuda,npu}", "--normalize-features")),
+    (["launch", "gcn", "--help"], ("unilaunch launch -n 2 --dataset cora", "--epochs N", "(default: sbm)")),
+    (["doctor", "-h"], ("--hostfile", "--mpirun")),
+], ids=["everything", "of a model", "of a command"])  # fmt: skip
+def test_help_shows_what_was_asked_for(
+    arguments: list[str], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Everything with its default, or the options of one model."""
+    with pytest.raises(SystemExit):
+        parse(arguments)
+    shown = capsys.readouterr().out
+    assert [word for word in words if word not in shown] == []
+
+
+@pytest.mark.parametrize("command", ["launch", "run", "doctor", "logs"])
+def test_help_is_one_page(command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """60 lines of 80 columns, with the examples first, and no form of a switch that changes nothing."""
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        parse([command, "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 60
+    assert max(map(len, lines[1:])) <= 100  # an example may be long
+    assert lines.index("examples:") < 6
+    assert not any("--no-elastic" in line for line in lines)
+    if command == "launch":
+        assert any(line.startswith("  -n, --nprocs N") for line in lines)
+        assert any(line.startswith("  -H, --hosts") for line in lines)
+        assert any("(default: rank0)" in line for line in lines)
+
+
+@pytest.mark.parametrize("arguments", [[], ["help"], ["--help"]])
+def test_without_a_command_the_commands_are_shown(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """With exit code 2 where nothing was asked for."""
+    with pytest.raises(SystemExit) as end:
+        parse(arguments)
+    assert end.value.code == (0 if arguments else 2)
+    shown = capsys.readouterr().out
+    assert all(f"  {command} " in shown for command in ("run", "launch", "doctor", "explain", "logs", "partition"))

@@ -46,7 +46,7 @@ def test_public_names_resolve() -> None:
     """A name in __all__ is there, and is no submodule's name: the two would shadow each other."""
     assert {"LaunchResult", "LaunchSpec", "World", "__version__", "init", "launch"} < set(unilaunch.__all__)
     assert unilaunch.__all__ == sorted(unilaunch.__all__)
-    assert set(unilaunch.__all__) < set(dir(unilaunch))
+    assert dir(unilaunch) == unilaunch.__all__
     submodules = {module.name for module in pkgutil.iter_modules(unilaunch.__path__)}
     for name in unilaunch.__all__:
         assert getattr(unilaunch, name) is not None

@@ -61,7 +61,7 @@ def test_several_values_and_none(words: list[str], environ: dict[str, str], fiel
 @pytest.mark.parametrize(("words", "field", "value"), [
     (["--output-dir", "-out"], "output_dir", "-out"),
     (["--output-dir=-out"], "output_dir", "-out"),
-    (["--mpi-arg", "--report-bindings", "--mpi-arg", "-v"], "mpi", {"args": ["--report-bindings", "-v"]}),
+    (["--mpi-arg", "--report-bindings", "--mpi-arg", "-v"], "mpi_args", ["--report-bindings", "-v"]),
 ])  # fmt: skip
 def test_values_that_begin_with_a_dash(words: list[str], field: str, value: object) -> None:
     assert parse(["launch", *words])[field] == value
@@ -78,14 +78,23 @@ class _Checked(Spec):
         return self
 
 
+class _Outer(Spec):
+    inner: _Checked = _Checked()
+
+
 def test_a_spec_with_a_check_of_its_own_is_refused_in_its_words() -> None:
     with pytest.raises(SpecError, match=r"^low must not be above high$"):
         validate(_Checked, {"low": 3}, {})
 
 
 def test_a_fault_inside_names_its_place() -> None:
-    with pytest.raises(SpecError, match=r"--mpi\.bind_too: no such option; did you mean bind_to\?"):
-        validate(LaunchSpec, {"mpi": {"bind_too": "core"}}, {})
+    with pytest.raises(SpecError, match=r"--inner\.loww: no such option; did you mean low\?"):
+        validate(_Outer, {"inner": {"loww": 3}}, {})
+
+
+def test_a_table_of_mpiruns_options_is_refused_with_what_to_write() -> None:
+    with pytest.raises(SpecError, match=r"job\.toml: mpi: no such option: .* as oversubscribe = true"):
+        validate(LaunchSpec, {"mpi": {"bind_to": "core"}}, {"mpi": "job.toml: mpi"})
 
 
 @pytest.mark.parametrize(("text", "words"), [

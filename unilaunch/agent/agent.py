@@ -87,7 +87,7 @@ class Agent:
         if shim:
             self.loop.watch(shim.connection, lambda: self._hear_shim(one))
         for order in self.standing_orders:  # given before this rank came
-            order_rank(rank, order)
+            order_rank(rank, order, self.loop)
 
     def forget(self) -> None:
         """Close what is the agent's, in a rank that has been forked from it."""
@@ -95,7 +95,7 @@ class Agent:
         if self.connection:
             self.connection.close()
         if self.monitor:
-            self.monitor.inbox.forget()
+            self.monitor.forget()
         for one in self.ranks:
             one.rank.let_go()
             if not one.closed:
@@ -170,7 +170,7 @@ class Agent:
                     return
                 for one in self.ranks:
                     if one.rank.pid == pid and one.rank.is_running:
-                        one.rank.exited(status, usage.ru_maxrss * 1024)
+                        one.rank.exited(status, usage)
                         patience = self.connection.host_timeout if self.connection else 0.0
                         one.waits_until = time.monotonic() + _ORDER + patience
 
@@ -245,7 +245,7 @@ class Agent:
             case _:
                 pass
         for one in self.ranks:
-            order_rank(one.rank, order)
+            order_rank(one.rank, order, self.loop)
 
     def _lose_monitor(self, reason: str) -> None:
         """End the ranks; if the other hosts do not answer, be there until the launcher's daemon has noticed too.

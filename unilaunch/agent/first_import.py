@@ -55,8 +55,8 @@ def _imported(statement: ast.stmt) -> Iterator[str]:
 
 def _files(target: Target) -> Iterator[Path]:
     """Return the files that Python executes for *target*, in their order."""
-    if target.kind == "script":
-        yield Path(target.name)
+    if target.file or target.source:
+        yield from filter(None, [target.file])
         return
     path: list[str] | None = [str(Path.cwd()), *sys.path[1:]]
     parts = target.name.partition(":")[0].split(".")

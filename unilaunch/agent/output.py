@@ -9,11 +9,10 @@ from pathlib import Path
 
 from unilaunch.agent.display import UNFINISHED, Display, Shown
 from unilaunch.agent.hidden_output import HiddenOutput
-from unilaunch.output.files import open_file
+from unilaunch.output.files import last_lines, open_file
 
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 _PIECE = 1 << 16
-_TAIL = 8192  # bytes of a log's end that are looked at for its last lines
 _PAUSE = 0.02  # least seconds between two entries of `times`
 
 
@@ -228,13 +227,3 @@ class _Clock:
         if self.file >= 0:
             os.close(self.file)
             self.file = -1
-
-
-def last_lines(path: Path, number: int) -> list[str]:
-    """Return the last *number* lines of a file; none if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _TAIL))
-            return file.read().decode(errors="replace").splitlines()[-number:]
-    except OSError:
-        return []

@@ -3,9 +3,11 @@
 import socket
 
 from unilaunch.agent.rank_process import RankProcess
+from unilaunch.errors import InputError
 from unilaunch.limits import allow_files
 from unilaunch.monitor import messages
 from unilaunch.monitor.inbox import Inbox
+from unilaunch.monitor.inspection import Inspection, listen_for_metrics
 from unilaunch.monitor.monitor import Monitor
 from unilaunch.monitor.verdict import Verdict, show
 from unilaunch.output.reports import write_report
@@ -34,13 +36,36 @@ class OwnMonitor:
             how.lost_patience,
             announce=self._give_verdict,
         )
+        self.how = how
+        self.inspection: Inspection | None = None  # once rank 0 has an output folder
+
+    def _inspect(self) -> None:
+        """Let the owner look in. The ranks run already: if the metrics' port is taken, they do without."""
+        folder, metrics = self.rank.output.folder, None
+        if folder is None:
+            return
+        try:
+            metrics = listen_for_metrics(self.how.metrics_address, self.how.metrics) if self.how.metrics else None
+        except InputError as error:
+            self.rank.output.streams[1].say(f"unilaunch: no metrics: {error}\n")
+        self.inspection = Inspection(self.monitor, folder.parent, metrics)
 
     def turn(self) -> int | None:
         """Hear the agents and judge; return what the job is to end with, None while it goes on."""
         self.inbox.take(0)
         self.monitor.hurried = self.rank.from_outside or bool(self.rank.ended_by)
         self.monitor.look()
+        if self.inspection:
+            self.inspection.tick()
+        elif not self.monitor.ending:
+            self._inspect()
         return self.monitor.verdict.exit_code if self.monitor.ending and self.monitor.verdict else None
+
+    def forget(self) -> None:
+        """Close the sockets, in a process that was forked and does not know the selectors."""
+        self.inbox.forget()
+        if self.inspection:
+            self.inspection.forget()
 
     @property
     def may_end(self) -> bool:
@@ -48,7 +73,10 @@ class OwnMonitor:
         return self.monitor.ending or (self.monitor.finished and not self.monitor.failures())
 
     def conclude(self) -> None:
-        """Say how the job failed, if that has not been said."""
+        """Say how the job failed, if that has not been said, and let nobody look in any more."""
+        if self.inspection:
+            self.inspection.close()
+            self.inspection = None
         if not self.monitor.ending and (verdict := self.monitor.conclude()):
             self._give_verdict(verdict)
 

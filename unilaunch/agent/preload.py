@@ -4,7 +4,6 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unilaunch.agent.first_import import first_import
@@ -48,7 +47,7 @@ def preload(task: "Task[RunSpec]", environ: Mapping[str, str]) -> dict[str, str]
     wanted = {name: value for name, value in backend.import_variables.items() if name not in environ}
     os.environ.update(dict.fromkeys(THREADS, "1") | wanted)  # noqa: TID251  (this process's own)
     if not task.model:
-        sys.path[0] = str(Path(task.target.name).resolve().parent if task.target.kind == "script" else Path.cwd())
+        sys.path[0] = str(task.target.folder)
     before = dict(os.environ)  # noqa: TID251
     with uncollected():
         importlib.import_module(backend.framework)

@@ -1,6 +1,9 @@
 """What a rank is doing: its agent tells it to the monitor when it changes, and how long ago that was noticed."""
 
+import os
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 from unilaunch.agent.output import Output
 from unilaunch.json_value import JsonValue
@@ -8,6 +11,8 @@ from unilaunch.monitor.messages import Progress
 from unilaunch.rank.status_page import StatusPage
 
 _TELL = 0.5  # seconds between two words on progress
+_TELL_PACE = 1.0  # the same, if nothing has changed but the pace
+_TELL_MEMORY = 10.0  # the same, if nothing has changed
 _LOOK = 0.1  # seconds between two looks at it
 
 
@@ -15,16 +20,18 @@ class ProgressTeller:
     """Looks at a rank's status page, and at how much the rank has written.
 
     Args:
+        pid: The rank's process number.
         page: The status page.
         output: The rank's output: a rank that writes makes progress.
         tell: Told what there is to tell.
     """
 
-    def __init__(self, page: StatusPage, output: Output, tell: Callable[[Progress], None]) -> None:
-        self.page, self.output, self.tell = page, output, tell
+    def __init__(self, pid: int, page: StatusPage, output: Output, tell: Callable[[Progress], None]) -> None:
+        self.pid, self.page, self.output, self.tell = pid, page, output, tell
         self.looked_at = self.seen_at = self.told_at = 0.0
         self.seen: object = None  # the newest state
         self.told: object = None  # the newest one that was told
+        self.told_pace: object = None
 
     @property
     def doing(self) -> dict[str, JsonValue]:
@@ -39,6 +46,16 @@ class ProgressTeller:
         current = (self.page.read()[0], *self.output.sizes())
         if current != self.seen:
             self.seen_at, self.seen = now, current
-        if self.seen != self.told and now - self.told_at >= _TELL:
-            self.told_at, self.told = now, current
-            self.tell(Progress(self.doing, round(now - self.seen_at, 3)))
+        pace = self.page.read_pace()
+        pause = _TELL if self.seen != self.told else _TELL_PACE if pace != self.told_pace else _TELL_MEMORY
+        if now - self.told_at >= pause:
+            self.told_at, self.told, self.told_pace = now, current, pace
+            self.tell(Progress(self.doing, round(now - self.seen_at, 3), *pace, resident_memory(self.pid)))
+
+
+def resident_memory(pid: int) -> int:
+    """Return the bytes of memory that a process holds; 0 if it has ended."""
+    with suppress(OSError, IndexError):
+        pages = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]
+        return int(pages) * os.sysconf("SC_PAGESIZE")
+    return 0

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
+from resource import struct_rusage
 
 from unilaunch.agent.channel import STACKS, Channel
 from unilaunch.agent.display import Shown
@@ -17,6 +18,7 @@ from unilaunch.agent.output import Output
 from unilaunch.agent.processes import state
 from unilaunch.agent.progress import ProgressTeller
 from unilaunch.agent.stack_reader import NEVER, StackReader
+from unilaunch.agent.usage import Usage
 from unilaunch.monitor import messages
 from unilaunch.monitor.messages import NO_RANK, BadMessageError, OfAgent, OfRank
 from unilaunch.output.failure import Cause, Failure, describe_exit
@@ -69,9 +71,10 @@ class RankProcess:
     ) -> None:
         self.pid, self.channel, self.own_group, self.tell = pid, channel, own_group, tell
         self.output = output
-        self.progress = ProgressTeller(channel.page, self.output, lambda progress: tell(self, progress))
+        self.progress = ProgressTeller(pid, channel.page, self.output, lambda progress: tell(self, progress))
         self.stacks = StackReader(channel.stacks)
         self.memory = Memory()
+        self.usage = Usage(pid)
         self.state = State.STARTING
         self.number = NO_RANK
         self.placed: messages.Placed | None = None
@@ -81,8 +84,7 @@ class RankProcess:
         self.listener = -1  # of the monitor, if the agent is to be that
         self.lock = -1  # holds the output folder for the job as long as the agent lives
         # How it ends.
-        self.returncode = 0
-        self.peak = 0
+        self.returncode = self.peak = 0
         self.known: Failure | None = None  # in the rank's own words
         self.failure: Failure | None = None
         self.refused = False
@@ -142,6 +144,7 @@ class RankProcess:
             self.state = State.RUNNING
         self.output.open(Path(placed.folder))
         self.output.show(Shown(placed.shown))
+        self.usage.open(Path(placed.folder))
 
     def _take_failure(self, failure: Failure) -> None:
         self.known = failure
@@ -214,14 +217,10 @@ class RankProcess:
         """The rank's program has ended, and it waits for ranks that may have gone; there is nothing left to save."""
         return bool(self.done and not self.done.leaving)
 
-    def exited(self, status: int, peak: int) -> None:
-        """Note that the process has exited.
-
-        Args:
-            status: As wait(2) has it.
-            peak: Its peak memory, in bytes.
-        """
-        self.returncode, self.peak = os.waitstatus_to_exitcode(status), peak
+    def exited(self, status: int, usage: struct_rusage) -> None:
+        """Note that the process has exited: its status and its usage, as wait4(2) has them."""
+        self.returncode, self.peak = os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
+        self.usage.conclude(usage)
         self.state = State.EXITED
         self.drained_at = time.monotonic() + _LAST_OUTPUT
 
@@ -230,6 +229,8 @@ class RankProcess:
         if self.is_running and now > self.kill_at:
             self.overdue |= now > self.grace_until and not self._waits_for_others
             self.signal(signal.SIGKILL)
+        elif self.is_running:
+            self.usage.tick(now)
         self.output.tick()
         if self.number != NO_RANK:
             self.progress.tick(now)

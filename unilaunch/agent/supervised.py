@@ -1,5 +1,7 @@
 """A rank and the launcher's child that stands for it, as their agent sees the two."""
 
+from unilaunch.agent.loop import Loop
+from unilaunch.agent.native_stacks import tell_native_stacks
 from unilaunch.agent.rank_process import RankProcess
 from unilaunch.agent.shim import Shim
 from unilaunch.agent.stack_reader import NEVER
@@ -31,9 +33,11 @@ class Supervised:
             self.rank.end(Failure(Cause.LOST_LAUNCHER, "unilaunch ended it: its launcher has gone", 1))
 
 
-def order_rank(rank: RankProcess, order: messages.Message) -> None:
-    """Do with one rank what the monitor has ordered."""
+def order_rank(rank: RankProcess, order: messages.Message, loop: Loop) -> None:
+    """Do with one rank what the monitor has ordered; what that takes time for is done in the agent's loop."""
     match order:
+        case messages.ShowStacks(native=True):
+            tell_native_stacks(rank, loop)
         case messages.ShowStacks():
             rank.ask_stack()
         case messages.PassSignal(number):

@@ -6,34 +6,40 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
 from unilaunch.doctor.diagnosis import Finding, Visit, diagnose, differing
+from unilaunch.doctor.slow import Measured, find_slow, healthy, read_measured, table
+from unilaunch.doctor.spec import DoctorSpec
+from unilaunch.errors import InputError
 from unilaunch.hostfile import Host, format_hostfile
 from unilaunch.job.find import find_mpirun
 from unilaunch.job.here import own_names
 from unilaunch.job.login import log_in
 from unilaunch.job.plan import hosts_of
-from unilaunch.launch_spec import LaunchSpec
 from unilaunch.launchers.mpirun import Mpirun, Request
 from unilaunch.monitor.inbox import Inbox, listen
+from unilaunch.output.files import write_text
 from unilaunch.start_variables import MONITOR
 
-#: Seconds for mpirun to start one rank on each host, and for these to find each other.
+#: Seconds for mpirun to start one rank on each host, and for these to find each other; and for each that measures.
 DEADLINE = 30.0
+_MEASURING = 10.0
 
 
-def doctor(spec: LaunchSpec, environ: Mapping[str, str]) -> int:
+def doctor(spec: DoctorSpec, environ: Mapping[str, str]) -> int:
     """Check the hosts, print what is wrong or differs with what to do, and return 0 only when a job would start.
 
     Raises:
         UnilaunchError: The hosts cannot be read, or there is no mpirun.
     """
     hosts = hosts_of(spec) or (Host("localhost", 1),)
-    mpirun = find_mpirun(spec.mpi.mpirun, environ)
+    mpirun = find_mpirun(spec.mpirun, environ)
+    spec = mpirun.usable(spec)
     here = own_names([host.name for host in hosts])
     wrong = log_in([host for host in hosts if host.name not in here], ["ssh"])
     reached = [host for host in hosts if not wrong.get(host.name)]
@@ -45,21 +51,65 @@ def doctor(spec: LaunchSpec, environ: Mapping[str, str]) -> int:
         several=any(host.name not in here for host in reached),
         host_timeout=spec.host_timeout,
         more_than_cores=False,
-        mpi=spec.mpi,
+        mpi=spec,
         program=(),
         environ=environ,
     )
     mpirun.check(request, os.geteuid())
-    summary = ""
+    summary, measured, well = "", None, [host.name for host in reached]
     if reached:
-        visits, met, summary = _visit(mpirun, request, reached)
-        lines += [*met, *diagnose(visits)]
+        answer = _visit(mpirun, request, reached, measures=spec.measure or spec.healthy is not None)
+        visits, summary, measured = answer.visits, answer.summary, answer.measured
+        slow = find_slow(measured) if measured else {}
+        of_hosts = diagnose(visits)
+        ill = {visit.host for visit in visits if visit.facts is None or _is_ill(visit.host, of_hosts)}
+        well = healthy([name for name in well if name not in ill], slow)
+        lines += [*answer.findings, *of_hosts, *chain.from_iterable(slow.values())]
+    if measured:
+        sys.stdout.write("\n".join(table(measured)) + "\n")
     _print(lines, len(hosts), summary)
+    if spec.healthy:
+        _write_hosts(spec.healthy, [host for host in hosts if host.name in well])
     return 1 if any(finding.stops for finding in lines) else 0
 
 
-def _visit(mpirun: Mpirun, request: Request, hosts: Sequence[Host]) -> tuple[list[Visit], list[Finding], str]:
-    """Start the probes, and return what each host tells, what keeps them apart, and where they met."""
+def _is_ill(host: str, findings: Sequence[Finding]) -> bool:
+    return any(finding.stops and finding.text.startswith((f"{host}:", f"{host} ")) for finding in findings)
+
+
+def _write_hosts(path: Path, hosts: Sequence[Host]) -> None:
+    """Write the hostfile of the hosts that are well.
+
+    Raises:
+        InputError: There is none, or the file cannot be written.
+    """
+    if not hosts:
+        raise InputError(f"--healthy {path}: not written: no host is well")
+    try:
+        write_text(path, format_hostfile(hosts))
+    except OSError as error:
+        raise InputError(f"--healthy {path}: cannot be written: {error.strerror}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What the probes told.
+
+    Attributes:
+        visits: What each host is like.
+        findings: What keeps them apart.
+        summary: Where they met, in words.
+        measured: What they measured; None if they did not, or not all.
+    """
+
+    visits: list[Visit]
+    findings: list[Finding]
+    summary: str
+    measured: Measured | None
+
+
+def _visit(mpirun: Mpirun, request: Request, hosts: Sequence[Host], *, measures: bool) -> _Answer:
+    """Start the probes, and return what they tell."""
     token = Path.cwd() / f".unilaunch-doctor-{token_hex(8)}"
     others = [host.name for host in hosts] if request.several else []
     listening = listen(others, several=bool(others), host_timeout=request.host_timeout)
@@ -70,7 +120,7 @@ def _visit(mpirun: Mpirun, request: Request, hosts: Sequence[Host]) -> tuple[lis
     ):
         hostfile.write(format_hostfile(request.hosts))
         hostfile.flush()
-        program = (sys.executable, "-m", "unilaunch.doctor.probe", str(token))
+        program = (sys.executable, "-m", "unilaunch.doctor.probe", str(token), *(["--measure"] if measures else []))
         request = replace(request, program=program, hostfile=hostfile.name if request.hosts else None).started()
         line = mpirun.start_line(request, (MONITOR,), session="")
         arrived: dict[int, float] = {}
@@ -80,7 +130,7 @@ def _visit(mpirun: Mpirun, request: Request, hosts: Sequence[Host]) -> tuple[lis
                 line, env={**request.environ, MONITOR: listening.where}, stdin=subprocess.DEVNULL, stdout=console,
                 stderr=subprocess.STDOUT, start_new_session=True,
             ) as process:  # fmt: skip
-                late = _listen(process, inbox, arrived)
+                late = _listen(process, inbox, arrived, DEADLINE + (_MEASURING * len(hosts) if measures else 0.0))
         finally:
             token.unlink()
         console.seek(0)
@@ -88,9 +138,9 @@ def _visit(mpirun: Mpirun, request: Request, hosts: Sequence[Host]) -> tuple[lis
     return _judge(inbox, hosts, arrived, said, late=late)
 
 
-def _listen(process: "subprocess.Popen[bytes]", inbox: Inbox, arrived: dict[int, float]) -> bool:
-    """Take what the probes tell until mpirun ends; return whether it had to be ended."""
-    deadline = time.monotonic() + DEADLINE
+def _listen(process: "subprocess.Popen[bytes]", inbox: Inbox, arrived: dict[int, float], seconds: float) -> bool:
+    """Take what the probes tell until mpirun ends; return whether it had to be ended, after *seconds*."""
+    deadline = time.monotonic() + seconds
     late = False
     while process.poll() is None:
         inbox.take(0.1)
@@ -108,7 +158,7 @@ def _listen(process: "subprocess.Popen[bytes]", inbox: Inbox, arrived: dict[int,
 
 def _judge(
     inbox: Inbox, hosts: Sequence[Host], arrived: Mapping[int, float], said: Sequence[str], *, late: bool
-) -> tuple[list[Visit], list[Finding], str]:
+) -> _Answer:
     told: dict[int, Any] = {rank: seen.result for rank, seen in inbox.ranks.items() if seen.result}
     names = {inbox.ranks[rank].host: rank for rank in told}
     visits, findings = [], []
@@ -139,7 +189,12 @@ def _judge(
                 "them: --mca btl_tcp_if_include NETWORK/BITS"
             )
         )
-    return visits, findings, _summary(visits, met)
+    measured = None
+    if told and len(visits) == len(told) and all("measured" in answer for answer in told.values()):
+        of_rank = {rank: visits[index].host for index, rank in enumerate(ranks)} if len(ranks) == len(hosts) else {}
+        of_rank |= {rank: name for name, rank in names.items() if name in {host.name for host in hosts}}
+        measured = read_measured(of_rank, {rank: answer["measured"] for rank, answer in told.items()})
+    return _Answer(visits, findings, _summary(visits, met), measured)
 
 
 def _summary(visits: Sequence[Visit], met: Sequence[Mapping[str, str]]) -> str:

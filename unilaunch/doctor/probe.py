@@ -1,4 +1,7 @@
-"""One host's facts, told to the doctor by a rank that mpirun starts there: python -m unilaunch.doctor.probe FILE."""
+"""One host's facts, told to the doctor by a rank that mpirun starts there.
+
+python -m unilaunch.doctor.probe FILE [--measure]
+"""
 
 import os
 import platform
@@ -14,12 +17,13 @@ from typing import Any
 
 from unilaunch import launchers, plugins
 from unilaunch.agent.host import supervise_alone
+from unilaunch.backend import Peers
 from unilaunch.devices import visible_devices
 from unilaunch.errors import UnilaunchError
 from unilaunch.json_value import JsonValue
 from unilaunch.monitor.messages import Named, Returned
 from unilaunch.rank.status import Status
-from unilaunch.world import LauncherInfo
+from unilaunch.world import BOOT_ID, LauncherInfo
 
 #: What must be alike on all hosts, beside the frameworks.
 PACKAGES = ("unilaunch", "mpi4py", "numpy", "scipy", "pydantic", "pymetis")
@@ -37,7 +41,14 @@ def _tell(status: Status, environ: Mapping[str, str]) -> int:
     told: dict[str, JsonValue] = {"facts": facts(environ, Path(sys.argv[1]))}
     status.send(Returned(result=told))  # the rank may hang when it looks for the others
     try:
-        told["meeting"] = dict(_meet(found, environ))
+        peers = _join(found, environ)
+        told["meeting"] = dict(_meet(found, peers))
+        if sys.argv[2:] == ["--measure"]:
+            os.sched_setaffinity(0, range(os.cpu_count() or 1))  # mpirun has bound it to a core; numpy takes all
+            from unilaunch.doctor.measuring import measure
+
+            machine = BOOT_ID.read_text(encoding="ascii")
+            told["measured"] = measure(peers, found.rank, found.size or 1, machine)
     except UnilaunchError as error:
         told["refused"] = str(error)
     status.send(Returned(result=told))
@@ -76,17 +87,24 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _meet(found: LauncherInfo, environ: Mapping[str, str]) -> dict[str, str]:
-    """Do what a rank does to find the others, and return over what it found them."""
+def _join(found: LauncherInfo, environ: Mapping[str, str]) -> Peers:
+    """Do what a rank does to find the others."""
     from unilaunch.rank import mpi
     from unilaunch.rank.alone import Alone
+
+    if found.size == 1:
+        return Alone()
+    os.environ.update(mpi.variables(found, environ))  # noqa: TID251
+    return mpi.join(found)
+
+
+def _meet(found: LauncherInfo, peers: Peers) -> dict[str, str]:
+    """Return over what the ranks found each other."""
+    from unilaunch.rank import mpi
     from unilaunch.rank.rendezvous import meet
     from unilaunch.spec import RunSpec
     from unilaunch.world import count_world
 
-    if found.size > 1:
-        os.environ.update(mpi.variables(found, environ))  # noqa: TID251
-    peers = mpi.join(found) if found.size > 1 else Alone()
     name = socket.gethostname()
     world = count_world(found, [str(host) for host in peers.share(name)], name)
     meeting = meet(peers, world, RunSpec())

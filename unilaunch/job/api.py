@@ -1,28 +1,120 @@
-"""`unilaunch.launch(spec)`."""
+"""`unilaunch.launch` and `unilaunch.start`: a job from Python."""
 
 import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from unilaunch import plugins
-from unilaunch.job.restart import start_again
+from unilaunch.errors import SpecError, say
+from unilaunch.job.arguments import Arguments, words
+from unilaunch.job.function import Found, check_options, find_function
+from unilaunch.job.handle import Job
+from unilaunch.job.restart import prepare
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.output.result import LaunchResult
 from unilaunch.reading import make_task, unfold_options
-from unilaunch.target import read_target
+from unilaunch.target import LOADING, read_target
+
+#: What ranks run: a spec, a function, or a target: a model's name, a script, "package.module:function".
+Program = LaunchSpec | Callable[..., Any] | str | Path
 
 
-def launch(spec: LaunchSpec) -> LaunchResult:
-    """Check *spec*, start its ranks with mpirun, wait for their end, and return how they ended.
+def launch(program: Program, *, check: bool = True, **options: Any) -> LaunchResult:
+    """Run a job, wait for its end, and return how it ended. `start` says what the arguments mean.
 
-    Rank 0's output is shown (`console="all"` shows every rank's); a rank that fails is no exception here, but
-    `result.failure` and a returncode that is not 0.
+    Rank 0's output is shown (`console="all"` shows every rank's). Ctrl-C stops the job: the ranks have `grace` seconds
+    to end; then KeyboardInterrupt is raised.
+
+    Args:
+        program: What the ranks run.
+        check: Raise JobFailed if the job does not end well; or else the result says so.
+        options: Fields of LaunchSpec, and the function's arguments or the model's options.
+
+    Raises:
+        UnilaunchError: Something is not allowed or not there; nothing has been started.
+        JobFailed: The job has failed or was stopped.
+        KeyboardInterrupt: The user has pressed Ctrl-C, and the job has ended.
+    """
+    result = _start(program, options, attended=True).wait()
+    if check:
+        result.raise_if_failed()
+    return result
+
+
+def start(program: Program, **options: Any) -> Job:
+    """Start a job, and return it while it runs.
+
+    The ranks of `start(train, nprocs=2, lr=0.1)` call `train(lr=0.1)`: options that are fields of LaunchSpec say how
+    the job is run, the others are the function's arguments. `args={"lr": 0.1}` or `args=[0.1]` gives it arguments
+    whatever their names. Of a model, the other options are the model's. `args` of a script is what it finds in
+    `sys.argv[1:]`.
+
+    Arguments and values are what JSON can hold (a tuple arrives as a list, a name in a dict as text), numpy arrays, and
+    tensors of the installed frameworks, which arrive on cpu. Arrays are sent as npy data; nothing is pickled.
+
+    Args:
+        program: What the ranks run: a function of a module or of the calling script, a target such as "train.py" or
+            "package.module:function", or a whole LaunchSpec.
+        options: See above.
 
     Raises:
         UnilaunchError: Something is not allowed or not there; nothing has been started.
     """
-    target = read_target(spec.target, plugins.models())
-    values: dict[str, Any] = {name: getattr(spec, name) for name in spec.model_fields_set if name != "options"}
-    values |= unfold_options(spec.options, target, spec.args)
+    return _start(program, options, attended=False)
+
+
+def _start(program: Program, options: Mapping[str, Any], *, attended: bool) -> Job:
+    if file := getattr(sys.modules["__main__"], LOADING, None):
+        raise SpecError(f'{file}: the ranks load this file too: call launch under if __name__ == "__main__":')
+    files = TemporaryDirectory(prefix="unilaunch-")
+    try:
+        return _prepare(program, options, files, attended=attended)
+    except BaseException:
+        files.cleanup()
+        raise
+
+
+def _prepare(
+    program: Program, options: Mapping[str, Any], files: "TemporaryDirectory[str]", *, attended: bool
+) -> Job:  # fmt: skip
+    """Read what the ranks are to do, check it, and start it."""
     environ = dict(os.environ)  # noqa: TID251  (the caller's environment is the job's)
-    task = make_task(LaunchSpec, target, values, {name: name for name in values})
-    return start_again(task, environ)
+    found, values = _read(program, dict(options))
+    if found.target.kind == "function":
+        of_spec = isinstance(program, LaunchSpec) and "args" not in options
+        given = Arguments.among(values, values.pop("args", ()) if of_spec else ())
+        if callable(program):
+            check_options(program, options, given)
+        values["args"] = words(given, Path(files.name), str(found.target))
+    values["target"] = str(found.target)
+    task = make_task(LaunchSpec, found.target, values, {name: name for name in values})
+    plan = prepare(task, environ)
+    large = sum(file.stat().st_size for file in Path(files.name).iterdir())
+    if plan.several and large:
+        raise SpecError(
+            f"{found.target}: its arguments hold {large / 1e6:.1f} MB of arrays, which other hosts cannot read: save "
+            "them in a file that all hosts can read, and pass its path"
+        )
+    if found.note:
+        say(found.note)
+    return Job(plan, environ, files, attended=attended)
+
+
+def _read(program: Program, options: dict[str, Any]) -> tuple[Found, dict[str, Any]]:
+    """Return what ranks run, and the values of the spec with the arguments or the model's options beside them."""
+    if isinstance(program, str | Path):
+        return Found(read_target(str(program), plugins.models())), options
+    if not isinstance(program, LaunchSpec):
+        found = find_function(program)
+        if found.root:
+            env = options.get("env", {})
+            below = env.get("PYTHONPATH", os.environ.get("PYTHONPATH"))  # noqa: TID251
+            path = os.pathsep.join(filter(None, [str(found.root), below]))
+            options["env"] = {**env, "PYTHONPATH": path}
+        return found, options
+    values = {name: getattr(program, name) for name in program.model_fields_set if name != "options"}
+    found = Found(read_target(program.target, plugins.models()))
+    return found, values | unfold_options(program.options, found.target, program.args) | options

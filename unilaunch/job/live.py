@@ -11,6 +11,7 @@ from typing import IO
 from unilaunch.errors import one_line
 from unilaunch.job.banner import BannerFilter
 from unilaunch.monitor.rank_seen import RankSeen
+from unilaunch.monitor.stragglers import Straggler
 from unilaunch.step import Step
 
 _PAUSE = 0.5  # seconds between two states of the live line
@@ -20,19 +21,24 @@ _CLEAR = "\r\x1b[K"
 
 
 class Live:
-    """The live line, and the job's output, which passes above it."""
+    """The live line, and the job's output, which passes above it.
 
-    def __init__(self, *, shown: bool) -> None:
-        self.shown = shown
+    Args:
+        shown: There is such a line.
+        attended: The user waits for the job: what is typed goes to rank 0.
+    """
+
+    def __init__(self, *, shown: bool, attended: bool = True) -> None:
+        self.shown, self.attended = shown, attended
         self.text = ""
         self.drawn = 0.0
         self.open_line = False
         self.lock = threading.Lock()
         self.banner = BannerFilter()
 
-    def follow(self, ranks: Mapping[int, RankSeen]) -> None:
+    def follow(self, ranks: Mapping[int, RankSeen], straggler: Straggler | None) -> None:
         """Draw the live line again, if it is time."""
-        if self.shown and time.monotonic() - self.drawn > _PAUSE and (text := describe(ranks)):
+        if self.shown and time.monotonic() - self.drawn > _PAUSE and (text := describe(ranks, straggler)):
             with self.lock:
                 self.drawn, self.text = time.monotonic(), text[: shutil.get_terminal_size().columns - 1]
                 if not self.open_line:  # a line that a rank has begun to write stays whole
@@ -84,19 +90,22 @@ def _write(target: int, data: str | bytes) -> None:
             left = left[os.write(target, left) :]
 
 
-def describe(ranks: Mapping[int, RankSeen]) -> str:
+def describe(ranks: Mapping[int, RankSeen], straggler: Straggler | None = None) -> str:
     """Return how far the ranks have come: the slowest one's step and its figures, and which rank holds up the others.
 
-    "batch 12/200, error 0.4312, slowest rank 3 on node1 (0.012 s of computing)"; "" if no rank has noted a step.
+    "batch 12/200, error 0.4312, slowest rank 3 on node1 (0.012 s of computing)"; of ranks that note no step only a
+    straggler is named, if there is one.
     """
     steps = {rank: step for rank, seen in ranks.items() if (step := Step.from_facts(seen.progress))}
     if not steps:
-        return ""
+        return straggler.line if straggler else ""
     behind = min(steps.values(), key=lambda step: step.number)
     words = [f"{behind.kind} {behind.number}" + ("" if behind.total is None else f"/{behind.total}")]
     words += [f"{name} {_figure(value)}" for name, value in behind.values.items() if value is not None]
     busy = {rank: step.busy for rank, step in steps.items() if step.busy is not None}
-    if len(busy) == len(steps) > 1:
+    if straggler:
+        words.append(straggler.line)
+    elif len(busy) == len(steps) > 1:
         slowest = max(busy, key=busy.__getitem__)
         words.append(f"slowest rank {slowest} on {ranks[slowest].host} ({busy[slowest]:.3f} s of computing)")
     return one_line(", ".join(words))

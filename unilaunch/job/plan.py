@@ -5,8 +5,10 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+from unilaunch import launchers
 from unilaunch.devices import DEVICES, count_cores, visible_devices
 from unilaunch.errors import PlacementError, SpecError
 from unilaunch.hostfile import Host, parse_hosts, read_hostfile
@@ -16,7 +18,7 @@ from unilaunch.job.mapping import make_room, map_ranks
 from unilaunch.job.program import program_line
 from unilaunch.launch_spec import LaunchSpec, MpiSpec
 from unilaunch.launchers.mpirun import Mpirun, Request
-from unilaunch.task import Task
+from unilaunch.task import Machine, Task
 
 _SHOWN = 8  # hosts that an error names
 
@@ -54,25 +56,25 @@ class Plan:
         return self.request.several
 
 
-def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], *, starting: bool = True) -> Plan:
+def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machine = Machine.HERE) -> Plan:
     """Check a launch, and return what it will do.
 
     Args:
         task: What the ranks are to do.
         environ: The process's environment.
-        starting: It is this user who will start it, from here.
+        machine: Where the job will run; only of this machine are cores, devices and the user compared with the task.
 
     Raises:
         UnilaunchError: It cannot be done.
     """
-    spec, mpi = task.spec, task.spec.mpi
-    mpirun = (find_mpirun if starting else foresee_mpirun)(spec.mpi.mpirun, environ)
+    starting = machine is Machine.HERE
+    mpirun = (find_mpirun if starting else foresee_mpirun)(task.spec.mpirun, environ)
+    spec = mpi = (task := _resolved(task, mpirun, starting=starting)).spec
     named = hosts = hosts_of(spec)
     allocated = not hosts and any(name in environ for name in mpirun.allocations)
     known_here = starting and not allocated
-    slots = _slots(hosts, mpirun, known_here=known_here)
-    nprocs = _count(spec, slots)
-    task.check(nprocs)
+    slots = (_allocation(environ) if allocated and starting else None) or _slots(hosts, mpirun, known_here=known_here)
+    task.check(nprocs := _count(spec, slots))
     if _fills_the_first_host(spec, mpirun, hosts):
         hosts, mpi = make_room(hosts, nprocs), mpi.model_copy(update={"oversubscribe": False})
         slots = _slots(hosts, mpirun, known_here=known_here)
@@ -85,15 +87,24 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], *, starting: b
         hostfile=_own_hostfile(spec, mpirun) if hosts == named else None,
         several=allocated or any(host.name not in here for host in hosts),
         host_timeout=spec.host_timeout,
-        more_than_cores=max(Counter(names).values()) > count_cores(),
+        more_than_cores=starting and max(Counter(names).values()) > count_cores(),
         mpi=mpi,
-        program=program_line(task, sys.executable),
-        environ=environ,
+        program=program_line(task, "python" if machine is Machine.IMAGE else sys.executable),
+        environ={} if machine is Machine.IMAGE else environ,
     )
     if starting:
         mpirun.check(request, os.geteuid())
     rows = _rows(task, names, here if starting else set(), visible_devices(environ))
     return Plan(task, mpirun, tuple(mpirun.write(request.shown())), tuple(rows), request)
+
+
+def _resolved(task: Task[LaunchSpec], mpirun: Mpirun, *, starting: bool) -> Task[LaunchSpec]:
+    """Return the task as it reads in the folder in which its ranks start, with options that mpirun can be given."""
+    spec = task.spec
+    if starting and spec.cwd and not (spec.hostfile or spec.hosts) and not spec.cwd.is_dir():
+        raise SpecError(f"--cwd {spec.cwd}: no such folder (in {Path.cwd()})")
+    target = task.target.absolute() if spec.cwd else task.target
+    return replace(task, spec=mpirun.usable(spec.resolved()), target=target)
 
 
 def hosts_of(spec: LaunchSpec) -> tuple[Host, ...]:
@@ -112,7 +123,7 @@ def hosts_of(spec: LaunchSpec) -> tuple[Host, ...]:
 def _fills_the_first_host(spec: LaunchSpec, mpirun: Mpirun, hosts: Sequence[Host]) -> bool:
     """Return whether mpirun would put all ranks on the first of several hosts, though their slots are known."""
     told = len(hosts) > 1 and all(host.slots is not None for host in hosts)
-    return mpirun.fills_the_first_host and told and spec.mpi.oversubscribe and not spec.mpi.map_by
+    return mpirun.fills_the_first_host and told and spec.oversubscribe and not spec.map_by
 
 
 def _own_hostfile(spec: LaunchSpec, mpirun: Mpirun) -> str | None:
@@ -133,6 +144,12 @@ def _slots(hosts: Sequence[Host], mpirun: Mpirun, *, known_here: bool) -> dict[s
     return {socket.gethostname(): count_cores() if mpirun.counts_cores and known_here else None}
 
 
+def _allocation(environ: Mapping[str, str]) -> dict[str, int | None]:
+    """Return the slots of each host that is allocated to this shell, as mpirun reads them; empty if nothing says it."""
+    found = (launcher.allocation(environ) for launcher in launchers.known().values())
+    return dict(next(filter(None, found), {}))
+
+
 def _count(spec: LaunchSpec, slots: Mapping[str, int | None]) -> int:
     """Return the number of ranks, once it is known to fit."""
     known = [number for number in slots.values() if number is not None]
@@ -141,7 +158,7 @@ def _count(spec: LaunchSpec, slots: Mapping[str, int | None]) -> int:
         if total is None:
             raise SpecError("-n: how many ranks? The hosts do not tell their slots")
         return total
-    if total is not None and spec.nprocs > total and not _may_oversubscribe(spec.mpi):
+    if total is not None and spec.nprocs > total and not _may_oversubscribe(spec):
         some = ", ".join(f"{name}: {number}" for name, number in list(slots.items())[:_SHOWN])
         more = f", and {len(slots) - _SHOWN} more hosts" if len(slots) > _SHOWN else ""
         raise SpecError(

@@ -1,4 +1,4 @@
-"""Restart a job that has failed; its model decides from where it goes on."""
+"""Run a job, and restart it when it has failed; its model decides from where it goes on."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -7,8 +7,10 @@ from itertools import count
 
 from unilaunch.errors import UnilaunchError, say
 from unilaunch.hostfile import Host
+from unilaunch.job.caller import Caller
 from unilaunch.job.plan import Plan, hosts_of, make_plan
 from unilaunch.job.start import listening, start
+from unilaunch.job.stop import Asked, noting_signals
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.output.result import LaunchResult
 from unilaunch.placeholders import placeholder_values, replace_placeholders
@@ -16,21 +18,40 @@ from unilaunch.start_variables import MAX_RESTARTS, MONITOR, RESTARTS
 from unilaunch.task import Task
 
 
-def start_again(task: Task[LaunchSpec], environ: Mapping[str, str]) -> LaunchResult:
+def launch_attended(task: Task[LaunchSpec], environ: Mapping[str, str]) -> LaunchResult:
+    """Run a job for whoever waits at the terminal; see `run`.
+
+    Raises:
+        UnilaunchError: It cannot be started.
+    """
+    plan = prepare(task, environ)
+    with noting_signals(asked := Asked()):
+        return run(plan, environ, Caller(asked, attended=True, watch=lambda *_: None))
+
+
+def prepare(task: Task[LaunchSpec], environ: Mapping[str, str]) -> Plan:
+    """Return the plan of a job that has an output folder of its own.
+
+    Raises:
+        UnilaunchError: It cannot be started.
+    """
+    return make_plan(_with_own_folder(task, environ), _counted(environ, 0, task.spec.max_restarts))
+
+
+def run(plan: Plan, environ: Mapping[str, str], caller: Caller) -> LaunchResult:
     """Start a job; if it fails, restart it at most `max_restarts` times. Return how the last start ended.
 
     A job is not restarted if the user has ended it, if its input was refused, or if the same start would fail again.
 
     Args:
-        task: What the ranks are to do.
+        plan: What to start first.
         environ: The process's environment.
+        caller: Who waits for it.
 
     Raises:
-        UnilaunchError: It cannot be started.
+        UnilaunchError: It cannot be restarted.
     """
-    allowed = task.spec.max_restarts
-    task = _with_own_folder(task, environ)
-    plan = make_plan(task, _counted(environ, 0, allowed))
+    allowed = plan.task.spec.max_restarts
     if plan.several:
         from unilaunch.job.login import check_logins
 
@@ -39,7 +60,7 @@ def start_again(task: Task[LaunchSpec], environ: Mapping[str, str]) -> LaunchRes
         for restarts in count():
             known = _counted(environ, restarts, allowed)
             inbox.begin(restarts)
-            result = start(plan, {**known, MONITOR: where}, inbox)
+            result = start(plan, {**known, MONITOR: where}, inbox, caller)
             if restarts == allowed or not _is_worth_it(result):
                 return result
             plan = _plan_again(plan, result.lost_hosts, _counted(environ, restarts + 1, allowed))
@@ -82,7 +103,7 @@ def _plan_again(plan: Plan, lost: Sequence[str], environ: Mapping[str, str]) -> 
 def _without(spec: LaunchSpec, lost: Sequence[str], ranks: int) -> LaunchSpec:
     left = [host for host in hosts_of(spec) if host.name not in lost]
     slots = sum(host.slots or 1 for host in left)
-    nprocs = ranks if spec.mpi.oversubscribe else min(ranks, slots)
+    nprocs = ranks if spec.oversubscribe else min(ranks, slots)
     return spec.model_copy(update={"hostfile": None, "hosts": ",".join(map(_entry, left)), "nprocs": nprocs})
 
 

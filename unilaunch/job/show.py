@@ -30,7 +30,7 @@ def _as_json(plan: Plan) -> str:
 def _as_text(plan: Plan) -> Iterator[str]:
     yield shlex.join(plan.line)
     yield from (
-        f"(export {name} before: its value is a secret, and is not shown)" for name in secrets(plan.request.mpi.x)
+        f"(export {name} before: its value is a secret, and is not shown)" for name in secrets(plan.request.mpi.export)
     )
     yield ""
     width = max(len("host"), *(len(row.host) for row in plan.rows))

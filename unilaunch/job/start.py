@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from resource import RLIMIT_NOFILE, getrlimit
@@ -15,12 +15,16 @@ from tempfile import TemporaryDirectory
 
 from unilaunch import handover
 from unilaunch.errors import REQUEUE
+from unilaunch.exports import without_secrets
+from unilaunch.job.caller import Caller
 from unilaunch.job.live import Live
 from unilaunch.job.plan import Plan
-from unilaunch.job.stop import PROMPT, Stop, noting_signals
+from unilaunch.job.stop import PROMPT, Stop
 from unilaunch.job.terminal import passing_input
+from unilaunch.launch_spec import LaunchSpec
 from unilaunch.limits import allow_files
 from unilaunch.monitor.inbox import Inbox, listen
+from unilaunch.monitor.inspection import Inspection, inspecting
 from unilaunch.monitor.monitor import DOUBT, DOUBT_ON_SEVERAL, Monitor
 from unilaunch.monitor.rank_seen import RankSeen
 from unilaunch.monitor.verdict import Verdict, describe, is_consequence, name, ranks, show
@@ -30,6 +34,7 @@ from unilaunch.output.folder import rank_folder
 from unilaunch.output.reports import Told, keep_reports, write_report
 from unilaunch.output.result import LaunchResult, RankResult
 from unilaunch.start_variables import MONITOR, SPEC
+from unilaunch.task import Task
 
 #: Seconds that mpirun has to end the ranks once it is told to, or once they have all gone.
 GRACE = 10.0
@@ -48,31 +53,38 @@ def listening(plan: Plan) -> Iterator[tuple[Inbox, str]]:
         yield inbox, heard.where
 
 
-def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox) -> LaunchResult:
+def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller) -> LaunchResult:
     """Start the job, pass its output on, wait, and return how it ended.
 
-    Ctrl-C, SIGTERM and SIGHUP stop the job: the ranks get the signal, and time to save. A second one ends it at once.
-    SIGUSR1 and SIGUSR2 are passed on to the ranks; SIGTSTP (Ctrl-Z) pauses them until this process is continued. mpirun
-    gets none of them: it would kill the ranks within 2 seconds.
+    SIGINT, SIGTERM and SIGHUP of the caller stop the job: the ranks get the signal, and time to save. A second one ends
+    it at once. SIGUSR1 and SIGUSR2 are passed on to the ranks; SIGTSTP (Ctrl-Z) pauses them until this process is
+    continued. mpirun gets none of them: it would kill the ranks within 2 seconds.
 
     Args:
         plan: What to start.
         environ: The process's environment, with MONITOR for the agents.
         inbox: Where the agents call.
+        caller: Who waits for the job.
     """
-    spec = plan.task.spec
+    spec, asked = plan.task.spec, caller.asked
+    caller.watch(plan, inbox)
     with (
-        noting_signals() as asked,
         TemporaryDirectory(prefix="unilaunch-", ignore_cleanup_errors=True) as session,
+        ExitStack() as kept,
     ):
-        live = Live(shown=sys.stderr.isatty())
+        live = Live(shown=caller.attended and sys.stderr.isatty(), attended=caller.attended)
         if not allow_files(_FILES * len(plan.rows)):
             live.say(_few_files(len(plan.rows)))
         monitor = Monitor(inbox, len(plan.rows), plan.several, spec.stall_timeout, spec.abort)
+        inspection = kept.enter_context(inspecting(monitor, spec))
+        if spec.otlp:
+            from unilaunch.job.otlp import exporting
+
+            kept.enter_context(exporting(spec.otlp, inspection.snapshot))
         request = plan.request.started()
         line = plan.mpirun.start_line(request, (MONITOR, SPEC), session)
-        environ = {**request.environ, MONITOR: environ[MONITOR], SPEC: handover.hand_over(plan.task)}
-        returncode = _run(line, environ, monitor, Stop(monitor, asked, spec.grace, live), live)
+        environ = {**request.environ, MONITOR: environ[MONITOR], SPEC: handover.hand_over(_signed(plan.task))}
+        returncode = _run(line, environ, inspection, Stop(monitor, asked, spec.grace, live), live)
         stopped = 0 if monitor.ending else asked.number  # what had failed before the stop is still a failure
         verdict = None if stopped else _judge(plan, monitor, returncode)
         result = _collect(plan, inbox, _exit_code(returncode, verdict, stopped, inbox), verdict)
@@ -81,6 +93,11 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox) -> LaunchResult:
         _report(plan, verdict, _runs(inbox), live)
     _tell_of_stop(inbox, spec.grace, live, stopped=bool(stopped))
     return result
+
+
+def _signed(task: Task[LaunchSpec]) -> Task[LaunchSpec]:
+    """Return the task with the command line of this process, for the records of the run."""
+    return replace(task, command=without_secrets(sys.orig_argv))
 
 
 def _tell_of_stop(inbox: Inbox, grace: float, live: Live, *, stopped: bool) -> None:
@@ -99,10 +116,18 @@ def _few_files(ranks: int) -> str:
     )
 
 
-def _run(line: Sequence[str], environ: Mapping[str, str], monitor: Monitor, stop: Stop, live: Live) -> int:
+def _input(*, attended: bool) -> int | None:
+    """Return mpirun's standard input: the caller's own, a pipe from the terminal, or none in the background."""
+    if not attended:
+        return subprocess.DEVNULL
+    return subprocess.PIPE if os.isatty(0) else None
+
+
+def _run(line: Sequence[str], environ: Mapping[str, str], inspection: Inspection, stop: Stop, live: Live) -> int:
     """Run mpirun, and return its exit code."""
     shown = subprocess.PIPE if live.shown else None
-    typed = subprocess.PIPE if os.isatty(0) else None
+    typed = _input(attended=live.attended)
+    monitor = inspection.monitor
     with (
         subprocess.Popen(
             line, bufsize=0, env=environ, start_new_session=True, stdin=typed, stdout=shown, stderr=subprocess.PIPE
@@ -111,20 +136,22 @@ def _run(line: Sequence[str], environ: Mapping[str, str], monitor: Monitor, stop
         passing_input(process.stdin),
         monitor.inbox.awake_at(process.pid),
     ):
-        returncode = _wait(process, monitor, stop, live)
+        returncode = _wait(process, inspection, stop, live)
     _hear_out(monitor)
     if monitor.inbox.on_lost_hosts:
         _end_session(process.pid)
     return returncode
 
 
-def _wait(process: "subprocess.Popen[bytes]", monitor: Monitor, stop: Stop, live: Live) -> int:
+def _wait(process: "subprocess.Popen[bytes]", inspection: Inspection, stop: Stop, live: Live) -> int:
     """Return mpirun's exit code, once it has ended by itself or has been made to."""
+    monitor = inspection.monitor
     deadline = terminate_at = float("inf")
     had_ranks = ended = False
     while process.poll() is None:
         monitor.inbox.take(_TICK)
-        live.follow(monitor.inbox.ranks)
+        inspection.tick()
+        live.follow(monitor.inbox.ranks, inspection.stragglers.current)
         stop.pass_on()
         if not stop.asked.number:
             monitor.look()

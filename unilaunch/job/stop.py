@@ -2,6 +2,7 @@
 
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from unilaunch.output.failure import signal_name
 PROMPT = 2.0
 #: Seconds in which a signal that was meant once may come twice: timeout(1) signals its child, and its group.
 _ECHO = 0.1
+#: Signals that stop no job: the ranks take them for what they like, and SIGTSTP pauses them.
+_PASSED_ON = {signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP}
 
 
 @dataclass(slots=True)
@@ -35,27 +38,36 @@ class Asked:
     again: bool = False
     others: list[int] = field(default_factory=list)
 
+    def note(self, number: int) -> None:
+        """Note a signal."""
+        if number in _PASSED_ON:
+            self.others.append(number)
+        else:
+            self.again |= bool(self.number) and time.monotonic() - self.at > _ECHO
+            self.number, self.at = self.number or number, time.monotonic()
+
 
 @contextmanager
-def noting_signals() -> Iterator[Asked]:
-    """Note what the user asks for while the block runs; in the main thread only."""
-    asked = Asked()
+def noting_signals(asked: Asked) -> Iterator[list[int]]:
+    """Note in *asked* what the user asks for while the block runs; in the main thread only.
+
+    Gives the signals that stop the job, as they come.
+    """
+    received: list[int] = []
 
     def note(number: int, _: FrameType | None) -> None:
-        if number in {signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP}:
-            asked.others.append(number)
-        else:
-            asked.again |= bool(asked.number) and time.monotonic() - asked.at > _ECHO
-            asked.number, asked.at = asked.number or number, time.monotonic()
+        if number not in _PASSED_ON:
+            received.append(number)
+        asked.note(number)
 
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP)
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *_PASSED_ON)
     caught = [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]  # under nohup: SIGHUP
     try:
         before = {number: signal.signal(number, note) for number in caught}
     except ValueError:  # not the main thread: whoever runs it there handles its signals
         before = {}
     try:
-        yield asked
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -99,9 +111,7 @@ class Stop:
         """Stop the ranks, then this process, as Ctrl-Z asks; when the shell continues this process, so do the ranks."""
         inbox = self.monitor.inbox
         inbox.tell_all(messages.PassSignal(signal.SIGSTOP))
-        handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-        signal.raise_signal(signal.SIGTSTP)
-        signal.signal(signal.SIGTSTP, handler)
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # of this thread: it goes no further
         inbox.tell_all(messages.PassSignal(signal.SIGCONT))
         inbox.moved = time.monotonic()  # the pause is no stall
 

@@ -40,10 +40,11 @@ class MpichMpiexec(Mpirun):
         if foreign:
             raise LauncherError(f"{', '.join(foreign)}: Open MPI's option, and {self.launcher} has none like it")
         return [
+            *(["-wdir", str(mpi.cwd.absolute())] if mpi.cwd else []),
             *(["-bind-to", mpi.bind_to] if mpi.bind_to else []),
             *_variables(request),
             *(["-l"] if mpi.tag_output else []),
-            *mpi.args,
+            *mpi.mpi_args,
         ]
 
 
@@ -80,5 +81,5 @@ def _variables(request: Request) -> list[str]:
 
     Names without a value are left out: with -genvlist ranks on other hosts would get these variables, and no other.
     """
-    given = (text.partition("=") for text in request.mpi.x)
+    given = (text.partition("=") for text in request.mpi.export)
     return [word for name, equals, value in given if equals for word in ("-genv", name, value)]

@@ -1,15 +1,18 @@
 """An mpirun with which `launch` can start ranks, and what is asked of it in no launcher's words."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
+from unilaunch.errors import say
 from unilaunch.exports import without_secrets
 from unilaunch.hostfile import Host
 from unilaunch.launch_spec import MpiSpec
 from unilaunch.launchers import known
+
+M = TypeVar("M", bound=MpiSpec)
 
 #: What a rank on another host would miss: ssh's login environment has none of it.
 _NEEDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONHOME", "PYTHONUNBUFFERED", "DATA_PATH",
@@ -48,7 +51,7 @@ class Request:
 
     def forwarded(self) -> list[str]:
         """Return the variables that ranks on other hosts are to find as they are here, beside the user's own `-x`."""
-        named = {text.partition("=")[0] for text in self.mpi.x}
+        named = {text.partition("=")[0] for text in self.mpi.export}
         if not self.several:
             return []
         return sorted(
@@ -57,7 +60,7 @@ class Request:
 
     def shown(self) -> "Request":
         """Return the same without the values of secrets, for a line that is shown or kept."""
-        return self._with(without_secrets(self.mpi.x))
+        return self._with(without_secrets(self.mpi.export))
 
     def started(self) -> "Request":
         """Return the same with the values of `-x` in the environment: a command line is seen by all users of a host.
@@ -65,13 +68,13 @@ class Request:
         What mpirun itself would obey stays where it is.
         """
         own = ("PATH", "LD_", *(prefix for launcher in known().values() for prefix in launcher.prefixes))
-        given = (text.partition("=") for text in self.mpi.x)
+        given = (text.partition("=") for text in self.mpi.export)
         moved = {name: value for name, equals, value in given if equals and not name.startswith(own)}
-        x = dict.fromkeys(name if (name := text.partition("=")[0]) in moved else text for text in self.mpi.x)
+        x = dict.fromkeys(name if (name := text.partition("=")[0]) in moved else text for text in self.mpi.export)
         return replace(self._with(tuple(x)), environ={**self.environ, **moved})
 
     def _with(self, x: tuple[str, ...]) -> "Request":
-        return replace(self, mpi=self.mpi.model_copy(update={"x": x}))
+        return replace(self, mpi=self.mpi.model_copy(update={"export": x}))
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,18 @@ class Mpirun(ABC):
     def reads(self, hostfile: Path) -> bool:  # noqa: ARG002  (most do not)
         """Whether it reads the user's hostfile as it is, with slots."""
         return False
+
+    def unusable(self, parameters: Collection[str]) -> dict[str, str]:  # noqa: ARG002  (most know none)
+        """Return those of --mca's *parameters* with which this mpirun would not start, each with the reason."""
+        return {}
+
+    def usable(self, spec: M) -> M:
+        """Return the options without parameters with which this mpirun would not start; each is said."""
+        reasons = self.unusable([name for name, _ in spec.mca])
+        for name, reason in reasons.items():
+            say(f"--mca {name} is left out: {reason}")
+        kept = tuple((name, value) for name, value in spec.mca if name not in reasons)
+        return spec.model_copy(update={"mca": kept}) if reasons else spec
 
     def check(self, request: Request, user: int) -> None:  # noqa: B027  (most refuse nothing)
         """Refuse what this mpirun would refuse once it is started.

@@ -2,7 +2,9 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+import subprocess
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from typing_extensions import override
@@ -15,6 +17,8 @@ from unilaunch.launchers.mpirun import Mpirun, Request
 _OLDEST, _FIVE = 4, 5  # from 5 on the runtime is PRRTE, not ORTE
 _VERSION = re.compile(r"\(Open MPI\) (\d+)\.(\d+)")
 _LOGINS = ("plm_ssh_agent", "plm_rsh_agent")  # from 5 on, and before
+#: Parameters of tutorials for GPUs.
+_OF_CUDA = ("opal_cuda_support", "mpi_cuda_support")
 _MCA_PREFIXES = ("OMPI_MCA_", "PRTE_MCA_")
 
 
@@ -39,6 +43,13 @@ class OpenMpirun(Mpirun):
         return is_open_mpi_grammar(hostfile)
 
     @override
+    def unusable(self, parameters: Collection[str]) -> dict[str, str]:
+        named = [name for name in parameters if name in _OF_CUDA]
+        if not named or _is_built_with_cuda(self.path):
+            return {}
+        return dict.fromkeys(named, "this Open MPI was built without CUDA, and its ranks would crash with it")
+
+    @override
     def check(self, request: Request, user: int) -> None:
         """Refuse to start as root, if nobody allowed it."""
         leave = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
@@ -50,7 +61,7 @@ class OpenMpirun(Mpirun):
     def login_command(self, request: Request) -> list[str]:
         """Return the user's own ssh line, if he has chosen one (`--mca plm_rsh_agent "ssh -p 2222"`)."""
         chosen = _named(request.mpi, request.environ)
-        if "plm" in chosen or any("plm" in word for word in request.mpi.args):
+        if "plm" in chosen or any("plm" in word for word in request.mpi.mpi_args):
             return []
         agent = next((chosen[name] for name in _LOGINS if name in chosen), "ssh").partition(":")[0].split()
         return agent if super().login_command(request) and agent and Path(agent[0]).name == "ssh" else []
@@ -63,16 +74,17 @@ class OpenMpirun(Mpirun):
             str(self.path),
             *(["--allow-run-as-root"] if mpi.allow_run_as_root else []),
             *(["--prefix", str(mpi.prefix)] if mpi.prefix else []),
+            *(["--wdir", str(mpi.cwd.absolute())] if mpi.cwd else []),
             *["-n", str(request.nprocs)],
             *_hosts(request),
             *_mapping(request, version),
             *(["--bind-to", mpi.bind_to] if mpi.bind_to else _unbound(request, version)),
             *(["--rank-by", mpi.rank_by] if mpi.rank_by else []),
             *_parameters(request, version),
-            *[word for text in mpi.x for word in ("-x", text)],
+            *[word for text in mpi.export for word in ("-x", text)],
             *[word for name in request.forwarded() for word in ("-x", name)],
             *_output(request, version),
-            *mpi.args,
+            *mpi.mpi_args,
             *request.program,
         ]
 
@@ -106,6 +118,17 @@ def recognise(path: Path, said: str) -> OpenMpirun | None:
     return OpenMpirun(path, "Open MPI", version)
 
 
+@cache
+def _is_built_with_cuda(mpirun: Path) -> bool:
+    """Return what the ompi_info beside mpirun says; False if there is none."""
+    line = [str(mpirun.with_name("ompi_info")), "--parsable", "--all"]
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return "built_with_cuda_support:value:true" in done.stdout
+
+
 def keepalive(host_timeout: float) -> dict[str, str]:
     """Return the parameters with which Open MPI's daemons count a host as lost after *host_timeout* seconds.
 
@@ -121,7 +144,7 @@ def keepalive(host_timeout: float) -> dict[str, str]:
 
 def _chooses_folder(request: Request) -> bool:
     named = {"prte_tmpdir_base", "prte_local_tmpdir_base"} & set(_named(request.mpi, request.environ))
-    return bool(named) or any("tmpdir_base" in word for word in request.mpi.args)
+    return bool(named) or any("tmpdir_base" in word for word in request.mpi.mpi_args)
 
 
 def _unbuffered(request: Request, version: int) -> list[str]:
@@ -130,7 +153,7 @@ def _unbuffered(request: Request, version: int) -> list[str]:
     The agents send whole lines all the same. With options that name or tag the output it shows nothing, or mixes it.
     """
     mpi = request.mpi
-    named = mpi.output_filename or mpi.tag_output or "--output" in mpi.args
+    named = mpi.output_filename or mpi.tag_output or "--output" in mpi.mpi_args
     return ["--output", ":raw"] if version >= _FIVE and not named else []
 
 

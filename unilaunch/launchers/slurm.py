@@ -17,11 +17,14 @@ JOB = "SLURM_JOB_ID"
 NODES = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
 LAUNCH_NODE = "SLURM_LAUNCH_NODE_IPADDR"
 DISTRIBUTION = "SLURM_DISTRIBUTION"
+JOB_NODES = "SLURM_JOB_NODELIST"  # "n[0-1]"
+TASKS = "SLURM_TASKS_PER_NODE"  # "2(x3),1"
 ARBITRARY = "arbitrary"  # a file says which task goes where; no variable tells what it says
 #: With one of these srun has wired MPI up (--mpi=pmix, --mpi=pmi2).
 NAMESPACE = "PMIX_NAMESPACE"  # "slurm.pmix.7.0"
 OWN_SPACE = "slurm."  # else it is another launcher's: mpirun and prterun start their daemons through srun
 WIRED = (NAMESPACE, "PMI_FD", "PMI_RANK")
+_REPEATED = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 _RANGES = re.compile(r"\[(\d+)[^\]]*\]")
 
 
@@ -58,18 +61,33 @@ class Slurm(Launcher):
             run_id=f"slurm-{environ.get(JOB, 'unknown')}.{environ[STEP]}" if numbers[size] > 1 else "",
             evidence=evidence(environ, RANK, size, STEP, JOB, nodes, *WIRED),
             mpi=any(name in environ for name in WIRED) and environ.get(NAMESPACE, OWN_SPACE).startswith(OWN_SPACE),
+            patient=True,  # KillWait, 30 seconds by default, or the partition's GraceTime
             rank_0_hosts=tuple(filter(None, [*_hosts_of_task_0(environ, nodes), environ.get(LAUNCH_NODE, "")])),
         )
+
+    @override
+    def allocation(self, environ: Mapping[str, str]) -> Mapping[str, int]:
+        """Return the tasks of each node, in the shell of salloc and in a batch script."""
+        runs = [_REPEATED.fullmatch(text) for text in environ.get(TASKS, "").split(",")]
+        tasks = [int(run[1]) for run in runs if run for _ in range(int(run[2] or 1))]
+        nodes = _nodes(environ.get(JOB_NODES, ""))
+        return dict(zip(nodes, tasks, strict=True)) if len(nodes) == len(tasks) else {}
+
+
+def _nodes(nodelist: str) -> list[str]:
+    """Return the names of "n[01-03,7],gpu5"; none if it is no list of nodes."""
+    from unilaunch.hostfile import parse_hosts
+
+    with suppress(SpecError):
+        return [host.name for host in parse_hosts(nodelist)]
+    return []
 
 
 def _hosts_of_task_0(environ: Mapping[str, str], nodes: str) -> list[str]:
     """Return the hosts that task 0 may be on: the first one, or any of them under an arbitrary distribution."""
     nodelist = environ.get(nodes, "")
     if environ.get(DISTRIBUTION) == ARBITRARY:
-        from unilaunch.hostfile import parse_hosts
-
-        with suppress(SpecError):  # no list of nodes
-            return [host.name for host in parse_hosts(nodelist)]
+        return _nodes(nodelist) or [first_host(nodelist)]
     return [first_host(nodelist)]
 
 

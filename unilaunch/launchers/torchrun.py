@@ -71,5 +71,6 @@ def _by_hand(environ: Mapping[str, str]) -> LauncherInfo | None:
         evidence=evidence(environ, *BY_HAND),
         mpi=False,
         alike=False,
+        patient=True,  # whoever starts ranks one by one (a JobSet's kubelet) sends SIGTERM to ask for an end
         rank_0_hosts=(environ[ADDRESS],),
     )

@@ -4,7 +4,7 @@ import io
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -15,11 +15,11 @@ from typing_extensions import override
 from unilaunch.command import Command
 from unilaunch.errors import InputError, SpecError
 from unilaunch.limits import allow_files
-from unilaunch.logs.ending import first_failure
-from unilaunch.logs.follow import follow
+from unilaunch.logs.ending import first_failure, have_ended
+from unilaunch.logs.follow import follow, read
 from unilaunch.logs.layouts import Stream, find_streams
-from unilaunch.logs.lines import LogLine, Reader
-from unilaunch.logs.merging import FoldedLine, choose, fold, merge
+from unilaunch.logs.lines import LogLine
+from unilaunch.logs.merging import FoldedLine, choose, fold
 from unilaunch.logs.show import as_json, as_text, without_escapes
 from unilaunch.spec import Spec
 
@@ -66,9 +66,9 @@ class LogsCommand(Command):
             sys.stdout.reconfigure(errors="replace")  # ranks write what they like, in any encoding
         allow_files(_FILES)
         if options.follow:
-            lines = follow(options.folder, lambda: _of_ranks(spans, find_streams(options.folder)))
+            lines = follow(lambda: have_ended(options.folder), lambda: _of_ranks(spans, find_streams(options.folder)))
         else:
-            lines = _all_lines(_existing(options.folder, spans, options.rank), since)
+            lines = read(_existing(options.folder, spans, options.rank), since)
         try:
             _write((line for line in lines if line is None or test(line)), options)
             sys.stdout.flush()
@@ -92,15 +92,6 @@ def _existing(folder: Path, spans: list[range] | None, asked: str | None) -> lis
 
 def _of_ranks(spans: list[range] | None, streams: list[Stream]) -> list[Stream]:
     return [stream for stream in streams if spans is None or any(stream.rank in span for span in spans)]
-
-
-def _all_lines(streams: list[Stream], since: float) -> Iterator[LogLine]:
-    """Return the log lines in all files; a file that was last written before *since* is not opened."""
-    files = [(stream, stream.path.stat()) for stream in streams]
-    readers = [Reader(stream) for stream, file in files if file.st_size and file.st_mtime >= since]
-    yield from merge(reader.lines() for reader in readers)
-    for reader in readers:
-        reader.close()
 
 
 def _write(lines: Iterable[LogLine | None], options: LogsSpec) -> None:

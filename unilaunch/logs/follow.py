@@ -1,11 +1,10 @@
-"""The log lines of a running job, as they come."""
+"""The log lines of a job: those that are there, or also those that still come."""
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from unilaunch.logs.ending import have_ended
 from unilaunch.logs.layouts import Stream
 from unilaunch.logs.lines import LogLine, Reader
 from unilaunch.logs.merging import merge
@@ -14,16 +13,30 @@ _PAUSE = 0.2  # seconds between two reads
 _DRAIN = 0.5  # seconds in which the last output arrives, after a rank has recorded its end
 
 
-def follow(folder: Path, find: Callable[[], list[Stream]]) -> Iterator[LogLine | None]:
+def read(streams: Iterable[Stream], since: float = 0.0) -> Iterator[LogLine]:
+    """Return the log lines in all files, in the order of time.
+
+    Args:
+        streams: The files.
+        since: A file that was last written before this moment is not opened. Seconds since 1970.
+    """
+    files = [(stream, stream.path.stat()) for stream in streams]
+    readers = [Reader(stream) for stream, file in files if file.st_size and file.st_mtime >= since]
+    yield from merge(reader.lines() for reader in readers)
+    for reader in readers:
+        reader.close()
+
+
+def follow(has_ended: Callable[[], bool], find: Callable[[], list[Stream]]) -> Iterator[LogLine | None]:
     """Return the log lines until the job has ended, also of ranks that begin later; None at each pause.
 
     Args:
-        folder: The job's output folder.
+        has_ended: Tells whether it has.
         find: Returns the streams that exist by now.
     """
     readers: dict[tuple[Path, int], Reader] = {}
     has_paused = False
-    while not have_ended(folder):
+    while not has_ended():
         yield from _new_lines(readers, find())
         yield None
         sys.stdout.flush()

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from typing_extensions import override
+
 from unilaunch.errors import InputError
 from unilaunch.logs.layouts import Stream
 
@@ -44,6 +46,10 @@ class LogLine:
     level: str
     text: str
     number: int = 0
+
+    @override
+    def __str__(self) -> str:
+        return self.text
 
 
 class Reader:

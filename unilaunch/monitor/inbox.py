@@ -15,7 +15,7 @@ from unilaunch.handshake import new_secret
 from unilaunch.monitor import messages
 from unilaunch.monitor.connection import is_unanswered, notice_silence
 from unilaunch.monitor.messages import LARGEST, BadMessageError, End, Message, OfAgent, OfRank, Order
-from unilaunch.monitor.rank_seen import RankSeen, State
+from unilaunch.monitor.rank_seen import RankSeen, RankState
 from unilaunch.output.failure import Cause, Failure
 
 #: Seconds for which what comes in is taken before anything else is done.
@@ -78,6 +78,8 @@ class Inbox:
             for key, _ in ready:
                 if key.data is _WAKE:
                     until = 0.0
+                elif callable(key.data):
+                    key.data()
                 elif key.data is not self.door:
                     self._read(key.fileobj)  # type: ignore[arg-type]  # only sockets are registered
                 elif agent := self.door.ready(key.fileobj):
@@ -238,8 +240,8 @@ class Inbox:
         del self.unread[connection]
         for rank in self.ranks_of.pop(connection):
             seen = self.ranks[rank]
-            if seen.state is not State.EXITED:
-                seen.state, seen.lost = State.LOST, cause
+            if seen.state is not RankState.EXITED:
+                seen.state, seen.lost = RankState.LOST, cause
                 self._count(rank, seen)
                 if seen.failure is None:
                     self._fail(rank, seen, _lost(rank, seen, cause, reason))

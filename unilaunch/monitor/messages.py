@@ -68,6 +68,8 @@ class BeMonitor:
     lost_patience: float
     stall_timeout: float | None
     abort: bool
+    metrics: int | None
+    metrics_address: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +110,14 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the rank is doing, and how many seconds ago that changed."""
+    """What the rank is doing, and how many seconds ago that changed; its pace (`Pace`), and its memory in bytes."""
 
     facts: dict[str, JsonValue]
     age: float
+    steps: int = 0
+    busy: float = 0.0
+    received: int = 0
+    memory: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +151,9 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True)
 class ShowStacks:
-    """Tell where the ranks stand."""
+    """Tell where the ranks stand; native: with the frames of C and C++, by py-spy."""
+
+    native: bool = False
 
 
 @dataclass(frozen=True, slots=True)

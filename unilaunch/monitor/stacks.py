@@ -8,6 +8,9 @@ from unilaunch.monitor.messages import Stack
 from unilaunch.step import Step
 
 _FRAME = re.compile(r'^ +File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
+#: The same as py-spy writes it: "    loop (train.py:7)", native frames too; its main thread comes first.
+_NATIVE_FRAME = re.compile(r"^ {4}(?P<function>\S.*) \((?P<file>[^()]*?)(?::(?P<line>\d+))?\)$", re.MULTILINE)
+_NATIVE_THREAD = re.compile(r"^Thread \d+ .*$", re.MULTILINE)
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+ .*$", re.MULTILINE)
 #: Files of frames that are left out: the launcher's own are the same on all ranks.
 _LAUNCHER = (
@@ -45,8 +48,11 @@ def describe(stack: str, progress: Mapping[str, Any]) -> str:
 
 
 def _main_thread(stack: str) -> Sequence[tuple[str, str, str]]:
-    """Return the frames (file, line, function) of the thread that faulthandler names last: the main one."""
-    text = _THREAD.split(stack)[-1]
-    frames = [(found["file"], found["line"], found["function"]) for found in _FRAME.finditer(text)]
+    """Return the frames (file, line, function) of the main thread: faulthandler's last one, py-spy's first one."""
+    if native := _NATIVE_THREAD.split(stack, maxsplit=2)[1:2]:
+        found_frames = _NATIVE_FRAME.finditer(native[0])
+    else:
+        found_frames = _FRAME.finditer(_THREAD.split(stack)[-1])
+    frames = [(found["file"], found["line"] or "?", found["function"]) for found in found_frames]
     own = [frame for frame in frames if not any(part in frame[0] for part in _LAUNCHER)]
     return own or frames

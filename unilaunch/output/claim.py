@@ -122,6 +122,18 @@ def hold(root: Path) -> int:
     return descriptor
 
 
+def is_held(root: Path) -> bool:
+    """Return whether a job is running in *root*; False where the file system has no locks."""
+    try:
+        descriptor = open_file(root / MARKER, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return not _lock(descriptor, fcntl.LOCK_EX)
+    finally:
+        os.close(descriptor)
+
+
 def release(root: Path, run: str) -> None:
     """Free a folder whose job has ended: for a host that is lost, a file server may hold the lock for minutes."""
     with suppress(OSError):

@@ -10,6 +10,8 @@ from typing import Any
 
 from unilaunch.output.failure import Failure
 
+_TAIL = 8192  # bytes of a log's end that are looked at for its last lines
+
 
 def open_file(path: str | Path, flags: int) -> int:
     """Open a file, or make it, and return its descriptor.
@@ -73,3 +75,13 @@ def move_aside(path: Path, folder: Path) -> None:
         target = folder / f"{path.name}~{copy}"
     with suppress(FileNotFoundError):
         path.rename(target)
+
+
+def last_lines(path: Path, number: int) -> list[str]:
+    """Return the last *number* lines of a file; none if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL))
+            return file.read().decode(errors="replace").splitlines()[-number:]
+    except OSError:
+        return []

@@ -25,6 +25,8 @@ from unilaunch.output.claim import (
 from unilaunch.output.files import append, move_aside, write_json
 
 SPEC, RESULT, REPORT = "spec.json", "result.json", "report.json"
+#: Where the monitor of a running job listens for its owner.
+SOCKET = ".monitor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ class OutputFolder:
             elif os.path.lexists(self.rank_dir):
                 self.rank_dir.rmdir()  # it is empty
             make_folder(self.rank_dir, self.run_id)
-            append(self.rank_dir / "events.jsonl", _event(run=self.run_id))
+            append(self.rank_dir / "events.jsonl", event_line(run=self.run_id))
             if self.lock < 0:
                 self.lock = hold(self.root)
 
@@ -148,7 +150,7 @@ class OutputFolder:
         if "phase" in event:
             self.on_phase(phase=event["phase"])
         with self._losing():
-            append(self.rank_dir / "events.jsonl", _event(**event))
+            append(self.rank_dir / "events.jsonl", event_line(**event))
 
     def append_stderr(self, text: str) -> None:
         """Put *text* into this rank's standard error file, past the console."""
@@ -259,7 +261,8 @@ def rank_folder(root: Path, rank: int, size: int) -> Path:
     return root / f"rank.{rank:0{len(str(size - 1))}d}"
 
 
-def _event(**event: Any) -> str:
+def event_line(**event: Any) -> str:
+    """Return a line of `events.jsonl`: the event, with the time in seconds since 1970."""
     return json.dumps({"time": time.time(), **event}, allow_nan=False) + "\n"
 
 

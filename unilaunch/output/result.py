@@ -3,9 +3,37 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from unilaunch.errors import UnilaunchError, one_line
 from unilaunch.json_value import JsonValue
 from unilaunch.output.failure import Failure
+
+
+class JobFailed(UnilaunchError):  # noqa: N818  (as concurrent.futures names its own: what has happened)
+    """A job has not ended well.
+
+    Attributes:
+        failure: How the rank failed that failed first: cause, rank, host, phase, exit code, log and traceback; None if
+            no rank did: the job was stopped, or the launcher itself failed.
+        result: How the whole job ended.
+    """
+
+    def __init__(self, result: "LaunchResult") -> None:
+        super().__init__(_describe(result))
+        self.result, self.failure, self.exit_code = result, result.failure, result.returncode
+
+
+def _describe(result: "LaunchResult") -> str:
+    failure = result.failure
+    if result.interrupted:
+        return f"the job was stopped (exit code {result.returncode}); its output is in {result.output_dir}"
+    if failure is None:
+        return f"the job ended with exit code {result.returncode}; its output is in {result.output_dir}"
+    where = "the job" if failure.rank is None else f"rank {failure.rank} on {failure.host}"
+    what = f"{failure.error}: {failure.message}" if failure.error else failure.message
+    log = f"; its log is {failure.log}" if failure.log else ""
+    return one_line(f"{where} failed first: {what} (exit code {failure.exit_code}){log}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +46,7 @@ class RankResult:
         device: On what; "?" likewise.
         returncode: What it exited with; None if it was ended before it could say.
         log_dir: Its log folder, on its host.
-        value: What its function returned; None for a model or a script.
+        value: What its function returned: JSON, numpy arrays and tensors; None for a model or a script.
     """
 
     rank: int
@@ -26,7 +54,7 @@ class RankResult:
     device: str
     returncode: int | None
     log_dir: Path
-    value: JsonValue
+    value: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +78,8 @@ class LaunchResult:
     result: Mapping[str, JsonValue] | None
     lost_hosts: Sequence[str] = ()
     interrupted: bool = False
+
+    def raise_if_failed(self) -> None:
+        """Raise JobFailed if the job has not ended well."""
+        if self.returncode:
+            raise JobFailed(self)

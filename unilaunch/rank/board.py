@@ -92,20 +92,26 @@ def open_meeting(found: LauncherInfo) -> tuple[socket.socket, Meeting]:
 
 
 class PublicBoard(Board):
-    """No board at all: ports and "secret" follow from the run's name, which others can guess.
+    """No board at all: the ports follow from the run's name, and the secret from that name and a key.
 
-    Rank 0 binds the first of a few ports that is free. Used only where the user asks for it.
+    Rank 0 binds the first of a few ports that is free. Without a key others can guess the secret: used only where the
+    user asks for it.
+
+    Args:
+        found: What the launcher says.
+        key: What all ranks of the job were given, and nobody else; "" for none.
     """
 
-    def __init__(self, found: LauncherInfo) -> None:
+    def __init__(self, found: LauncherInfo, key: str = "") -> None:
         self.several = not found.one_host
         self.hosts = found.rank_0_hosts if self.several else (addresses.loopback(),)
-        self.secret = sha256(f"unilaunch {found.run_id}".encode()).digest()
+        self.name = sha256(f"unilaunch {found.run_id}".encode()).digest()
+        self.secret = sha256(self.name + key.encode()).digest()
 
     @property
     def ports(self) -> list[int]:
         """The ports at which rank 0 may listen, first the likeliest."""
-        words = struct.unpack(f"!{_TRIES}H", self.secret[: 2 * _TRIES])
+        words = struct.unpack(f"!{_TRIES}H", self.name[: 2 * _TRIES])
         return [_PORTS[word % len(_PORTS)] for word in words]
 
     @override

@@ -151,6 +151,8 @@ def _be_monitor(spec: "RunSpec", world: World, listening: "Listening") -> messag
         lost_patience=3.0,  # Open MPI 4 hangs if its ranks end before it has noticed by itself that a host is lost
         stall_timeout=spec.stall_timeout,
         abort=spec.abort,
+        metrics=spec.metrics_port,
+        metrics_address=spec.metrics_address,
     )
 
 

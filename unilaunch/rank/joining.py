@@ -8,7 +8,7 @@ from unilaunch.monitor.connection import read_where
 from unilaunch.rank import mpi, tcp
 from unilaunch.rank.alone import Alone
 from unilaunch.rank.board import Board, PublicBoard
-from unilaunch.start_variables import MONITOR, attempt_of
+from unilaunch.start_variables import KEY, MONITOR, attempt_of
 from unilaunch.world import LauncherInfo, Store
 
 
@@ -69,8 +69,8 @@ def find_board(found: LauncherInfo, environ: Mapping[str, str], *, insecure: boo
         return PmiBoard(found, environ)
     if found.mpi and not (found.store is Store.FILE and mpi.find_libmpi(environ)):
         return None
-    if insecure:
-        return PublicBoard(found)
+    if insecure or KEY in environ:
+        return PublicBoard(found, environ.get(KEY, ""))
     from unilaunch.rank.secret_file import FileBoard
 
     return FileBoard(found, environ)

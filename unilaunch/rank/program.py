@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import linecache
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -17,20 +18,21 @@ from unilaunch.errors import SpecError
 from unilaunch.json_value import JsonValue
 from unilaunch.monitor.messages import LARGEST
 from unilaunch.rank.garbage_collector import uncollected
-from unilaunch.target import Target
+from unilaunch.target import LOADING, Target
+from unilaunch.values import SENDABLE, into_files, pack, unpack
 
 #: Bytes of what a function or a model returns, as JSON: with the words around it, it is one message.
 _LARGEST_VALUE = LARGEST - 4096
 Hook = Callable[[ModuleType], None]
 
 
-def run_program(target: Target, args: Sequence[str]) -> JsonValue:
+def run_program(target: Target, args: Sequence[str]) -> Any:
     """Run *target*, and return a function's value; None of a script or a module.
 
     What the program raises passes, SystemExit too.
 
     Raises:
-        SpecError: A function does not exist, an argument is no JSON, or what it returned cannot be written as JSON.
+        SpecError: A function does not exist.
     """
     if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # KeyboardInterrupt, as plain Python has it
@@ -40,7 +42,7 @@ def run_program(target: Target, args: Sequence[str]) -> JsonValue:
         case "module":
             _run_module(target.name, args)
         case _:
-            return _call(target.name, args)
+            return _call(target, args)
     return None
 
 
@@ -68,18 +70,48 @@ def _run_module(name: str, args: Sequence[str]) -> None:
     runpy.run_module(name, run_name="__main__", alter_sys=True)
 
 
-def _call(name: str, args: Sequence[str]) -> JsonValue:
-    module, _, path = name.partition(":")
-    sys.path[0] = str(Path.cwd())
-    function: Any = importlib.import_module(module)
+def _call(target: Target, args: Sequence[str]) -> Any:
+    module, _, path = target.name.rpartition(":")
+    sys.path[0] = str(target.folder)
+    function: Any = _load_main(target, module) if target.file or target.source else importlib.import_module(module)
     for part in path.split("."):
         if not hasattr(function, part):
-            raise SpecError(f"{name}: {module} has no {path}")
+            raise SpecError(f"{target.name}: {module} has no {path}")
         function = getattr(function, part)
     positional, named = read_arguments(args)
-    value: JsonValue = function(*positional, **named)
-    check_value(value, name)
-    return value
+    return function(*unpack(positional, None), **unpack(named, None))
+
+
+def _load_main(target: Target, file: str) -> ModuleType:
+    """Return the module of a file, or of a notebook's cells, without what stands under `__name__ == "__main__"`.
+
+    It has the name that it has in processes of `multiprocessing`.
+    """
+    main = ModuleType("__mp_main__")
+    if target.file:
+        main.__file__ = file = str(target.file.absolute())
+    source = target.file.read_bytes() if target.file else target.source.encode()
+    linecache.cache[file] = (len(source), None, source.decode(errors="replace").splitlines(keepends=True), file)
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = main
+    sys.argv[:] = [file]
+    main.__dict__[LOADING] = file
+    exec(compile(source, file, "exec", dont_inherit=True), main.__dict__)  # noqa: S102  (that is the task)
+    del main.__dict__[LOADING]
+    return main
+
+
+def keep_value(value: Any, name: str, folder: Path) -> JsonValue:
+    """Return what a function has returned as JSON; its arrays are in files of *folder*.
+
+    Raises:
+        SpecError: It cannot be written as JSON and arrays.
+    """
+    try:
+        kept: JsonValue = pack(value, into_files(folder, "value"))
+        json.dumps(kept, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SpecError(f"{name} returned a value that cannot be sent ({error}): {SENDABLE}") from None
+    return kept
 
 
 def check_value(value: object, name: str) -> None:
@@ -153,6 +185,19 @@ def leave_out_launcher(error: BaseException) -> None:
         frame = frame.tb_next
     if began:
         error.__traceback__ = error.__cause__ = None
+
+
+def join_hooks(first: Mapping[str, Hook], second: Mapping[str, Hook]) -> dict[str, Hook]:
+    """Return the hooks of both; of a module that both have, the first one's is called first."""
+
+    def both(name: str) -> Hook:
+        def hook(module: ModuleType) -> None:
+            first[name](module)
+            second[name](module)
+
+        return hook
+
+    return {**first, **second, **{name: both(name) for name in first.keys() & second.keys()}}
 
 
 def around_import(hooks: Mapping[str, Hook]) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -12,6 +13,7 @@ from unilaunch import launchers
 from unilaunch.agreement import agree, attempt
 from unilaunch.backend import Peers
 from unilaunch.errors import RefusedTogetherError, UnilaunchError, say
+from unilaunch.exports import without_secrets
 from unilaunch.limits import allow_files
 from unilaunch.monitor import messages
 from unilaunch.rank import mpi, program
@@ -20,8 +22,9 @@ from unilaunch.rank.identity import agree_on_rank, complete
 from unilaunch.rank.joining import join, join_mpi
 from unilaunch.rank.status import Status
 from unilaunch.rank.work import work
-from unilaunch.start_variables import MONITOR, SPEC, attempt_of
+from unilaunch.start_variables import KEY, MONITOR, SPEC, attempt_of
 from unilaunch.task import Task
+from unilaunch.version import __version__
 from unilaunch.world import LauncherInfo
 
 if TYPE_CHECKING:
@@ -68,7 +71,10 @@ def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], st
         if rank.task.model:
             peers = join_mpi(found, peers)
             rank = replace(rank, peers=peers)
-        rank.output.record(phase="start", launcher=found.launcher, evidence=found.evidence, variables=chosen)
+        rank.output.record(
+            phase="start", launcher=found.launcher, evidence=found.evidence, variables=chosen,
+            command=rank.task.command or without_secrets(sys.orig_argv), versions=_versions(),
+        )  # fmt: skip
         return work(rank)
     except UnilaunchError as error:
         _tell_refusal(error, number, status)
@@ -77,9 +83,13 @@ def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], st
         peers.leave()
 
 
+def _versions() -> dict[str, str]:
+    return {"unilaunch": __version__, "python": sys.version.partition(" ")[0]}
+
+
 def _forget_launch() -> None:
     """Take out of the environment what is not meant for a job that a program may start."""
-    for variable in (MONITOR, SPEC):
+    for variable in (MONITOR, SPEC, KEY):
         os.environ.pop(variable, None)  # noqa: TID251
 
 

@@ -2,16 +2,18 @@
 
 import os
 import socket
+import time
 from contextlib import suppress
 from typing import Any
 
 from unilaunch.monitor.messages import Done, Failed, OfRank, encode
 from unilaunch.output.failure import describe_exception
-from unilaunch.rank.status_page import StatusPage
+from unilaunch.rank.status_page import Pace, StatusPage
 from unilaunch.step import Step
 
 #: The agent sends this to its rank when the user stops the job.
 STOP = b"s"
+_NEWEST = 0.1  # share of the newest stretch of work in what is usual
 
 
 class Status:
@@ -27,6 +29,9 @@ class Status:
         self.page = page
         self.failed = False
         self.released = False
+        self.pace = Pace()
+        self._waited = 0.0  # when the last wait ended; 0 if that is unknown
+        self._usual = 0.0  # seconds of work between two waits, of late
 
     def note(self, **facts: Any) -> None:
         """Note what this rank is doing; costs microseconds."""
@@ -35,6 +40,24 @@ class Status:
     def note_step(self, step: Step) -> None:
         """Note the step that this rank is in; costs microseconds."""
         self.page.note(**step.as_facts())
+        steps, busy, received = self.pace
+        self.pace = Pace(steps + 1, busy + (step.busy or 0.0), received + step.received)
+        self.page.note_pace(self.pace)
+
+    def note_wait(self, seconds: float | None) -> None:
+        """Note that a program has waited for other ranks until now; what lies between two waits was its own work.
+
+        Args:
+            seconds: How long it has waited; None if that was not measured: then its work was as long as it is usually.
+        """
+        now, own = time.perf_counter(), self._usual
+        if seconds is not None and self._waited:
+            own = max(0.0, now - self._waited - seconds)
+            self._usual += (own - self._usual) * (_NEWEST if self._usual else 1.0)
+        self._waited = 0.0 if seconds is None else now
+        steps, busy, received = self.pace
+        self.pace = Pace(steps + 1, busy + own, received)
+        self.page.note_pace(self.pace)
 
     def fail(self, error: BaseException, exit_code: int, *, together: bool = False, log: str = "") -> None:
         """Tell the agent how this rank fails, what it was doing, and what its log is to say."""

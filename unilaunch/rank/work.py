@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from unilaunch.agreement import alike
 from unilaunch.backend import Backend, Collectives, Rendezvous
@@ -20,6 +20,7 @@ from unilaunch.rank.framework_env import framework_env
 from unilaunch.rank.garbage_collector import uncollected
 from unilaunch.rank.identity import Rank
 from unilaunch.rank.stops import note_stops
+from unilaunch.values import carry_files
 
 if TYPE_CHECKING:
     from unilaunch.json_value import JsonValue
@@ -77,7 +78,9 @@ def _explain(error: BaseException, rank: Rank) -> tuple[int, str]:
 
 
 def _ended(rank: Rank, exit_code: int) -> int:
-    rank.output.record(phase="end", exit_code=exit_code)
+    modules = {name: sys.modules.get(name) for name in ("numpy", *(each.framework for each in rank.task.backends))}
+    versions = {name: str(getattr(module, "__version__", "?")) for name, module in modules.items() if module}
+    rank.output.record(phase="end", exit_code=exit_code, versions=versions)
     return exit_code
 
 
@@ -128,7 +131,7 @@ def _run_model(rank: Rank, model: Model, backend: Backend, rendezvous: Rendezvou
         output.record(phase="init")
         framework = Framework(backend, _collectives(rank, backend, rendezvous))
         if model.stops_patiently:
-            session = replace(session, stop_asked=note_stops(rank.status))
+            session = replace(session, stop_asked=note_stops(rank.status, patient=world.patient))
         result = dict(model.run(task.options, prepared, session, framework))
         alike(lambda: program.check_value(result, f"model {model.name}"))
     finally:
@@ -145,9 +148,12 @@ def _run_program(rank: Rank, rendezvous: Rendezvous) -> None:
     if world.rank == 0:
         output.write_spec(task.spec.to_json())
     served = [backend for backend in task.backends if backend.launcher != world.launcher]
-    hooks = {backend.framework: program.no_hook for backend in task.backends}
+    hooks: dict[str, program.Hook] = {backend.framework: program.no_hook for backend in task.backends}
     for backend in served:
         hooks |= backend.hooks(rendezvous, world, rank.peers)
+    if world.size > 1:
+        for backend in task.backends:
+            hooks = program.join_hooks(hooks, backend.wait_hooks(rank.status.note_wait))
     if isinstance(rank.peers, mpi.MpiPeers):
         mpi.lend()
     program.around_import(hooks)
@@ -156,10 +162,19 @@ def _run_program(rank: Rank, rendezvous: Rendezvous) -> None:
     output.record(phase="program", target=str(task.target))
     value = program.run_program(task.target, [*appended, *task.spec.args])
     if task.target.kind == "function":
-        output.write_value(value)
-        rank.status.send(messages.Returned(value=value))
+        _return(rank, value)
     gc.collect()  # torch's threads can abort an interpreter that ends while DistributedDataParallel's cycles hold them
     _wait_for_all(rank)
+
+
+def _return(rank: Rank, value: Any) -> None:
+    """Keep what the function has returned, and tell the monitor; another host may not see this rank's files."""
+    name, folder = str(rank.task.target), rank.output.rank_dir
+    kept = program.keep_value(value, name, folder)
+    rank.output.write_value(kept)
+    told = kept if rank.world.num_hosts == 1 else carry_files(kept, folder)
+    program.check_value(told, name)
+    rank.status.send(messages.Returned(value=told))
 
 
 def _wait_for_all(rank: Rank) -> None:

@@ -1,74 +1,103 @@
-"""The plots of a page, drawn by plotly."""
+"""The charts of a page, from its runs."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
-import plotly.graph_objects as go
-
-from unilaunch.report.reading import Run
-from unilaunch.report.series import Split, curve, split_time, step_seconds, thin
+from unilaunch.report import timeline
+from unilaunch.report.chart import Chart, Curve
+from unilaunch.report.run import Run
+from unilaunch.report.series import Split, curve, split_time, step_seconds
+from unilaunch.report.timeline import Timeline
 from unilaunch.report_layout import Plot
 
 #: Ranks that get a curve of their own; of more the fastest, the median and the slowest are drawn.
 _MOST_RANKS = 8
-_COLOURS = ("#2a78d6", "#e0662b", "#2f9e6e", "#9352c8")
-_DASHES = ("solid", "dash")
+_MOST_BARS = 16
+
+Named = Sequence[tuple[str, Run]]
 
 
-def plot_figure(plot: Plot, runs: Sequence[tuple[str, Run]]) -> go.Figure | None:
+def plot_chart(plot: Plot, runs: Named) -> Chart | None:
     """Return the curves of each run over its steps; None if there are none.
 
-    A colour tells the curves from each other, or where there is a single one the runs.
+    Of two runs the colour tells the run, and the name the curve; of one the colour tells the curves from each other.
     """
-    figure = _figure(plot.title.lower(), runs[0][1].layout.step)
-    if plot.percent:
-        figure.update_yaxes(tickformat=".0%")
     single = len(plot.curves) == 1
-    for number, (name, run) in enumerate(runs):
+    curves = []
+    for number, (folder, run) in enumerate(runs):
         for place, value in enumerate(plot.curves):
-            label = name if single else f"{value.label}, {name}" if len(runs) > 1 else value.label
-            line = {"color": _COLOURS[(number if single else place) % len(_COLOURS)], "dash": _DASHES[number % 2]}
-            _draw(figure, curve(run, value.key), name=label, line=line)
-    return figure if figure.data else None
+            name = (folder if len(runs) > 1 else "") if single else value.label
+            colour = number if len(runs) > 1 else place
+            if points := curve(run, value.key):
+                curves.append(Curve(name, points, colour, dashed=number > 0))
+    return Chart(plot.title, runs[0][1].layout.step, plot.title.lower(), curves, plot.percent) if curves else None
 
 
-def time_figure(run: Run) -> go.Figure | None:
-    """Return where each rank's time goes, stacked; None if unknown."""
-    shares = split_time(run)
-    if not shares:
-        return None
-    figure = _figure(f"seconds per {run.layout.step}", "rank")
-    figure.update_layout(barmode="stack")
-    for number, name in enumerate(Split._fields):
-        figure.add_bar(
-            x=[str(rank) for rank in shares], y=[share[number] for share in shares.values()], name=name,
-            marker_color=_COLOURS[number],
-        )  # fmt: skip
-    return figure
+def rank_charts(runs: Named) -> list[Chart]:
+    """Return the charts that have a curve for each rank: seconds of each step, memory, processor, output."""
+    of_runs = []
+    for number, (folder, run) in enumerate(runs):
+        of, colour = (f", {folder}", number) if len(runs) > 1 else ("", None)
+        step = run.layout.step
+        charts = [Chart(f"{step.capitalize()}s{of}", step, "seconds", _curves(step_seconds(run, _MOST_RANKS), colour))]
+        for title, unit, values in _OVER_TIME:
+            line = values(run)
+            curves = _curves(timeline.chosen(line.by_rank, _MOST_RANKS), colour)
+            charts.append(Chart(f"{title}{of}", f"{line.unit} since the start", unit, curves))
+        of_runs.append(charts)
+    return [chart for alike in zip(*of_runs, strict=True) for chart in alike if chart.curves]
 
 
-def step_figure(run: Run) -> go.Figure | None:
-    """Return the seconds of every step; None if unknown."""
-    figure = _figure("seconds", run.layout.step)
-    for name, seconds in step_seconds(run, _MOST_RANKS).items():
-        _draw(figure, seconds, name=name, line={"width": 1})
-    return figure if figure.data else None
+_OVER_TIME: Sequence[tuple[str, str, Callable[[Run], Timeline]]] = (
+    ("Memory of each rank", "MB", timeline.memory),
+    ("Processor of each rank", "cores", timeline.cores),
+    ("Output of each rank", "kB written", timeline.written),
+)
 
 
-def _draw(figure: Any, points: Mapping[float, float], **how: Any) -> None:
-    x, y = thin(list(points), list(points.values()))
-    if y:
-        figure.add_scatter(x=x, y=y, **how)
+def _curves(by_name: Mapping[str, Mapping[float, float]], colour: int | None) -> list[Curve]:
+    return [
+        Curve(name, points, number if colour is None else colour)
+        for number, (name, points) in enumerate(by_name.items())
+        if points
+    ]
 
 
-def _figure(y: str, x: str) -> Any:
-    figure = go.Figure()
-    grid = {"gridcolor": "rgba(128,128,128,0.2)", "zerolinecolor": "rgba(128,128,128,0.3)"}
-    figure.update_layout(
-        paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", font={"color": "#808080"}, height=320,
-        margin={"l": 60, "r": 10, "t": 10, "b": 45}, legend={"orientation": "h", "y": 1.12}, hovermode="x unified",
-        showlegend=True,
-    )  # fmt: skip
-    figure.update_xaxes(title=x, **grid)
-    figure.update_yaxes(title=y, **grid)
-    return figure
+class Bar(NamedTuple):
+    """Where the time of a rank goes.
+
+    Attributes:
+        name: The rank.
+        widths: Of its parts, in percent of the longest bar.
+        split: Its parts, in seconds.
+    """
+
+    name: str
+    widths: Sequence[float]
+    split: Split
+
+
+class Bars(NamedTuple):
+    """Where each rank's time goes in a step."""
+
+    title: str
+    parts: Sequence[str]
+    rows: Sequence[Bar]
+
+
+def time_bars(runs: Named) -> list[Bars]:
+    """Return where each rank's time goes, of the runs that tell; of many ranks some, from the most computing one on."""
+    bars = []
+    for folder, run in runs:
+        of = f", {folder}" if len(runs) > 1 else ""
+        if shares := split_time(run):
+            longest = max(sum(split) for split in shares.values()) or 1.0
+            ranks = sorted(shares)
+            if len(ranks) > _MOST_BARS:
+                ordered = sorted(ranks, key=lambda rank: -shares[rank].computing)
+                ranks = ordered[:: -(-len(ordered) // _MOST_BARS)]
+            rows = [
+                Bar(f"rank {rank}", [100 * part / longest for part in shares[rank]], shares[rank]) for rank in ranks
+            ]
+            bars.append(Bars(f"Where the time goes, seconds per {run.layout.step}{of}", Split._fields, rows))
+    return bars

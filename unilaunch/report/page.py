@@ -1,26 +1,29 @@
 """One page, from one run or from two: jinja2 escapes all that ranks have written."""
 
+import shlex
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any
+from datetime import datetime
+from pathlib import Path, PurePath
+from typing import NamedTuple
 
 import jinja2
-from plotly.offline import get_plotlyjs
 
-from unilaunch.report import figures
-from unilaunch.report.reading import Run
+from unilaunch.report.figures import Named, plot_chart, rank_charts, time_bars
+from unilaunch.report.run import RankRun, Run
 from unilaunch.report.series import largest_difference
+from unilaunch.report.timeline import span_text
 from unilaunch.report_layout import Plot, Value
 
 #: What the page shows of every run.
 _FACTS = (
     Value("model", "model"), Value("backend", "framework"), Value("device", "device"), Value("world_size", "ranks"),
-    Value("num_hosts", "hosts"), Value("launcher", "launcher"), Value("threads", "threads per rank"),
-    Value("seed", "seed"),
+    Value("launcher", "launcher"), Value("threads", "threads per rank"), Value("seed", "seed"),
 )  # fmt: skip
+_MOST_ENDS = 8  # groups of ranks with the same last lines
 
 
-def make_page(runs: Sequence[tuple[str, Run]]) -> str:
+def make_page(runs: Named) -> str:
     """Return the HTML of a page.
 
     Args:
@@ -29,28 +32,84 @@ def make_page(runs: Sequence[tuple[str, Run]]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    plots = dict.fromkeys(plot for _, run in runs for plot in run.layout.plots)
-    titled = [(plot.title, figures.plot_figure(plot, runs)) for plot in plots]
-    for name, run in runs:
-        of = f", {name}" if len(runs) > 1 else ""
-        steps = f"{run.layout.step.capitalize()}s{of}"
-        titled += [(f"Where the time goes{of}", figures.time_figure(run)), (steps, figures.step_figure(run))]
-    drawn = [(title, _html(figure, f"plot{number}")) for number, (title, figure) in enumerate(titled) if figure]
+    plots = list(dict.fromkeys(plot for _, run in runs for plot in run.layout.plots))
+    charts = [chart for plot in plots if (chart := plot_chart(plot, runs))]
     return environment.get_template("template.html.j2").render(
-        runs=runs, facts=_facts(runs), plots=drawn, script=get_plotlyjs() if drawn else "", versions=_versions,
-        cells=_cells, differences=_differences(runs, plots),
+        runs=runs, about=_about(runs), facts=_facts(runs), options=_options(runs), bars=time_bars(runs),
+        drawings=[chart.draw() for chart in charts], rank_drawings=[chart.draw() for chart in rank_charts(runs)],
+        cells=_cells, used=_used, ends=_ends, differences=_differences(runs, plots),
     )  # fmt: skip
 
 
-def _html(figure: Any, name: str) -> str:
-    """Return a plot's own HTML: its data is JSON, in which plotly escapes what could end a script."""
-    text: str = figure.to_html(
-        full_html=False, include_plotlyjs=False, div_id=name, config={"displayModeBar": False, "responsive": True}
-    )
-    return text
+def _about(runs: Named) -> list[tuple[str, list[str]]]:
+    """Return the rows that say what was run: a name, and each run's value."""
+    rows = {
+        "state": _state, "start": _start, "duration": _duration, "command": _command, "hosts": _hosts,
+        "versions": _versions,
+    }  # fmt: skip
+    told = {name: [text(run) for _, run in runs] for name, text in rows.items()}
+    return [(name, texts) for name, texts in told.items() if any(texts)]
 
 
-def _facts(runs: Sequence[tuple[str, Run]]) -> list[tuple[str, list[str]]]:
+def _state(run: Run) -> str:
+    if run.report:
+        return "failed"
+    codes = {rank.exit_code for rank in run.ranks}
+    if codes == {0}:
+        return "finished"
+    return "no rank has said that it ended" if codes == {None} else "some ranks have not said that they ended"
+
+
+def _start(run: Run) -> str:
+    if run.began is None:
+        return ""
+    try:
+        return datetime.fromtimestamp(run.began).astimezone().strftime("%Y-%m-%d %H:%M:%S %z")
+    except (ValueError, OverflowError, OSError):  # a damaged file
+        return ""
+
+
+def _duration(run: Run) -> str:
+    return span_text(run.seconds) if run.seconds else ""
+
+
+def _versions(run: Run) -> str:
+    return ", ".join(f"{name} {version}" for name, version in run.versions.items())
+
+
+def _command(run: Run) -> str:
+    """Return the command line without the interpreter in front of our own script."""
+    first, *rest = run.command or [""]
+    if rest and PurePath(rest[0]).name == "unilaunch":
+        first, *rest = rest
+    return shlex.join([PurePath(first).name, *rest]) if first else ""
+
+
+def _hosts(run: Run) -> str:
+    hosts = Counter(rank.host for rank in run.ranks)
+    return ", ".join(f"{host} ({number} rank{'s' * (number > 1)})" for host, number in hosts.items())
+
+
+class Option(NamedTuple):
+    """An option, and its value in each run."""
+
+    name: str
+    values: Sequence[str]
+
+    @property
+    def differs(self) -> bool:
+        """The runs have different values."""
+        return len(set(self.values)) > 1
+
+
+def _options(runs: Named) -> list[Option]:
+    """Return every option; of two runs first those that differ."""
+    names = dict.fromkeys(name for _, run in runs for name in run.options)
+    options = [Option(name, [run.options.get(name, "") for _, run in runs]) for name in names]
+    return sorted(options, key=lambda option: not option.differs)
+
+
+def _facts(runs: Named) -> list[tuple[str, list[str]]]:
     """Return the rows of the table: a name, and each run's value."""
     rows = []
     for value in dict.fromkeys([*_FACTS, *(value for _, run in runs for value in _figures(run))]):
@@ -72,6 +131,22 @@ def _cells(run: Run, rank: int) -> list[str]:
     return [_text(value, figures.get(value.key)) for value in run.layout.columns]
 
 
+def _used(rank: RankRun) -> tuple[str, str]:
+    """Return the processor seconds of a rank, and its peak memory in MB."""
+    peak = max((max(row.peak or 0, row.memory or 0) for row in rank.usage), default=0)
+    return f"{rank.usage[-1].cpu:.1f}" if rank.usage else "", f"{peak / 1e6:,.0f}" if peak else ""
+
+
+def _ends(run: Run) -> tuple[list[tuple[str, str]], int]:
+    """Return the last lines of the ranks, the same ones together, and how many ranks are left out."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for rank in run.ranks:
+        groups.setdefault(tuple(rank.last), []).append(rank.rank)
+    written = [(ranks, lines) for lines, ranks in groups.items() if lines]
+    shown = [(f"rank {', '.join(map(str, ranks))}", "\n".join(lines)) for ranks, lines in written[:_MOST_ENDS]]
+    return shown, sum(len(ranks) for ranks, _ in written[_MOST_ENDS:])
+
+
 def _text(value: Value, figure: object) -> str:
     """Return a figure as the page shows it; "" if there is none, or if it is neither a number nor a text."""
     match figure:
@@ -86,11 +161,7 @@ def _text(value: Value, figure: object) -> str:
     return ""
 
 
-def _versions(run: Run) -> str:
-    return ", ".join(f"{name} {version}" for name, version in run.result.versions.items())
-
-
-def _differences(runs: Sequence[tuple[str, Run]], plots: Iterable[Plot]) -> list[tuple[str, str]]:
+def _differences(runs: Named, plots: Iterable[Plot]) -> list[tuple[str, str]]:
     """Return by how much two runs differ: the name of each plot's only curve, and the largest difference."""
     if len(runs) == 1:
         return []

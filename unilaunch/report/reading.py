@@ -1,127 +1,31 @@
 """Read the output folder of a run: every file may be missing, since a run may have failed or still go on."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import json
+import shlex
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import FiniteFloat, TypeAdapter, ValidationError
 
 from unilaunch import plugins
 from unilaunch.errors import InputError, PluginError
+from unilaunch.monitor.stragglers import Straggler
 from unilaunch.monitor.verdict import judge
 from unilaunch.output.failure import Failure
+from unilaunch.output.files import last_lines
+from unilaunch.report.run import Event, RankRun, Report, Result, Run, Settings, Told, UsageRow
 from unilaunch.report_layout import ReportLayout
 
 #: Log lines from WARNING up that are kept of a rank.
 WARNINGS = 20
+#: Last lines of each of a rank's streams.
+LAST = 8
 _LEVELS = (" WARNING ", " ERROR ", " CRITICAL ")
-_NUMBERS = TypeAdapter(dict[str, int | float])
+_NUMBERS = TypeAdapter(dict[str, int | FiniteFloat])
 
 M = TypeVar("M")
-
-
-class Event(BaseModel):
-    """A line of `events.jsonl`; what a model has noted is `extra`."""
-
-    model_config = ConfigDict(extra="allow")
-    phase: str | None = None
-    host: str | None = None
-    device: str | None = None
-    exit_code: int | None = None
-
-
-class Result(BaseModel):
-    """`result.json`; a model's own figures are `extra`."""
-
-    model_config = ConfigDict(extra="allow")
-    model: str | None = None
-    versions: dict[str, str] = {}
-
-    @property
-    def figures(self) -> dict[str, Any]:
-        """The model's own figures, by name."""
-        return self.model_extra or {}
-
-    @property
-    def ranks(self) -> list[dict[str, Any]]:
-        """Each rank's figures, if the model returns them."""
-        rows = self.figures.get("ranks")
-        return rows if isinstance(rows, list) and all(isinstance(row, dict) for row in rows) else []
-
-
-class Group(BaseModel):
-    """Ranks with the same failure, or with the same stack."""
-
-    ranks: list[int]
-    what: str = ""
-    where: str = ""
-    stack: str = ""
-
-
-class Report(BaseModel):
-    """`report.json`."""
-
-    verdict: str
-    first: Failure
-    consequences: list[Group] = []
-    stacks: list[Group] = []
-
-
-class Settings(BaseModel):
-    """`spec.json`; its other fields are `extra`. Only a model's has `options`."""
-
-    model_config = ConfigDict(extra="allow")
-    target: str | None = None
-    options: dict[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RankRun:
-    """What one rank has left.
-
-    Attributes:
-        rank: Its number.
-        host: Where it ran; "?" if unknown.
-        device: What it ran on; "?" if unknown.
-        exit_code: None if it has not ended, or if that is unknown.
-        series: Each step's figures, by name.
-        events: What it has noted.
-        failure: How it failed; None if it did not.
-        warnings: Lines of its log from WARNING up.
-    """
-
-    rank: int
-    host: str
-    device: str
-    exit_code: int | None
-    series: Sequence[Mapping[str, int | float]] = field(default_factory=list)
-    events: Sequence[Event] = field(default_factory=list)
-    failure: Failure | None = None
-    warnings: Sequence[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What a run has left.
-
-    Attributes:
-        target: The model, or the program; "run" if unknown.
-        layout: What the page shows of it.
-        missing: Why that is not what its model wants to be shown; "" if it is.
-        facts: Every number and text of its spec and of its result, by name.
-        result: Its result; empty for a program, and of a run that failed or goes on.
-        report: How it failed; None if it did not.
-        ranks: In their order.
-    """
-
-    target: str
-    layout: ReportLayout
-    missing: str
-    facts: dict[str, str | int | float]
-    result: Result
-    report: Report | None
-    ranks: list[RankRun]
 
 
 def read_run(folder: Path) -> Run:
@@ -142,7 +46,15 @@ def read_run(folder: Path) -> Run:
     every = counted | (spec.options or {}) | (spec.model_extra or {}) | result.model_dump(exclude_none=True)
     facts = {name: value for name, value in every.items() if isinstance(value, str | int | float)}
     report = _read(folder / "report.json", Report) or _report(ranks)
-    return Run(model or spec.target or "run", layout, missing, facts, result, report, ranks)
+    told = {"target": spec.target, **(spec.model_extra or {}), **(spec.options or {})}
+    options = {name: _option(value) for name, value in told.items() if value not in (None, [], "")}
+    return Run(model or spec.target or "run", layout, missing, facts, result, report, ranks, options)
+
+
+def _option(value: object) -> str:
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        return shlex.join(value)
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _layout(model: str | None) -> tuple[ReportLayout, str]:
@@ -169,8 +81,27 @@ def _rank(folder: Path, layout: ReportLayout) -> RankRun:
         series=series,
         events=events,
         failure=failure,
-        warnings=[*lost, *also_lost, *_warnings(folder / "stderr")],
+        warnings=[*lost, *also_lost, *_stragglers(int(folder.name[5:]), events), *_warnings(folder / "stderr")],
+        usage=_lines(folder / "usage.jsonl", TypeAdapter(UsageRow))[0],
+        sizes=_sizes(folder / "times"),
+        last=[*last_lines(folder / "stdout", LAST), *last_lines(folder / "stderr", LAST)],
     )
+
+
+def _sizes(path: Path) -> list[tuple[float, int]]:
+    """Return how many bytes a rank had written when: lines of a time, and of the sizes of its two files."""
+    sizes = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
+        with suppress(ValueError):
+            time, out, err = line.split()
+            sizes.append((float(time), int(out) + int(err)))
+    return sizes
+
+
+def _stragglers(rank: int, events: Sequence[Event]) -> list[str]:
+    """Return a line for each time at which the monitor found that this rank held up the others."""
+    told = [Told.model_validate(event.model_dump()) for event in events if "straggler" in (event.model_extra or {})]
+    return [Straggler(rank, one.host, one.factor, one.steps).line for one in told[:WARNINGS]]
 
 
 def _report(ranks: Sequence[RankRun]) -> Report | None:

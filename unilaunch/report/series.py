@@ -1,13 +1,11 @@
 """The curves of a run, and how far those of two runs differ."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import isfinite
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from unilaunch.report.reading import RankRun, Run
-
-#: Points of a curve; more cannot be seen, and make the page slow.
-POINTS = 1500
+from unilaunch.report.run import RankRun, Run
 
 
 class Split(NamedTuple):
@@ -40,7 +38,7 @@ def _sources(run: Run) -> Iterator[Sequence[Mapping[str, Any]]]:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
 
 def split_time(run: Run) -> dict[int, Split]:
@@ -98,15 +96,3 @@ def largest_difference(first: Run, second: Run, key: str) -> tuple[float, int]:
     one, other = curve(first, key), curve(second, key)
     common = one.keys() & other.keys()
     return max((abs(one[step] - other[step]) for step in common), default=0.0), len(common)
-
-
-def thin(x: Sequence[float], y: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Return at most about `POINTS` points of a curve: of each stretch the least and the greatest."""
-    if len(y) <= POINTS:
-        return list(x), list(y)
-    step = -(-2 * len(y) // POINTS)
-    kept: list[int] = []
-    for begin in range(0, len(y), step):
-        stretch = range(begin, min(begin + step, len(y)))
-        kept += sorted({min(stretch, key=y.__getitem__), max(stretch, key=y.__getitem__)})
-    return [x[place] for place in kept], [y[place] for place in kept]

@@ -4,16 +4,17 @@ The names are those of `unilaunch_graph.torch`. Every rank makes the same calls 
 """
 
 from unilaunch_graph.mindspore.batch_norm import BatchNorm
-from unilaunch_graph.mindspore.dropout import dropout
 from unilaunch_graph.mindspore.exchange import gather, halo, mean, sum_gradients, sum_halo
 from unilaunch_graph.mindspore.gat import GATConv
 from unilaunch_graph.mindspore.loading import load
 from unilaunch_graph.mindspore.optimizer import Adam
 from unilaunch_graph.mindspore.part import GraphPart
+from unilaunch_graph.mindspore.prediction import predict
 from unilaunch_graph.mindspore.sage import SAGEConv
 from unilaunch_graph.mindspore.segments import segment_mean, segment_softmax, segment_sum
+from unilaunch_graph.network.dropout import dropout
 
 __all__ = [
     "Adam", "BatchNorm", "GATConv", "GraphPart", "SAGEConv", "dropout", "gather", "halo", "load", "mean",
-    "segment_mean", "segment_softmax", "segment_sum", "sum_gradients", "sum_halo",
+    "predict", "segment_mean", "segment_softmax", "segment_sum", "sum_gradients", "sum_halo",
 ]  # fmt: skip

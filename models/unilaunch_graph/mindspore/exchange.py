@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from unilaunch_graph.exchange.gather import gather_rows
 from unilaunch_graph.mindspore.part import GraphPart
 from unilaunch_graph.mindspore.ranks import Ranks
+from unilaunch_graph.network.checks import check_count, check_rows
 
 Gradients = TypeVar("Gradients", Tensor, Sequence[Tensor])
 
@@ -55,16 +56,6 @@ def sum_halo(rows: Tensor, part: GraphPart) -> Tensor:
     return summed.reshape(-1, *rows.shape[1:])
 
 
-def check_rows(rows: Tensor, expected: int, name: str) -> None:
-    """Refuse rows of another number than *expected*.
-
-    Raises:
-        ValueError: They are.
-    """
-    if rows.ndim == 0 or len(rows) != expected:
-        raise ValueError(f"rows have the shape {tuple(rows.shape)}: expected {name} = {expected} rows")
-
-
 def mean(losses: Tensor, count: int, part: GraphPart | None = None) -> Tensor:
     """Return the sum of all ranks' *losses*, divided by *count*: the loss of the whole graph, on every rank.
 
@@ -81,11 +72,10 @@ def mean(losses: Tensor, count: int, part: GraphPart | None = None) -> Tensor:
     Raises:
         ValueError: *count* is not positive, or *losses* is a sum: MindSpore's own sum over no rows is garbage.
     """
-    if count <= 0:
-        raise ValueError(f"mean over {count} nodes: expected a positive number, such as part.num_train")
+    check_count(count)
     if losses.ndim == 0:
         raise ValueError("mean: expected one loss for each node, as reduction='none' gives them, and not their sum")
-    ranks = _ranks_of(part)
+    ranks = Ranks.of(part)
     total: Tensor = _Mean(ranks, count)(losses, ranks.last)
     ranks.forget_order()
     return total
@@ -124,25 +114,17 @@ def sum_gradients(gradients: Gradients, part: GraphPart | None = None) -> Gradie
     """
     if isinstance(gradients, Tensor):
         return cast("Gradients", sum_gradients((gradients,), part)[0])
-    ranks = _ranks_of(part)
+    job_ranks = Ranks.of(part)
     arrays = [gradient.asnumpy() for gradient in gradients]
     summed = list(gradients)
     for dtype in dict.fromkeys(array.dtype for array in arrays):
         places = [place for place, array in enumerate(arrays) if array.dtype == dtype]
         flat = np.concatenate([arrays[place].ravel() for place in places])
-        ranks.collectives.all_reduce(flat)
+        job_ranks.collectives.all_reduce(flat)
         pieces = np.split(flat, np.cumsum([arrays[place].size for place in places]))
         for place, piece in zip(places, pieces, strict=False):  # the last piece is empty
             summed[place] = Tensor(piece.reshape(arrays[place].shape))
     return cast("Gradients", tuple(summed))
-
-
-def _ranks_of(part: GraphPart | None) -> Ranks:
-    if part:
-        return part.ranks
-    if Ranks.of_script is None:
-        raise RuntimeError("no graph is loaded: call unilaunch_graph.mindspore.load(...) first")
-    return Ranks.of_script
 
 
 def gather(rows: Tensor, part: GraphPart) -> Tensor | None:

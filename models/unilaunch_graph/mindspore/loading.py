@@ -1,11 +1,13 @@
 """`load`: from a data set's name to this rank's part."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from unilaunch_graph.loading import load_part
 from unilaunch_graph.mindspore.part import GraphPart, make_part
 from unilaunch_graph.mindspore.ranks import Ranks
+from unilaunch_graph.partition.part import Part
 from unilaunch_mindspore.backend import MindSporeBackend
 
 
@@ -25,8 +27,15 @@ def load(name: str | Path, **options: Any) -> GraphPart:
         PluginError: The numpy that is installed does not fit MindSpore.
         UnilaunchError: The ranks do not find each other, or the data set cannot be used.
     """
+    return make_part(*load_arrays(name, options))
+
+
+def load_arrays(name: str | Path, options: Mapping[str, Any]) -> tuple[Part, Ranks]:
+    """Return this rank's part as mapped arrays, and the ranks. All ranks must call this; as `load`."""
     part, member = load_part(name, "cpu", options)
-    if Ranks.of_script is None:
+
+    def start() -> Ranks:
         MindSporeBackend().start(member.world, member.placement)
-        Ranks.of_script = Ranks(member.world.rank, member.world.size, member.collectives())
-    return make_part(part, Ranks.of_script)
+        return Ranks(member.world.rank, member.world.size, member.collectives())
+
+    return part, Ranks.once(start)

@@ -1,16 +1,15 @@
 """The other ranks, as a network in MindSpore sees them: collectives that MindSpore differentiates in one order."""
 
-from typing import ClassVar
-
 import numpy as np
 from mindspore import Tensor, nn
 
 from unilaunch.backend import Collectives
 from unilaunch_graph.arrays import Floats
+from unilaunch_graph.network.ranks import ScriptRanks
 from unilaunch_mindspore.linear import FirstDerivative, OnHost, Operator
 
 
-class Ranks:
+class Ranks(ScriptRanks):
     """The ranks of a job.
 
     MindSpore leaves out the backward of what the loss does not depend on, and a rank without training nodes may have a
@@ -23,11 +22,8 @@ class Ranks:
         collectives: The ranks' collectives on host arrays.
     """
 
-    #: Those of this process, once the script has loaded a graph.
-    of_script: ClassVar["Ranks | None"] = None
-
     def __init__(self, rank: int, size: int, collectives: Collectives) -> None:
-        self.rank, self.size, self.collectives = rank, size, collectives
+        super().__init__(rank, size, collectives)
         self.forget_order()
 
     def forget_order(self) -> None:

@@ -137,6 +137,30 @@ class Attention:
         return self.pool.map(work, blocks) if self.pool else map(work, blocks)
 
 
+class AttentionCall:
+    """One call of an attention, as a function of arrays that knows its derivative.
+
+    Args:
+        attention: Of the part.
+        dropout: Which edges' attention is dropped; none if None.
+    """
+
+    def __init__(self, attention: Attention, dropout: EdgeDropout | None) -> None:
+        self.attention, self.dropout = attention, dropout
+
+    def forward(self, inputs: Sequence[Floats]) -> Floats:
+        """Return the weighted sums of the owned nodes; *inputs* are the fields of `Inputs`. (num_owned, width)"""
+        attended = self.attention.forward(Inputs(*inputs), self.dropout)
+        self.log_sums = attended.log_sums
+        return attended.rows
+
+    def backward(self, inputs: Sequence[Floats], out: Floats, gradient: Floats) -> Sequence[Floats]:
+        """Return the gradients of the inputs."""
+        found = self.attention.backward(Inputs(*inputs), Attended(out, self.log_sums), gradient, self.dropout)
+        every = (found.rows, found.att_src, found.att_dst, found.edge_terms)
+        return [field for field in every if field is not None]
+
+
 @dataclass(frozen=True, slots=True)
 class _Upstream:
     """One head of what comes back: g_i (num_targets, channels), g_i . out_i and the logarithms (num_targets,)."""

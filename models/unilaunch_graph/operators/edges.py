@@ -1,6 +1,6 @@
 """The edges of a part by their target and by their source, each in blocks of rows that a core's cache holds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -105,10 +105,12 @@ class ChosenEdges:
         edges: By target and by source.
         places: Where each edge stands among those given; a self-loop that was added counts from their end on. None if
             they are those given. (edges,)
+        made: What layers made of them.
     """
 
     edges: Edges
     places: NDArray[np.int64] | None
+    made: dict[Any, Any] = field(default_factory=dict)
 
 
 def choose_edges(ends: NDArray[Any], num_owned: int, num_sources: int, *, self_loops: bool) -> ChosenEdges:

@@ -98,7 +98,7 @@ def fitting(weights: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def halo_size(graph: Graph, owner: NDArray[np.int64], num_parts: int) -> int:
     """Return how many halo nodes all parts have together: pairs of a node and another part that has a target of it."""
-    return int(count(graph.reversed(), owner, num_parts).traffic.sum())
+    return int(count(graph, owner, num_parts).traffic.sum())
 
 
 def sketch(graph: Graph) -> sp.csr_array:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from unilaunch_graph.data.graph import TRAIN, Features
+from unilaunch_graph.arrays import Rows
+from unilaunch_graph.data.graph import NONE, TRAIN, Features
 from unilaunch_graph.data.labels import Labels, Task, task_of
 
 
@@ -114,3 +115,29 @@ class Part:
         """Return what each owned node's loss counts: 1 / (training nodes of the whole graph), or 0. (num_owned,)"""
         training: NDArray[np.bool_] = self.split == TRAIN
         return training / max(1, self.split_sizes[0])
+
+
+def lonely_part(
+    rows: Rows, indptr: NDArray[np.int64], sources: NDArray[np.int32], weights: NDArray[np.float32],
+    edge_attr: NDArray[np.float32],
+) -> Part:  # fmt: skip
+    """Return a graph without labels as the only part of it.
+
+    Args:
+        rows: Features of the nodes. (nodes, width)
+        indptr: Where the in-edges of each node begin. (nodes + 1,)
+        sources: Their sources. (edges,)
+        weights: Their weights; of no length if each is 1.
+        edge_attr: Their features; k is 0 if there are none. (edges, k)
+    """
+    size, none = len(rows), np.zeros(0, np.int64)
+    return Part(
+        index=0, num_nodes=size, num_classes=1, split_sizes=(0, 0, 0), is_directed=True, owned=np.arange(size),
+        halo=none, halo_counts=np.zeros(1, np.int64), send_rows=none.astype(np.int32),
+        send_counts=np.zeros(1, np.int64),
+        owned_indptr=indptr, owned_indices=sources, halo_indptr=np.zeros_like(indptr),
+        halo_indices=none.astype(np.int32), owned_weights=weights, halo_weights=none.astype(np.float32),
+        owned_edge_attr=edge_attr, halo_edge_attr=np.zeros((0, edge_attr.shape[1]), np.float32),
+        strengths=np.ones(size), loops=np.ones(size, np.float32), features=rows, labels=np.zeros(size, np.int64),
+        split=np.full(size, NONE, np.uint8),
+    )  # fmt: skip

@@ -5,8 +5,8 @@ Every rank makes the same calls in the same order. `distribute` needs PyTorch Ge
 
 from typing import TYPE_CHECKING, Any
 
+from unilaunch_graph.network.dropout import dropout
 from unilaunch_graph.torch.batch_norm import BatchNorm
-from unilaunch_graph.torch.dropout import dropout
 from unilaunch_graph.torch.gat import GATConv
 from unilaunch_graph.torch.halo import halo, sum_halo
 from unilaunch_graph.torch.loading import load

@@ -1,6 +1,5 @@
 """Layers of a user's on a block of nodes with all their in-edges: what is exact there, and how a layer is called."""
 
-import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,6 +13,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from unilaunch.errors import SpecError
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.inference import Neighbourhood
+from unilaunch_graph.network.prediction import name_of, needed_arguments
 
 #: Set while a layer is applied to a block: a distributed layer then fetches no rows, they are there.
 ON_BLOCK: ContextVar[object] = ContextVar("ON_BLOCK", default=None)
@@ -33,28 +33,15 @@ def num_arguments(layer: Callable[..., Any]) -> int:
     function = layer
     if isinstance(layer, torch.nn.Module):
         function = MethodType(type(layer).forward, layer)  # `distribute` gives it a forward that names no argument
-    try:
-        parameters = inspect.signature(function).parameters
-    except ValueError:
+    needed = needed_arguments(function)
+    if needed is None:
         return 1
-    places = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
-    needed = [one for one in parameters.values() if one.kind in places and one.default is one.empty]
     if not 1 <= len(needed) <= len(_ARGUMENTS):
         raise SpecError(
-            f"predict: {_name(layer)} needs {len(needed)} arguments: expected 1 to 4 of {_ARGUMENTS}: "
+            f"predict: {name_of(layer)} needs {len(needed)} arguments: expected 1 to 4 of {_ARGUMENTS}: "
             "give a function that names them"
         )
     return len(needed)
-
-
-def group(layers: Sequence[Callable[..., Any]]) -> list[list[Callable[..., Any]]]:
-    """Return the layers, each that takes edges with those behind it that take rows alone: they share one pass."""
-    groups: list[list[Callable[..., Any]]] = []
-    for layer in layers:
-        if not groups or num_arguments(layer) > 1:
-            groups.append([])
-        groups[-1].append(layer)
-    return groups
 
 
 def apply_to_block(layers: Sequence[Callable[..., Any]], rows: Rows, block: Neighbourhood) -> Rows:
@@ -72,14 +59,14 @@ def apply_to_block(layers: Sequence[Callable[..., Any]], rows: Rows, block: Neig
         out = first((x, own) if is_pair else x, *given[: number - 1]) if number > 1 else first(own)
         if number > 1 and len(out) != len(own if is_pair else x):
             raise SpecError(
-                f"predict: {_name(first)} returned {len(out)} rows of {len(x)} nodes: expected one for each"
+                f"predict: {name_of(first)} returned {len(out)} rows of {len(x)} nodes: expected one for each"
             )
         out = out[: block.num_targets]
         for layer in layers[1:]:
             out = layer(out)
     if bool(out.isnan().any()) and not bool(x.isnan().any()):
         raise SpecError(
-            f"predict: the output of {_name(first)} is not a number: its weights are none, or it reads neighbours of "
+            f"predict: the output of {name_of(first)} is not a number: its weights are none, or it reads neighbours of "
             "neighbours: give each step along the edges as a layer, or the whole model in place of a list"
         )
     result: Rows = out.float().numpy()
@@ -117,7 +104,3 @@ def _takes_pair(layer: Callable[..., Any]) -> bool:
     from unilaunch_graph.torch.block_rules import takes_pair
 
     return takes_pair(layer)
-
-
-def _name(layer: Callable[..., Any]) -> str:
-    return str(getattr(layer, "__name__", type(layer).__name__))

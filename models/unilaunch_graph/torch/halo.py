@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from typing_extensions import override
 
+from unilaunch_graph.network.checks import check_rows
 from unilaunch_graph.torch.part import GraphPart, Kept
 
 
@@ -25,7 +26,7 @@ def halo(rows: torch.Tensor, part: GraphPart) -> torch.Tensor:
     Raises:
         ValueError: *rows* does not have num_owned rows.
     """
-    _check_rows(rows, part.num_owned, "num_owned")
+    check_rows(rows, part.num_owned, "num_owned")
     if part.world_size == 1:
         return rows
     if rows is part.x and not rows.requires_grad:
@@ -49,14 +50,9 @@ def sum_halo(rows: torch.Tensor, part: GraphPart) -> torch.Tensor:
     Raises:
         ValueError: *rows* does not have num_owned + num_halo rows.
     """
-    _check_rows(rows, part.num_owned + part.num_halo, "num_owned + num_halo")
+    check_rows(rows, part.num_owned + part.num_halo, "num_owned + num_halo")
     summed: torch.Tensor = _SumHalo.apply(rows, part)  # type: ignore[no-untyped-call]
     return summed
-
-
-def _check_rows(rows: torch.Tensor, expected: int, name: str) -> None:
-    if rows.dim() == 0 or len(rows) != expected:
-        raise ValueError(f"rows have the shape {tuple(rows.shape)}: expected {name} = {expected} rows")
 
 
 class _Halo(torch.autograd.Function):

@@ -44,10 +44,12 @@ def load(name: str | Path, *, device: str = "auto", **options: Any) -> GraphPart
 def load_arrays(name: str | Path, device: str, options: Mapping[str, Any]) -> tuple[Part, Ranks]:
     """Return this rank's part as mapped arrays, and the ranks. All ranks must call this; as `load`."""
     part, member = load_part(name, device, options)
-    if Ranks.of_script is None:
-        given = torch.device(member.world.device)
-        Ranks.of_script = Ranks(member.world.rank, member.world.size, _collectives(member), given)
-    return part, Ranks.of_script
+    return part, Ranks.once(lambda: _ranks(member))
+
+
+def _ranks(member: Member) -> Ranks:
+    world = member.world
+    return Ranks(world.rank, world.size, _collectives(member), torch.device(world.device))
 
 
 def _collectives(member: Member) -> Collectives:

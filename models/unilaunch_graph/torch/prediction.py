@@ -1,24 +1,21 @@
 """`predict`: what a network says of every node, whole or layer by layer in bounded memory."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
 from unilaunch.errors import SpecError
-from unilaunch_graph.exchange.gather import save_rows
-from unilaunch_graph.inference import infer
+from unilaunch_graph.arrays import Rows
+from unilaunch_graph.inference import MEMORY, Layer
+from unilaunch_graph.network import prediction as network
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.torch.blocks import apply_to_block, group, num_arguments
+from unilaunch_graph.torch.blocks import apply_to_block, num_arguments
 from unilaunch_graph.torch.loading import load_arrays
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.ranks import Ranks
-
-_MEMORY = 1 << 30
 
 
 def predict(
@@ -26,7 +23,7 @@ def predict(
     graph: GraphPart | str | Path,
     output: Path | str | None = None,
     *,
-    memory: int = _MEMORY,
+    memory: int = MEMORY,
     **options: Any,
 ) -> torch.Tensor:
     """Return what a network says of this rank's nodes, and write what it says of all. All ranks must call this.
@@ -55,35 +52,40 @@ def predict(
             the host's memory.
         InputError: On rank 0: *output* cannot be written.
     """
-    layers = list(model) if isinstance(model, Sequence) else None
-    if isinstance(graph, GraphPart):
-        part, ranks = graph.arrays, graph.ranks
-    else:
-        part, ranks = load_arrays(graph, "cpu", options)
+    return torch.from_numpy(network.predict(_Torch(options), model, graph, output, memory))
+
+
+class _Torch:
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.options = options
+
+    def load(self, name: str | Path) -> tuple[Part, Ranks]:
+        part, ranks = load_arrays(name, "cpu", self.options)
+        _check_device(ranks)
+        return part, ranks
+
+    def features(self, part: GraphPart) -> Rows:
+        _check_device(part.ranks)
+        features: Rows = part.x.float().numpy()
+        return features
+
+    def whole(self, model: Any, part: GraphPart) -> Rows:
+        _check_device(part.ranks)
+        if any(module.training for module in (model.modules() if isinstance(model, torch.nn.Module) else ())):
+            raise SpecError(f"predict: {type(model).__name__} is in training mode: call model.eval() before")
+        given = (part.x, part.edge_index, part.edge_weight, part.edge_attr)
+        with torch.no_grad():
+            rows: torch.Tensor = model(*given[: num_arguments(model)])
+        array: Rows = (rows.float() if rows.dtype in {torch.bfloat16, torch.float16} else rows).numpy()
+        return array
+
+    def step(self, layers: Sequence[Callable[..., Any]]) -> Layer:
+        return partial(apply_to_block, layers)
+
+    def num_arguments(self, layer: Callable[..., Any]) -> int:
+        return num_arguments(layer)
+
+
+def _check_device(ranks: Ranks) -> None:
     if ranks.device.type != "cpu":
         raise SpecError(f"predict: the part is on {ranks.device}: load it with device='cpu'")
-    if layers is not None:
-        features = graph.x.float().numpy() if isinstance(graph, GraphPart) else part.features
-        rows = _by_layers(layers, replace(part, features=features), ranks, memory)
-    elif isinstance(graph, GraphPart):
-        rows = _as_a_whole(model, graph)
-    else:
-        raise SpecError("predict: a whole model needs a part of tensors: predict(model, ug.load(name)); or give layers")
-    if output is not None:
-        save_rows(Path(output), part, {"scores": rows.numpy()}, ranks.collectives)
-    return rows
-
-
-def _by_layers(layers: Sequence[Callable[..., Any]], part: Part, ranks: Ranks, memory: int) -> torch.Tensor:
-    steps = [partial(apply_to_block, together) for together in group(layers)]
-    with TemporaryDirectory(prefix="unilaunch-") as folder:  # a mapped file is read on until nobody holds it
-        return torch.from_numpy(infer(part, ranks.collectives, steps, Path(folder), memory))
-
-
-def _as_a_whole(model: Any, part: GraphPart) -> torch.Tensor:
-    if any(module.training for module in (model.modules() if isinstance(model, torch.nn.Module) else ())):
-        raise SpecError(f"predict: {type(model).__name__} is in training mode: call model.eval() before")
-    given = (part.x, part.edge_index, part.edge_weight, part.edge_attr)
-    with torch.no_grad():
-        rows: torch.Tensor = model(*given[: num_arguments(model)])
-    return rows.float() if rows.dtype in {torch.bfloat16, torch.float16} else rows

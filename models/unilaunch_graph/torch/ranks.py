@@ -1,17 +1,18 @@
 """The other ranks, as a network on tensors sees them: the exchange of rows, sums and broadcasts."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
 from unilaunch.backend import Collectives, Exchange
+from unilaunch_graph.network.ranks import ScriptRanks
 
 #: MPI and numpy have no 16-bit floats: such rows travel as integers, and are added as float32.
 _HALVES = {torch.bfloat16, torch.float16}
 
 
-class Ranks:
+class Ranks(ScriptRanks):
     """The ranks of a job, for tensors of any dtype on this rank's device.
 
     Args:
@@ -21,12 +22,8 @@ class Ranks:
         device: Where the tensors are.
     """
 
-    #: Those of this process, once the script has loaded a graph.
-    of_script: ClassVar["Ranks | None"] = None
-
     def __init__(self, rank: int, size: int, collectives: Collectives, device: torch.device) -> None:
-        self.rank, self.size = rank, size
-        self.collectives = collectives
+        super().__init__(rank, size, collectives)
         self.device = device
 
     def exchange(

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from typing_extensions import override
 
+from unilaunch_graph.network.checks import check_count, check_rows
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.ranks import Ranks
 
@@ -26,9 +27,8 @@ def mean(losses: torch.Tensor, count: int, part: GraphPart | None = None) -> tor
     Raises:
         ValueError: *count* is not positive.
     """
-    if count <= 0:
-        raise ValueError(f"mean over {count} nodes: expected a positive number, such as part.num_train")
-    total: torch.Tensor = _Total.apply(losses.sum(), _ranks_of(part))  # type: ignore[no-untyped-call]
+    check_count(count)
+    total: torch.Tensor = _Total.apply(losses.sum(), Ranks.of(part))  # type: ignore[no-untyped-call]
     return total / count
 
 
@@ -58,19 +58,11 @@ def sum_gradients(model: torch.nn.Module | Iterable[torch.nn.Parameter], part: G
     """
     parameters = model.parameters() if isinstance(model, torch.nn.Module) else model
     trained = [parameter for parameter in parameters if parameter.requires_grad]
-    ranks = _ranks_of(part)
+    ranks = Ranks.of(part)
     if ranks.size == 1:
         return
     for dtype in dict.fromkeys(parameter.dtype for parameter in trained):
         _sum_gradients([parameter for parameter in trained if parameter.dtype == dtype], ranks)
-
-
-def _ranks_of(part: GraphPart | None) -> Ranks:
-    if part:
-        return part.ranks
-    if Ranks.of_script is None:
-        raise RuntimeError("no graph is loaded: call unilaunch_graph.load(...) first")
-    return Ranks.of_script
 
 
 def _sum_gradients(parameters: list[torch.nn.Parameter], ranks: Ranks) -> None:
@@ -108,8 +100,7 @@ def gather(rows: torch.Tensor, part: GraphPart) -> torch.Tensor | None:
     Raises:
         ValueError: *rows* does not have num_owned rows.
     """
-    if rows.dim() == 0 or len(rows) != part.num_owned:
-        raise ValueError(f"gather: rows have the shape {tuple(rows.shape)}: expected num_owned = {part.num_owned} rows")
+    check_rows(rows, part.num_owned, "num_owned")
     rows = rows.detach().contiguous()
     whole = rows.new_empty((part.num_nodes, *rows.shape[1:])) if part.rank == 0 else None
     pieces = zip(_collect(part.owned, part), _collect(rows, part), strict=True)

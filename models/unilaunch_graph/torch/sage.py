@@ -1,57 +1,34 @@
 """SAGEConv: PyG's parameters and results, without a message in memory."""
 
-import numpy as np
+from typing import Any
+
 import torch
-import torch.nn.functional as F  # noqa: N812  (its name in every PyTorch program)
 from typing_extensions import override
 
-from unilaunch_graph.operators.neighbours import Neighbours
-from unilaunch_graph.torch.edges import check_rows, edges_of, pool
-from unilaunch_graph.torch.halo import halo
+from unilaunch_graph.network.sage import GraphSage
+from unilaunch_graph.torch.layer import TORCH
 from unilaunch_graph.torch.part import GraphPart
-from unilaunch_torch.linear import OnHost, apply
 
 
-class SAGEConv(torch.nn.Module):
-    """GraphSAGE (Hamilton, Ying and Leskovec, NeurIPS 2017) with the parameters of `torch_geometric.nn.SAGEConv`.
+class SAGEConv(GraphSage, torch.nn.Module):
+    """`torch_geometric.nn.SAGEConv` on a part: `help` shows the arguments at `__init__`, as `GraphSage` has them.
 
-    A `state_dict` of either loads into the other, and the same torch seed gives the same initial weights. Edge weights
-    are not used, as PyG uses none. Where out_channels is the narrower, rows are multiplied by lin_l's weight before
-    they are exchanged and summed.
-
-    Args:
-        in_channels: Width of x.
-        out_channels: Width of the result.
-        aggr: "mean" or "sum" (PyG's "add" is the same).
-        normalize: Whether to divide each row of the result by its Euclidean norm.
-        root_weight: Whether to add a linear map of the node's own row.
-        project: Whether neighbours' rows go through a linear layer and a ReLU first (equation 3 of the paper).
-        bias: Whether lin_l has a bias.
-
-    Raises:
-        ValueError: An argument has a value that is not supported.
+    A `state_dict` of either loads into the other, and the same torch seed gives the same initial weights.
     """
 
-    def __init__(
-        self, in_channels: int, out_channels: int, aggr: str = "mean", normalize: bool = False,
-        root_weight: bool = True, project: bool = False, bias: bool = True,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        if not isinstance(in_channels, int) or in_channels < 1:
-            raise ValueError(f"ug.torch.SAGEConv: in_channels={in_channels}: a width of 1 or more; no pair, no -1")
-        if aggr not in {"mean", "sum", "add"}:
-            raise ValueError(
-                f"ug.torch.SAGEConv: aggr={aggr!r}: 'mean' or 'sum'; for others use torch_geometric.nn.SAGEConv with "
-                "ug.torch.distribute"
-            )
-        self.in_channels, self.out_channels, self.aggr = in_channels, out_channels, aggr
-        self.normalize, self.root_weight, self.project = normalize, root_weight, project
-        if project:
-            self.lin = torch.nn.Linear(in_channels, in_channels)
-        self.lin_l = torch.nn.Linear(in_channels, out_channels, bias=bias)
-        if root_weight:
-            self.lin_r = torch.nn.Linear(in_channels, out_channels, bias=False)
+    framework, name = TORCH, "ug.torch.SAGEConv"
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self.reset_parameters()
+
+    @override
+    def linear(self, in_channels: int, out_channels: int, bias: bool, dtype: Any) -> torch.nn.Linear:
+        return torch.nn.Linear(in_channels, out_channels, bias, dtype=dtype)
+
+    @override
+    def normalized(self, rows: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.normalize(rows, dim=-1)
 
     def reset_parameters(self) -> None:
         """Draw new weights, as PyG does."""
@@ -71,24 +48,8 @@ class SAGEConv(torch.nn.Module):
             TypeError: x is of another type or on a device.
             ValueError: x has another shape.
         """
-        check_rows("SAGEConv", x, part)
-        rows = self.lin(x).relu() if self.project else x
-        if self.out_channels < self.in_channels:
-            out = self._aggregate(rows @ self.lin_l.weight.T, part)
-            out = out if self.lin_l.bias is None else out + self.lin_l.bias
-        else:
-            out = self.lin_l(self._aggregate(rows, part))
-        if self.root_weight:
-            out = out + self.lin_r(x)
-        return F.normalize(out, dim=-1) if self.normalize else out
-
-    def _aggregate(self, rows: torch.Tensor, part: GraphPart) -> torch.Tensor:
-        edges = edges_of(part, self_loops=False)
-        dtype = np.dtype(str(rows.dtype).removeprefix("torch."))
-        key = self.aggr == "mean", dtype
-        if key not in edges.made:
-            edges.made[key] = OnHost(Neighbours(edges.edges, dtype, pool(), mean=self.aggr == "mean"))
-        return apply(edges.made[key], halo(rows, part))
+        out: torch.Tensor = self.propagate(x, part)
+        return out
 
     @override
     def extra_repr(self) -> str:

@@ -55,13 +55,21 @@ class MyMpirun(Mpirun):
         return [str(self.path), "-n", str(request.nprocs), *request.program]
 
 
+class ListingSpec(Spec):
+    """The options of the job file below."""
+
+    indent: int = 0
+
+
 class Listing(JobFile):
     """A line for each rank."""
 
+    options = ListingSpec
+
     @override
-    def lines(self, plan: Plan) -> Iterator[str]:
+    def lines(self, plan: Plan, options: ListingSpec) -> Iterator[str]:
         for row in plan.rows:
-            yield f"rank {row.rank}: {row.host} {row.device}"
+            yield f"{' ' * options.indent}rank {row.rank}: {row.host} {row.device}"
 
 
 class PlainBackend(Backend):

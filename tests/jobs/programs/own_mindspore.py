@@ -1,7 +1,8 @@
 """Networks in MindSpore on this rank's part of a graph, trained one after the other; rank 0 writes what came out.
 
-own_mindspore.py FOLDER OUTPUT.npz EPOCHS. The folder has graph.npz, and initial.npz with the initial weights of each
-network: "gat.first.lin.weight". One is trained on other parts too, the last of which has no edge.
+own_mindspore.py DATASET FOLDER OUTPUT.npz EPOCHS KIND... The folder is the data folder, and has initial.npz with the
+initial weights of each network: "gat.first.lin.weight". The kind "lonely" is "plain" on other parts, the last of which
+has no edge; the data set must be a file for it.
 """
 
 import sys
@@ -73,6 +74,13 @@ def layers(kind: str, width: int, classes: int) -> tuple[nn.Cell, nn.Cell]:
             return PlainGAT(width, 8, 2), PlainGAT(16, classes, 1)
         case "sage":
             return ug.mindspore.SAGEConv(width, 16, dtype=DTYPE), ug.mindspore.SAGEConv(16, classes, dtype=DTYPE)
+        case "edges":
+            first = ug.mindspore.GATConv(width, 8, heads=2, edge_dim=3, residual=True, dtype=DTYPE)
+            options: dict[str, Any] = {"heads": 2, "concat": False, "edge_dim": 3, "fill_value": 0.5}
+            return first, ug.mindspore.GATConv(16, classes, **options, dtype=DTYPE)
+        case "project":
+            first = ug.mindspore.SAGEConv(width, 16, normalize=True, project=True, dtype=DTYPE)
+            return first, ug.mindspore.SAGEConv(16, classes, "add", project=True, bias=False, dtype=DTYPE)
         case _:
             return WeightedSum(width, 16), WeightedSum(16, classes)
 
@@ -130,15 +138,17 @@ def lonely(part: ug.mindspore.GraphPart, graph: Graph) -> ug.mindspore.GraphPart
 
 
 def main() -> None:
-    """Train each kind that has initial weights, on both partitions."""
-    folder, output, epochs = sys.argv[1:]
+    """Train each kind."""
+    dataset, folder, output, epochs, *kinds = sys.argv[1:]
     initial = dict(np.load(Path(folder, "initial.npz")))
-    kinds = dict.fromkeys(name.partition(".")[0] for name in initial)
-    file = Path(folder, "graph.npz")
-    part = ug.mindspore.load(str(file), data_dir=folder)
-    found = {key: value for kind in kinds for key, value in train(kind, part, initial, int(epochs)).items()}
-    trained = train("plain", lonely(part, read_graph(file, 0)), initial, int(epochs))
-    found |= {f"lonely.{key}": value for key, value in trained.items()}
+    part = ug.mindspore.load(dataset, data_dir=folder)
+    found: dict[str, Any] = {}
+    for kind in kinds:
+        if kind == "lonely":
+            trained = train("plain", lonely(part, read_graph(Path(dataset), 0)), initial, int(epochs))
+            found |= {f"lonely.{key}": value for key, value in trained.items()}
+        else:
+            found |= train(kind, part, initial, int(epochs))
     if part.rank == 0:
         np.savez(output, **found)
 

@@ -2,6 +2,7 @@
 
 import os
 import time
+from typing import Any
 
 import unilaunch
 
@@ -10,6 +11,13 @@ def add(first: int, second: int = 0) -> dict[str, object]:
     """Return the sum, and who this rank is."""
     world = unilaunch.init()
     return {"sum": first + second, "rank": world.rank, "size": world.size, "variable": os.environ["RANK"]}  # noqa: TID251
+
+
+def shift(numbers: Any) -> dict[str, Any]:
+    """Return an array that is another one on every rank, and where this rank is."""
+    world = unilaunch.init()
+    shifted = numbers + int(os.environ["SHIFT"]) * world.rank  # noqa: TID251
+    return {"shifted": shifted, "rank": world.rank, "variable": os.environ["RANK"], "cwd": os.getcwd()}  # noqa: TID251, PTH109
 
 
 def unwritable() -> object:

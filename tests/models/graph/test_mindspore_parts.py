@@ -6,7 +6,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor
+from mindspore import Tensor, ops
 
 import unilaunch_graph as ug
 from graphs_by_hand import make_directed_graph
@@ -102,7 +102,47 @@ def test_adam_follows_a_checkpoint_and_a_schedule() -> None:
     np.testing.assert_array_equal(parameter.asnumpy(), 1)
 
 
-def test_predict_is_for_torch() -> None:
-    """The part tells the framework; the message tells what does it in MindSpore."""
-    with pytest.raises(SpecError, match=r"take ug\.mindspore\.gather\(model\(\.\.\.\), part\)"):
-        ug.predict(lambda x: x, part_of(2, [(0, 1)]))
+def ring(num_nodes: int) -> Any:
+    """Return a part whose node i has edges from its next two nodes, and the layers of a network."""
+    edges = [((i + step) % num_nodes, i) for i in range(num_nodes) for step in (1, 2)]
+    ms.set_seed(0)
+    layers = [ug.mindspore.GATConv(3, 4, heads=2), ops.elu, ug.mindspore.SAGEConv(8, 2, normalize=True, project=True)]
+    return part_of(num_nodes, edges), layers
+
+
+def test_predict_by_layers_is_predict_of_the_whole(tmp_path: Path) -> None:
+    """In blocks of a few nodes; `ug.predict` takes the framework of the part."""
+    part, layers = ring(30)
+
+    def whole(x: Tensor, part: Any) -> Tensor:
+        return layers[2](layers[1](layers[0](x, part)), part)
+
+    expected = whole(part.x, part).asnumpy()
+    np.testing.assert_array_equal(ug.predict(whole, part, tmp_path / "whole.npz").asnumpy(), expected)
+    by_layers = ug.mindspore.predict(layers, part, tmp_path / "layers.npz", memory=200).asnumpy()
+    np.testing.assert_allclose(by_layers, expected, rtol=0, atol=1e-6)
+    for name, bound in (("whole", 0), ("layers", 1e-6)):
+        scores = np.load(tmp_path / f"{name}.npz")["scores"]
+        np.testing.assert_allclose(scores[part.owned], expected, rtol=0, atol=bound)
+
+
+def test_predict_refuses_what_is_not_exact() -> None:
+    part, layers = ring(30)
+
+    def two_steps(x: Tensor, part: Any) -> Tensor:
+        return layers[2](ops.relu(layers[0](x, part)), part)
+
+    def unknown(x: Tensor, labels: Any) -> Tensor:
+        return x + labels
+
+    def too_few(x: Tensor, part: Any) -> Tensor:
+        return ug.mindspore.halo(x, part)[:1]
+
+    for wrong, words in (
+        (two_steps, "two_steps reads neighbours of neighbours"),
+        (unknown, "needs the argument 'labels': expected rows"),
+        (ug.mindspore.SAGEConv(3, 2).set_train(), r"SAGEConv is in training mode: call set_train\(False\)"),
+        (too_few, "returned 1 rows of"),
+    ):
+        with pytest.raises(SpecError, match=words):
+            ug.mindspore.predict([wrong], part, memory=200)

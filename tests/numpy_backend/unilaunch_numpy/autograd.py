@@ -87,17 +87,18 @@ def apply(operator: Operator, rows: Variable) -> Variable:
 def call(function: Any, *inputs: Variable) -> Variable:
     """Return a function of arrays that knows its derivative."""
     arrays = [variable.array for variable in inputs]
+    out = function.forward(arrays)
     found: list[Array] = []
 
     def pull(place: int) -> Pullback:
         def gradient_of(g: Array) -> Array:
             if not found:
-                found.extend(function.backward(arrays, g))
+                found.extend(function.backward(arrays, out, g))
             return found[place]
 
         return gradient_of
 
-    return Variable(function.forward(arrays), *((variable, pull(place)) for place, variable in enumerate(inputs)))
+    return Variable(out, *((variable, pull(place)) for place, variable in enumerate(inputs)))
 
 
 def gradients(result: Variable, gradient: Array, wanted: list[Variable]) -> list[Array]:

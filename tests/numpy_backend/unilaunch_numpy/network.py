@@ -9,7 +9,8 @@ from typing_extensions import override
 
 from unilaunch.errors import SpecError
 from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_gcn.tensors import Forward, HostFunction, Operation, Tensors
+from unilaunch_gcn.tensors import Forward, Operation, Tensors
+from unilaunch_graph.arrays import HostFunction
 from unilaunch_graph.operators.aggregation import LinearOperator
 from unilaunch_numpy.autograd import Variable, apply, call, gradients, matmul, relu, row_mean
 
@@ -27,6 +28,7 @@ class NumpyTensors(Tensors):
     def __init__(self, config: NetworkConfig) -> None:
         if config.is_bfloat16:
             raise SpecError("--backend numpy --precision bfloat16: expected float32 or float64")
+        super().__init__()
 
     @override
     def tensor(self, array: NDArray[Any]) -> Any:

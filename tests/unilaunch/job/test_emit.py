@@ -16,11 +16,11 @@ from unilaunch.errors import SpecError
 from unilaunch.job import find
 from unilaunch.job import plan as planning
 from unilaunch.job.emit import emit
-from unilaunch.job.plan import Plan, make_plan
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.launchers.openmpi_mpirun import OpenMpirun
 from unilaunch.options import parse
 from unilaunch.reading import read_task
+from unilaunch.task import Task
 
 
 @pytest.fixture(autouse=True)
@@ -30,11 +30,22 @@ def _open_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "count_cores", lambda: 4)
 
 
-def _plan(words: str, environ: Mapping[str, str] | None = None) -> Plan:
-    given: dict[str, Any] = parse(["launch", *shlex.split(words)])
-    for name in ("command", "dry_run", "json", "emit"):
+def _given(words: str) -> dict[str, Any]:
+    given = parse(["launch", *shlex.split(words)])
+    for name in ("command", "dry_run", "json"):
         given.pop(name)
-    return make_plan(read_task(LaunchSpec, given, {}), {"PATH": "/bin", **(environ or {})}, starting=False)
+    return given
+
+
+def _emit(kind: str, words: str, environ: Mapping[str, str] | None = None) -> str:
+    given = _given(f"--emit {kind} {words}")
+    return emit(given.pop("emit"), given, {"PATH": "/bin", **(environ or {})})
+
+
+def _task(words: str) -> Task[LaunchSpec]:
+    given = _given(words)
+    given.pop("emit")
+    return read_task(LaunchSpec, given, {})
 
 
 def _directives(script: str) -> dict[str, str]:
@@ -44,20 +55,21 @@ def _directives(script: str) -> dict[str, str]:
 
 def test_even_hosts_for_slurm() -> None:
     """Srun deals the ranks out as the plan does."""
-    script = emit(_plan("-n 4 -H a:2,b:2 --epochs 3"), "sbatch")
+    script = _emit("sbatch", "-n 4 -H a:2,b:2 --epochs 3")
     assert _directives(script) == {
         "job-name": "unilaunch-gcn", "ntasks": "4", "nodes": "2", "nodelist": "a,b", "ntasks-per-node": "2",
         "output": "%x-%j.out",
     }  # fmt: skip
     assert script.splitlines()[0] == "#!/bin/bash"
     assert script.splitlines()[-1].startswith("exec srun ")
-    whole = '{"target": "gcn", "backend": "torch", "console": "rank0", "options": {"epochs": 3}}'
+    whole = '{"target": "gcn", "backend": "torch", "output_dir": "log_output/{job}", "console": "rank0"'
+    whole += ', "options": {"epochs": 3}}'
     assert script.endswith(f"-m unilaunch run --spec '{whole}'\n")
 
 
 def test_uneven_hosts_for_slurm() -> None:
     """Rank by rank: Slurm would deal them out evenly."""
-    script = emit(_plan("-n 3 -H a:2,b:1"), "sbatch")
+    script = _emit("sbatch", "-n 3 -H a:2,b:1")
     assert "printf '%s\\n' a a b >" in script
     assert "exec srun --distribution=arbitrary" in script
     assert "ntasks-per-node" not in _directives(script)
@@ -65,7 +77,7 @@ def test_uneven_hosts_for_slurm() -> None:
 
 def test_mpirun_for_slurm_if_its_options_are_given() -> None:
     """On the hosts that Slurm has allocated."""
-    last = emit(_plan("-n 2 --bind-to none -x 'A=b c'"), "sbatch").splitlines()
+    last = _emit("sbatch", "-n 2 --bind-to none -x 'A=b c'").splitlines()
     assert last[-1].startswith("exec /mpi/bin/mpirun -n 2 --bind-to none")
     assert "-H" not in shlex.split(last[-1])
     assert "export A='b c'" in last
@@ -82,7 +94,7 @@ def test_mpirun_for_slurm_if_its_options_are_given() -> None:
 )
 def test_the_nodes_that_slurm_is_asked_for(words: str, nodes: str, nodelist: str | None) -> None:
     """The user's, though only mpirun may know which rank gets which; a loopback name is no node's."""
-    directives = _directives(emit(_plan(f"-n 2 {words}"), "sbatch"))
+    directives = _directives(_emit("sbatch", f"-n 2 {words}"))
     assert (directives["nodes"], directives.get("nodelist")) == (nodes, nodelist)
     assert "seq" not in words or "ntasks-per-node" not in directives
 
@@ -90,22 +102,20 @@ def test_the_nodes_that_slurm_is_asked_for(words: str, nodes: str, nodelist: str
 def test_names_that_a_batch_script_cannot_hold(tmp_path: Path) -> None:
     """Sbatch refuses a job's name with a space in it, and bash runs what stands in a variable's name."""
     (tmp_path / "my job.py").touch()
-    script = emit(_plan(f"-n 2 '{tmp_path}/my job.py' -- 'a;b'"), "sbatch")
+    script = _emit("sbatch", f"-n 2 '{tmp_path}/my job.py' -- 'a;b'")
     assert _directives(script)["job-name"] == "unilaunch-my-job.py"
     assert shlex.split(script.splitlines()[-1])[-2:] == ["--", "a;b"]
     for text in ("A B=1", "A;true;B=1", "A;true"):
         with pytest.raises(SpecError, match="is no name of a variable"):
-            emit(_plan(f"-n 2 -x {shlex.quote(text)}"), "sbatch")
+            _emit("sbatch", f"-n 2 -x {shlex.quote(text)}")
 
 
-@pytest.mark.parametrize("kind", ["sbatch", "mpijob", "rankfile"])
+@pytest.mark.parametrize("kind", ["sbatch", "rankfile"])
 def test_a_secret_is_named_only(kind: str) -> None:
     """And the file says where to give it."""
-    text = emit(_plan("-n 2 -H a:1,b:1 -x HF_TOKEN=hidden -x A=1"), kind)
+    text = _emit(kind, "-n 2 -H a:1,b:1 -x HF_TOKEN=hidden -x A=1")
     assert "hidden" not in text
-    assert {"sbatch": ': "${HF_TOKEN:?export it', "mpijob": "HF_TOKEN from a Secret", "rankfile": "HF_TOKEN"}[
-        kind
-    ] in text
+    assert {"sbatch": ': "${HF_TOKEN:?export it', "rankfile": "HF_TOKEN"}[kind] in text
 
 
 @pytest.mark.parametrize(("words", "expected"), [
@@ -117,118 +127,137 @@ def test_a_secret_is_named_only(kind: str) -> None:
 ])  # fmt: skip
 def test_what_slurm_is_asked_for(words: str, expected: dict[str, str]) -> None:
     """A device for each rank of a node, and the cores of --threads; where only mpirun can tell, that is said."""
-    script = emit(_plan(words), "sbatch")
+    script = _emit("sbatch", words)
     directives = _directives(script)
     assert {name: directives[name] for name in ("gres", "cpus-per-task") if name in directives} == expected
     assert ("srun --cpus-per-task=3 " in script) == ("--threads" in words)
     assert ("add #SBATCH --gres=gpu:N" in script) == ("seq" in words)
 
 
+@pytest.mark.parametrize(("words", "expected"), [
+    ("--nodes 2 --gpus-per-node 4", {"ntasks": "8", "nodes": "2", "ntasks-per-node": "4", "gpus-per-node": "4"}),
+    ("--nodes 2 --ntasks-per-node 3", {"ntasks": "6", "nodes": "2", "ntasks-per-node": "3"}),
+    ("-n 8 --ntasks-per-node 4 --device cuda", {"ntasks": "8", "nodes": "2", "ntasks-per-node": "4", "gres": "gpu:4"}),
+    ("-n 4 --nodes 2 --device cuda", {"ntasks": "4", "nodes": "2", "gres": "gpu:2"}),
+    ("-n 2 --cpus-per-task 3 --mem 16G --time 1-12", {"cpus-per-task": "3", "mem": "16G", "time": "1-12"}),
+    ("-n 2 --partition gpu --account me", {"partition": "gpu", "account": "me"}),
+    ("-n 2 --array 0-9%2", {"array": "0-9%2", "output": "%x-%A_%a.out"}),
+    ("-n 2 --signal TERM@30", {"signal": "TERM@30"}),
+    ("-n 2 --requeue", {"signal": "USR1@60", "open-mode": "append"}),
+    ("-n 2 --sbatch --qos=high --sbatch --nice=5", {"qos": "high", "nice": "5"}),
+])  # fmt: skip
+def test_what_the_options_of_sbatch_ask_for(words: str, expected: dict[str, str]) -> None:
+    """Each under sbatch's own name; nodes and GPUs say the number of ranks, on a machine that has none of them."""
+    script = _emit("sbatch", words, {"CUDA_VISIBLE_DEVICES": ""})
+    directives = _directives(script.replace("#SBATCH --requeue\n", ""))
+    assert {name: directives[name] for name in expected} == expected
+    assert ("srun --cpus-per-task=3 " in script) == ("--cpus-per-task" in words)
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    ("-n 9 --nodes 2 --ntasks-per-node 4", "-n 9: --nodes 2 and --ntasks-per-node 4 make 8 ranks: leave out -n"),
+    ("-H a:2,b:2 --nodes 2", "--nodes: the hosts of -H say that"),
+    ("-n 2 --array 0-3 --output-dir runs", "give --output-dir 'runs/{array}'"),
+    ("-n 2 --requeue --bind-to none", "--requeue: srun starts the ranks then, and not mpirun: leave out --bind-to"),
+    ("--ntasks-per-node 4 --gpus-per-node 2", "--gpus-per-node 2: each of the 4 ranks of a node takes a GPU"),
+    ("-n 2 --time soon", "--time: must be written as MINUTES, HH:MM:SS or DAYS-HH:MM:SS, not 'soon'"),
+    ("-n 2 --signal B:USR1@60", "--signal: must be written as USR1@60: the ranks, and not the script"),
+    ("-n 2 --partition 'a b'", "--partition: must be a name without spaces"),
+    ("-n 2 --sbatch qos=high", "--sbatch.0: must be one option of sbatch, as --qos=high, not 'qos=high'"),
+    ("--nodes 2", "-n: how many ranks?"),
+])  # fmt: skip
+def test_options_of_sbatch_that_are_refused(words: str, message: str) -> None:
+    """In one line, which says what to type."""
+    with pytest.raises(SpecError, match=re.escape(message)):
+        _emit("sbatch", words)
+
+
+def test_a_job_that_goes_on(tmp_path: Path) -> None:
+    """A model resumes, in a folder that every start of the job has; a script is no model, and may know no SIGUSR1."""
+    script = _emit("sbatch", "-n 2 --requeue --epochs 3")
+    assert '"output_dir": "log_output/{job}"' in script
+    assert '"resume": true' in script
+    assert "\nexec " not in script
+    (tmp_path / "train.py").touch()
+    assert "--signal" not in _emit("sbatch", f"-n 2 --requeue {tmp_path}/train.py")
+    assert '"output_dir": "log_output/{job}-{array}"' in _emit("sbatch", "-n 2 --array 1,2")
+    assert '"output_dir": "mine"' in _emit("sbatch", "-n 2 --output-dir mine")
+
+
+def test_nothing_of_an_image_is_looked_for_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the script nor the framework nor Python's path; without an image the script must be there."""
+    monkeypatch.setattr("unilaunch.plugins.find_spec", lambda _: None)
+    words = "-n 2 --backend mindspore /app/train.py"
+    last = _emit("sbatch", f"--container-image nvcr.io#nvidia/pytorch:25.01 {words}").splitlines()[-1]
+    assert last.startswith(
+        "exec srun --container-image='nvcr.io#nvidia/pytorch:25.01' --container-mounts=\"$PWD:$PWD\" "
+    )
+    assert " python -m unilaunch run --spec " in last
+    with pytest.raises(SpecError, match=r"script /app/train.py: no such file"):
+        _emit("sbatch", words)
+
+
+@pytest.mark.parametrize("command", ["--emit mpijob", "--emit rankfile", ""])
+def test_options_of_another_job_file_are_refused(command: str) -> None:
+    """And the one that takes them is named."""
+    with pytest.raises(SpecError, match=r"^--partition: only --emit sbatch takes it$"):
+        parse(["launch", *shlex.split(command), "--partition", "gpu", "-n", "2"])
+
+
 def test_a_device_that_is_not_seen_here_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The script says so."""
-    script = emit(_plan("-n 2", {"CUDA_VISIBLE_DEVICES": "", "ASCEND_RT_VISIBLE_DEVICES": ""}), "sbatch")
+    script = _emit("sbatch", "-n 2", {"CUDA_VISIBLE_DEVICES": "", "ASCEND_RT_VISIBLE_DEVICES": ""})
     assert "# No device was seen" in script
 
 
-@pytest.mark.parametrize("kind", ["sbatch", "mpijob", "rankfile"])
+@pytest.mark.parametrize("kind", ["sbatch", "rankfile"])
 def test_restarts_are_not_dropped(kind: str) -> None:
     """No engine does what launch would."""
     with pytest.raises(SpecError, match=f"--emit {kind} --max-restarts 2: only launch"):
-        emit(_plan("-n 2 -H a:1,b:1 --max-restarts 2"), kind)
+        _emit(kind, "-n 2 -H a:1,b:1 --max-restarts 2")
 
 
 def test_a_job_file_is_not_for_this_host() -> None:
     """More ranks than it has cores, and devices that it has not."""
-    assert "--ntasks=64" in emit(_plan("-n 64 --device cuda", {"CUDA_VISIBLE_DEVICES": ""}), "sbatch")
+    assert "--ntasks=64" in _emit("sbatch", "-n 64 --device cuda", {"CUDA_VISIBLE_DEVICES": ""})
 
 
 def test_no_mpirun_is_needed_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Open MPI's is taken to be where the job will run, at the path that was given."""
     monkeypatch.setattr(planning, "foresee_mpirun", find.foresee_mpirun)
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    assert "mpirun" in emit(_plan("-n 2 -H a:1,b:1", {"PATH": str(tmp_path)}), "mpijob")
+    assert "mpirun" in _emit("mpijob", "-n 2 -H a:1,b:1", {"PATH": str(tmp_path)})
     words = "-n 2 -H a:1,b:1 --bind-to none --mpirun /cluster/bin/mpirun"
-    assert "exec /cluster/bin/mpirun -n 2 --bind-to none" in emit(_plan(words, {"PATH": str(tmp_path)}), "sbatch")
+    assert "exec /cluster/bin/mpirun -n 2 --bind-to none" in _emit("sbatch", words, {"PATH": str(tmp_path)})
 
 
 def test_a_name_that_kubernetes_takes(tmp_path: Path) -> None:
     """It ends in a letter or a digit, also where it was cut."""
     script = tmp_path / ("a" * 39 + "-b.py")
     script.touch()
-    name = yaml.safe_load(emit(_plan(f"-n 2 -H a:1,b:1 {script}"), "mpijob"))["metadata"]["name"]
+    name = yaml.safe_load(_emit("mpijob", f"-n 2 -H a:1,b:1 {script}"))["metadata"]["name"]
     assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name)
 
 
 @pytest.mark.parametrize("kind", ["sbatch", "mpijob", "rankfile"])
 def test_the_spec_is_inside(kind: str, tmp_path: Path) -> None:
     """And can be given back: the file that it makes is the same."""
-    plan = _plan("-n 4 -H a:2,b:2 --epochs 3 --seed 7")
-    text = emit(plan, kind)
+    words = "-n 4 -H a:2,b:2 --epochs 3 --seed 7"
+    text = _emit(kind, words)
     line = next(line for line in text.splitlines() if '"epochs": 3' in line)
     (tmp_path / "spec.json").write_text(line[line.index("{") : line.rindex("}") + 1])
-    again = _plan(f"--config {tmp_path}/spec.json")
-    assert (again.task.options, again.task.spec.seed, again.rows) == (plan.task.options, 7, plan.rows)
+    task, again = _task(words), _task(f"--config {tmp_path}/spec.json --backend torch")
+    assert (again.options, again.spec.seed, again.spec.hosts) == (task.options, 7, "a:2,b:2")
     assert json.loads(line[line.index("{") : line.rindex("}") + 1])["nprocs"] == 4
-
-
-#: The fields of kubeflow.org/v2beta1's MPIJob that a manifest may have, from its published schema.
-FIELDS = {
-    "spec": {"launcherCreationPolicy", "mpiImplementation", "mpiReplicaSpecs", "runLauncherAsWorker", "runPolicy",
-             "slotsPerWorker", "sshAuthMountPath"},
-    "runPolicy": {"activeDeadlineSeconds", "backoffLimit", "cleanPodPolicy", "managedBy", "schedulingPolicy", "suspend",
-                  "ttlSecondsAfterFinished"},
-    "replica": {"replicas", "restartPolicy", "template"},
-    "container": {"args", "command", "env", "image", "name", "resources"},
-}  # fmt: skip
-
-
-def test_a_manifest_for_kubernetes() -> None:
-    """Of the published schema's fields; the operator tells mpirun where the workers are."""
-    manifest = yaml.safe_load(emit(_plan("-n 4 -H a:2,b:2 --epochs 3"), "mpijob"))
-    assert (manifest["apiVersion"], manifest["kind"]) == ("kubeflow.org/v2beta1", "MPIJob")
-    spec = manifest["spec"]
-    assert set(spec) <= FIELDS["spec"]
-    assert set(spec["runPolicy"]) <= FIELDS["runPolicy"]
-    assert (spec["slotsPerWorker"], spec["mpiImplementation"]) == (2, "OpenMPI")
-    launcher, worker = spec["mpiReplicaSpecs"]["Launcher"], spec["mpiReplicaSpecs"]["Worker"]
-    assert set(launcher) | set(worker) <= FIELDS["replica"]
-    for replica in (launcher, worker):
-        assert set(replica["template"]) == {"spec"}
-        assert set(replica["template"]["spec"]) == {"containers"}
-        assert set(replica["template"]["spec"]["containers"][0]) <= FIELDS["container"]
-    assert (launcher["replicas"], worker["replicas"]) == (1, 2)
-    command = launcher["template"]["spec"]["containers"][0]["command"]
-    assert command[:3] == ["mpirun", "-n", "4"]
-    assert "-H" not in command
-    assert "-x" not in command
-    assert command[command.index("python") :][:4] == ["python", "-m", "unilaunch", "run"]
-
-
-def test_workers_of_a_manifest_are_alike() -> None:
-    """All workers of an MPIJob have as many slots."""
-    with pytest.raises(SpecError, match="every worker has the same number of ranks, not a: 2, b: 1"):
-        emit(_plan("-n 3 -H a:2,b:1"), "mpijob")
-    with pytest.raises(SpecError, match="only mpirun can tell"):
-        emit(_plan("-n 2 -H a:1,b:1 --map-by seq"), "mpijob")
-
-
-@pytest.mark.parametrize(("kind", "resource"), [("cuda", "nvidia.com/gpu"), ("npu", "huawei.com/Ascend910")])
-def test_workers_ask_for_their_devices(kind: str, resource: str) -> None:
-    """As many as they have ranks; the launcher trains nothing."""
-    backend = "torch" if kind == "cuda" else "mindspore"
-    manifest = yaml.safe_load(emit(_plan(f"-n 4 -H a:2,b:2 --device {kind} --backend {backend}"), "mpijob"))
-    launcher, worker = (manifest["spec"]["mpiReplicaSpecs"][name] for name in ("Launcher", "Worker"))
-    assert worker["template"]["spec"]["containers"][0]["resources"] == {"limits": {resource: 2}}
-    assert "resources" not in launcher["template"]["spec"]["containers"][0]
 
 
 def test_a_rankfile() -> None:
     """Rank by rank; refused where only mpirun can tell."""
-    text = emit(_plan("-n 3 -H a:2,b:1 --map-by node"), "rankfile")
+    text = _emit("rankfile", "-n 3 -H a:2,b:1 --map-by node")
     assert [line for line in text.splitlines() if not line.startswith("#")] == [
         "rank 0=a slot=0", "rank 1=b slot=0", "rank 2=a slot=1",
     ]  # fmt: skip
     with pytest.raises(SpecError, match="only mpirun can tell"):
-        emit(_plan("-n 3 -H a:2,b:1 --map-by seq"), "rankfile")
+        _emit("rankfile", "-n 3 -H a:2,b:1 --map-by seq")
     with pytest.raises(SpecError, match="only mpirun can tell"):
-        emit(_plan("-n 3", {"SLURM_JOB_ID": "5"}), "rankfile")
+        _emit("rankfile", "-n 3", {"SLURM_JOB_ID": "5"})

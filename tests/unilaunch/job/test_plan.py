@@ -231,6 +231,16 @@ def test_where_ranks_go(map_by: str | None, expected: str) -> None:
     assert "".join(map_ranks({"a": 3, "b": 2, "c": 1}, 6, map_by)) == expected
 
 
+def test_an_allocation_says_how_many_ranks_and_where(mpi: str) -> None:
+    """`launch` in the shell of salloc; -n asks for fewer, and more are refused."""
+    slurm = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n[0-1]", "SLURM_TASKS_PER_NODE": "2,1"}
+    if mpi.startswith("Open MPI"):
+        assert [row.host for row in _plan("", slurm).rows] == ["n0", "n0", "n1"]
+        assert [row.host for row in _plan("-n 2", slurm).rows] == ["n0", "n0"]
+        with pytest.raises(SpecError, match=r"-n 4: 4 ranks and 3 slots \(n0: 2, n1: 1\)"):
+            _plan("-n 4", slurm)
+
+
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=9), st.sampled_from([None, "node"]), st.data())
 def test_every_rank_has_a_slot(slots: list[int], map_by: str | None, data: st.DataObject) -> None:
     """No host gets more ranks than it has slots."""

@@ -30,3 +30,14 @@ def test_ranks_at_one_place_are_together() -> None:
     groups = group(told)
     assert [one["ranks"] for one in groups] == [[0, 1, 2, 4, 5, 6, 7], [3]]
     assert "load_part" in groups[1]["where"]
+
+
+def test_native_stacks_are_read_as_pyspy_writes_them() -> None:
+    """Its main thread comes first; frames of C have a library, and no line."""
+    text = (
+        'Process 17: python train.py\nPython v3.11.2\n\nThread 17 (idle): "MainThread"\n'
+        "    pthread_cond_wait (libc.so.6)\n    c10d::Work::wait(long) (libtorch_cpu.so)\n    main (train.py:7)\n"
+        "Thread 19 (active)\n    other (libc.so.6)\n"
+    )  # fmt: skip
+    where = "pthread_cond_wait (libc.so.6:?) < c10d::Work::wait(long) (libtorch_cpu.so:?) < main (train.py:7)"
+    assert describe(text, {"phase": "program"}) == f"{where}, in phase 'program'"

@@ -12,7 +12,7 @@ import pytest
 
 from unilaunch.errors import SpecError
 from unilaunch.rank.garbage_collector import uncollected
-from unilaunch.rank.program import AroundImport, leave_out_launcher, run_program
+from unilaunch.rank.program import AroundImport, check_value, keep_value, leave_out_launcher, run_program
 from unilaunch.target import Target
 
 
@@ -98,10 +98,29 @@ def test_a_program_that_never_ran_has_no_frame_of_ours(
     ]
 
 
-def test_a_value_that_is_too_large_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_that_is_too_large_is_refused_in_one_line() -> None:
     """It would not come back; before, the job ended 75 s later with 137."""
-    (tmp_path / "a_large_value.py").write_text("def make(): return 'x' * 70_000_000\n")
-    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SpecError, match=r"make returned 70 MB: at most 67 MB come back"):
+        check_value("x" * 70_000_000, "make")
+
+
+@pytest.mark.parametrize("value", [{1, 2}, object(), float("nan"), [(loop := []), loop.append(loop)]])  # type: ignore[var-annotated, func-returns-value]
+def test_what_cannot_be_sent_is_refused_in_one_line(value: object, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"make returned a value that cannot be sent \(.*\): expected finite numbers"):
+        keep_value(value, "make", tmp_path)
+
+
+def test_a_function_of_a_file_runs_without_its_main_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its module is `__main__` too, so that what it pickles for its own processes is found."""
+    file = tmp_path / "train.py"
+    file.write_text(
+        "import sys\nclass Net: pass\ndef train(x, n=1):\n"
+        "    return [x, n, __name__, Net is sys.modules['__main__'].Net, sys.path[0]]\n"
+        "if __name__ == '__main__': raise SystemExit(7)\n"
+    )
     monkeypatch.setattr(sys, "path", ["", *sys.path])
-    with pytest.raises(SpecError, match=r"returned 70 MB: at most 67 MB come back"):
-        run_program(Target("function", "a_large_value:make"), [])
+    monkeypatch.setattr(sys, "argv", ["pytest"])
+    value = run_program(Target("function", f"{file}:train"), ["[1]", "n=2"])
+    assert value == [[1], 2, "__mp_main__", True, str(tmp_path)]
+    with pytest.raises(SpecError, match="has no missing"):
+        run_program(Target("function", f"{file}:missing"), [])

@@ -1,10 +1,14 @@
 """The page that a rank's agent can read."""
 
+import socket
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unilaunch.rank.status_page import StatusPage
+from unilaunch.rank.status import Status
+from unilaunch.rank.status_page import Pace, StatusPage
 
 
 @given(st.lists(st.dictionaries(st.sampled_from(["epoch", "loss", "phase"]), st.integers() | st.text(max_size=40))))
@@ -32,3 +36,27 @@ def test_a_note_holds_no_nan() -> None:
         page.note(loss=float("nan"))
     assert page.read() == (1, {"phase": "train", "loss": 0.5})
     assert page.facts == {"phase": "train", "loss": 0.5}
+
+
+def test_the_pace_stands_beside_the_notes() -> None:
+    """Neither touches the other."""
+    page = StatusPage()
+    page.note(phase="train")
+    page.note_pace(Pace(7, 0.25, 1 << 40))
+    page.note(loss=0.5)
+    assert page.read() == (2, {"phase": "train", "loss": 0.5})
+    assert page.read_pace() == Pace(7, 0.25, 1 << 40)
+
+
+def test_what_is_between_two_waits_is_work() -> None:
+    """A wait that was not measured counts as usual."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        status = Status(ours, StatusPage())
+        status.note_wait(0.0)
+        time.sleep(0.05)
+        status.note_wait(0.02)
+        assert (status.pace.steps, 0.025 < status.pace.busy < 0.5) == (2, True)
+        busy = status.pace.busy
+        status.note_wait(None)
+        assert status.page.read_pace() == Pace(3, 2 * busy)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from unilaunch.report.reading import Event, RankRun, Result, Run
+from unilaunch.report.run import Event, RankRun, Result, Run
 from unilaunch.report.series import curve, largest_difference
 from unilaunch.report_layout import ReportLayout
 

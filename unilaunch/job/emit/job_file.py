@@ -1,36 +1,90 @@
-"""Job files by entry point: each writes what a plan says in the form of another engine."""
+"""Job files by entry point: each writes what a plan says in the form of another engine.
+
+A job file is one class and one entry point in the group "unilaunch.jobfiles"; `--emit` takes the entry point's name.
+
+- Its own options are the fields of `JobFile.options`, a `Spec` (frozen, pydantic). They are options of `launch` as
+  long as `--emit NAME` stands there too: `launch --emit NAME --help` shows them, and another `--emit` refuses them in
+  one line. No other command imports the module. A name that `launch` has already cannot be taken.
+- `machine` says where the job will run: on hosts that share the files of this one, or in containers. With
+  `Machine.IMAGE` neither the script nor the framework is looked for here, and the program begins with `python`.
+- `complete` puts into the task what the options say of it: the number of ranks, for one.
+- `lines` writes the file from the plan and the options.
+"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
 from unilaunch import entry_points
 from unilaunch.errors import SpecError
-from unilaunch.job.plan import Plan
+from unilaunch.job.plan import Plan, make_plan
+from unilaunch.launch_spec import LaunchSpec
+from unilaunch.reading import read_task
+from unilaunch.spec import Spec, validate
+from unilaunch.task import Machine, Task
 
 
 class JobFile(ABC):
-    """A form of job file. An entry point in the group "unilaunch.jobfiles" names it, and `--emit` takes that name."""
+    """A form of job file."""
+
+    #: The type of its own options.
+    options: ClassVar[type[Spec]] = Spec
+    #: The engine starts a job that has failed again, `--max-restarts` times at most.
+    restarts: ClassVar[bool] = False
+
+    def machine(self, options: Any) -> Machine:  # noqa: ARG002
+        """Return where the job will run.
+
+        Args:
+            options: Its own options, of the type `self.options`.
+        """
+        return Machine.CLUSTER
+
+    def complete(self, task: Task[LaunchSpec], options: Any) -> Task[LaunchSpec]:  # noqa: ARG002
+        """Return the task with what the options say of it.
+
+        Args:
+            task: What the user wants.
+            options: Its own options, of the type `self.options`.
+
+        Raises:
+            SpecError: Task and options contradict each other.
+        """
+        return task
 
     @abstractmethod
-    def lines(self, plan: Plan) -> Iterator[str]:
+    def lines(self, plan: Plan, options: Any) -> Iterator[str]:
         """Give the file's lines.
+
+        Args:
+            plan: What to start.
+            options: Its own options, of the type `self.options`.
 
         Raises:
             SpecError: The plan cannot be written in this form.
         """
 
 
-def emit(plan: Plan, kind: str) -> str:
-    """Return the job file of *kind*.
+def emit(kind: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> str:
+    """Return the job file of *kind* for what the command line says.
+
+    Args:
+        kind: The entry point's name.
+        given: The options of `launch` as text, by field; under "job_file" the job file's own.
+        environ: The process's environment.
 
     Raises:
-        SpecError: The plan cannot be written in this form, or asks for what only `launch` does.
-        PluginError: There is no such form.
+        SpecError: An option is wrong, or the plan cannot be written in this form.
+        PluginError: There is no such form, or no such model or backend.
     """
-    if restarts := plan.task.spec.max_restarts:
-        raise SpecError(
-            f"--emit {kind} --max-restarts {restarts}: only launch starts a job again: leave it out, or start launch "
-            "itself from a job file of your own"
-        )
     form: JobFile = entry_points.make(entry_points.JOB_FILES, "job file", kind)
-    return "\n".join(form.lines(plan)) + "\n"
+    options = validate(form.options, given.get("job_file", {}), {})
+    machine = form.machine(options)
+    task = read_task(LaunchSpec, {name: given[name] for name in given if name != "job_file"}, environ, machine)
+    if task.spec.max_restarts and not form.restarts:
+        raise SpecError(
+            f"--emit {kind} --max-restarts {task.spec.max_restarts}: only launch starts a job again: leave it out, or "
+            "start launch itself from a job file of your own"
+        )
+    plan = make_plan(form.complete(task, options), environ, machine)
+    return "\n".join(form.lines(plan, options)) + "\n"

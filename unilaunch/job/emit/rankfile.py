@@ -9,13 +9,14 @@ from unilaunch.errors import SpecError
 from unilaunch.job.emit.job_file import JobFile
 from unilaunch.job.emit.spec_line import spec_json
 from unilaunch.job.plan import Plan
+from unilaunch.spec import Spec
 
 
 class Rankfile(JobFile):
     """Each rank is bound to the core of its local rank."""
 
     @override
-    def lines(self, plan: Plan) -> Iterator[str]:
+    def lines(self, plan: Plan, options: Spec) -> Iterator[str]:
         allocated = plan.several and not plan.request.hosts  # an allocation, whose hosts mpirun reads
         if allocated or any(row.host == "?" for row in plan.rows):
             raise SpecError("--emit rankfile: only mpirun can tell where the ranks go; give every host its slots")

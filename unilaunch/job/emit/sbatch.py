@@ -5,17 +5,24 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from typing_extensions import override
 
-from unilaunch.errors import SpecError
+from unilaunch.errors import REQUEUE, SpecError
 from unilaunch.exports import secrets
 from unilaunch.job.emit.job_file import JobFile
+from unilaunch.job.emit.sbatch_options import SbatchSpec
 from unilaunch.job.emit.spec_line import spec_json
 from unilaunch.job.plan import Plan
+from unilaunch.launch_spec import LaunchSpec
+from unilaunch.task import Machine, Task
 
 #: What Slurm usually calls each kind of device, in --gres.
 GRES = {"cuda": "gpu", "npu": "npu"}
+#: Folders of the output: a job that is put into the queue again keeps its id.
+FOLDER, FOLDER_IN_ARRAY = Path("log_output/{job}"), Path("log_output/{job}-{array}")
+_NOTICE = "USR1@60"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LOOPBACK = re.compile(r"localhost|127\..*|::1")  # no node of Slurm's has such a name
 
@@ -26,19 +33,78 @@ class Sbatch(JobFile):
     If the user gave options of mpirun, mpirun does, on the hosts that Slurm has allocated.
     """
 
+    options = SbatchSpec
+
     @override
-    def lines(self, plan: Plan) -> Iterator[str]:
+    def machine(self, options: SbatchSpec) -> Machine:
+        return Machine.IMAGE if options.container_image else Machine.CLUSTER
+
+    @override
+    def complete(self, task: Task[LaunchSpec], options: SbatchSpec) -> Task[LaunchSpec]:
+        """Give the job the number of ranks and an output folder of its own; a model that is to go on resumes."""
+        _refuse_contradictions(task.spec, options)
+        update: dict[str, object] = {"nprocs": _count(task.spec, options)}
+        if "output_dir" not in task.spec.model_fields_set:
+            update["output_dir"] = FOLDER_IN_ARRAY if options.array else FOLDER
+        if task.model and options.requeue:
+            task = replace(task, options=task.model.again(task.options, fewer_ranks=False))
+        return replace(task, spec=task.spec.model_copy(update=update))
+
+    @override
+    def lines(self, plan: Plan, options: SbatchSpec) -> Iterator[str]:
         """Refuse to export what is no name of a variable."""
         yield "#!/bin/bash"
         yield "# Written by unilaunch launch --emit sbatch; submit it with sbatch. Its spec, as --config reads it:"
         yield f"# {spec_json(plan)}"
         yield f"#SBATCH --job-name=unilaunch-{_job_name(plan.task.target.name)}"
-        yield from _nodes(plan)
-        yield from _resources(plan)
-        yield "#SBATCH --output=%x-%j.out"
+        yield from _nodes(plan, options)
+        yield from _resources(plan, options)
+        yield from _queue(plan, options)
+        yield from (f"#SBATCH {words}" for words in options.sbatch)
         yield "set -euo pipefail"
         yield from _variables(plan)
-        yield from _start(plan)
+        yield from _start(plan, options)
+
+
+def _refuse_contradictions(spec: LaunchSpec, options: SbatchSpec) -> None:
+    if (spec.hosts or spec.hostfile) and (options.nodes or options.ntasks_per_node):
+        given = "--nodes" if options.nodes else "--ntasks-per-node"
+        raise SpecError(f"{given}: the hosts of {'-H' if spec.hosts else '--hostfile'} say that: leave out one of them")
+    if (
+        options.array
+        and "output_dir" in spec.model_fields_set
+        and not re.search(r"{job}|{array}", str(spec.output_dir))
+    ):
+        raise SpecError(
+            f"--array: all jobs of the array would write into {spec.output_dir}: give --output-dir "
+            f"'{spec.output_dir}/{{array}}', or none"
+        )
+    if of_mpirun := spec.options_of_mpirun:
+        for field in ("requeue", "signal", "container_image"):
+            if getattr(options, field):
+                raise SpecError(
+                    f"--{field.replace('_', '-')}: srun starts the ranks then, and not mpirun: leave out "
+                    + ", ".join(f"--{name.replace('_', '-')}" for name in sorted(of_mpirun))
+                )
+    ranks, gpus = options.ntasks_per_node, options.gpus_per_node
+    if ranks and gpus and ranks > gpus and spec.device != "cpu":
+        raise SpecError(
+            f"--gpus-per-node {gpus}: each of the {ranks} ranks of a node takes a GPU: --ntasks-per-node {gpus}"
+        )
+
+
+def _count(spec: LaunchSpec, options: SbatchSpec) -> int | None:
+    """Return the number of ranks; None if nothing says it."""
+    per_node = options.ntasks_per_node or options.gpus_per_node
+    made = (options.nodes or 1) * per_node if per_node else None
+    if spec.nprocs is None:
+        return made
+    if options.nodes and options.ntasks_per_node and spec.nprocs != made:
+        raise SpecError(
+            f"-n {spec.nprocs}: --nodes {options.nodes} and --ntasks-per-node {options.ntasks_per_node} make {made} "
+            "ranks: leave out -n"
+        )
+    return spec.nprocs
 
 
 def _hosts(plan: Plan) -> tuple[dict[str, int], bool]:
@@ -51,16 +117,17 @@ def _hosts(plan: Plan) -> tuple[dict[str, int], bool]:
     return hosts if named else {}, foreseen
 
 
-def _nodes(plan: Plan) -> Iterator[str]:
+def _nodes(plan: Plan, options: SbatchSpec) -> Iterator[str]:
     hosts, foreseen = _hosts(plan)
-    yield f"#SBATCH --ntasks={len(plan.rows)}"
-    if hosts:
-        yield f"#SBATCH --nodes={len(hosts)}"
-        yield f"#SBATCH --nodelist={','.join(hosts)}"
-    elif not plan.several:
-        yield "#SBATCH --nodes=1"
+    per_node = options.ntasks_per_node or options.gpus_per_node
     if hosts and foreseen and not _is_uneven(plan):
-        yield f"#SBATCH --ntasks-per-node={len(plan.rows) // len(hosts)}"
+        per_node = len(plan.rows) // len(hosts)
+    yield f"#SBATCH --ntasks={len(plan.rows)}"
+    yield f"#SBATCH --nodes={options.nodes or len(hosts) or -(-len(plan.rows) // (per_node or len(plan.rows)))}"
+    if hosts:
+        yield f"#SBATCH --nodelist={','.join(hosts)}"
+    if per_node and not (hosts and (_is_uneven(plan) or not foreseen)):
+        yield f"#SBATCH --ntasks-per-node={per_node}"
 
 
 def _is_uneven(plan: Plan) -> bool:
@@ -68,39 +135,88 @@ def _is_uneven(plan: Plan) -> bool:
     return foreseen and len(set(hosts.values())) > 1
 
 
-def _resources(plan: Plan) -> Iterator[str]:
+def _resources(plan: Plan, options: SbatchSpec) -> Iterator[str]:
     """Give what the ranks take of a node: cores if the user named their number, and a device for each rank."""
     spec, (hosts, foreseen) = plan.task.spec, _hosts(plan)
     kind = plan.rows[0].device.partition(":")[0]
-    if spec.threads:
-        yield f"#SBATCH --cpus-per-task={spec.threads}"
-    if kind in GRES and foreseen:
-        yield f"#SBATCH --gres={GRES[kind]}:{max(hosts.values(), default=len(plan.rows))}"
+    if cores := _cores(plan, options):
+        yield f"#SBATCH --cpus-per-task={cores}"
+    if options.mem:
+        yield f"#SBATCH --mem={options.mem}"
+    if options.gpus_per_node:
+        yield f"#SBATCH --gpus-per-node={options.gpus_per_node}"
+    elif kind in GRES and foreseen:
+        most = -(-len(plan.rows) // (options.nodes or 1))
+        yield f"#SBATCH --gres={GRES[kind]}:{max(hosts.values(), default=options.ntasks_per_node or most)}"
     elif kind in GRES:
         yield f"# Only mpirun can tell how many ranks a node gets: add #SBATCH --gres={GRES[kind]}:N"
     elif spec.device == "auto":
-        yield "# No device was seen where this was written: --device cuda asks for one for each rank."
+        yield "# No device was seen where this was written: --gpus-per-node N asks for them."
 
 
-def _start(plan: Plan) -> Iterator[str]:
-    program = shlex.join(plan.request.program)
-    srun = f"exec srun --cpus-per-task={plan.task.spec.threads}" if plan.task.spec.threads else "exec srun"
-    if plan.task.spec.mpi.model_fields_set - {"x", "allow_run_as_root"}:
+def _cores(plan: Plan, options: SbatchSpec) -> int | None:
+    return options.cpus_per_task or plan.task.spec.threads
+
+
+def _queue(plan: Plan, options: SbatchSpec) -> Iterator[str]:
+    """Give when and where the job waits and runs, where its output goes, and what happens before it is ended."""
+    for name in ("time", "partition", "account", "array"):
+        if value := getattr(options, name):
+            yield f"#SBATCH --{name}={value}"
+    yield f"#SBATCH --output={'%x-%A_%a' if options.array else '%x-%j'}.out"
+    if options.requeue:
+        yield "#SBATCH --requeue"
+        yield "#SBATCH --open-mode=append"
+    model = plan.task.model
+    notice = _NOTICE if options.requeue and model and model.stops_patiently else None  # a script may know no SIGUSR1
+    if notice := options.signal or notice:
+        yield f"#SBATCH --signal={notice}"
+
+
+def _start(plan: Plan, options: SbatchSpec) -> Iterator[str]:
+    if plan.task.spec.options_of_mpirun:
         inside = replace(plan.request.shown(), hosts=(), hostfile=None)
         yield f"exec {shlex.join(plan.mpirun.write(inside))}"
-    elif _is_uneven(plan):
+        return
+    srun = _srun(plan, options)
+    if _is_uneven(plan):
         yield "# One line for each rank: Slurm would deal the ranks out evenly."
         yield "SLURM_HOSTFILE=$(mktemp) && export SLURM_HOSTFILE"
         yield f"printf '%s\\n' {shlex.join(row.host for row in plan.rows)} >\"$SLURM_HOSTFILE\""
-        yield f"{srun} --distribution=arbitrary {program}"
-    else:
-        yield f"{srun} {program}"
+        srun += " --distribution=arbitrary"
+    line = f"{srun} {shlex.join(plan.request.program)}"
+    yield from _again(line) if options.requeue else (f"exec {line}",)
+
+
+def _srun(plan: Plan, options: SbatchSpec) -> str:
+    words = ["srun"]
+    if cores := _cores(plan, options):
+        words.append(f"--cpus-per-task={cores}")
+    if options.container_image:
+        words.append(f"--container-image={shlex.quote(options.container_image)}")
+        words.append('--container-mounts="$PWD:$PWD" --container-workdir="$PWD"')
+    if options.requeue:
+        words.append("--kill-on-bad-exit=0")  # the ranks end together, each with a code that is not 0
+    return " ".join(words)
+
+
+def _again(line: str) -> Iterator[str]:
+    """Give the lines that start the ranks, and put the job into the queue again once they have saved.
+
+    Slurm sends SIGTERM to this script, too, if it ends the whole job: the script then waits for the ranks. After a
+    preemption Slurm puts the job into the queue itself, and a job that the user has cancelled is not to come back.
+    """
+    yield "ended= code=0"
+    yield "trap 'ended=yes' TERM  # Slurm ends the job: wait for the ranks, which save"
+    yield f"{line} || code=$?"
+    yield f'if [[ $code = {REQUEUE} && -z $ended ]]; then scontrol requeue "$SLURM_JOB_ID"; fi'
+    yield 'exit "$code"'
 
 
 def _variables(plan: Plan) -> Iterator[str]:
     """Give the `-x NAME=V` of the user; Slurm passes on by itself what is exported where sbatch is called."""
-    hidden = secrets(plan.request.mpi.x)
-    for text in plan.request.mpi.x:
+    hidden = secrets(plan.request.mpi.export)
+    for text in plan.request.mpi.export:
         name, equals, value = text.partition("=")
         if not _VARIABLE.fullmatch(name):  # bash would run what stands in it
             raise SpecError(f"-x: {name!r} is no name of a variable; expected NAME or NAME=VALUE")

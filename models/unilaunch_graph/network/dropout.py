@@ -1,20 +1,24 @@
 """Dropout that does not depend on the number of parts."""
 
-import numpy as np
-from mindspore import Tensor
+from math import prod
+from typing import Any, TypeVar
 
+import numpy as np
+
+from unilaunch_graph.arrays import Floats, FloatType, Ids
 from unilaunch_graph.dropout import fill_mask, stream_keys
-from unilaunch_graph.mindspore.exchange import check_rows
-from unilaunch_graph.mindspore.part import GraphPart
+from unilaunch_graph.network.checks import check_probability, check_rows
+
+Tensor = TypeVar("Tensor")
 
 
 def dropout(  # noqa: PLR0913  (each names a coordinate of the mask)
-    rows: Tensor, part: GraphPart, p: float, *, seed: int, step: int, layer: int = 0, training: bool = True
+    rows: Tensor, part: Any, p: float, *, seed: int, step: int, layer: int = 0, training: bool = True
 ) -> Tensor:
     """Return *rows* with elements set to 0 with probability *p*, the others divided by 1 - p.
 
     Which ones depends on the seed, the step, the layer, the node's global id and the column, and on nothing else: any
-    number of parts gives the same, and PyTorch too.
+    number of parts gives the same, and PyTorch and MindSpore give the same.
 
     Args:
         rows: One row for each owned node. (num_owned, width)
@@ -26,13 +30,18 @@ def dropout(  # noqa: PLR0913  (each names a coordinate of the mask)
         training: With False *rows* are returned as they are.
 
     Raises:
-        ValueError: *p* is not in [0, 1), or *rows* has another shape.
+        ValueError: *p* is not in [0, 1), or *rows* does not have num_owned rows.
     """
-    if not 0 <= p < 1:
-        raise ValueError(f"dropout p={p}: expected at least 0 and less than 1")
+    check_probability("dropout: p", p)
     check_rows(rows, part.num_owned, "num_owned")
     if not training or p == 0:
         return rows
-    mask = np.empty((len(rows), rows.size // len(rows)), rows.asnumpy().dtype)
-    fill_mask(mask, part.owned, stream_keys(seed, step, layer), p)
-    return rows * Tensor.from_numpy(mask).reshape(rows.shape)
+    shape: tuple[int, ...] = tuple(rows.shape)  # type: ignore[attr-defined]
+
+    def mask(nodes: Ids, dtype: FloatType) -> Floats:
+        filled: Floats = np.empty((shape[0], prod(shape[1:])), dtype)
+        fill_mask(filled, nodes, stream_keys(seed, step, layer), p)
+        return filled.reshape(shape)
+
+    result: Tensor = part.masked(rows, mask)
+    return result

@@ -1,0 +1,46 @@
+"""MindSpore's side of the layers of our own."""
+
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, ops
+from numpy.typing import NDArray
+
+from unilaunch_graph.arrays import FloatType, HostFunction
+from unilaunch_graph.mindspore.exchange import halo
+from unilaunch_graph.mindspore.part import GraphPart
+from unilaunch_graph.network.checks import check_rows
+from unilaunch_mindspore.linear import Apply, Call, OnHost
+
+
+class _MindSpore:
+    def check(self, layer: str, rows: Tensor, part: GraphPart) -> None:  # noqa: ARG002
+        check_rows(rows, part.num_owned, "num_owned")
+
+    def halo(self, rows: Tensor, part: GraphPart) -> Tensor:
+        return halo(rows, part)
+
+    def call(self, function: HostFunction, *inputs: Tensor) -> Tensor:
+        return Call(function)(*inputs)
+
+    def apply(self, operator: Any, rows: Tensor) -> Tensor:
+        return Apply(OnHost(operator))(rows)
+
+    def product(self, rows: Tensor, weight: Tensor) -> Tensor:
+        return ops.mm(rows, weight)  # the backward of matmul takes twice as long
+
+    def relu(self, rows: Tensor) -> Tensor:
+        return ops.relu(rows)
+
+    def dtype(self, rows: Tensor) -> FloatType:
+        return np.dtype(np.float64 if rows.dtype == ms.float64 else np.float32)
+
+    def edges(self, part: GraphPart) -> tuple[NDArray[Any], dict[Any, Any]]:
+        return part.operators.edges.ends, part.operators.made
+
+    def pool(self) -> None:
+        return None
+
+
+MINDSPORE = _MindSpore()

@@ -1,0 +1,109 @@
+"""`predict`: what a network says of every node, whole or layer by layer in bounded memory."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor, nn
+
+from unilaunch.errors import SpecError
+from unilaunch_graph.arrays import Rows
+from unilaunch_graph.inference import MEMORY, Layer
+from unilaunch_graph.mindspore.blocks import Step
+from unilaunch_graph.mindspore.loading import load_arrays
+from unilaunch_graph.mindspore.part import GraphPart
+from unilaunch_graph.mindspore.ranks import Ranks
+from unilaunch_graph.network import prediction as network
+from unilaunch_graph.partition.part import Part
+
+#: What a model or a layer may take beside rows.
+_ARGUMENTS = ("part", "edge_index", "edge_weight", "edge_attr")
+
+
+def predict(
+    model: Callable[..., Any] | Sequence[Callable[..., Any]],
+    graph: GraphPart | str | Path,
+    output: Path | str | None = None,
+    *,
+    memory: int = MEMORY,
+    **options: Any,
+) -> Tensor:
+    """Return what a network says of this rank's nodes, and write what it says of all. All ranks must call this.
+
+    A network as a whole is called once, as in training; its memory grows with the part. A list of its layers is applied
+    layer by layer to blocks of nodes, in float32; what lies between two layers are files in the folder for temporary
+    files (TMPDIR): room for two layers' rows and those of the halo. Each member of the list is one step along the
+    edges, or takes rows alone (an activation, a normalisation with running statistics). A member is called with rows,
+    and with what its further arguments without a default value are named after: part, edge_index, edge_weight or
+    edge_attr. In a list these are of the block: a part of one rank, on which `halo`, the segment operations and the
+    layers of this package work. Cells must be in evaluation mode (`set_train(False)`).
+
+    Args:
+        model: The network, or a list of its layers.
+        graph: This rank's part; for a list of layers also what `load` takes as a name: then the part stays in mapped
+            files, and no tensor of all its edges is made.
+        output: The .npz file that rank 0 writes, with the array "scores" (num_nodes, width) in the user's order; no
+            rank holds more of it than some rows. None: none is written.
+        memory: Bytes that the rows and the messages of a block may take.
+        **options: Beside a name: fields of `unilaunch_graph.spec.DataSpec`, as in `load`.
+
+    Returns:
+        The rows of the owned nodes, without the row that a part without edges has more; of a list of layers float32,
+        mapped from a file. (nodes, width)
+
+    Raises:
+        SpecError: A layer is not exact on a block, is in training mode, or needs another argument; the message names
+            it.
+        InputError: On rank 0: *output* cannot be written.
+    """
+    return Tensor.from_numpy(np.asarray(network.predict(_MindSpore(options), model, graph, output, memory)))
+
+
+class _MindSpore:
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.options = options
+
+    def load(self, name: str | Path) -> tuple[Part, Ranks]:
+        return load_arrays(name, self.options)
+
+    def features(self, part: GraphPart) -> Rows:
+        features: Rows = part.x.asnumpy()[: part.arrays.num_owned]
+        return features.astype(np.float32, copy=False)
+
+    def whole(self, model: Any, part: GraphPart) -> Rows:
+        rows: Rows = _call(model, part.x, part).asnumpy()[: part.arrays.num_owned]
+        return rows
+
+    def step(self, layers: Sequence[Callable[..., Any]]) -> Layer:
+        return Step(layers, _call)
+
+    def num_arguments(self, layer: Callable[..., Any]) -> int:
+        return 1 + len(_further(layer))
+
+
+def _call(layer: Any, rows: Tensor, part: GraphPart) -> Tensor:
+    """Return the layer's output.
+
+    Raises:
+        SpecError: It is in training mode.
+    """
+    if isinstance(layer, nn.Cell) and any(cell.training for _, cell in layer.cells_and_names()):
+        raise SpecError(f"predict: {network.name_of(layer)} is in training mode: call set_train(False) before")
+    return layer(rows, *(part if name == "part" else getattr(part, name) for name in _further(layer)))
+
+
+def _further(layer: Any) -> list[str]:
+    """Return the names of what a layer needs beside rows.
+
+    Raises:
+        SpecError: It needs something else.
+    """
+    needed = network.needed_arguments(layer.construct if isinstance(layer, nn.Cell) else layer)
+    further = (needed or [])[1:]
+    if unknown := [name for name in further if name not in _ARGUMENTS]:
+        raise SpecError(
+            f"predict: {network.name_of(layer)} needs the argument {unknown[0]!r}: expected rows, then any of "
+            f"{', '.join(_ARGUMENTS)}: give a function that names them"
+        )
+    return further

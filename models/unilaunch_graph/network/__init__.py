@@ -1,0 +1,1 @@
+"""What `ug.torch` and `ug.mindspore` share: the fields of a part, checks, and the layers; no framework is imported."""

@@ -1,0 +1,43 @@
+"""What the functions on a part refuse."""
+
+from typing import Any
+
+
+def check_rows(rows: Any, expected: int, name: str) -> None:
+    """Refuse rows of another number than *expected*, which the message calls *name*.
+
+    Raises:
+        ValueError: *rows* has another number of rows.
+    """
+    if rows.ndim == 0 or len(rows) != expected:
+        raise ValueError(f"rows have the shape {tuple(rows.shape)}: expected {name} = {expected} rows")
+
+
+def check_count(count: int) -> None:
+    """Refuse a number of nodes that no loss can be divided by.
+
+    Raises:
+        ValueError: *count* is not positive.
+    """
+    if count <= 0:
+        raise ValueError(f"mean over {count} nodes: expected a positive number, such as part.num_train")
+
+
+def check_probability(name: str, probability: float) -> None:
+    """Refuse a probability of dropout that leaves nothing.
+
+    Raises:
+        ValueError: *probability* is not in [0, 1).
+    """
+    if not 0 <= probability < 1:
+        raise ValueError(f"{name}={probability}: expected at least 0 and less than 1")
+
+
+def check_width(layer: str, in_channels: object) -> None:
+    """Refuse an input width that PyG would take, but a layer of our own does not.
+
+    Raises:
+        ValueError: *in_channels* is not a positive integer.
+    """
+    if not isinstance(in_channels, int) or in_channels < 1:
+        raise ValueError(f"{layer}: in_channels={in_channels}: a width of 1 or more; no pair, no -1")

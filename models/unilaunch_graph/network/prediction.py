@@ -1,0 +1,88 @@
+"""`predict` on either framework: what a network says of every node, whole or layer by layer in bounded memory."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol
+
+from unilaunch.errors import SpecError
+from unilaunch_graph.arrays import Rows
+from unilaunch_graph.exchange.gather import save_rows
+from unilaunch_graph.inference import Layer, infer
+from unilaunch_graph.network.part import PartFields
+from unilaunch_graph.partition.part import Part
+
+#: A member of a list of layers, or a whole model.
+Callee = Callable[..., Any]
+
+
+class Predictor(Protocol):
+    """A framework's side of `predict`."""
+
+    def load(self, name: str | Path) -> tuple[Part, Any]:
+        """Return this rank's part as mapped arrays, and the ranks."""
+
+    def features(self, part: Any) -> Rows:
+        """Return the features of the owned nodes, in float32."""
+
+    def whole(self, model: Callee, part: Any) -> Rows:
+        """Return what the model says of the owned nodes."""
+
+    def step(self, layers: Sequence[Callee]) -> Layer:
+        """Return layers that share one step along the edges as a function of a block of nodes."""
+
+    def num_arguments(self, layer: Callee) -> int:
+        """Return how many arguments *layer* is called with; 1: it takes rows alone."""
+
+
+def predict(
+    use: Predictor, model: Callee | Sequence[Callee], graph: Any, output: Path | str | None, memory: int
+) -> Rows:
+    """Return the rows of the owned nodes, and write those of all nodes; the arguments are those of `ug.torch.predict`.
+
+    Raises:
+        SpecError: A layer is not exact on a block, or a whole model is to run on a graph that is not loaded.
+        InputError: On rank 0: *output* cannot be written.
+    """
+    layers = list(model) if isinstance(model, Sequence) else None
+    is_part = isinstance(graph, PartFields)
+    part, ranks = (graph.arrays, graph.ranks) if is_part else use.load(graph)
+    if layers is not None:
+        given = replace(part, features=use.features(graph)) if is_part else part
+        steps = [use.step(together) for together in _group(use, layers)]
+        with TemporaryDirectory(prefix="unilaunch-") as folder:  # a mapped file is read on until nobody holds it
+            rows = infer(given, ranks.collectives, steps, Path(folder), memory)
+    elif is_part and not isinstance(model, Sequence):
+        rows = use.whole(model, graph)
+    else:
+        raise SpecError("predict: a whole model needs a part of tensors: predict(model, ug.load(name)); or give layers")
+    if output is not None:
+        save_rows(Path(output), part, {"scores": rows}, ranks.collectives)
+    return rows
+
+
+def _group(use: Predictor, layers: Sequence[Callee]) -> list[list[Callee]]:
+    """Return the layers, each that takes edges with those behind it that take rows alone: they share one pass."""
+    groups: list[list[Callee]] = []
+    for layer in layers:
+        if not groups or use.num_arguments(layer) > 1:
+            groups.append([])
+        groups[-1].append(layer)
+    return groups
+
+
+def needed_arguments(function: Callee) -> list[str] | None:
+    """Return the names of the arguments without a default value; None of a function that Python knows none of."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except ValueError:
+        return None
+    places = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
+    return [one.name for one in parameters.values() if one.kind in places and one.default is one.empty]
+
+
+def name_of(layer: Callee) -> str:
+    """Return a layer's name for messages."""
+    return str(getattr(layer, "__name__", type(layer).__name__))

@@ -1,0 +1,42 @@
+"""The ranks of a job, as a script knows them once it has loaded a graph."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
+
+from unilaunch.backend import Collectives
+
+
+class ScriptRanks:
+    """The ranks of a job.
+
+    Args:
+        rank: Index of this rank.
+        size: Number of ranks.
+        collectives: The data path: on host arrays, or on tensors of the device.
+    """
+
+    #: Those of this process, once the script has loaded a graph.
+    of_script: ClassVar[Any] = None
+
+    def __init__(self, rank: int, size: int, collectives: Collectives) -> None:
+        self.rank, self.size, self.collectives = rank, size, collectives
+
+    @classmethod
+    def once(cls, make: Callable[[], Self]) -> Self:
+        """Return the ranks of this process; *make* makes them in the first call."""
+        if cls.of_script is None:
+            cls.of_script = make()
+        ranks: Self = cls.of_script
+        return ranks
+
+    @classmethod
+    def of(cls, part: Any) -> Self:
+        """Return the ranks of *part*; of None, those of the graph that the script has loaded.
+
+        Raises:
+            RuntimeError: The script has loaded none.
+        """
+        ranks: Self | None = part.ranks if part else cls.of_script
+        if ranks is None:
+            raise RuntimeError("no graph is loaded: call unilaunch_graph.load(...) first")
+        return ranks

@@ -1,0 +1,71 @@
+"""torch's side of the layers of our own."""
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.weak import WeakIdKeyDictionary
+
+from unilaunch_graph.arrays import FloatType, HostFunction
+from unilaunch_graph.operators.row_blocks import make_pool
+from unilaunch_graph.torch.halo import halo
+from unilaunch_graph.torch.part import GraphPart
+from unilaunch_torch.linear import OnHost, apply, call
+
+_known: Any = WeakIdKeyDictionary()  # edge_index -> what layers have made of these edges
+
+
+class _Torch:
+    def check(self, layer: str, rows: torch.Tensor, part: GraphPart) -> None:
+        """Refuse rows that a layer of our own cannot use.
+
+        Raises:
+            TypeError: They are neither float32 nor float64, or not in the host's memory.
+            ValueError: They are not the rows of the owned nodes.
+        """
+        if rows.device.type != "cpu" or rows.dtype not in {torch.float32, torch.float64}:
+            raise TypeError(
+                f"{layer}: {rows.dtype} on {rows.device}: it computes float32 and float64 in the host's memory; "
+                f"elsewhere use torch_geometric.nn.{layer.rpartition('.')[2]} with ug.torch.distribute"
+            )
+        if rows.ndim != 2 or len(rows) != part.num_owned:  # noqa: PLR2004
+            raise ValueError(
+                f"{layer}: x has the shape {tuple(rows.shape)}, not ({part.num_owned}, width): one row for each "
+                "owned node of the part"
+            )
+
+    def halo(self, rows: torch.Tensor, part: GraphPart) -> torch.Tensor:
+        return halo(rows, part)
+
+    def call(self, function: HostFunction, *inputs: torch.Tensor) -> torch.Tensor:
+        return call(function, *inputs)
+
+    def apply(self, operator: Any, rows: torch.Tensor) -> torch.Tensor:
+        return apply(OnHost(operator), rows)
+
+    def product(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return rows @ weight
+
+    def relu(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows.relu()
+
+    def dtype(self, rows: torch.Tensor) -> FloatType:
+        return np.dtype(np.float64 if rows.dtype == torch.float64 else np.float32)
+
+    def edges(self, part: GraphPart) -> tuple[NDArray[Any], dict[Any, Any]]:
+        return part.edge_index.numpy(), _known.setdefault(part.edge_index, {})
+
+    def pool(self) -> ThreadPoolExecutor | None:
+        """Return as many threads as torch has when this is first called; None if it has one."""
+        return _pool()
+
+
+@cache
+def _pool() -> ThreadPoolExecutor | None:
+    return make_pool(torch.get_num_threads())
+
+
+TORCH = _Torch()

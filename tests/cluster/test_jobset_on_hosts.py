@@ -1,0 +1,75 @@
+"""What the pods of `--emit jobset` run, run for real: each pod's command with its environment on a host of its own."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from cluster.hosts import Cluster, Running
+from jobs.mpirun import NUMPY, alone
+
+INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+EPOCHS = 200
+DEADLINE = 60.0
+
+
+def _emit(folder: Path) -> dict[str, Any]:
+    options = ["-n", "3", "--cpus", "1", "--max-restarts", "1", "--volume", f"claim:{folder}",
+               "--output-dir", f"{folder}/log_output", "--data-dir", f"{folder}/data",
+               "--epochs", str(EPOCHS), "--backend", "numpy"]  # fmt: skip
+    emitted = alone(["-m", "unilaunch", "launch", "--emit", "jobset", *options], folder, NUMPY).check()
+    fields: dict[str, Any] = yaml.safe_load(emitted.stdout)
+    return fields
+
+
+def _value(variable: dict[str, Any], index: int) -> str:
+    """Return a variable's value, as Kubernetes finds it for the pod of an index."""
+    match variable:
+        case {"value": str(value)}:
+            return value
+        case {"valueFrom": {"fieldRef": {"fieldPath": path}}} if path == INDEX:
+            return str(index)
+        case {"valueFrom": {"secretKeyRef": {"name": "unilaunch", "key": "rendezvous"}}}:
+            return "0123456789abcdef"
+    raise AssertionError(variable)
+
+
+def _start(job: dict[str, Any], cluster: Cluster, folder: Path) -> list[Running]:
+    """Start all pods of a job, the last one first."""
+    container = job["template"]["spec"]["containers"][0]
+    pods = []
+    for index in reversed(range(job["completions"])):
+        environ = {variable["name"]: _value(variable, index) for variable in container["env"]}
+        pods.append(cluster.start(index, container["command"], folder, environ | NUMPY | {"PATH": os.environ["PATH"]}))  # noqa: TID251
+    return pods[::-1]
+
+
+def test_a_jobset_trains_and_goes_on_after_an_eviction(cluster: Cluster, curve: list[float], tmp_path: Path) -> None:
+    """One pod gets SIGTERM: every pod keeps the state and ends with 75; the same commands go on from there."""
+    fields = _emit(tmp_path)
+    template = fields["spec"]["replicatedJobs"][0]
+    name = fields["metadata"]["name"]
+    for own in cluster.names:  # the headless service of the JobSet
+        with (cluster.folder / f"hosts.{own}").open("a") as hosts:
+            hosts.write(f"{cluster.addresses[0]} {name}-{template['name']}-0-0.{name}\n")
+    job = template["template"]["spec"]
+    pods = _start(job, cluster, tmp_path)
+    deadline = time.monotonic() + DEADLINE
+    log = tmp_path / "log_output" / "rank.0" / "events.jsonl"
+    while not (log.exists() and '"epoch": 10,' in log.read_text()):
+        assert time.monotonic() < deadline, pods[0].finish(0.0).console
+        time.sleep(0.02)
+    os.kill(min(pid for pid, line in cluster.processes(2).items() if "-m unilaunch run" in line), signal.SIGTERM)
+    interrupted = [pod.finish(DEADLINE) for pod in pods]
+    ends_as_interruption = job["podFailurePolicy"]["rules"][1]["onExitCodes"]["values"]
+    assert [pod.returncode for pod in interrupted] == ends_as_interruption * 3, interrupted[0].console
+    finished = [pod.finish(DEADLINE).check() for pod in _start(job, cluster, tmp_path)]
+    assert "resumed after epoch" in finished[0].console
+    result = finished[0].result
+    assert (result["world_size"], result["num_hosts"], len(result["loss"])) == (3, 3, EPOCHS)
+    assert result["launcher"] == "torch.distributed's variables"
+    np.testing.assert_allclose(result["loss"][:20], curve, rtol=0, atol=1e-5)

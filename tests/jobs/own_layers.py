@@ -1,0 +1,126 @@
+"""Networks of PyG in one process: what our own layers must equal on any number of parts, and how they are compared."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+import torch.nn.functional as F  # noqa: N812  (its name in every PyTorch program)
+from typing_extensions import override
+
+from pyg import nn as pyg
+from unilaunch_graph.data.sources import open_dataset
+from unilaunch_graph.dropout import fill_mask, stream_keys
+
+#: The programs that train our layers: DATASET FOLDER OUTPUT.npz EPOCHS KIND...
+PROGRAMS = {
+    framework: str(Path(__file__).parent / "programs" / f"own_{framework}.py")
+    for framework in ("torch_layers", "mindspore")
+}
+#: As in the programs: the layers of each kind, by their width and the number of classes.
+LAYERS: dict[str, Callable[[int, int], Any]] = {
+    "gat": lambda a, c: (pyg.GATConv(a, 8, heads=2), pyg.GATConv(16, c, heads=3, concat=False)),
+    "plain": lambda a, c: (
+        pyg.GATConv(a, 8, heads=2, add_self_loops=False, negative_slope=0.25),
+        pyg.GATConv(16, c, add_self_loops=False, negative_slope=0.25),
+    ),
+    "sage": lambda a, c: (pyg.SAGEConv(a, 16), pyg.SAGEConv(16, c)),
+    "edges": lambda a, c: (
+        pyg.GATConv(a, 8, heads=2, edge_dim=3, residual=True),
+        pyg.GATConv(16, c, heads=2, concat=False, edge_dim=3, fill_value=0.5),
+    ),
+    "project": lambda a, c: (
+        pyg.SAGEConv(a, 16, normalize=True, project=True),
+        pyg.SAGEConv(16, c, "add", project=True, bias=False),
+    ),
+    "weighted": lambda a, c: (pyg.GraphConv(a, 16), pyg.GraphConv(16, c)),
+}
+
+
+class Net(torch.nn.Module):
+    """The network of the programs, in PyG."""
+
+    def __init__(self, kind: str, width: int, classes: int) -> None:
+        super().__init__()
+        self.kind = kind
+        self.first, self.last = LAYERS[kind](width, classes)
+        self.norm = torch.nn.BatchNorm1d(16)
+
+    @override
+    def forward(self, x: torch.Tensor, edges: tuple[Any, ...], epoch: int) -> torch.Tensor:
+        """Return one score for each class."""
+        index, weight, features = edges
+        given = {"weighted": (index, weight), "edges": (index, features)}.get(self.kind, (index,))
+        x = self.norm(F.elu(self.first(x, *given)))
+        if self.training:
+            mask = np.empty(tuple(x.shape))
+            fill_mask(mask, np.arange(len(x)), stream_keys(7, epoch, 0), 0.3)
+            x = x * torch.from_numpy(mask)
+        scores: torch.Tensor = self.last(x, *given)
+        return scores
+
+
+def write_directed_graph(file: Path) -> None:
+    """Write a directed, weighted graph with loops, duplicates, nodes without an edge, and few training nodes."""
+    draw = np.random.default_rng(3)
+    train = np.isin(np.arange(80), [1, 2, 3, 5, 8])  # so few that a part has none
+    graph: dict[str, Any] = {
+        "edge_index": draw.integers(0, 71, (2, 260)), "edge_weight": draw.random(260, np.float32),
+        "edge_attr": draw.random((260, 3), np.float32), "x": draw.random((80, 6), np.float32) - 0.5,
+        "y": draw.integers(0, 3, 80), "train_mask": train, "val_mask": np.roll(train, 20),
+        "test_mask": np.roll(train, 40),
+    }  # fmt: skip
+    np.savez(file, **graph)
+
+
+def train_by_pyg(dataset: str, folder: Path, kinds: Iterable[str], epochs: int) -> dict[str, Any]:
+    """Write *folder*/initial.npz, the initial weights, and return what PyG makes of them in one process."""
+    graph = open_dataset(dataset, folder, None, 0, None).load()
+    features = graph.features.toarray() if isinstance(graph.features, sp.csr_array) else graph.features
+    targets = np.repeat(np.arange(graph.num_nodes), graph.degrees)
+    index = torch.from_numpy(np.stack([graph.indices.astype(np.int64), targets]))
+    values = [None if array is None else torch.from_numpy(array).double() for array in (graph.weights, graph.edge_attr)]
+    data = (torch.from_numpy(features).double(), torch.from_numpy(graph.labels), torch.from_numpy(graph.split == 1))
+    initial: dict[str, Any] = {}
+    expected: dict[str, Any] = {}
+    for kind in kinds:
+        torch.manual_seed(0)
+        net = Net(kind, graph.num_features, graph.num_classes).double()
+        initial |= {f"{kind}.{name}": value.numpy().copy() for name, value in _state(net).items()}
+        expected |= _train(net, data, (index, *values), epochs)
+    np.savez(folder / "initial.npz", **initial)
+    return expected
+
+
+def _state(net: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value for name, value in net.state_dict().items() if "num_batches" not in name}
+
+
+def _train(net: Net, data: tuple[torch.Tensor, ...], edges: tuple[Any, ...], epochs: int) -> dict[str, Any]:
+    x, y, mask = data
+    optimizer = torch.optim.Adam(net.parameters(), 0.005, weight_decay=5e-4)
+    losses = []
+    for epoch in range(epochs):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(net(x, edges, epoch)[mask], y[mask])
+        torch.autograd.backward(loss)
+        optimizer.step()
+        losses.append(loss.item())
+    net.eval()
+    with torch.no_grad():
+        scores = net(x, edges, 0).numpy()
+    state = {f"{net.kind}.state.{name}": value.numpy() for name, value in _state(net).items()}
+    return {f"{net.kind}.losses": losses, f"{net.kind}.scores": scores, **state}
+
+
+def difference(output: Path, expected: dict[str, Any], kinds: Iterable[str]) -> dict[str, float]:
+    """Return for each kind the largest difference of a loss, a final weight or a score from PyG's."""
+    found = np.load(output)
+    apart = {}
+    for kind in kinds:
+        names = [name for name in expected if name.startswith(f"{kind}.")]
+        assert set(names) == {name for name in found if name.startswith(f"{kind}.")}
+        apart[kind] = max(float(np.abs(found[name] - expected[name]).max()) for name in names)
+    return apart

@@ -1,0 +1,178 @@
+"""What users of other launchers type from habit: it is taken, or answered with what to type."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.mpirun import Launcher, finish
+from unilaunch.errors import UnilaunchError
+from unilaunch.launch_spec import LaunchSpec
+from unilaunch.options import parse
+from unilaunch.reading import read_task
+from unilaunch.spec import RunSpec, validate
+
+SCRIPT = """
+import argparse, os
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], parser.parse_args())
+"""
+LR = {"target": "train.py", "args": ("--lr", "0.1")}
+TWO = {"nprocs": 2, "target": "train.py"}
+
+#: A line, and fields of the spec, of the model's options or of a command's that it comes to.
+TAKEN: list[tuple[str, dict[str, Any]]] = [
+    # What follows TARGET is its own.
+    ("launch -n 2 train.py --lr 0.1", {**LR, "nprocs": 2}),
+    ("launch -n 2 train.py -- --lr 0.1", {**LR, "nprocs": 2}),
+    ("launch train.py -n 2 -- --lr 0.1", {**LR, "nprocs": 2}),
+    ("launch -n 2 -- train.py --lr 0.1", {**LR, "nprocs": 2}),
+    ("launch -n 2 train.py --seed 3 --help", {**TWO, "seed": 0, "args": ("--seed", "3", "--help")}),
+    ("launch -n 2 -m train --lr 0.1 -n 4", {"nprocs": 2, "target": "-m train", "args": ("--lr", "0.1", "-n", "4")}),
+    ("launch -n 2 train:main lr=0.1", {"nprocs": 2, "target": "train:main", "args": ("lr=0.1",)}),
+    ("launch gcn -n 2 --epochs 3", {"nprocs": 2, "target": "gcn", "epochs": 3}),
+    ("run train.py --lr 0.1", LR),
+    ("run --seed 3 train.py --hostfile x", {"seed": 3, "args": ("--hostfile", "x")}),
+    # mpirun
+    ("launch -np 2 train.py", TWO),
+    ("launch --np 2 train.py", TWO),
+    ("launch -n2 train.py", TWO),
+    ("launch -c 2 train.py", TWO),
+    ("launch -np 2 -bind-to none -map-by slot train.py", {**TWO, "bind_to": "none", "map_by": "slot"}),
+    ("launch -n 2 -mca btl self,vader -x A=1 train.py", {**TWO, "mca": (("btl", "self,vader"),), "export": ("A=1",)}),
+    ("launch -host a:2,b:2 train.py", {"hosts": "a:2,b:2"}),
+    ("launch --host a:2,b:2 train.py", {"hosts": "a:2,b:2"}),
+    ("launch -machinefile hosts train.py", {"hostfile": Path("hosts")}),
+    ("launch -n 2 --report-bindings train.py", {**TWO, "mpi_args": ("--report-bindings",)}),
+    ("launch -n 2 --rankfile ranks train.py", {**TWO, "map_by": "rankfile:file=ranks"}),
+    ("launch -n 2 -wdir work train.py", {**TWO, "cwd": Path("work")}),
+    ("launch -n 2 --allow_run_as_root train.py", {**TWO, "allow_run_as_root": True}),
+    ("launch -n 2 --output-filename log_output train.py", {**TWO, "output_filename": "log_output"}),
+    # torchrun and torch.distributed.launch
+    ("launch --nproc_per_node 2 train.py --lr 0.1", {**LR, "nprocs": 2}),
+    ("launch --nproc-per-node=2 train.py", TWO),
+    ("launch --nproc_per_node=2 --nnodes=1 --node_rank=0 train.py", TWO),
+    ("launch --standalone --nproc_per_node 2 train.py", TWO),
+    ("launch --nproc_per_node 2 --master_port 29500 train.py", {**TWO, "master_port": 29500}),
+    ("launch --nproc_per_node 2 --rdzv-backend c10d --rdzv-endpoint localhost:0 train.py", TWO),
+    ("launch --nproc_per_node 2 --max_restarts 3 --log_dir logs train.py",
+     {**TWO, "max_restarts": 3, "output_dir": Path("logs")}),
+    ("launch --nproc_per_node 2 --tee 3 --redirects 3 train.py", {**TWO, "console": "all"}),
+    ("launch --nproc_per_node 2 --use_env train.py", TWO),
+    # msrun
+    ("launch --worker_num 2 --local_worker_num 2 --join True train.py", TWO),
+    ("launch --worker_num=2 --local_worker_num=2 --master_port=8118 --log_dir=logs --join=True train.py",
+     {**TWO, "master_port": 8118, "output_dir": Path("logs")}),
+    # accelerate, deepspeed, srun
+    ("launch --num_processes 2 --num_machines 1 train.py", TWO),
+    ("launch --num_gpus 2 train.py", TWO),
+    ("launch --ntasks 2 train.py", TWO),
+    # JittorGeometric, PyG, DGL
+    ("launch -n 2 --num_parts 2 --dataset sbm", {"num_parts": 2, "dataset": "sbm"}),
+    ("launch -n 2 --num_layers 3 --learning-rate 0.1 --use_gdc", {"layers": 3, "lr": 0.1, "use_gdc": True}),
+    ("launch -n 2 --hidden_channels 32 --n-epochs 5 --wd 0", {"hidden": 32, "epochs": 5, "weight_decay": 0.0}),
+    ("run --learning_rate 0.1 --num_epochs 5", {"lr": 0.1, "epochs": 5}),
+    ("partition --num_parts 2 --data cora", {"num_parts": 2, "dataset": "cora"}),
+    ("logs --json", {"as_json": True}),
+]  # fmt: skip
+
+#: A line, and what stands in the answer.
+ANSWERED = [
+    ("launch -n 2 python train.py --lr 0.1", "type unilaunch launch -n 2 train.py --lr 0.1"),
+    ("launch -n 2 python3 -u -m train", "type unilaunch launch -n 2 -m train"),
+    ("launch --nnodes 2 --nproc_per_node 2 train.py", "type unilaunch launch -H host1:4,host2:4 train.py"),
+    ("launch --nproc-per-node 2 -H a:2,b:2 train.py", "leave it out, and say how many ranks each host takes: -H"),
+    ("launch --worker_num 4 --local_worker_num 2 train.py", "leave it out, and say how many ranks each host takes"),
+    ("launch -n 4 -N 2 train.py", "say how many ranks each host takes: -H host1:4,host2:4"),
+    ("launch -n 4 -ppn 2 train.py", "say how many ranks each host takes: -H host1:4,host2:4"),
+    ("launch -n 2 --gpus 0,1 train.py", "CUDA_VISIBLE_DEVICES=0,1"),
+    ("launch -n 2 --join False train.py", "unilaunch launch ... &"),
+    ("launch -n 2 --epochs 3 train.py", "if train.py takes it, type train.py --epochs ..."),
+    ("launch -n 2 train.py --lr 0.1 -- --backend torch", "if train.py takes it, type train.py -- --lr ..."),
+    ("launch -n 2 gcn --batch-size 8", "--batch-size: an option of mnist, not of gcn"),
+    ("launch -n 2 train", "did you mean train.py?"),
+    ("launch -n 2 --epoch 3", "--epoch: no such option; did you mean --epochs?"),
+    ("launch -n 2 --checkpoint 10", "did you mean --checkpoint-dir or --checkpoint-every?"),
+    ("launch -n 2 --tail 3", "--tail: no such option"),
+    ("launch -n 2 --worker 3", "--worker: no such option"),
+    ("run -n 2 train.py", "type unilaunch launch -n 2 train.py"),
+    ("run --nproc_per_node 2 train.py", "type unilaunch launch --nproc_per_node 2 train.py"),
+    ("doctor --json", "--json: no such option"),
+    ("explain --json", "--json: no such option"),
+    ("train.py --lr 0.1", "type unilaunch launch train.py --lr 0.1"),
+    ("-n 2 train.py", "type unilaunch launch -n 2 train.py"),
+    ("--nproc_per_node=2 train.py", "type unilaunch launch --nproc_per_node=2 train.py"),
+    ("lunch train.py", "lunch: no such command; did you mean launch?"),
+    ("sbatch job.sh", "type unilaunch launch --emit sbatch"),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    monkeypatch.chdir(tmp_path)
+
+
+def _read(line: str) -> dict[str, Any]:
+    """Return every field that a line comes to."""
+    given = parse(shlex.split(line))
+    command = given.pop("command")
+    if command not in {"run", "launch"}:
+        from unilaunch import plugins
+
+        commands = plugins.commands()
+        return dict(validate(commands[command].spec, given, {})) if command in commands else given
+    for name in ("dry_run", "json", "emit"):
+        given.pop(name, None)
+    task = read_task(LaunchSpec if command == "launch" else RunSpec, given, {})
+    return {**dict(task.spec), **dict(task.options or {})}
+
+
+def test_there_are_enough_of_them() -> None:
+    """As many as were promised, each once."""
+    lines = [line for line, _ in [*TAKEN, *ANSWERED]]
+    assert len(lines) == len(set(lines)) >= 60
+
+
+@pytest.mark.parametrize(("line", "fields"), TAKEN, ids=[line for line, _ in TAKEN])
+def test_a_habit_is_taken(line: str, fields: dict[str, Any]) -> None:
+    """It means what it means there."""
+    read = _read(line)
+    assert {name: read[name] for name in fields} == fields
+
+
+@pytest.mark.parametrize(("line", "answer"), ANSWERED, ids=[line for line, _ in ANSWERED])
+def test_a_habit_is_answered(line: str, answer: str) -> None:
+    """In one line with exit code 2, which says what to type and suggests nothing else."""
+    with pytest.raises(UnilaunchError) as refusal:
+        _read(line)
+    text = str(refusal.value)
+    assert answer in text
+    assert "\n" not in text
+    assert refusal.value.exit_code == 2
+    assert ("did you mean" in text) == ("did you mean" in answer)
+
+
+def test_habits_start_jobs(openmpi5: Launcher, tmp_path: Path) -> None:
+    """Torchrun's line, in a container where root is allowed once, with a tutorial's parameter for GPUs."""
+    line = [sys.executable, "-m", "unilaunch", "launch", "--mpirun", str(openmpi5.path)]
+    habit = "--standalone --nproc_per_node=2 --tee=3 -mca opal_cuda_support 1 train.py --lr 0.1"
+    root = {"UNILAUNCH_ALLOW_RUN_AS_ROOT": "1", "UNILAUNCH_OVERSUBSCRIBE": "1"}
+    done = finish([*line, *habit.split()], tmp_path, root, 60).check()
+    for rank in range(2):
+        assert f"rank {rank} of 2 Namespace(lr=0.1)" in done.stdout
+    (said,) = done.refusals()
+    assert said.startswith("unilaunch: --mca opal_cuda_support is left out: this Open MPI was built without CUDA")
+
+
+def test_an_option_behind_the_script_is_named_when_the_script_refuses_it(openmpi5: Launcher, tmp_path: Path) -> None:
+    """The script's own parser speaks first."""
+    line = [sys.executable, "-m", "unilaunch", "launch", "--mpirun", str(openmpi5.path), "-n", "1"]
+    root = {"UNILAUNCH_ALLOW_RUN_AS_ROOT": "1"}
+    done = finish([*line, "train.py", "--host_timeout", "9", "-np", "4", "--lr", "1"], tmp_path, root, 60)
+    assert done.returncode == 2
+    assert "train.py: error: unrecognized arguments: --host_timeout 9" in done.stderr
+    assert done.refusals()[-1] == ("unilaunch: --host_timeout, -np are options of unilaunch: type them before train.py")

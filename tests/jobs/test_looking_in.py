@@ -1,0 +1,124 @@
+"""A running job is looked into from another terminal: its state, its stacks, its metrics, and who is late."""
+
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.conftest import LAUNCHERS
+from jobs.mpirun import SHARED, Launcher, finish
+from unilaunch.addresses import listen
+
+PROGRAM = Path(__file__).with_name("programs") / "straggling.py"
+#: A line of Prometheus' text format.
+LINE = re.compile(r'# (HELP|TYPE) unilaunch_\w+ .+|unilaunch_\w+(\{(\w+="[^"]*",?)*\})? -?[\d.e+-]+')
+
+
+@contextmanager
+def _running(line: list[str], folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a job while the block runs, and see that it ends well."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "UNILAUNCH_"))}  # noqa: TID251
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    with (folder / "console").open("wb") as console:
+        job = subprocess.Popen(
+            line, cwd=folder, env=environ | SHARED | root, stdin=subprocess.DEVNULL, stdout=console,
+            stderr=console, start_new_session=True,
+        )  # fmt: skip
+        try:
+            yield job
+            assert job.wait(60) == 0, (folder / "console").read_text()
+        finally:
+            if job.poll() is None:
+                os.killpg(job.pid, 9)
+                job.wait()
+
+
+def _await(look: Callable[[], Any], seconds: float = 40.0) -> Any:
+    until = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < until, "it does not come"
+        time.sleep(0.3)
+    return found
+
+
+def _ask(folder: Path, *words: str) -> tuple[int, str]:
+    done = finish([sys.executable, "-m", "unilaunch", *words], folder, None, 60)
+    return done.returncode, done.stdout + done.stderr
+
+
+def _status(folder: Path) -> dict[str, Any]:
+    code, text = _ask(folder, "status", "--json")
+    return json.loads(text) if code == 0 and text.startswith("{") else {"ranks": [], "straggler": None}
+
+
+def _free_port() -> int:
+    with listen(0, several=False) as listener:
+        return int(listener.getsockname()[1])
+
+
+def test_a_late_rank_of_a_script_is_named_and_seen(openmpi5: Launcher, backend: str, tmp_path: Path) -> None:
+    """In the state, the stacks, the metrics and the late rank's events; the socket is the owner's, and goes."""
+    port, stop = _free_port(), tmp_path / "stop"
+    options = ["--mpirun", str(openmpi5.path), "--allow-run-as-root", "--oversubscribe", "--metrics-port", str(port)]
+    line = [sys.executable, "-m", "unilaunch", "launch", "-n", "3", *options, str(PROGRAM), "--"]
+    with _running([*line, str(stop), backend], tmp_path):
+        told = _await(lambda: (now := _status(tmp_path))["straggler"] and now)
+        assert told["straggler"]["straggler"] == 1
+        assert told["straggler"]["factor"] > 1.25
+        assert [rank["state"] for rank in told["ranks"]] == ["running"] * 3
+        assert all(rank["memory_bytes"] > 1e7 and rank["seconds_per_step"] > 0.02 for rank in told["ranks"])
+        assert stat.S_IMODE((tmp_path / "log_output" / ".monitor").stat().st_mode) == 0o600
+        assert "straggler: rank 1 on " in _ask(tmp_path, "status")[1]
+        _, stacks = _ask(tmp_path, "stacks")
+        assert "(straggling.py:" in stacks
+        assert "in phase 'program'" in stacks
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            metrics = answer.read().decode()
+        assert [line for line in metrics.splitlines() if not LINE.fullmatch(line)] == []
+        assert re.search(r'unilaunch_straggler\{rank="1",host="[^"]+"\} 1\.\d+', metrics)
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/stacks", timeout=10)
+        stop.touch()
+    events = (tmp_path / "log_output" / "rank.1" / "events.jsonl").read_text().splitlines()
+    assert any(json.loads(event).get("straggler") == 1 for event in events)
+    assert not (tmp_path / "log_output" / ".monitor").exists()
+    assert _ask(tmp_path, "status")[1].startswith("done: 3 ranks\n")
+    code, said = _ask(tmp_path, "stacks")
+    assert (code, said.startswith("unilaunch: log_output: no job is running there")) == (2, True)
+
+
+def test_a_bare_mpirun_can_be_looked_into(tmp_path: Path) -> None:
+    """There rank 0's agent is the monitor."""
+    mpirun = next(path for path in LAUNCHERS["4.1"] if path.exists())
+    port, stop = _free_port(), tmp_path / "stop"
+    run = [sys.executable, "-m", "unilaunch", "run", "--metrics-port", str(port), str(PROGRAM), "--"]
+    run += [str(stop), "torch"]
+    with _running([str(mpirun), "--oversubscribe", "-n", "2", *run], tmp_path):
+        told = _await(lambda: (now := _status(tmp_path))["ranks"] and now["ranks"][0]["seconds_per_step"] and now)
+        assert [rank["phase"] for rank in told["ranks"]] == ["program", "program"]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            assert 'unilaunch_steps_total{rank="1"' in answer.read().decode()
+        code, stacks = _ask(tmp_path, "stacks", "--full")
+        assert (code, "straggling.py" in stacks) == (0, True)
+        stop.touch()
+    assert _ask(tmp_path, "status")[1].startswith("done: 2 ranks\n")
+
+
+def test_a_port_that_is_taken_is_refused_before_anything_starts(openmpi5: Launcher, tmp_path: Path) -> None:
+    with listen(0, several=False) as taken:
+        port = str(taken.getsockname()[1])
+        options = ["--mpirun", str(openmpi5.path), "--allow-run-as-root", "--metrics-port", port]
+        code, said = _ask(tmp_path, "launch", "-n", "1", *options, str(PROGRAM))
+    assert code == 2
+    assert said.startswith(f"unilaunch: --metrics-port {port}: cannot listen on 127.0.0.1: Address already in use")
+    assert not (tmp_path / "log_output").exists()

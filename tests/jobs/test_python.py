@@ -1,0 +1,96 @@
+"""`unilaunch.launch` and `unilaunch.start` as people write them in Python, under a real mpirun."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import unilaunch
+from jobs.mpirun import Launcher, alone
+
+PROGRAMS = Path(__file__).parent / "programs"
+#: Cells of a notebook, run as IPython runs them: in `__main__`, which has no file, with their source in `In`.
+NOTEBOOK = """
+import sys
+In = ["", "import os\\nimport numpy as np\\nBASE = 10", "weights = np.ones(3)",
+      "def work(w, n):\\n    return w * n + BASE + int(os.environ['RANK'])",
+      "import unilaunch\\njob = dict(nprocs=2, mpirun=sys.argv[1], allow_run_as_root=True, oversubscribe=True)\\n"
+      "print([one.value.tolist() for one in unilaunch.launch(work, w=weights, n=2, **job).ranks])"]
+for cell in In:
+    exec(cell, globals())
+"""
+UNGUARDED = """
+import unilaunch
+def work(): return 1
+unilaunch.launch(work, nprocs=2, allow_run_as_root=True, oversubscribe=True)
+"""
+
+
+def test_a_script_launches_functions(launcher: Launcher, tmp_path: Path) -> None:
+    """Arrays in and out, jobs side by side and from a thread, logs, status, cancel, Ctrl-C; nothing is left behind."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    job = alone([str(PROGRAMS / "launching.py"), str(launcher.path)], tmp_path, {"TMPDIR": str(temporary)}).check()
+    (line,) = (line for line in job.stdout.splitlines() if line.startswith("{"))
+    seen = json.loads(line)
+    for rank in range(2):
+        doubled = [[0 + rank, 2 + rank, 4 + rank], [6 + rank, 8 + rank, 10 + rank]]
+        assert seen["train"][rank] == [doubled, "int16", [1.0, 1.0], ["__mp_main__", "here", "/"]]
+    assert (seen["line"], seen["status"]) == ("asleep 1", ["running", ["running", "running"]])
+    assert "first still runs after 0.1 s" in seen["timeout"]
+    assert seen["cancelled"][:3] == ["stopped", True, 143]
+    assert "the job was stopped (exit code 143)" in seen["cancelled"][3]
+    assert seen["logs"] == ["asleep 0", "asleep 1"]
+    assert seen["by_thread"] == [3, 3]
+    assert seen["interrupted"] == "stopped"
+    assert (tmp_path / "train" / "rank.1" / "value.0.npy").exists()
+    for rank in range(2):  # the job that still ran at the end of the script was stopped
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((tmp_path / f"pid.{rank}").read_text()), 0)
+    assert not [path.name for path in temporary.iterdir() if path.name.startswith("unilaunch-")]
+
+
+def test_the_page_on_python_begins_with_a_script_that_runs(tmp_path: Path) -> None:
+    """As it stands there; its values are those of its arguments."""
+    page = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
+    (tmp_path / "script.py").write_text(page.split("```python\n")[1].split("```")[0])
+    allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "UNILAUNCH_OUTPUT_DIR": "unread"}
+    job = alone(["script.py"], tmp_path, allowed).check()
+    assert [line.split(maxsplit=2)[2] for line in job.stdout.splitlines()[-2:]] == [
+        "2.25 [0. 2. 4. 6. 8.]", "2.25 [1. 3. 5. 7. 9.]",
+    ]  # fmt: skip
+
+
+def test_a_notebook_launches_a_function_of_its_cells(openmpi5: Launcher, tmp_path: Path) -> None:
+    """The ranks run its imports, constants and definitions, which one line says."""
+    job = alone(["-c", NOTEBOOK, str(openmpi5.path)], tmp_path).check()
+    assert job.stdout.splitlines()[-1] == "[[12.0, 12.0, 12.0], [13.0, 13.0, 13.0]]"
+    (line,) = job.refusals()
+    assert "work is of a notebook: the ranks run what it uses of cells 1, 3" in line
+
+
+def test_a_launch_outside_the_main_block_is_refused_in_the_ranks(tmp_path: Path) -> None:
+    """Or else every rank would launch the job again."""
+    (tmp_path / "careless.py").write_text(UNGUARDED)
+    job = alone(["careless.py"], tmp_path)
+    assert job.returncode == 1
+    assert 'the ranks load this file too: call launch under if __name__ == "__main__":' in job.stderr
+    assert job.stderr.splitlines()[-1].startswith("unilaunch.output.result.JobFailed: ")
+
+
+def test_a_function_of_a_file_on_the_command_line(openmpi5: Launcher, tmp_path: Path) -> None:
+    """FILE.py:function, in another folder."""
+    (tmp_path / "train.py").write_text("from pathlib import Path\ndef main(n): return [n, str(Path.cwd())]\n")
+    (tmp_path / "data").mkdir()
+    options = ["--mpirun", str(openmpi5.path), "--allow-run-as-root", "--oversubscribe", "-wdir", "data"]
+    alone(["-m", "unilaunch", "launch", "-n", "2", *options, "train.py:main", "--", "n=3"], tmp_path).check()
+    value = json.loads((tmp_path / "log_output" / "rank.1" / "value.json").read_text())
+    assert value == [3, str(tmp_path / "data")]
+
+
+def test_the_exceptions_are_of_one_family() -> None:
+    """Whoever catches UnilaunchError misses none."""
+    errors = [getattr(unilaunch, name) for name in unilaunch.__all__ if name.endswith(("Error", "Failed"))]
+    assert len(errors) > 12
+    assert all(issubclass(error, unilaunch.UnilaunchError) for error in errors)

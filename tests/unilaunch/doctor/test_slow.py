@@ -1,0 +1,77 @@
+"""Which hosts and links are named slow, from made-up measurements."""
+
+import random
+from itertools import combinations
+
+import pytest
+
+from unilaunch.doctor.measuring import partners
+from unilaunch.doctor.slow import Measured, find_slow, healthy, table
+
+HOSTS = ["a", "b", "c", "d", "e"]
+RNG = random.Random(7)  # noqa: S311
+
+
+def _measured(
+    slow: object = None, what: str = "", factor: float = 1.3, noise: float = 0.03, hosts: int = 5
+) -> Measured:
+    """Return measurements with some noise, in which a host or a pair is *factor* times as slow at *what*."""
+    names = HOSTS[:hosts]
+    pairs = list(combinations(names, 2))
+
+    def rate(usual: float, kind: str, who: object) -> float:
+        hit = kind == what and (slow in who if isinstance(who, tuple) and isinstance(slow, str) else slow == who)
+        return usual / (factor if hit else 1.0) * RNG.uniform(1 - noise, 1 + noise)
+
+    return Measured(
+        {host: rate(4e10, "product", host) for host in names},
+        {host: rate(1e10, "memory", host) for host in names},
+        {host: rate(5e8, "disk", host) for host in names},
+        {pair: 1 / rate(2e4, "latency", pair) for pair in pairs},
+        {pair: rate(1e9, "bandwidth", pair) for pair in pairs},
+    )
+
+
+@pytest.mark.parametrize("hosts", [3, 4, 5])
+@pytest.mark.parametrize("what", ["product", "memory", "bandwidth"])
+def test_a_host_that_is_1_3_x_as_slow_is_named(what: str, hosts: int) -> None:
+    """It alone, and left out of the hosts that are well."""
+    for _ in range(20):
+        slow = find_slow(_measured("b", what, hosts=hosts))
+        assert list(slow) == ["b"]
+        assert healthy(HOSTS[:hosts], slow) == [host for host in HOSTS[:hosts] if host != "b"]
+
+
+def test_a_slow_link_is_named_and_one_of_its_hosts_left_out() -> None:
+    slow = find_slow(_measured(("b", "d"), "bandwidth", 2.0))
+    assert list(slow) == [("b", "d")]
+    assert slow["b", "d"][0].text.startswith("b - d: slow link (bandwidth), 2.")
+    assert healthy(HOSTS, slow) == ["a", "b", "c", "e"]
+
+
+def test_hosts_that_are_alike_are_well() -> None:
+    for _ in range(200):
+        assert find_slow(_measured()) == {}
+    assert find_slow(Measured({"a": 1.0}, {"a": 1.0}, {"a": 0.0})) == {}
+
+
+def test_a_latency_must_be_worth_a_word() -> None:
+    """50 us that are 65 are the scheduler's; a millisecond more is the network's."""
+    assert find_slow(_measured("b", "latency", 1.3)) == {}
+    assert list(find_slow(_measured("b", "latency", 20.0))) == ["b"]
+
+
+@pytest.mark.parametrize("size", range(2, 12))
+def test_every_pair_meets_once(size: int) -> None:
+    """And in each round of two ranks each names the other, so nobody waits for who waits for another one."""
+    found = [partners(rank, size) for rank in range(size)]
+    assert all(sorted(found[rank]) == [one for one in range(size) if one != rank] for rank in range(size))
+    if size % 2 == 0:
+        for turn in range(size - 1):
+            assert all(found[found[rank][turn]][turn] == rank for rank in range(size))
+
+
+def test_what_was_measured_is_shown() -> None:
+    lines = table(_measured(hosts=3))
+    assert [line.split()[0] for line in lines] == ["host", "a", "b", "c"]
+    assert "GFLOP/s" in lines[1]

@@ -1,0 +1,82 @@
+"""Functions and arguments that ranks could not have are refused in one line, before anything starts."""
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import unilaunch
+from unilaunch.job.function import find_function
+from unilaunch.spec import Spec
+
+
+def train(lr: float, seed: int = 0, **more: Any) -> None:
+    """Take what a training takes."""
+
+
+def evaluate(data: Any = None) -> None:
+    """Take one thing."""
+
+
+class _Holder:
+    def method(self) -> None:
+        """Need an object."""
+
+
+@pytest.mark.parametrize(("function", "options", "words"), [
+    (lambda: 1, {}, "'<lambda>': ranks cannot find it by this name"),
+    (_Holder().method, {}, "bound method"),
+    (functools.partial(train, 1), {}, "partial"),
+    (train, {}, "train(): missing a required argument: 'lr'"),
+    (train, {"lr": 1, "seed": 3}, "a parameter of train: give train its arguments as args={'seed': ...}"),
+    (train, {"lr": 1, "args": {"lr": 2}}, "lr: it is given twice"),
+    (train, {"args": "fast"}, "args: must be a list of arguments, or a dict by name"),
+    (evaluate, {"nproc": 2}, "evaluate(): got an unexpected keyword argument 'nproc'; did you mean nprocs?"),
+    (evaluate, {"data": {1, 2}}, "data cannot be sent to the ranks (Object of type set is not JSON serializable)"),
+    (evaluate, {"data": np.array([None])}, "data cannot be sent to the ranks (Object arrays cannot be saved"),
+    (evaluate, {"data": float("inf")}, "data cannot be sent to the ranks (Out of range"),
+    (evaluate, {"data": "x" * 130_000}, "data is 130 kB of JSON: at most 120 kB can be sent; pass a numpy array"),
+    (evaluate, {"nprocs": "two"}, "nprocs: must be a valid integer"),
+    (evaluate, {"env": {"A": 1}}, "env.A: must be a valid string, not 1"),
+    (evaluate, {"nprocs": 2, "cwd": "/nowhere"}, "--cwd /nowhere: no such folder"),
+    ("missing.py:train", {}, "script missing.py: no such file"),
+])  # fmt: skip
+def test_what_cannot_be_launched_is_refused(
+    function: Callable[..., Any] | str, options: dict[str, Any], words: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(unilaunch.SpecError) as refused:
+        unilaunch.start(function, **options)
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_spec_with_mistakes_is_refused_in_one_line() -> None:
+    """Without pydantic's page of text; and a function object is shown its way."""
+    with pytest.raises(unilaunch.SpecError) as refused:
+        unilaunch.LaunchSpec(target=train, nprocs=0, oversubscribed=True)  # type: ignore[call-arg, arg-type]
+    assert "unilaunch.launch(train, nprocs=2)" in str(refused.value)
+    assert "nprocs: must be greater than or equal to 1, not 0" in str(refused.value)
+    assert "oversubscribed: no such option; did you mean oversubscribe?" in str(refused.value)
+    assert issubclass(unilaunch.LaunchSpec, Spec)
+
+
+def test_a_function_is_named_by_its_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With the folder from which the module was imported, unless every Python finds it."""
+    package = tmp_path / "farm"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "work.py").write_text("def plough(): pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import farm.work  # type: ignore[import-not-found]
+
+    found = find_function(farm.work.plough)
+    assert (str(found.target), found.root) == ("farm.work:plough", tmp_path)
+    assert find_function(np.linalg.norm).root is None
+    assert find_function(os.path.join).target.name == "posixpath:join"

@@ -1,0 +1,164 @@
+"""The manifests of Kubernetes' engines: valid by the published schemas, and wired for an end, a restart and secrets."""
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from crds.checking import faults
+from unilaunch.errors import SpecError
+from unilaunch.job import plan as planning
+from unilaunch.job.emit import emit
+from unilaunch.launchers.openmpi_mpirun import OpenMpirun
+from unilaunch.options import parse
+
+KINDS = ("mpijob", "trainjob", "jobset")
+ALL = (
+    "-n 4 --image registry/unilaunch:1 --cpus 8 --memory 16Gi --volume out:/output --volume data:/data --grace 60 "
+    "--output-dir /output/run --max-restarts 3 --epochs 3 -x HF_TOKEN=hidden -x 'A=$(B)'"
+)
+
+
+@pytest.fixture(autouse=True)
+def _open_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = OpenMpirun(Path("/mpi/bin/mpirun"), "Open MPI", (5, 0))
+    monkeypatch.setattr(planning, "foresee_mpirun", lambda *_: found)
+
+
+def _emit(kind: str, words: str) -> str:
+    given = parse(["launch", "--emit", kind, *shlex.split(words)])
+    for name in ("command", "dry_run", "json", "emit"):
+        given.pop(name)
+    return emit(kind, given, {"PATH": "/bin"})
+
+
+def _objects(kind: str, words: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(_emit(kind, words)))
+
+
+def _pods(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return every pod of an object."""
+    if "containers" in fields:
+        return [dict(fields)]
+    inner = [value for value in fields.values() if isinstance(value, dict)]
+    inner += [one for value in fields.values() if isinstance(value, list) for one in value if isinstance(one, dict)]
+    return [pod for one in inner for pod in _pods(one)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_manifest_is_valid(kind: str) -> None:
+    """With every option; and the check itself sees a wrong field, a wrong type and a missing one."""
+    words = ALL if kind == "jobset" else f"{ALL} --nodes 2"
+    for fields in _objects(kind, words):
+        assert faults(fields) == []
+        assert len(json.loads(fields["metadata"].get("annotations", {}).get("unilaunch/spec", "{}"))) != 1
+        name = fields["metadata"]["name"]
+        assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name)
+        for pod in _pods(fields):
+            pod["containers"][0] |= {"imagee": "x", "command": "sh"}
+            del pod["containers"][0]["name"]
+        assert len(faults(fields)) == 3 * len(_pods(fields))
+    assert all(faults(fields) == [] for fields in _objects(kind, "-n 2 --device cuda --backend torch train.py"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_pod_has_its_image_time_to_end_and_the_volumes(kind: str) -> None:
+    """Kubernetes waits longer than --grace; the ranks' pods have the resources and shared memory."""
+    pods = [pod for fields in _objects(kind, ALL) for pod in _pods(fields)]
+    assert pods
+    for pod in pods:
+        container = pod["containers"][0]
+        assert container["image"] == "registry/unilaunch:1"
+        assert pod["terminationGracePeriodSeconds"] > 60
+        assert pod["securityContext"]["fsGroup"] == 1000
+        mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+        claims = {volume["name"]: volume.get("persistentVolumeClaim", {}).get("claimName") for volume in pod["volumes"]}
+        assert [claims[mounts[folder]] for folder in ("/output", "/data")] == ["out", "data"]
+        assert ("/dev/shm" in mounts) == ("resources" in container)  # noqa: S108
+    limits = [pod["containers"][0]["resources"]["limits"] for pod in pods if "resources" in pod["containers"][0]]
+    assert limits == [{"cpu": "8", "memory": "16Gi"}]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_secrets_are_named_only_and_nothing_is_expanded(kind: str) -> None:
+    """The file says how to make the Secret; Kubernetes leaves $(B) as it is."""
+    text = _emit(kind, ALL)
+    assert "hidden" not in text
+    assert re.search(r"^# .*kubectl create secret generic unilaunch .*HF_TOKEN=\"\$HF_TOKEN\"", text, re.MULTILINE)
+    containers = [pod["containers"][0] for fields in _objects(kind, ALL) for pod in _pods(fields)]
+    hidden = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "unilaunch", "key": "HF_TOKEN"}}}
+    assert sum(hidden in container.get("env", []) for container in containers) == 1
+    assert re.findall(r"\S?\$\(B\)", json.dumps(containers)) == ["$$(B)"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restart_goes_on_from_the_checkpoint(kind: str) -> None:
+    """The engine counts; a model resumes; an output folder that ends with its pod is refused."""
+    text = _emit(kind, ALL)
+    assert '"resume": true' in text
+    assert re.search(r"(backoffLimit|maxRestarts): 3", text)
+    plain = _emit(kind, "-n 2")
+    assert '"resume"' not in plain
+    assert not re.search(r"maxRestarts|backoffLimit: [1-9]", plain)
+    with pytest.raises(
+        SpecError, match=r"--max-restarts 2: a new pod would find no checkpoint: --output-dir log_output"
+    ):
+        _emit(kind, "-n 2 --max-restarts 2 --volume out:/output")
+
+
+@pytest.mark.parametrize("kind", ["mpijob", "trainjob"])
+def test_pods_for_mpirun(kind: str) -> None:
+    """The launcher's mpirun reads the operator's hostfile; the workers wait in sshd, as in docker/Dockerfile."""
+    objects = _objects(kind, "-n 4 --nodes 2 --cpus 6 --epochs 3")
+    pods = {tuple(pod["containers"][0]["command"][:1]): pod for fields in objects for pod in _pods(fields)}
+    launcher, worker = pods["mpirun",]["containers"][0], pods["/usr/sbin/sshd",]["containers"][0]
+    assert launcher["command"][:5] == ["mpirun", "-n", "4", "--hostfile", "/etc/mpi/hostfile"]
+    assert {"name": "PRTE_MCA_prte_keep_fqdn_hostnames", "value": "true"} in launcher["env"]
+    run = launcher["command"][launcher["command"].index("python") :]
+    assert run[:5] == ["python", "-m", "unilaunch", "run", "--spec"]
+    assert json.loads(run[5])["threads"] == 3
+    assert "resources" not in launcher
+    assert worker["readinessProbe"]["tcpSocket"]["port"] == 2222
+    assert all(pod["securityContext"]["runAsUser"] == 1000 for pod in pods.values())
+    shape = {"mpijob": ["slotsPerWorker: 2", "replicas: 2"], "trainjob": ["numNodes: 2", "numProcPerNode: 2"]}[kind]
+    assert all(words in _emit(kind, "-n 4 --nodes 2") for words in shape)
+    of_hosts = _emit(kind, "-n 4 -H a:2,b:2 --cpus 6")
+    assert all(words in of_hosts for words in shape)
+    assert '"threads": 3' in of_hosts
+
+
+@pytest.mark.parametrize(("kind", "resource"), [("cuda", "nvidia.com/gpu"), ("npu", "huawei.com/Ascend910")])
+def test_pods_ask_for_their_devices(kind: str, resource: str) -> None:
+    """As many as they have ranks; the launcher trains nothing."""
+    backend = "torch" if kind == "cuda" else "mindspore"
+    for form, words, number in (("mpijob", "--nodes 2", 2), ("trainjob", "--nodes 2", 2), ("jobset", "", 1)):
+        pods = [
+            pod
+            for fields in _objects(form, f"-n 4 {words} --device {kind} --backend {backend}")
+            for pod in _pods(fields)
+        ]
+        limits = [pod["containers"][0].get("resources", {}).get("limits") for pod in pods]
+        assert [each for each in limits if each] == [{resource: number}]
+        assert len(limits) == (1 if form == "jobset" else 2)
+
+
+@pytest.mark.parametrize(("kind", "words", "refusal"), [
+    ("mpijob", "-n 3 -H a:2,b:1", "every worker has the same number of ranks, not a: 2, b: 1"),
+    ("trainjob", "-n 2 -H a:1,b:1 --map-by seq", "only mpirun can tell"),
+    ("mpijob", "-n 3 --nodes 2", "give -n as a multiple of 2"),
+    ("mpijob", "-n 2 --nodes 2 -H a:1,b:1", "leave one out"),
+    ("jobset", "-n 2 -H a:1,b:1", "each rank is a pod"),
+    ("jobset", "--epochs 2", "give -n"),
+    ("jobset", "-n 2 --bind-to none", "no mpirun starts the ranks: leave out its options bind_to"),
+    ("jobset", "-n 2 -x A", "-x A: a pod has none of this machine's variables"),
+    ("jobset", "-n 2 --memory lots", "--memory: must be"),
+    ("mpijob", "-n 2 --volume /output", "--volume"),
+])  # fmt: skip
+def test_refusals(kind: str, words: str, refusal: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(refusal)):
+        _emit(kind, words)

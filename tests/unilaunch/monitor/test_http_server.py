@@ -1,0 +1,76 @@
+"""Those who look in: they are answered beside each other, and cannot take room or time without a bound."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from selectors import DefaultSelector
+
+from unilaunch.monitor.http_server import Answer, HttpServer
+from unilaunch.monitor.metrics import write_metrics
+
+
+@contextmanager
+def _server(pages: dict[str, str | None]) -> Iterator[tuple[HttpServer, int]]:
+    def page(text: str | None) -> Answer:
+        return lambda: None if text is None else (text, "text/plain")
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    with DefaultSelector() as selector:
+        known = {path: lambda text=text: page(text) for path, text in pages.items()}
+        server = HttpServer(listener, selector, known)
+        yield server, listener.getsockname()[1]
+        server.close()
+
+
+def _turn(server: HttpServer, times: int = 60) -> None:
+    for _ in range(times):
+        for key, _ in server.selector.select(0.01):
+            key.data()
+        server.tick()
+
+
+def _get(server: HttpServer, port: int, request: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), 5) as caller:
+        caller.sendall(request)
+        _turn(server)
+        caller.setblocking(False)
+        try:
+            return caller.recv(1 << 16)
+        except (BlockingIOError, ConnectionResetError):
+            return b""
+
+
+def test_requests_are_answered_while_one_waits() -> None:
+    """One whose answer is not known yet keeps nobody from his."""
+    with _server({"/status": "{}", "/stacks": None}) as (server, port):
+        with socket.create_connection(("127.0.0.1", port)) as slow:
+            slow.sendall(b"GET /stacks HTTP/1.1\r\n\r\n")
+            answer = _get(server, port, b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.0 200 OK\r\n")
+        assert answer.endswith(b"\r\n\r\n{}")
+        for request in (b"GET /etc/passwd HTTP/1.1\r\n\r\n", b"POST /status HTTP/1.1\r\n\r\n", b"x\r\n\r\n"):
+            assert b" 404 Not Found\r\n" in _get(server, port, request)
+
+
+def test_strangers_have_bounds() -> None:
+    """A request without an end is sent away, and so is the oldest of too many visitors."""
+    with _server({"/status": "{}"}) as (server, port):
+        assert _get(server, port, b"GET /" + 9000 * b"a") == b""
+        callers = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
+        _turn(server)
+        assert 0 < len(server.visitors) <= 16
+        assert _get(server, port, b"GET /status HTTP/1.0\r\n\r\n").endswith(b"{}")
+        for caller in callers:
+            caller.close()
+
+
+def test_names_in_metrics_are_escaped() -> None:
+    """A model chooses the names of its figures."""
+    rank = {
+        "rank": 0, "host": 'a"b\\', "state": "running", "step": None, "values": {"x\ny": 1.5}, "steps": 3,
+        "busy_seconds": 0.5, "seconds_per_step": None, "received_bytes": 7, "memory_bytes": 1, "idle_seconds": None,
+    }  # fmt: skip
+    text = write_metrics({"size": 1, "restarts": 2, "straggler": None, "ranks": [rank]})
+    assert 'unilaunch_value{rank="0",host="a\\"b\\\\",name="x\\ny"} 1.5\n' in text
+    assert "unilaunch_restarts_total 2\n" in text
+    assert "unilaunch_seconds_per_step{" not in text

@@ -1,0 +1,53 @@
+"""Who is late: named when it lasts, and nobody without reason."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from unilaunch.monitor.messages import Progress
+from unilaunch.monitor.stragglers import Straggler, Stragglers
+
+HOSTS = {rank: f"node{rank}" for rank in range(4)}
+
+
+def _named(busy: Sequence[Sequence[float]], steps: Sequence[int] = (20, 20, 20, 20)) -> list[Straggler]:
+    """Return who is named when the ranks are so many seconds busy in each step of one window after the other."""
+    stragglers, named = Stragglers(), []
+    paces = {rank: Progress({}, 0.0) for rank in range(len(busy[0]))}
+    for window in range(len(busy) + 1):
+        if found := stragglers.look(paces, HOSTS, 10.0 * window):
+            named.append(found)
+        if window < len(busy):
+            paces = {
+                rank: Progress({}, 0.0, pace.steps + steps[rank], pace.busy + steps[rank] * busy[window][rank])
+                for rank, pace in paces.items()
+            }
+    return named
+
+
+def test_a_straggler_is_named_once_after_two_windows() -> None:
+    (named,) = _named([[0.1, 0.1, 0.16, 0.1]] * 4)
+    assert named.line == "straggler: rank 2 on node2, 1.6 x the median for 40 steps"
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_a_fault_of_1_3_is_found_among_few_ranks(ranks: int) -> None:
+    """With the others' noise of 5 %."""
+    busy = [0.1, 0.105, 0.1, 0.095][: ranks - 1]
+    assert [one.rank for one in _named([[*busy, 0.13]] * 2)] == [ranks - 1]
+
+
+@pytest.mark.parametrize(
+    ("busy", "steps"),
+    [
+        ([[0.1, 0.1, 0.11, 0.1]] * 4, (20, 20, 20, 20)),  # little more than the others
+        ([[0.1, 0.1, 0.2, 0.1], [0.1, 0.1, 0.1, 0.1]] * 2, (20, 20, 20, 20)),  # it does not last
+        ([[0.001, 0.001, 0.01, 0.001]] * 4, (20, 20, 20, 20)),  # the steps last half a second for another reason
+        ([[0.1, 0.1, 0.2, 0.1]] * 4, (20, 20, 60, 20)),  # their steps are not the same ones
+        ([[0.1, 0.1, 0.2, 0.1]] * 4, (2, 2, 2, 2)),  # too few steps
+        ([[0.5]] * 4, (20,)),  # alone
+    ],
+    ids=["close", "short", "small", "unlike", "few", "alone"],
+)
+def test_nobody_is_named_without_reason(busy: Sequence[Sequence[float]], steps: Sequence[int]) -> None:
+    assert _named(busy, steps) == []

@@ -1,0 +1,58 @@
+"""Where a rank stands in C and C++ too: py-spy reads it from outside, if it is installed."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from unilaunch.agent.loop import Loop
+from unilaunch.agent.rank_process import RankProcess
+from unilaunch.monitor.messages import Stack
+
+_LARGEST = 1 << 20  # bytes of one rank's stacks
+
+
+def tell_native_stacks(rank: RankProcess, loop: Loop) -> None:
+    """Start py-spy on a running rank, and let the rank's agent tell what py-spy writes once it has ended."""
+    if not rank.is_running:
+        return
+
+    def tell(text: str) -> None:
+        rank.tell(rank, Stack(text, rank.progress.doing))
+
+    program = _find()
+    if program is None:
+        tell("no py-spy on this host: pip install py-spy")
+        return
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    line = [program, "dump", "--native", "--pid", str(rank.pid)]
+    outputs = [(os.POSIX_SPAWN_DUP2, writing, 1), (os.POSIX_SPAWN_DUP2, writing, 2)]
+    try:
+        os.posix_spawn(program, line, {"PATH": os.defpath}, file_actions=outputs)  # the agent's loop reaps it
+    finally:
+        os.close(writing)
+    loop.watch(reading, _reader(reading, tell))
+
+
+def _find() -> str | None:
+    beside = Path(sys.executable).with_name("py-spy")
+    if beside.exists():
+        return str(beside)
+    from shutil import which
+
+    return which("py-spy")
+
+
+def _reader(pipe: int, done: Callable[[str], None]) -> Callable[[], bool]:
+    """Return what reads *pipe* when there is something to read; it gives *done* the whole text, and then False."""
+    text = bytearray()
+
+    def read() -> bool:
+        data = os.read(pipe, 1 << 16)
+        text.extend(data[: _LARGEST - len(text)])
+        if not data:
+            os.close(pipe)
+            done(text.decode(errors="replace"))
+        return bool(data)
+
+    return read

@@ -1,0 +1,151 @@
+"""Which hosts and links are slow, from what they have measured: pure, so that every verdict can be tested."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, TypeVar
+
+from unilaunch.doctor.diagnosis import Finding
+
+#: So many times worse than the median of the others is slow. Below 1.3, so that what is 1.3 x as slow is found although
+#: each measurement has some per cent of error.
+FACTOR = 1.2
+#: And it must lie so many deviations (1.4826 x the median absolute deviation) outside what the others measure.
+_DEVIATIONS = 4.0
+#: A latency must also exceed the median by so many seconds: below that it is the scheduler's.
+_LEAST_LATENCY = 1e-4
+#: Disks of hosts differ, and are shared: only a much slower one is named.
+_DISK_FACTOR = 2.0
+Pair = tuple[str, str]
+K = TypeVar("K")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the hosts have measured; rates by the second.
+
+    Attributes:
+        product: Floating-point operations, by host.
+        memory: Bytes, by host.
+        disk: Bytes, by host.
+        latency: Seconds, by pair.
+        bandwidth: Bytes, by pair.
+        skew: Seconds that a host's clock is ahead of the first one's, by host.
+    """
+
+    product: Mapping[str, float] = field(default_factory=dict)
+    memory: Mapping[str, float] = field(default_factory=dict)
+    disk: Mapping[str, float] = field(default_factory=dict)
+    latency: Mapping[Pair, float] = field(default_factory=dict)
+    bandwidth: Mapping[Pair, float] = field(default_factory=dict)
+    skew: Mapping[str, float] = field(default_factory=dict)
+
+
+def read_measured(names: Mapping[int, str], told: Mapping[int, Mapping[str, Any]]) -> Measured:
+    """Return what the probes have told (`measuring.measure`).
+
+    Args:
+        names: The host of each rank.
+        told: What each rank has measured.
+    """
+    first = names[min(told)] if told else ""
+    pairs = {
+        (names[rank], names[int(partner)]): values
+        for rank, one in sorted(told.items())
+        for partner, values in one.get("pairs", {}).items()
+    }
+    product, memory, disk = (
+        {names[rank]: float(one[name]) for rank, one in sorted(told.items())} for name in ("product", "memory", "disk")
+    )
+    return Measured(
+        product,
+        memory,
+        disk,
+        latency={pair: float(values[0]) for pair, values in pairs.items()},
+        bandwidth={pair: float(values[1]) for pair, values in pairs.items()},
+        skew={pair[1]: float(values[2]) for pair, values in pairs.items() if pair[0] == first},
+    )
+
+
+def find_slow(measured: Measured) -> dict[str | Pair, list[Finding]]:
+    """Return what is slow, with what to do: by host, and of links between hosts that are well by pair."""
+    slow: dict[str | Pair, list[Finding]] = {}
+
+    def name(who: str | Pair, text: str) -> None:
+        where = who if isinstance(who, str) else f"{who[0]} - {who[1]}"
+        slow.setdefault(who, []).append(Finding(f"{where}: {text}"))
+
+    for what, rates, factor in (
+        ("matrix products", measured.product, FACTOR),
+        ("memory", measured.memory, FACTOR),
+        ("disk", measured.disk, _DISK_FACTOR),
+    ):
+        for host, ratio in _outliers({host: 1 / max(rate, 1e-9) for host, rate in rates.items()}, factor).items():
+            name(host, f"slow {what}, {ratio:.1f} x the time of the others' median: {_ADVICE[what]}")
+    seconds = {pair: 1 / max(rate, 1e-9) for pair, rate in measured.bandwidth.items()}
+    for what, times, least in (("bandwidth", seconds, 0.0), ("latency", measured.latency, _LEAST_LATENCY)):
+        best = {host: min(times[pair] for pair in times if host in pair) for host in _hosts(times)}
+        several = len(best) > 2  # noqa: PLR2004  (of two hosts nobody knows which one is slow)
+        bad = _outliers(best, FACTOR, least) if several else {}
+        for host, ratio in bad.items():
+            name(host, f"slow network ({what}), {ratio:.1f} x the time of the others' median: {_ADVICE['network']}")
+        well = {pair: value for pair, value in times.items() if not set(pair) & set(slow)}
+        for pair, ratio in _outliers(well, FACTOR, least).items():
+            name(pair, f"slow link ({what}), {ratio:.1f} x the time of the others' median: {_ADVICE['network']}")
+    return slow
+
+
+_ADVICE = {
+    "matrix products": "look for other programs, a CPU quota, heat or a power limit there",
+    "memory": "look for other programs, or a missing memory module there",
+    "disk": "look for a full or failing disk there",
+    "network": "look at the cable, the port's speed and errors (ethtool -S)",
+}
+
+
+def _hosts(times: Mapping[Pair, float]) -> list[str]:
+    return sorted({host for pair in times for host in pair})
+
+
+def _outliers(times: Mapping[K, float], factor: float, least: float = 0.0) -> dict[K, float]:
+    """Return what takes longer than the median of the others, and how many times."""
+    found = {}
+    for key, value in times.items():
+        others = [other for one, other in times.items() if one != key]
+        if not others:
+            continue
+        usual = median(others)
+        spread = 1.4826 * median(abs(other - usual) for other in others)
+        if value > factor * usual and value - usual > max(least, _DEVIATIONS * spread if len(others) > 2 else 0.0):  # noqa: PLR2004
+            found[key] = value / usual
+    return found
+
+
+def healthy(hosts: Sequence[str], slow: Mapping[str | Pair, object]) -> list[str]:
+    """Return the hosts that are well; of a slow link the host with more of them is left out, or else the later one."""
+    left = [host for host in hosts if host not in slow]
+    links = [pair for pair in slow if isinstance(pair, tuple)]
+    while open_links := [pair for pair in links if set(pair) <= set(left)]:
+        counts = {host: sum(host in pair for pair in open_links) for host in left}
+        left.remove(max(reversed(left), key=counts.__getitem__))
+    return left
+
+
+def table(measured: Measured) -> list[str]:
+    """Return what was measured, as lines of text: each host's figures, with its best way to another one."""
+    rows = [("host", "product", "memory", "disk", "latency", "bandwidth", "clock")]
+    for host in measured.product:
+        latency = min((value for pair, value in measured.latency.items() if host in pair), default=None)
+        bandwidth = max((value for pair, value in measured.bandwidth.items() if host in pair), default=None)
+        skew = measured.skew.get(host)
+        rows.append((
+            host,
+            f"{measured.product[host] / 1e9:.1f} GFLOP/s",
+            f"{measured.memory[host] / 1e9:.1f} GB/s",
+            f"{measured.disk[host] / 1e6:.0f} MB/s",
+            "-" if latency is None else f"{latency * 1e6:.0f} us",
+            "-" if bandwidth is None else f"{bandwidth / 1e6:.0f} MB/s",
+            "-" if skew is None else f"{skew * 1e3:+.1f} ms",
+        ))  # fmt: skip
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -1,0 +1,18 @@
+"""What the doctor is asked to do."""
+
+from pathlib import Path
+
+from pydantic import Field
+
+from unilaunch.launch_spec import LaunchSpec
+
+
+class DoctorSpec(LaunchSpec):
+    """The hosts, mpirun, and what is done besides the check."""
+
+    measure: bool = Field(
+        default=False, description="measure the speed of each host and of the network between them, and name slow ones"
+    )
+    healthy: Path | None = Field(
+        default=None, description="write a hostfile of the hosts with which nothing is wrong; implies --measure"
+    )

@@ -1,0 +1,232 @@
+"""The options of each command, made from the specs: every field is an option, left as text for the spec to judge."""
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, NoReturn, get_args, get_origin
+
+from typing_extensions import override
+
+from unilaunch import entry_points, plugins
+from unilaunch.errors import SpecError
+from unilaunch.help_texts import HELP
+from unilaunch.model import Model
+from unilaunch.spec import RunSpec, Spec, holds_several, read_several
+
+#: One-letter names of options.
+_SHORT = {"nprocs": ("-n",), "hosts": ("-H",)}
+
+
+class _Several(argparse.Action):
+    """An option that can be given several times; what each holds joins what the others hold."""
+
+    @override
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        before, new = getattr(namespace, self.dest, None), read_several(values)
+        joined = before | new if isinstance(before, dict) and isinstance(new, dict) else [*(before or ()), *new]
+        setattr(namespace, self.dest, new if before is None else joined)
+
+
+class Switch(argparse.BooleanOptionalAction):
+    """An option that is on or off.
+
+    Attributes:
+        shown: Its forms that change something: both, if neither is the default.
+    """
+
+    shown: tuple[str, ...] = ()
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that refuses with a `SpecError`."""
+
+    @override
+    def error(self, message: str) -> NoReturn:
+        raise SpecError(message.removeprefix("argument "))
+
+    def takes(self) -> dict[str, int]:
+        """Return the number of values of each option."""
+        actions = self._option_string_actions.items()
+        return {option: 1 if action.nargs is None else int(action.nargs) for option, action in actions}
+
+    def options(self) -> list[argparse.Action]:
+        """Return every option and argument, in the order in which they were added."""
+        return list(self._actions)
+
+    def groups(self) -> list[tuple[str, list[argparse.Action]]]:
+        """Return the headings of `--help`, each with its options."""
+        return [(group.title or "", group._group_actions) for group in self._action_groups]  # noqa: SLF001
+
+    def listed_commands(self) -> list[argparse.Action]:
+        """Return the commands, each with its help."""
+        return [listed for action in self._actions for listed in getattr(action, "_get_subactions", list)()]
+
+
+def make_parser(command: str, words: Sequence[str] = ()) -> tuple[Parser, dict[str, Parser]]:
+    """Return the parser, and those of the commands: of *command* only, if there is one, since a rank needs its own.
+
+    Args:
+        command: The command's name.
+        words: What follows it: `--emit NAME` adds the options of that job file.
+    """
+    parser = Parser(prog="unilaunch", allow_abbrev=False, add_help=False)
+    parser.add_argument("--version", action="version", version=_version(), help="show the version and exit")
+    commands: dict[str, Parser] = {}
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
+    for name in [command] if command in CORE else CORE:
+        commands[name] = subparsers.add_parser(name, help=HELP[name], allow_abbrev=False, add_help=False)
+        CORE[name](commands[name])
+    if command not in CORE:
+        for name, plugin in plugins.commands().items():
+            commands[name] = subparsers.add_parser(name, help=plugin.help, allow_abbrev=False, add_help=False)
+            _add_options(commands[name], plugin.spec)
+    if command == "launch":
+        _add_job_file(commands[command], words)
+    for each in (parser, *commands.values()):
+        each.add_argument("-h", "--help", action="store_true", default=argparse.SUPPRESS, help="show this help")
+    for name in {"run", "launch"} & set(commands):
+        commands[name].add_argument(
+            "--help-all", action="store_true", default=argparse.SUPPRESS, help="show every option"
+        )
+    return parser, commands
+
+
+def _add_flag(parser: Parser, *names: str, text: str) -> None:
+    parser.add_argument(*names, action="store_true", default=argparse.SUPPRESS, help=text)
+
+
+def _add_run(parser: Parser, spec: type[RunSpec] = RunSpec) -> None:
+    models = {name: model for name, model in plugins.models().items() if not model.is_internal}
+    what = f"{', '.join(models)}, a script FILE.py, or package.module:function"
+    parser.add_argument("target", nargs="?", metavar="TARGET", default=argparse.SUPPRESS, help=what)
+    parser.add_argument("-m", dest="module", metavar="MODULE", default=argparse.SUPPRESS, help="run a module")
+    parser.add_argument(
+        "--config", metavar="FILE", default=argparse.SUPPRESS, help="TOML, YAML or JSON file of options"
+    )
+    parser.add_argument(
+        "--spec",
+        metavar="JSON",
+        default=argparse.SUPPRESS,
+        help="a whole spec, as launch writes it; it says everything",
+    )
+    own = set(RunSpec.model_fields) - {"target", "args"}
+    _add_options(parser, spec, leave_out=set(spec.model_fields) - own)
+    taken: set[str] = set()
+    for name, model in models.items():
+        _add_options(parser.add_argument_group(f"options of {name}"), model.spec, leave_out=taken, models=models)
+        taken |= set(model.spec.model_fields)
+
+
+def _add_doctor(parser: Parser) -> None:
+    from unilaunch.doctor.spec import DoctorSpec
+
+    _add_options(parser, DoctorSpec, leave_out={*DoctorSpec.model_fields} - {"hostfile", "hosts", "measure", "healthy"})
+    _add_mpi(parser)
+
+
+def _add_mpi(parser: Parser) -> None:
+    from unilaunch.launch_spec import MpiSpec
+
+    mpi = parser.add_argument_group("mpirun's own options, translated to the version that is found")
+    mpi.add_argument("--mca", dest="mca", nargs=2, action="append", metavar=("K", "V"), default=argparse.SUPPRESS,
+                     help="an MCA parameter of Open MPI")  # fmt: skip
+    mpi.add_argument("-x", dest="export", action="append", metavar="NAME[=V]", default=argparse.SUPPRESS,
+                     help="a variable that all ranks get")  # fmt: skip
+    mpi.add_argument("--mpi-arg", dest="mpi_args", action="append", metavar="WORD", default=argparse.SUPPRESS,
+                     help="a further word for mpirun, as it is")  # fmt: skip
+    _add_options(mpi, MpiSpec, leave_out={"mca", "export", "mpi_args"})
+
+
+def _add_launch(parser: Parser) -> None:
+    from unilaunch.launch_spec import LaunchSpec, MpiSpec
+
+    whole = parser.add_argument_group("the job")
+    _add_options(whole, LaunchSpec, leave_out={*RunSpec.model_fields, *MpiSpec.model_fields, "options", "env"})
+    whole.add_argument("--dry-run", action="store_true", help="show the mpirun line and where every rank goes")
+    whole.add_argument("--json", action="store_true", help="show that as JSON")
+    kinds = entry_points.names(entry_points.JOB_FILES)
+    whole.add_argument("--emit", choices=kinds, default=None, metavar="KIND",
+                       help=f"write a job file instead: {', '.join(kinds)}")  # fmt: skip
+    _add_mpi(parser)
+    _add_run(parser, LaunchSpec)
+
+
+def _add_job_file(parser: Parser, words: Sequence[str]) -> None:
+    """Add the options of the job file that `--emit` names; no other command or job file imports its module."""
+    following = pairwise([*words, ""])
+    named = (second if first == "--emit" else first.partition("=")[2] for first, second in following
+             if first == "--emit" or first.startswith("--emit="))  # fmt: skip
+    kind = next(named, "")
+    if kind in entry_points.names(entry_points.JOB_FILES):
+        form = entry_points.make(entry_points.JOB_FILES, "job file", kind)
+        _add_options(parser.add_argument_group(f"options of --emit {kind}"), form.options, inside="job_file.")
+
+
+def _add_nothing(parser: Parser) -> None:
+    pass
+
+
+CORE: Mapping[str, Callable[[Parser], None]] = {
+    "run": _add_run,
+    "launch": _add_launch,
+    "doctor": _add_doctor,
+    "explain": _add_nothing,
+}
+
+
+def _add_options(
+    parser: Any,
+    spec: type[Spec],
+    leave_out: set[str] | frozenset[str] = frozenset(),
+    inside: str = "",
+    models: Mapping[str, Model] = MappingProxyType({}),
+) -> None:
+    for name, field in spec.model_fields.items():
+        if name in leave_out:
+            continue
+        option = f"--{name.removeprefix('as_').replace('_', '-')}"  # as_json: pydantic's own method is called json
+        text = (field.description or "").replace("%", "%%")
+        if name in spec.positional:
+            parser.add_argument(name, nargs="?", metavar=name.upper(), default=argparse.SUPPRESS,
+                                help=text + _default(name, field.default, models))  # fmt: skip
+            continue
+        if bool in {field.annotation, *get_args(field.annotation)}:
+            switch = parser.add_argument(
+                option, dest=inside + name, action=Switch, default=argparse.SUPPRESS, help=text
+            )
+            forms = switch.option_strings
+            switch.shown = {True: (forms[1],), False: (forms[0],)}.get(field.default, tuple(forms))
+            continue
+        default = _default(name, field.default, models)
+        action = _Several if holds_several(field.annotation) else "store"
+        names = (*_SHORT.get(name, ()), option)
+        parser.add_argument(*names, dest=inside + name, action=action, metavar=_metavar(field.annotation),
+                            default=argparse.SUPPRESS, help=text + default)  # fmt: skip
+
+
+def _default(field: str, default: Any, models: Mapping[str, Model]) -> str:
+    """Return the words for a default, or for each model's where several have the option."""
+    each = {
+        name: model.spec.model_fields[field].default
+        for name, model in models.items()
+        if field in model.spec.model_fields
+    }
+    if len(set(map(str, each.values()))) > 1:
+        return f" (default: {', '.join(f'{name} {value}' for name, value in each.items())})"
+    return "" if default in (None, ..., ()) else f" (default: {default})"
+
+
+def _metavar(annotation: Any) -> str:
+    if get_origin(annotation) is Literal:
+        return "{" + ",".join(map(str, get_args(annotation))) + "}"
+    kinds = [kind for kind in get_args(annotation) or (annotation,) if kind is not type(None)]
+    names = {int: "N", float: "X", Path: "PATH", str: "NAME"}
+    return names.get(kinds[0], "VALUE")
+
+
+def _version() -> str:
+    from unilaunch.version import __version__
+
+    return f"unilaunch {__version__}"

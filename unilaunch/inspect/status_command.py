@@ -1,0 +1,82 @@
+"""`unilaunch status`."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field
+from typing_extensions import override
+
+from unilaunch.command import Command
+from unilaunch.errors import one_line
+from unilaunch.inspect.asking import ask, not_running
+from unilaunch.inspect.ended import read_ended
+from unilaunch.monitor.stragglers import Straggler
+from unilaunch.spec import Spec
+
+_HEADS = ("rank", "host", "device", "state", "doing", "s/step", "progress", "memory")
+
+
+class StatusSpec(Spec):
+    """Which job is asked, and how its state is shown."""
+
+    positional: ClassVar[tuple[str, ...]] = ("folder",)
+    folder: Path = Field(default=Path("log_output"), description="the output folder of a job")
+    as_json: bool = Field(default=False, description="as JSON")
+
+
+class StatusCommand(Command):
+    """Show what each rank of a running job is doing, or how a job ended."""
+
+    help = "show what each rank of a running job is doing, or how the job ended"
+    examples = ("unilaunch status", "unilaunch status log_output --json", "watch unilaunch status")
+    spec = StatusSpec
+
+    @override
+    def run(self, options: StatusSpec) -> int:
+        told = ask(options.folder, "/status") or read_ended(options.folder)
+        if told is None:
+            raise not_running(options.folder)
+        text = json.dumps(told, indent=1) + "\n" if options.as_json else show(told)
+        sys.stdout.write(text)
+        return 0
+
+
+def show(told: dict[str, Any]) -> str:
+    """Return a job's state as lines of text: the job's, then a table of the ranks."""
+    lines = [_head(told)]
+    if slow := told.get("straggler"):
+        lines.append(Straggler(slow["straggler"], slow["host"], slow["factor"], slow["steps"]).line)
+    rows = [_HEADS, *map(_row, told["ranks"])]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS))]
+    lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "".join(f"{one_line(line)}\n" for line in lines)
+
+
+def _head(told: dict[str, Any]) -> str:
+    ranks = f"{told['size']} rank{'s' * (told['size'] > 1)}"
+    again = f", started again {told['restarts']} times" if told.get("restarts") else ""
+    return f"{told['state']}: {ranks}{again}" + (f": {told['verdict']}" if told.get("verdict") else "")
+
+
+def _row(rank: dict[str, Any]) -> tuple[str, ...]:
+    seconds, idle, memory = rank["seconds_per_step"], rank["idle_seconds"], rank["memory_bytes"]
+    state = rank["state"] if rank["exit_code"] is None else f"exit code {rank['exit_code']}"
+    return (
+        str(rank["rank"]),
+        rank["host"],
+        rank["device"],
+        state,
+        _doing(rank),
+        f"{seconds:.3g}" if seconds else "-",
+        f"{idle:.0f} s ago" if idle is not None else "-",
+        f"{memory / 1e6:.0f} MB" if memory else "-",
+    )
+
+
+def _doing(rank: dict[str, Any]) -> str:
+    step = rank["step"]
+    place = f"{step['kind']} {step['number']}" + ("" if step["total"] is None else f"/{step['total']}") if step else ""
+    figures = [f"{name} {value:.4g}" for name, value in rank["values"].items()]
+    return ", ".join([place or str(rank["phase"] or "-"), *figures])

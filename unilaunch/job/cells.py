@@ -1,0 +1,101 @@
+"""A function of a notebook: the imports, definitions and constants of the cells that it needs."""
+
+import ast
+import symtable
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from unilaunch.errors import SpecError
+
+_DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+#: In an expression these may do anything, or take long.
+_ACTIONS = (ast.Call, ast.Await, ast.NamedExpr, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    """A statement at the top level of a cell.
+
+    Attributes:
+        cell: The cell's number.
+        text: Its source.
+        binds: The names that it sets.
+        uses: The global names that it reads, inside functions too.
+        can_repeat: A rank may run it: an import, a definition or a constant.
+    """
+
+    cell: int
+    text: str
+    binds: frozenset[str]
+    uses: frozenset[str]
+    can_repeat: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What ranks run in place of a notebook.
+
+    Attributes:
+        source: The statements, in the order in which they were run.
+        cells: The numbers of their cells.
+    """
+
+    source: str
+    cells: tuple[int, ...]
+
+
+def select(function: str, cells: Sequence[str]) -> Selection:
+    """Return the statements that *function* needs.
+
+    Args:
+        function: Its name.
+        cells: The source of each cell that was run, by its number (0 is none), as IPython's `In` has it.
+
+    Raises:
+        SpecError: The function reads a name that a cell has computed.
+    """
+    statements = [one for number, text in enumerate(cells) for one in _statements(number, text)]
+    chosen = {index for index, one in enumerate(statements) if one.text.endswith("import *")}  # it sets any name
+    wanted, seen = [function], {function}
+    while wanted:
+        name = wanted.pop()
+        setters = [index for index, one in enumerate(statements) if name in one.binds]
+        if not setters:
+            continue  # a builtin, or a mistake that Python itself will name
+        last = statements[setters[-1]]
+        if not last.can_repeat:
+            raise SpecError(
+                f"{function} uses {name}, which cell {last.cell} computes: pass it as an argument "
+                f"({name}={name}), or compute it inside {function}; ranks get imports, definitions and constants"
+            )
+        chosen.add(setters[-1])
+        new = last.uses - seen
+        seen |= new
+        wanted += new
+    needed = [statements[index] for index in sorted(chosen)]
+    return Selection("\n".join(one.text for one in needed), tuple(dict.fromkeys(one.cell for one in needed)))
+
+
+def _statements(cell: int, text: str) -> list[_Statement]:
+    """Return the statements of a cell; none of one that Python cannot read, which was not run either."""
+    try:
+        body = ast.parse(text).body
+        return [_describe(cell, ast.unparse(node), node) for node in body]
+    except SyntaxError:
+        return []
+
+
+def _describe(cell: int, text: str, node: ast.stmt) -> _Statement:
+    table = symtable.symtable(text, "cell", "exec")
+    symbols = table.get_symbols()
+    binds = {one.get_name() for one in symbols if one.is_assigned() or one.is_imported()}
+    constant = isinstance(node, ast.Assign | ast.AnnAssign) and not any(isinstance(n, _ACTIONS) for n in ast.walk(node))
+    can_repeat = isinstance(node, _DEFINITIONS) or constant
+    return _Statement(cell, text, frozenset(binds), frozenset(_globals(table)), can_repeat)
+
+
+def _globals(table: symtable.SymbolTable) -> set[str]:
+    """Return the global names that a block reads, and those of the blocks inside it."""
+    top = table.get_type() == "module"
+    names = {one.get_name() for one in table.get_symbols() if one.is_referenced() and (top or one.is_global())}
+    return names.union(*map(_globals, table.get_children()))

@@ -1,0 +1,154 @@
+"""What the manifests of Kubernetes' engines have in common: the options, the pods, and how a job is started again."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Annotated, Any
+
+import yaml
+from pydantic import Field, StringConstraints
+
+from unilaunch.errors import SpecError
+from unilaunch.exports import secrets
+from unilaunch.job.plan import Plan
+from unilaunch.launch_spec import LaunchSpec
+from unilaunch.spec import Spec
+from unilaunch.task import Task
+
+#: What a pod asks for, by kind of device.
+DEVICES = {"cuda": "nvidia.com/gpu", "npu": "huawei.com/Ascend910"}
+IMAGE = "IMAGE"
+#: The Secret with the values that are not written into a manifest.
+STORE = "unilaunch"
+#: The user of the image of docker/Dockerfile, and where sshd and mpirun's ssh find their files there.
+USER, SSH_FOLDER = 1000, "/home/mpiuser/.ssh"
+SSHD = ("/usr/sbin/sshd", "-De", "-f", "/home/mpiuser/.sshd_config")
+#: Seconds between the end of --grace and the moment at which Kubernetes kills the ranks.
+_FAREWELL = 15
+
+Volume = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?:/.+$")]
+Quantity = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPEm])?$")]
+
+
+class PodSpec(Spec):
+    """What a pod is made of."""
+
+    image: str = Field(default=IMAGE, description="the image; it has unilaunch in it (docker/Dockerfile)")
+    cpus: int | None = Field(default=None, ge=1, description="processors of each pod; its ranks share them as threads")
+    memory: Quantity | None = Field(default=None, description="memory of each pod: 16Gi")
+    volume: tuple[Volume, ...] = Field(
+        default=(), description="CLAIM:/FOLDER: a PersistentVolumeClaim, and where all pods have it; may be repeated"
+    )
+
+
+def share_cores(task: Task[LaunchSpec], options: PodSpec, ranks: int) -> Task[LaunchSpec]:
+    """Return the task with as many threads as a rank has processors of its pod: a container shows it all of its host's.
+
+    Args:
+        task: What the user wants.
+        options: What a pod is made of.
+        ranks: Ranks of a pod.
+    """
+    if options.cpus is None or task.spec.threads is not None:
+        return task
+    return replace(task, spec=task.spec.model_copy(update={"threads": max(1, options.cpus // ranks)}))
+
+
+def go_on(task: Task[LaunchSpec], options: PodSpec) -> Task[LaunchSpec]:
+    """Return the task as it is when the engine starts the job again: a model goes on from its newest checkpoint.
+
+    The first start finds no checkpoint, and begins at the beginning.
+
+    Raises:
+        SpecError: The output folder, which has the checkpoints, is not in a volume: it would end with its pod.
+    """
+    spec = task.spec
+    if not spec.max_restarts:
+        return task
+    folders = [PurePosixPath(volume.partition(":")[2]) for volume in options.volume]
+    output = PurePosixPath(spec.output_dir)
+    if not any(output.is_relative_to(folder) for folder in folders):
+        raise SpecError(
+            f"--max-restarts {spec.max_restarts}: a new pod would find no checkpoint: --output-dir {output} is in no "
+            f"--volume: add --volume CLAIM:/output --output-dir /output/{output.name}"
+        )
+    if task.model is None:
+        return task
+    return replace(task, options=task.model.again(task.options, fewer_ranks=False))
+
+
+def pod(plan: Plan, options: PodSpec, container: Mapping[str, Any], ranks: int) -> dict[str, Any]:
+    """Return the spec of a pod, as fields.
+
+    Args:
+        plan: What to start.
+        options: What it is made of.
+        container: What its container has beside that.
+        ranks: Ranks of the pod; 0 for one that only starts the others.
+    """
+    limits: dict[str, str | int] = {}
+    kind = plan.rows[0].device.partition(":")[0]
+    if ranks:
+        limits |= {"cpu": str(options.cpus)} if options.cpus else {}
+        limits |= {"memory": options.memory} if options.memory else {}
+        limits |= {DEVICES[kind]: ranks} if kind in DEVICES else {}
+    parts = [volume.partition(":") for volume in options.volume]
+    names = {claim: f"claim-{number}" for number, claim in enumerate(dict.fromkeys(claim for claim, _, _ in parts))}
+    mounts = [{"name": names[claim], "mountPath": folder} for claim, _, folder in parts]
+    volumes = [{"name": name, "persistentVolumeClaim": {"claimName": claim}} for claim, name in names.items()]
+    if ranks:  # a container's own has 64 MB, too little for MPI's and a loader's shared memory
+        mounts.append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108
+        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
+    whole = {"image": options.image, **container, **({"resources": {"limits": limits}} if limits else {})}
+    return {
+        "terminationGracePeriodSeconds": math.ceil(plan.task.spec.grace) + _FAREWELL,
+        "containers": [whole | ({"volumeMounts": mounts} if mounts else {})],
+        **({"volumes": volumes} if volumes else {}),
+    }
+
+
+def command(words: Sequence[str]) -> list[str]:
+    """Return a container's command: Kubernetes would put a variable's value in place of $(NAME)."""
+    return [word.replace("$(", "$$(") for word in words]
+
+
+def from_secret(name: str, key: str) -> dict[str, Any]:
+    """Return a variable whose value is in the Secret."""
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": STORE, "key": key}}}
+
+
+def variables(plan: Plan) -> list[dict[str, Any]]:
+    """Return the variables of `-x NAME=VALUE`; the values of secrets come from the Secret."""
+    hidden = set(secrets(plan.request.mpi.export))
+    texts = [text.partition("=") for text in plan.request.mpi.export]
+    plain = [{"name": name, "value": value.replace("$(", "$$(")} for name, equals, value in texts
+             if equals and name not in hidden]  # fmt: skip
+    return [*plain, *(from_secret(name, name) for name in sorted(hidden))]
+
+
+def name_of(plan: Plan) -> str:
+    """Return the job's name, as Kubernetes takes it: lower-case letters, digits and dashes."""
+    text = plan.task.target.name.lower()
+    name = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in text)
+    return f"unilaunch-{name.strip('-')[:40].rstrip('-') or 'job'}"
+
+
+def manifest(
+    kind: str, options: PodSpec, documents: Sequence[Mapping[str, Any]], keys: Mapping[str, str]
+) -> Iterator[str]:
+    """Give the lines of a file.
+
+    Args:
+        kind: As `--emit` calls it.
+        options: What a pod is made of.
+        documents: The objects.
+        keys: What the Secret must hold: each key, and a shell's word for its value.
+    """
+    yield f"# Written by unilaunch launch --emit {kind}: kubectl create -f FILE"
+    if options.image == IMAGE:
+        yield f"# Put an image that has unilaunch in it in place of {IMAGE}, or add --image."
+    if keys:
+        values = " ".join(f"--from-literal={key}={value}" for key, value in keys.items())
+        yield f"# Once in each namespace: kubectl create secret generic {STORE} {values}"
+    yield "---\n".join(yaml.safe_dump(fields, sort_keys=False, width=4096) for fields in documents).rstrip()

@@ -1,0 +1,87 @@
+"""What the two engines of Kubernetes that start an mpirun have in common: a pod with mpirun, and pods with sshd."""
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+from pydantic import Field
+
+from unilaunch.errors import SpecError
+from unilaunch.exports import secrets
+from unilaunch.job.emit.kubernetes import SSHD, USER, PodSpec, command, from_secret, go_on, pod, share_cores
+from unilaunch.job.plan import Plan, hosts_of
+from unilaunch.launch_spec import LaunchSpec
+from unilaunch.task import Task
+
+#: Where both operators put the hosts. Open MPI 4 finds them by a variable that Open MPI 5 does not read.
+_HOSTFILE = "/etc/mpi/hostfile"
+#: Open MPI 5 would cut the hosts' names, which end with the service, at their first dot.
+_WHOLE_NAMES = {"name": "PRTE_MCA_prte_keep_fqdn_hostnames", "value": "true"}
+
+
+class HostPodSpec(PodSpec):
+    """What a pod is made of that is a host of mpirun's."""
+
+    nodes: int | None = Field(
+        default=None, ge=1, description="number of pods with ranks; default: the hosts of -H, or 1"
+    )
+
+
+def on_pods(task: Task[LaunchSpec], options: HostPodSpec) -> Task[LaunchSpec]:
+    """Return the task with a host for each pod, and with what a pod means for its ranks.
+
+    Raises:
+        SpecError: The ranks cannot be dealt out evenly, hosts are named too, or a restart would find no checkpoint.
+    """
+    spec, nodes = task.spec, options.nodes
+    if nodes and (spec.hosts or spec.hostfile):
+        raise SpecError(f"--nodes {nodes}: -H and --hostfile say how many pods there are: leave one out")
+    if nodes and (spec.nprocs is None or spec.nprocs % nodes):
+        raise SpecError(f"--nodes {nodes}: every pod has the same number of ranks: give -n as a multiple of {nodes}")
+    if nodes and spec.nprocs:
+        hosts = ",".join(f"worker-{number}:{spec.nprocs // nodes}" for number in range(nodes))
+        task = replace(task, spec=spec.model_copy(update={"hosts": hosts}))
+    named = hosts_of(task.spec)
+    ranks = spec.nprocs or sum(host.slots or 0 for host in named)
+    return share_cores(go_on(task, options), options, ranks // (len(named) or 1))
+
+
+def shape(plan: Plan, kind: str) -> tuple[int, int]:
+    """Return the number of workers, and how many ranks each has.
+
+    Raises:
+        SpecError: The workers would differ, the plan does not tell, or the operator does not know the mpirun.
+    """
+    hosts = Counter(row.host for row in plan.rows)
+    if plan.mpirun.operator_name != "OpenMPI":
+        raise SpecError(
+            f"--emit {kind}: it is written for Open MPI, not for {plan.mpirun.launcher}: name another --mpirun"
+        )
+    if "?" in hosts:
+        raise SpecError(f"--emit {kind}: only mpirun can tell how many ranks a worker gets; give every host its slots")
+    if len(set(hosts.values())) > 1:
+        some = ", ".join(f"{host}: {number}" for host, number in list(hosts.items())[:4])
+        raise SpecError(f"--emit {kind}: every worker has the same number of ranks, not {some}")
+    return len(hosts), next(iter(hosts.values()))
+
+
+def launcher(plan: Plan, options: HostPodSpec, name: str) -> dict[str, Any]:
+    """Return the pod in which mpirun runs; its container is called *name*."""
+    inside = replace(plan.request.shown(), hosts=(), hostfile=_HOSTFILE)
+    hidden = [from_secret(key, key) for key in secrets(plan.request.mpi.export)]
+    return as_user(pod(plan, options, {
+        "name": name,
+        "command": command(["mpirun", *plan.mpirun.write(inside)[1:]]),
+        "env": [_WHOLE_NAMES, *hidden],
+    }, ranks=0))  # fmt: skip
+
+
+def worker(plan: Plan, options: HostPodSpec, name: str, slots: int) -> dict[str, Any]:
+    """Return the pod of a host: its sshd waits for mpirun; its container is called *name*."""
+    ready = {"tcpSocket": {"port": 2222}, "initialDelaySeconds": 2}
+    return as_user(pod(plan, options, {"name": name, "command": list(SSHD), "readinessProbe": ready}, ranks=slots))
+
+
+def as_user(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return a pod as the user of the image, who may write into the volumes."""
+    return {"securityContext": {"runAsUser": USER, "runAsNonRoot": True, "fsGroup": USER}, **fields}

@@ -1,0 +1,194 @@
+"""A job that runs beside its caller."""
+
+import atexit
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from weakref import WeakSet
+
+from unilaunch.job.caller import Caller
+from unilaunch.job.plan import Plan
+from unilaunch.job.restart import run
+from unilaunch.job.stop import Asked, noting_signals
+from unilaunch.logs import follow as logs_follow
+from unilaunch.logs.layouts import Stream, find_streams
+from unilaunch.logs.lines import LogLine
+from unilaunch.monitor.inbox import Inbox
+from unilaunch.monitor.rank_seen import RankSeen, RankState
+from unilaunch.output.result import LaunchResult
+from unilaunch.step import Step
+from unilaunch.values import unpack
+
+_TICK = 0.1
+
+
+class JobStatus(StrEnum):
+    """How far a job has come."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    DONE = "done"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class RankStatus:
+    """How far one rank has come.
+
+    Attributes:
+        rank: Its number.
+        host: Where it runs; "?" before that is known, like the device.
+        device: "cpu", "cuda:1".
+        state: What is known of it.
+        phase: What it is doing; None if it has not said.
+        step: How far its model or program has come; None if it has not said.
+    """
+
+    rank: int
+    host: str
+    device: str
+    state: RankState
+    phase: str | None
+    step: Step | None
+
+
+class Job:
+    """A job that runs beside its caller. Every method may be called from any thread.
+
+    When the interpreter ends, the jobs that still run are stopped as `cancel` stops them.
+
+    Args:
+        plan: What is started.
+        environ: The environment of the job.
+        files: The folder of its arguments; it is removed when the job has ended.
+        attended: The caller does nothing but wait for it, at a terminal.
+    """
+
+    def __init__(
+        self, plan: Plan, environ: Mapping[str, str], files: "TemporaryDirectory[str]", *, attended: bool
+    ) -> None:
+        self._plan, self._environ, self._files = plan, environ, files
+        self._caller = Caller(Asked(), attended, self._note_start)
+        self._inbox: Inbox | None = None
+        self._result: LaunchResult | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="unilaunch job", daemon=True)
+        _running.add(self)
+        self._thread.start()
+
+    @property
+    def output_dir(self) -> Path:
+        """The output folder."""
+        return self._plan.task.spec.output_dir
+
+    @property
+    def status(self) -> JobStatus:
+        """How far the job has come."""
+        if self._thread.is_alive():
+            if self._caller.asked.number:
+                return JobStatus.STOPPING
+            known = self._known().values()
+            return JobStatus.RUNNING if any(seen.run for seen in known) else JobStatus.STARTING
+        if self._result is None:
+            return JobStatus.FAILED
+        if self._result.interrupted:
+            return JobStatus.STOPPED
+        return JobStatus.FAILED if self._result.returncode else JobStatus.DONE
+
+    @property
+    def ranks(self) -> tuple[RankStatus, ...]:
+        """How far each rank has come, by rank."""
+        known = self._known()
+        return tuple(_status(row.rank, known.get(row.rank, RankSeen())) for row in self._plan.rows)
+
+    def wait(self, timeout: float | None = None) -> LaunchResult:
+        """Wait for the job's end, and return how it ended; a failure of the job is no exception here.
+
+        In the main thread Ctrl-C (and SIGTERM and SIGHUP) stops the job as `cancel` does; when the job has ended, the
+        signal has the effect that it has without a job: Ctrl-C raises KeyboardInterrupt.
+
+        Args:
+            timeout: Seconds to wait; None: for ever.
+
+        Raises:
+            TimeoutError: The job still runs.
+            UnilaunchError: The job could not be restarted, or a value that came back cannot be read.
+            KeyboardInterrupt: The user has pressed Ctrl-C, and the job has ended.
+        """
+        deadline = float("inf") if timeout is None else time.monotonic() + timeout
+        with noting_signals(self._caller.asked) as received:
+            while self._thread.is_alive() and (received or time.monotonic() < deadline):
+                self._thread.join(_TICK)
+        if received:
+            signal.raise_signal(received[0])
+        if self._thread.is_alive():
+            raise TimeoutError(f"the job in {self.output_dir} still runs after {timeout:g} s")
+        if self._error:
+            raise self._error
+        assert self._result  # noqa: S101  (the thread has left one of the two)
+        return self._result
+
+    def cancel(self) -> None:
+        """Stop the job as SIGTERM does: the ranks have `grace` seconds to end; a second call ends them at once."""
+        self._caller.asked.note(signal.SIGTERM)
+
+    def logs(self, rank: int | None = None, *, follow: bool = False) -> Iterator[LogLine]:
+        """Give what the ranks have written by now, in the order of time; `str(line)` is the text.
+
+        Args:
+            rank: Of this rank only; None: of all.
+            follow: Go on until the job has ended.
+        """
+        while follow and self.status is JobStatus.STARTING:
+            time.sleep(_TICK)
+        if not any(seen.run for seen in self._known().values()):
+            return  # what is in the folder is of an earlier run
+        if follow:
+            lines = logs_follow.follow(lambda: not self._thread.is_alive(), lambda: self._streams(rank))
+            yield from (line for line in lines if line)
+        else:
+            yield from logs_follow.read(self._streams(rank))
+
+    def _streams(self, rank: int | None) -> list[Stream]:
+        return [stream for stream in find_streams(self.output_dir) if rank in {None, stream.rank}]
+
+    def _run(self) -> None:
+        try:
+            result = run(self._plan, self._environ, self._caller)
+            ranks = tuple(replace(one, value=unpack(one.value, one.log_dir)) for one in result.ranks)
+            self._result = replace(result, ranks=ranks)
+        except BaseException as error:  # noqa: BLE001  (whoever waits raises it)
+            self._error = error
+        finally:
+            self._files.cleanup()
+
+    def _note_start(self, plan: Plan, inbox: Inbox) -> None:
+        self._plan, self._inbox = plan, inbox
+
+    def _known(self) -> dict[int, RankSeen]:
+        return dict(self._inbox.ranks) if self._inbox else {}
+
+
+def _status(rank: int, seen: RankSeen) -> RankStatus:
+    phase = seen.progress.get("phase")
+    step = Step.from_facts(seen.progress)
+    return RankStatus(rank, seen.host, seen.device, seen.state, phase if isinstance(phase, str) else None, step)
+
+
+_running: WeakSet[Job] = WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    left = [job for job in _running if job._thread.is_alive()]  # noqa: SLF001  (the same module)
+    for job in left:
+        job.cancel()
+    for job in left:
+        job._thread.join()  # noqa: SLF001

@@ -1,0 +1,50 @@
+"""A job's figures for an OpenTelemetry collector (OTLP over HTTP), through the OpenTelemetry SDK."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from unilaunch.errors import PluginError
+from unilaunch.monitor.metrics import list_metrics
+
+_EVERY = 5000  # milliseconds between two exports
+_PATIENCE = 5  # seconds for the collector's answer
+_SECTION = "/v1/metrics"
+
+
+@contextmanager
+def exporting(url: str, snapshot: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
+    """Send the job's figures to a collector every 5 seconds while the block runs, and once at its end.
+
+    Args:
+        url: The collector's address, such as http://collector:4318.
+        snapshot: Returns the job's state (`take_snapshot`); called in another thread.
+
+    Raises:
+        PluginError: The OpenTelemetry SDK is not installed.
+    """
+    try:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+        from opentelemetry.metrics import Observation
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+    except ImportError as error:
+        raise PluginError(f"--otlp {url}: {error}: pip install 'unilaunch[otlp]'") from None
+    address = url if url.endswith(_SECTION) else url.rstrip("/") + _SECTION
+    exporter = OTLPMetricExporter(endpoint=address, timeout=_PATIENCE)
+    reader = PeriodicExportingMetricReader(exporter, export_interval_millis=_EVERY)
+    provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
+    meter = provider.get_meter("unilaunch")
+
+    def observe(name: str, _: object) -> list[Any]:
+        (metric,) = [one for one in list_metrics(snapshot()) if one.name == name]
+        return [Observation(value, labels) for labels, value in metric.samples]
+
+    for metric in list_metrics(snapshot()):
+        make = meter.create_observable_counter if metric.kind == "counter" else meter.create_observable_gauge
+        make(f"unilaunch.{metric.name}", callbacks=[partial(observe, metric.name)], description=metric.text)
+    try:
+        yield
+    finally:
+        provider.shutdown(timeout_millis=1000 * _PATIENCE)

@@ -1,0 +1,117 @@
+"""A few lines of HTTP, for those who look into a running job: GET only, beside everything else the monitor does."""
+
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
+
+#: Returns the answer and its content type; None while it is not known yet.
+Answer = Callable[[], tuple[str, str] | None]
+_LARGEST_REQUEST = 4096  # bytes
+_MOST_VISITORS = 16  # one more sends the oldest away
+_PATIENCE = 20.0  # seconds for a request and its answer
+
+
+@dataclass(slots=True)
+class _Visitor:
+    """A connection: its request, then its answer."""
+
+    until: float
+    request: bytearray = field(default_factory=bytearray)
+    answer: Answer | None = None
+    outgoing: bytes = b""
+
+
+class HttpServer:
+    """Answers requests on one listening socket. It never blocks, and keeps a bounded number of bytes.
+
+    Args:
+        listener: The socket.
+        selector: What the owner waits on; its entries' data are called without arguments when they are ready.
+        pages: What begins to answer a request, by path.
+    """
+
+    def __init__(
+        self, listener: socket.socket, selector: BaseSelector, pages: Mapping[str, Callable[[], Answer]]
+    ) -> None:
+        self.listener, self.selector, self.pages = listener, selector, pages
+        self.visitors: dict[socket.socket, _Visitor] = {}
+        listener.setblocking(False)
+        selector.register(listener, EVENT_READ, self._welcome)
+
+    def tick(self) -> None:
+        """Go on with answers that were not known, and send away who takes too long."""
+        now = time.monotonic()
+        for connection, visitor in list(self.visitors.items()):
+            if now > visitor.until:
+                self._leave(connection)
+            elif visitor.answer:
+                self._answer(connection, visitor)
+
+    def close(self) -> None:
+        """Stop listening."""
+        for connection in list(self.visitors):
+            self._leave(connection)
+        self.selector.unregister(self.listener)
+        self.listener.close()
+
+    def forget(self) -> None:
+        """Close the sockets, in a process that was forked and does not know the selector."""
+        for own in (self.listener, *self.visitors):
+            own.close()
+
+    def _welcome(self) -> None:
+        with suppress(OSError):  # the caller has gone, or there is no file descriptor left
+            connection, _ = self.listener.accept()
+            connection.setblocking(False)
+            if len(self.visitors) >= _MOST_VISITORS:
+                self._leave(next(iter(self.visitors)))
+            self.visitors[connection] = _Visitor(time.monotonic() + _PATIENCE)
+            self.selector.register(connection, EVENT_READ, partial(self._go_on, connection))
+
+    def _go_on(self, connection: socket.socket) -> None:
+        visitor = self.visitors[connection]
+        try:
+            if visitor.outgoing:
+                visitor.outgoing = visitor.outgoing[connection.send(visitor.outgoing) :]
+                if not visitor.outgoing:
+                    self._leave(connection)
+                return
+            data = connection.recv(_LARGEST_REQUEST)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        visitor.request += data
+        if not data or len(visitor.request) > _LARGEST_REQUEST:
+            self._leave(connection)
+        elif b"\r\n\r\n" in visitor.request and not visitor.answer:
+            self._begin(connection, visitor)
+
+    def _begin(self, connection: socket.socket, visitor: _Visitor) -> None:
+        words = bytes(visitor.request).split(b"\r\n")[0].decode(errors="replace").split(" ")
+        page = self.pages.get(words[1]) if len(words) > 1 and words[0] == "GET" else None
+        if page is None:
+            self._send(connection, visitor, "404 Not Found", f"expected GET {' or '.join(self.pages)}\n", "text/plain")
+            return
+        visitor.answer = page()
+        self._answer(connection, visitor)
+
+    def _answer(self, connection: socket.socket, visitor: _Visitor) -> None:
+        if visitor.answer and (answer := visitor.answer()):
+            visitor.answer = None
+            self._send(connection, visitor, "200 OK", *answer)
+
+    def _send(self, connection: socket.socket, visitor: _Visitor, status: str, text: str, kind: str) -> None:
+        body = text.encode(errors="backslashreplace")
+        head = f"HTTP/1.0 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        visitor.outgoing = head.encode() + body
+        self.selector.modify(connection, EVENT_WRITE, partial(self._go_on, connection))
+
+    def _leave(self, connection: socket.socket) -> None:
+        del self.visitors[connection]
+        self.selector.unregister(connection)
+        connection.close()

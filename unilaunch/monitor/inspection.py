@@ -1,0 +1,161 @@
+"""How the owner of a running job looks into it: a Unix socket in the output folder, and metrics over HTTP if asked for.
+
+Only the user who started the job, and root, can connect to the socket: its mode is 0600, in a folder of that user.
+"""
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from stat import S_ISSOCK
+from typing import TYPE_CHECKING, Any
+
+from unilaunch.addresses import FAMILIES
+from unilaunch.errors import InputError
+from unilaunch.monitor import messages
+from unilaunch.monitor.http_server import Answer, HttpServer
+from unilaunch.monitor.metrics import CONTENT_TYPE, write_metrics
+from unilaunch.monitor.monitor import STACKS, Monitor
+from unilaunch.monitor.snapshot import take_snapshot
+from unilaunch.monitor.stragglers import Stragglers
+from unilaunch.output.claim import is_ours
+from unilaunch.output.files import append
+from unilaunch.output.folder import SOCKET, event_line, rank_folder
+
+if TYPE_CHECKING:
+    from unilaunch.launch_spec import LaunchSpec
+
+_JSON = "application/json"
+_NATIVE = 15.0  # seconds for native stacks: py-spy reads the symbols of each library first
+
+
+class Inspection:
+    """What a monitor shows to the job's owner.
+
+    Args:
+        monitor: The monitor.
+        root: The output folder.
+        metrics: A listening socket for the metrics; None if nobody asked for them.
+    """
+
+    def __init__(self, monitor: Monitor, root: Path, metrics: socket.socket | None) -> None:
+        self.monitor, self.root = monitor, root.absolute()
+        self.stragglers = Stragglers()
+        self.opened = False  # the socket is there, or cannot be made
+        pages: dict[str, Callable[[], Answer]] = {"/metrics": lambda: self._metrics}
+        self.pages = {
+            "/status": lambda: self._status,
+            "/stacks": lambda: self._ask_stacks(native=False),
+            "/stacks/native": lambda: self._ask_stacks(native=True),
+            **pages,
+        }
+        self.servers = [HttpServer(metrics, monitor.inbox.selector, pages)] if metrics else []
+
+    def tick(self) -> None:
+        """Do what is due: open the socket once the ranks have an output folder, answer, look for stragglers."""
+        inbox = self.monitor.inbox
+        if not self.opened and 0 in inbox.ranks and (run := inbox.ranks[0].run):
+            self.opened = True
+            if is_ours(self.root, run):
+                self._open()
+        for server in self.servers:
+            server.tick()
+        working = {rank: seen for rank, seen in inbox.ranks.items() if seen.is_working}
+        paces = {rank: seen.pace for rank, seen in working.items()}
+        hosts = {rank: seen.host for rank, seen in working.items()}
+        if named := self.stragglers.look(paces, hosts, time.monotonic()):
+            folder = rank_folder(self.root, named.rank, self.monitor.size)
+            if is_ours(folder, inbox.ranks[named.rank].run):  # or the host has another file system
+                with suppress(OSError):
+                    append(folder / "events.jsonl", event_line(**named.as_json()))
+
+    def close(self) -> None:
+        """Close the sockets, and remove the one that stands in the output folder."""
+        if len(self.servers) and self.servers[-1].listener.family == socket.AF_UNIX:
+            with suppress(OSError):
+                (self.root / SOCKET).unlink()
+        for server in self.servers:
+            server.close()
+
+    def forget(self) -> None:
+        """Close the sockets, in a process that was forked and does not know the selector."""
+        for server in self.servers:
+            server.forget()
+
+    def _open(self) -> None:
+        """Listen in the output folder; where the file system knows no sockets, do without."""
+        path, listener = self.root / SOCKET, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        folder = os.open(self.root, os.O_PATH | os.O_CLOEXEC)
+        try:
+            with suppress(FileNotFoundError):
+                if S_ISSOCK(path.lstat().st_mode):  # of a monitor that was killed
+                    path.unlink()
+            listener.bind(f"/proc/self/fd/{folder}/{SOCKET}")  # a socket's own name has at most 107 bytes
+            path.chmod(0o600)  # before it listens, nobody can connect
+            listener.listen(16)
+        except OSError:
+            listener.close()
+            return
+        finally:
+            os.close(folder)
+        self.servers.append(HttpServer(listener, self.monitor.inbox.selector, self.pages))
+
+    def _status(self) -> tuple[str, str]:
+        return json.dumps(self.snapshot()), _JSON
+
+    def _metrics(self) -> tuple[str, str]:
+        return write_metrics(self.snapshot()), CONTENT_TYPE
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the job's state at this moment."""
+        return take_snapshot(self.monitor.inbox, self.monitor.size, self.stragglers.current)
+
+    def _ask_stacks(self, *, native: bool) -> Answer:
+        """Ask every rank where it stands; return what gives the answer once all have told, or time is over."""
+        inbox, until = self.monitor.inbox, time.monotonic() + (_NATIVE if native else STACKS)
+        for seen in inbox.ranks.values():
+            seen.stack = None
+        inbox.tell_all(messages.ShowStacks(native))
+
+        def answer() -> tuple[str, str] | None:
+            asked = {rank for rank in inbox.connected if not inbox.ranks[rank].is_over}
+            told = {rank: seen.stack for rank, seen in inbox.ranks.items() if seen.stack}
+            if not asked <= set(told) and time.monotonic() < until:
+                return None
+            stacks = {rank: {"text": stack.text, "facts": stack.facts} for rank, stack in told.items()}
+            return json.dumps({"stacks": stacks, "silent": sorted(asked - set(told))}), _JSON
+
+        return answer
+
+
+@contextmanager
+def inspecting(monitor: Monitor, spec: "LaunchSpec") -> Iterator[Inspection]:
+    """Let the owner of a job that `launch` starts look into it while the block runs.
+
+    Raises:
+        InputError: The metrics' port is taken, or this host has no such address.
+    """
+    metrics = listen_for_metrics(spec.metrics_address, spec.metrics_port) if spec.metrics_port else None
+    inspection = Inspection(monitor, spec.output_dir, metrics)
+    try:
+        yield inspection
+    finally:
+        inspection.close()
+
+
+def listen_for_metrics(address: str, port: int) -> socket.socket:
+    """Return a listening socket for the metrics.
+
+    Raises:
+        InputError: The port is taken, or this host has no such address.
+    """
+    try:
+        return socket.create_server((address, port), family=FAMILIES[":" in address])
+    except OSError as error:
+        raise InputError(
+            f"--metrics-port {port}: cannot listen on {address}: {error.strerror}: choose another port or another "
+            "--metrics-address"
+        ) from None

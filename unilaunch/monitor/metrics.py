@@ -1,0 +1,84 @@
+"""A job's state as Prometheus' text format (version 0.0.4).
+
+Written here in few lines, and not by prometheus_client: that keeps values in a registry of its own and answers in
+threads, and a rank's agent forks.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+Rank = Mapping[str, Any]
+
+#: Name, type, help and value of each figure of a rank; a value None is left out.
+_OF_RANKS: tuple[tuple[str, str, str, Callable[[Rank], float | None]], ...] = (
+    ("running", "gauge", "1 while the rank's program runs.", lambda rank: float(rank["state"] == "running")),
+    ("step", "gauge", "The step (epoch) that the rank is in.", lambda rank: (rank["step"] or {}).get("number")),
+    ("steps_total", "counter", "Steps of a model, or waits of a script for other ranks.", lambda rank: rank["steps"]),
+    ("seconds_per_step", "gauge", "Seconds of a step of late.", lambda rank: rank["seconds_per_step"]),
+    (
+        "busy_seconds_total", "counter", "Seconds of the steps in which the rank did not wait for others.",
+        lambda rank: rank["busy_seconds"],
+    ),
+    (
+        "received_bytes_total", "counter", "Bytes that came from other ranks, where the model counts them.",
+        lambda rank: rank["received_bytes"],
+    ),
+    ("memory_bytes", "gauge", "Resident memory of the rank's process.", lambda rank: rank["memory_bytes"]),
+    ("idle_seconds", "gauge", "Seconds since the rank last made progress.", lambda rank: rank["idle_seconds"]),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure of a job, or of each of its ranks.
+
+    Attributes:
+        name: Without the prefix.
+        kind: "gauge" or "counter".
+        text: What it says.
+        samples: Labels and value of each; those that are unknown are left out.
+    """
+
+    name: str
+    kind: str
+    text: str
+    samples: Sequence[tuple[dict[str, str], float]]
+
+
+def list_metrics(snapshot: Mapping[str, Any]) -> list[Metric]:
+    """Return the figures of a snapshot (`take_snapshot`); of any job the same ones, if some without samples."""
+    ranks = [rank for rank in snapshot["ranks"] if rank["host"] != "?"]  # whose label will not change any more
+    slow = snapshot["straggler"] or {}
+    of_ranks = [
+        Metric(name, kind, text, [(_labels(rank), one) for rank in ranks if (one := value(rank)) is not None])
+        for name, kind, text, value in _OF_RANKS
+    ]
+    factors = [(_labels(rank), slow["factor"] if rank["rank"] == slow.get("straggler") else 0.0) for rank in ranks]
+    figures = [(_labels(rank) | {"name": name}, value) for rank in ranks for name, value in rank["values"].items()]
+    return [
+        Metric("ranks", "gauge", "Number of ranks.", [({}, snapshot["size"])]),
+        Metric("restarts_total", "counter", "How often the job was started again.", [({}, snapshot["restarts"])]),
+        *of_ranks,
+        Metric("straggler", "gauge", "How many times as long as the median a straggler is busy; 0: none.", factors),
+        Metric("value", "gauge", "A figure of the last step, such as the loss, by name.", figures),
+    ]
+
+
+def write_metrics(snapshot: Mapping[str, Any]) -> str:
+    """Return the text of a snapshot."""
+    return "".join(f"{line}\n" for metric in list_metrics(snapshot) for line in _lines(metric))
+
+
+def _labels(rank: Rank) -> dict[str, str]:
+    return {"rank": str(rank["rank"]), "host": rank["host"]}
+
+
+def _lines(metric: Metric) -> Iterator[str]:
+    yield f"# HELP unilaunch_{metric.name} {metric.text}"
+    yield f"# TYPE unilaunch_{metric.name} {metric.kind}"
+    for labels, value in metric.samples:
+        inner = ",".join(f'{label}="{told.translate(_ESCAPES)}"' for label, told in labels.items())
+        yield f"unilaunch_{metric.name}{f'{{{inner}}}' if inner else ''} {value!r}"

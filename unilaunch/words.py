@@ -1,0 +1,170 @@
+"""The words of a command line: which are ours, under which name, and which are the program's."""
+
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from unilaunch.errors import SpecError, nearest
+from unilaunch.habits import SLOTS, Habit, Instead, Needless, Same
+
+_GLUED = re.compile(r"(-n|-np|-c)(\d+)")
+_PYTHON = re.compile(r"(.*/)?python[\d.]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What a command takes.
+
+    Attributes:
+        command: The command's name.
+        takes: The number of values of each option, by the option with its dashes.
+        other_names: Other names of options, without dashes, with our names.
+        habits: Options of other launchers, without dashes.
+        is_program: Returns whether a word that is no option is a program; None if the command starts no program.
+        hint: Returns what to say of an option that is none of the command's; "" if there is nothing to say.
+    """
+
+    command: str
+    takes: Mapping[str, int]
+    other_names: Mapping[str, str]
+    habits: Mapping[str, Habit]
+    is_program: Callable[[str], bool] | None = None
+    hint: Callable[[str], str] = lambda _: ""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """A command line, split.
+
+    Attributes:
+        own: Options under our names, and the target.
+        args: The program's arguments.
+        target: The first word that is no option, or `-m MODULE`; "" if there is none.
+    """
+
+    own: tuple[str, ...]
+    args: tuple[str, ...]
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """An option as it was typed.
+
+    Attributes:
+        name: Our name, or the typed one of a habit.
+        value: What is tied to it; None if nothing is.
+        takes: Number of its values.
+        habit: What it is for us, if it is another launcher's.
+    """
+
+    name: str
+    value: str | None
+    takes: int
+    habit: Habit | None = None
+
+
+def split(words: Sequence[str], grammar: Grammar) -> Words:
+    """Return our words and the program's.
+
+    What follows a program is the program's. With `--` all in front of it is ours, and all behind it the program's.
+
+    Args:
+        words: The command line, without the command.
+        grammar: What the command takes.
+
+    Raises:
+        SpecError: An option is not known, or must be typed otherwise.
+    """
+    marked = bool(grammar.is_program) and "--" in words
+    end = words.index("--") if marked else len(words)
+    front = list(words[:end])
+    own: list[str] = []
+    per_host: list[str] = []
+    target = program = ""
+    while front and (marked or not program):
+        word = front.pop(0)
+        if not word.startswith("-") or word == "-":
+            own.append(word)
+            target = target or word
+            if grammar.is_program and not program and grammar.is_program(word):
+                _refuse_python(word, words[: end - len(front) - 1], words[end - len(front) :], grammar)
+                program = word
+            continue
+        option = _read(word, grammar)
+        if option is None:
+            raise SpecError(f"{word}: {_unknown(word, grammar)}{_between(word, program)}")
+        values = [option.value] if option.value is not None else front[: option.takes]
+        del front[: 0 if option.value is not None else option.takes]
+        if isinstance(option.habit, Same) and option.habit.one_host:
+            per_host.append(" ".join([word, *values][: 2 if option.value is None else 1]))
+        own += _write(option, values)
+        if option.name == "-m" and grammar.is_program:
+            target = program = f"-m {' '.join(values)}"
+    _refuse_ranks_of_a_host(own, per_host)
+    return Words(tuple(own), tuple(words[end + 1 :] if marked else front), target)
+
+
+def is_option(word: str, grammar: Grammar) -> bool:
+    """Return whether *word* is an option of the command, in any spelling."""
+    option = _read(word, grammar) if word.startswith("-") else None
+    return option is not None and not isinstance(option.habit, Instead)
+
+
+def _read(word: str, grammar: Grammar) -> _Option | None:
+    """Return the option that *word* is; None if there is none."""
+    name, equals, text = word.partition("=")
+    value = text if equals else None
+    if (glued := _GLUED.fullmatch(word)) and word not in grammar.takes:
+        name, value = glued[1], glued[2]
+    key = name.lstrip("-").replace("_", "-")
+    other = grammar.other_names.get(key.replace("-", "_"), "").replace("_", "-")
+    for option in (name, f"--{key}", f"--{other}"):
+        if option in grammar.takes:
+            return _Option(option, value, grammar.takes[option])
+    habit = grammar.habits.get(key)
+    if isinstance(habit, Same) and habit.option not in grammar.takes:
+        return None
+    return _Option(name, value, habit.takes, habit) if habit else None
+
+
+def _write(option: _Option, values: Sequence[str]) -> list[str]:
+    """Return an option with its values under our names; one value is tied to it, since it may begin with a dash."""
+    name, first = option.name, "".join(values[:1])
+    match option.habit:
+        case Instead(text):
+            raise SpecError(f"{name}: {text}")
+        case Needless(_, allowed, instead):
+            if allowed and first not in allowed:
+                raise SpecError(f"{name} {first}: {instead}")
+            return []
+        case Same(ours, text, takes):
+            return [f"{ours}={text.replace('{}', first)}"] if values or not takes else [ours]
+    return [f"{name}={first}"] if name.startswith("--") and len(values) == 1 else [name, *values]
+
+
+def _between(word: str, program: str) -> str:
+    return f"; what stands in front of -- is unilaunch's: type {program} -- {word} ..." if program else ""
+
+
+def _refuse_ranks_of_a_host(own: Sequence[str], per_host: Sequence[str]) -> None:
+    """Refuse a number of ranks of each host where it is not the number of all ranks."""
+    several = any(word.startswith(("-H", "--hosts=", "--hostfile=")) for word in own)
+    numbers = {word for word in own if word.startswith("--nprocs=")}
+    if per_host and (several or len(numbers) > 1 or "-n" in own):
+        raise SpecError(f"{per_host[0]} counts the ranks of each host: leave it out, and {SLOTS}")
+
+
+def _refuse_python(word: str, before: Sequence[str], behind: Sequence[str], grammar: Grammar) -> None:
+    """Refuse an interpreter in front of the program, as mpirun's users type it."""
+    if _PYTHON.fullmatch(word):
+        line = shlex.join(["unilaunch", grammar.command, *before, *(later for later in behind if later != "-u")])
+        raise SpecError(f"{word}: unilaunch starts Python itself: type {line}")
+
+
+def _unknown(word: str, grammar: Grammar) -> str:
+    if hint := grammar.hint(word):
+        return hint
+    name = "--" + word.partition("=")[0].lstrip("-").replace("_", "-")
+    return f"no such option{nearest(name, [option for option in grammar.takes if option.startswith('--')])}"
