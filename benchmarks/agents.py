@@ -188,7 +188,7 @@ class Counter:
 
 
 def _conclude(monitor: Monitor) -> None:
-    show(judge(monitor.failures()), traceback=False)
+    show(judge(monitor.failures()), unseen=False)
 
 
 def resident() -> int:

@@ -32,7 +32,7 @@ class MpiSpec(Spec):
     export: tuple[str, ...] = Field(default=(), description="a variable that all ranks get")
     output_filename: str | None = Field(default=None, description="mpirun's own files of the ranks' output")
     merge_stderr_to_stdout: bool = Field(default=False, description="one stream for both in mpirun's output")
-    tag_output: bool = Field(default=False, description="[job,rank] in front of every line that mpirun shows")
+    tag_output: bool = Field(default=False, description="mpirun writes [job,rank] at the start of each line")
     cwd: Path | None = Field(default=None, description="the folder in which the ranks start; default: this one")
     mpi_args: tuple[str, ...] = Field(default=(), description="further words for mpirun, as they are")
 

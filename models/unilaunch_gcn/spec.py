@@ -66,7 +66,7 @@ class TrainingSpec(DataSpec):
     )
     precision: Literal["float32", "float64", "bfloat16"] = Field(
         default="float32",
-        description="type of weights and features; bfloat16: of what is multiplied and sent, the sums are float32",
+        description="type of weights and features; bfloat16: products and halo rows only; sums and weights are float32",
     )
 
 

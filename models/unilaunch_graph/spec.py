@@ -41,7 +41,9 @@ class DataSpec(Spec):
         default="graph",
         description="what ranks divide: graph: the nodes; tensor: the columns; auto: what sends fewer bytes",
     )
-    balance: Literal["nodes", "edges", "train"] = Field(default="nodes", description="what the parts have alike")
+    balance: Literal["nodes", "edges", "train"] = Field(
+        default="nodes", description="what METIS balances over the parts"
+    )
     use_gdc: bool = Field(default=False, description="diffuse the graph first: its edges become PageRank's")
     gdc_alpha: float = Field(default=0.05, gt=0, lt=1, description="PageRank's probability of going back")
     gdc_top_k: int = Field(default=128, ge=1, description="edges that each node keeps of it, the strongest")

@@ -5,6 +5,7 @@ import re
 import shutil
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,24 @@ def test_a_launch_over_three_unequal_hosts(
     assert (job.result["world_size"], job.result["num_hosts"]) == (4, 3)
     np.testing.assert_allclose(job.result["loss"], curve, rtol=0, atol=1e-5)
     assert "loss" in job.stdout
+
+
+def test_a_host_that_does_not_answer_is_named_before_mpirun_starts(
+    cluster: Cluster, mpiruns: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """In the time of one ssh, where mpirun would wait for minutes; in one line, that says how to check all hosts."""
+    hostfile = cluster.hostfile([1, 1, 1], tmp_path)
+    line = [*LAUNCH, "--hostfile", str(hostfile), "--mpirun", str(mpiruns["5.0"]), "--epochs", "1"]
+    cluster.cut(2)
+    try:
+        job = cluster.run(0, line, tmp_path, NUMPY, deadline=DEADLINE)
+    finally:
+        cluster.heal(2)
+    assert (job.returncode, job.stdout) == (2, "")
+    (said,) = job.stderr.splitlines()
+    assert said.startswith(f"unilaunch: {cluster.addresses[2]}: ssh {cluster.addresses[2]}: ")
+    assert said.endswith(f"; to check all hosts: unilaunch doctor --hostfile {hostfile}")
+    assert not (tmp_path / "log_output").exists()
 
 
 def test_values_come_back_without_a_shared_file_system(

@@ -33,6 +33,25 @@ def test_the_others_can_go_on(launcher: Launcher, how: str, end: str, tmp_path: 
     assert any(line.startswith("unilaunch: rank 1 on ") for line in job.refusals())
 
 
+@pytest.mark.parametrize("how", ["mpirun", "launch"])
+def test_what_all_ranks_share_is_said_once(launcher: Launcher, how: str, tmp_path: Path) -> None:
+    """With the script's own frames; each rank's log has them, after what the rank has written."""
+    script = "print('reading', file=sys.stderr)\nprint('data', file=sys.stderr)\nimport no_such_module\n"
+    job = _job(launcher, how, [], tmp_path, script)
+    assert job.returncode == 1
+    (trace,) = (
+        text.partition("unilaunch: ")[0] for text in job.console.split("Traceback (most recent call last):\n")[1:]
+    )
+    said = "No module named 'no_such_module'"
+    assert [line.split(",")[0].strip() for line in trace.splitlines()] == [
+        f'File "{tmp_path / "script.py"}"', "import no_such_module", f"ModuleNotFoundError: {said}",
+    ]  # fmt: skip
+    assert job.refusals()[0] == f"unilaunch: all 3 ranks: ModuleNotFoundError: {said} (exit code 1), in phase 'program'"
+    for rank in range(3):
+        log = (tmp_path / "log_output" / f"rank.{rank}" / "stderr").read_text()
+        assert log == f"reading\ndata\nTraceback (most recent call last):\n{trace}"
+
+
 @pytest.mark.parametrize("options", [[], ["--no-share-import"]], ids=["forked", "own"])
 def test_mpirun_does_not_sleep_when_all_have_ended(launcher: Launcher, options: list[str], tmp_path: Path) -> None:
     """Open MPI 4.1 does for two seconds, if it sees the end of all at once: here it is stopped meanwhile."""

@@ -1,5 +1,7 @@
 """The commands of the README, under both Open MPI versions, on both frameworks."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,29 @@ def test_mpirun_trains_on_any_number_of_ranks(launcher: Launcher, backend: str, 
         assert f"part {rank}: " in (job.output / f"rank.{rank}" / "stderr").read_text()
         assert (job.output / f"rank.{rank}" / "events.jsonl").exists()
     assert "accuracy" in (job.output / "rank.0" / "stdout").read_text()
+    assert job.stdout.count("accuracy") == 1  # Open MPI 5 writes it to its files only
+    named = [line.rpartition(" ")[2] for line in job.refusals()]
+    assert len(named) == (launcher.version == "5.0")
+    assert all("accuracy" in next(tmp_path.glob(f"{pattern}0.out")).read_text() for pattern in named)
+
+
+def test_a_file_gets_what_mpirun_would_have_shown(openmpi5: Launcher, tmp_path: Path) -> None:
+    """In whole lines, with mpirun's own words after them; a script may have an option of mpirun's name."""
+    (tmp_path / "script.py").write_text(
+        "import os, sys\nprint('rank', os.environ['RANK'], *sys.argv[1:])\nsys.exit(7)\n"
+    )
+    line = [str(openmpi5.path), "--allow-run-as-root", "--oversubscribe", "-n", "2"]
+    own = [sys.executable, "-m", "unilaunch", "run", "script.py", "--", "--output-filename", "x"]
+    for options in ([], ["--output", "dir=log,merge-stderr-to-stdout"]):
+        with (tmp_path / "console").open("w") as console:
+            done = subprocess.run(
+                [*line, *options, *own], cwd=tmp_path, stdout=console, stderr=console, check=False, timeout=60
+            )
+        said = (tmp_path / "console").read_text()
+        assert done.returncode == 7
+        assert [said.count(f"rank {rank} --output-filename x\n") for rank in (0, 1)] == [1, 1], said
+        assert "Exit code:    7" in said
+        assert ("does not show: log/prterun-" in said) == bool(options)
 
 
 def test_defaults_end_with_a_readable_summary(launcher: Launcher, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from jobs.mpirun import Finished, Launcher
+from unilaunch.agent.processes import state
 
 pytestmark = pytest.mark.timed
 
@@ -53,6 +54,39 @@ def _start(words: list[str], folder: Path) -> "subprocess.Popen[str]":
     )  # fmt: skip
     _until(lambda: len(_marks(folder, "up")) == 3)
     return job
+
+
+def test_ctrl_z_pauses_the_ranks(openmpi5: Launcher, tmp_path: Path) -> None:
+    """With launch itself, until the shell continues it; the pause is no stall."""
+    (tmp_path / "count.py").write_text(
+        "import os, time\nfrom pathlib import Path\nwith Path(f\"count.{os.environ['RANK']}\").open('a') as file:\n"
+        "    while not Path('end').exists():\n        file.write('x'); file.flush(); print('x'); time.sleep(0.02)\n"
+    )
+
+    def sizes() -> list[int]:
+        return [path.stat().st_size for path in sorted(tmp_path.glob("count.*[0-9]"))]
+
+    def grow() -> bool:
+        before = sizes()
+        time.sleep(0.3)
+        return len(before) == 3 and all(now > then for then, now in zip(before, sizes(), strict=True))
+
+    words = _launch(openmpi5, ["--stall-timeout", "2", "count.py"], tmp_path)
+    with subprocess.Popen(words, cwd=tmp_path, process_group=0, stdout=subprocess.DEVNULL) as job:
+        try:
+            _until(grow)
+            job.send_signal(signal.SIGTSTP)
+            _until(lambda: state(job.pid) == "T")
+            _until(lambda: not grow())
+            before = sizes()
+            time.sleep(2.2)
+            assert sizes() == before
+            job.send_signal(signal.SIGCONT)
+            _until(grow)
+            (tmp_path / "end").touch()
+            assert job.wait(60) == 0
+        finally:
+            job.kill()  # the ranks notice
 
 
 def _launch(launcher: Launcher, options: list[str], folder: Path, *, before: tuple[str, ...] = ()) -> list[str]:

@@ -14,13 +14,15 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from unilaunch.agent.channel import Channel
+from unilaunch.agent.hidden_output import HiddenOutput
 from unilaunch.agent.loop import Loop
+from unilaunch.agent.output import Output
 from unilaunch.agent.processes import adopt_orphans, kill_children
 from unilaunch.agent.rank_process import FAREWELL, RankProcess, State
 from unilaunch.agent.shim import Shim
 from unilaunch.agent.stack_reader import NEVER
 from unilaunch.agent.streams import Streams
-from unilaunch.agent.supervised import Supervised, lost_launcher, order_rank
+from unilaunch.agent.supervised import Supervised, order_rank
 from unilaunch.monitor import messages
 from unilaunch.monitor.connection import Connection
 from unilaunch.monitor.messages import NO_RANK, OfAgent, OfRank
@@ -72,11 +74,11 @@ class Agent:
 
     # The ranks
 
-    def add(self, pid: int, channel: Channel, shim: Shim | None, *, own_group: bool) -> None:
+    def add(self, pid: int, channel: Channel, shim: Shim | None, hidden: HiddenOutput, *, own_group: bool) -> None:
         """Supervise a rank that has just been forked."""
         channel.be_agent()
-        consoles = shim.consoles if shim else (1, 2)
-        rank = RankProcess(pid, channel, consoles, own_group=own_group, tell=self._pass_on)
+        output = Output((channel.stdout, channel.stderr), shim.consoles if shim else (1, 2), hidden)
+        rank = RankProcess(pid, channel, output, own_group=own_group, tell=self._pass_on)
         one = Supervised(rank, shim)
         self.ranks.append(one)
         self.loop.watch(channel.control, rank.hear)
@@ -107,9 +109,7 @@ class Agent:
         for number in numbers:
             one.rank.pass_on(number)
         if not numbers and not one.dismissed:
-            one.dismissed = one.rank.abandoned = True
-            if one.rank.is_running:
-                one.rank.end(lost_launcher())
+            one.lose_launcher()
         return bool(numbers)
 
     # The loop
@@ -177,9 +177,7 @@ class Agent:
     def _lose_launcher(self) -> None:
         self.launcher = 0
         for one in self.ranks:
-            one.dismissed = one.rank.abandoned = True  # nobody waits for it
-            if one.rank.is_running:
-                one.rank.end(lost_launcher())
+            one.lose_launcher()
 
     def _may_go(self, one: Supervised) -> bool:
         """Return whether the launcher may see that this rank has ended: it may end the others at once."""
@@ -286,12 +284,14 @@ class Agent:
             kill_children()
 
     def _say_last(self, one: Supervised) -> None:
-        """Without a monitor that has heard it, say how a rank failed that could not say it itself."""
+        """Without a monitor that has heard it, say how a rank failed that did not say it itself."""
         from unilaunch.monitor.verdict import judge, show
 
         heard = self.monitor or (self.connection and self.connection.connection)
-        if one.rank.failure and not one.rank.known and not heard:
-            one.rank.output.streams[1].say(show(judge([one.rank.failure]), traceback=False))
+        if one.rank.failure and not heard and (one.rank.output.last_words or not one.rank.known):
+            one.rank.output.streams[1].say(show(judge([one.rank.failure]), unseen=False))
+        if one.rank.number == 0:
+            one.rank.output.say_hidden_files()
 
     def pass_signal_on(self, number: int, _: FrameType | None = None) -> None:
         """Pass a signal on to the ranks: where this process is the launcher's child itself."""

@@ -16,19 +16,20 @@ class Console:
     """Where a stream is shown: a launcher's pipe or terminal, or a file. Writing never waits, but to a file.
 
     Args:
-        descriptor: It is another's to close.
+        descriptor: It is another's to close, also at once.
     """
 
     def __init__(self, descriptor: int) -> None:
         mode = os.fstat(descriptor).st_mode
         self.is_pipe, self.is_terminal = stat.S_ISFIFO(mode), os.isatty(descriptor)
-        self.own = descriptor
+        self.own = -1
         if self.is_pipe or self.is_terminal:
             # Another open file of the same: a shell is not to find that its own does not block.
             with suppress(OSError):
                 flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
                 self.own = os.open(f"/proc/self/fd/{descriptor}", flags)
-        self.is_ours = self.own != descriptor
+        if self.own < 0:
+            self.own = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 0)
         self.wrote_at = 0.0
 
     def is_read(self) -> bool:
@@ -60,5 +61,4 @@ class Console:
 
     def close(self) -> None:
         """Close what is our own of it."""
-        if self.is_ours:
-            os.close(self.own)
+        os.close(self.own)

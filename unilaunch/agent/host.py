@@ -18,6 +18,7 @@ from unilaunch.agent import shim as shims
 from unilaunch.agent.agent import Agent
 from unilaunch.agent.channel import Channel
 from unilaunch.agent.circumstances import LIMITS, circumstances
+from unilaunch.agent.hidden_output import find_hidden_output
 from unilaunch.agent.processes import PASSED_ON, hear_signals_again, is_single, pass_signals_on, state
 from unilaunch.agent.requests import Requests
 from unilaunch.agent.shim import Shim
@@ -73,7 +74,7 @@ def supervise_alone(environ: Mapping[str, str], started: float, work: Work) -> i
         channel.close()
         return _live(work, started, channel.be_rank(own_group=own_group))
     agent = Agent(environ, launcher)
-    agent.add(pid, channel, None, own_group=own_group)
+    agent.add(pid, channel, None, find_hidden_output(launcher, environ), own_group=own_group)
     pass_signals_on(agent.pass_signal_on)
     while not agent.is_over:
         agent.turn()
@@ -154,7 +155,8 @@ class _Host:
             channel.close()
             return _become(shim, channel, self.variables, self.own["limits"])
         signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
-        agent.add(pid, channel, shim, own_group=True)
+        hidden = find_hidden_output(shim.request["launcher"], shim.request["environ"])
+        agent.add(pid, channel, shim, hidden, own_group=True)
         return None
 
     def _start(self, environ: Mapping[str, str]) -> Agent:

@@ -85,5 +85,5 @@ class OwnMonitor:
         said = ""
         if (placed := self.rank.placed) and (folder := self.rank.output.folder):
             said = write_report(folder.parent, placed.run, verdict.as_json(), folder)
-        text = "" if verdict.first.together else show(verdict, traceback=False)
+        text = "" if verdict.is_known else show(verdict, unseen=False)
         self.rank.output.streams[1].say(text + (f"unilaunch: {said}\n" if said else ""))

@@ -4,7 +4,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
@@ -12,8 +12,9 @@ from pathlib import Path
 from resource import struct_rusage
 
 from unilaunch.agent.channel import STACKS, Channel
+from unilaunch.agent.display import Shown
 from unilaunch.agent.evidence import Memory, find_evidence
-from unilaunch.agent.output import Output, Shown
+from unilaunch.agent.output import Output
 from unilaunch.agent.processes import state
 from unilaunch.agent.progress import ProgressTeller
 from unilaunch.agent.stack_reader import NEVER, StackReader
@@ -49,7 +50,7 @@ class RankProcess:
     Args:
         pid: Its process number.
         channel: What joins it with the agent.
-        consoles: Where its standard output and error are shown.
+        output: Its standard output and error.
         own_group: It has a process group of its own.
         tell: Told what the rank and its agent say; the rank's number is NO_RANK before it is known.
 
@@ -63,13 +64,13 @@ class RankProcess:
         self,
         pid: int,
         channel: Channel,
-        consoles: Sequence[int],
+        output: Output,
         *,
         own_group: bool,
         tell: Callable[["RankProcess", OfRank | OfAgent], None],
     ) -> None:
         self.pid, self.channel, self.own_group, self.tell = pid, channel, own_group, tell
-        self.output = Output((channel.stdout, channel.stderr), consoles)
+        self.output = output
         self.progress = ProgressTeller(pid, channel.page, self.output, lambda progress: tell(self, progress))
         self.stacks = StackReader(channel.stacks)
         self.memory = Memory()
@@ -83,8 +84,7 @@ class RankProcess:
         self.listener = -1  # of the monitor, if the agent is to be that
         self.lock = -1  # holds the output folder for the job as long as the agent lives
         # How it ends.
-        self.returncode = 0
-        self.peak = 0
+        self.returncode = self.peak = 0
         self.known: Failure | None = None  # in the rank's own words
         self.failure: Failure | None = None
         self.refused = False
@@ -128,8 +128,9 @@ class RankProcess:
             case messages.Refused():
                 self.refused = True
                 return
-            case messages.Failed():
-                self._take_failure(message.failure)
+            case messages.Failed(failure, log):
+                self.output.keep_last_words(log)
+                self._take_failure(failure)
                 return
             case messages.Done():
                 self.done = message

@@ -118,7 +118,7 @@ def ask(address: str, started: float, own: Mapping[str, Any], environ: Mapping[s
     files = open_files()
     request = {
         "started": started, "circumstances": own, "environ": dict(environ), "files": files,
-        "processors": sorted(os.sched_getaffinity(0)),
+        "processors": sorted(os.sched_getaffinity(0)), "launcher": os.getppid(),
     }  # fmt: skip
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(PATIENCE)
@@ -169,7 +169,8 @@ class Shim:
         connection: The way to it.
 
     Attributes:
-        request: What it has asked for: "started", "environ", "processors", "files" and "circumstances".
+        request: What it has asked for: "started", "environ", "processors", "launcher", "files" and
+            "circumstances".
         files: Its open files, in the order of their numbers in the request.
         offered: It has been told that it can have its rank.
     """

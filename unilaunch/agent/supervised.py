@@ -26,6 +26,12 @@ class Supervised:
         self.closed = False
         self.waits_until = NEVER
 
+    def lose_launcher(self) -> None:
+        """End the rank: its launcher has gone, and nobody waits for it."""
+        self.dismissed = self.rank.abandoned = True
+        if self.rank.is_running:
+            self.rank.end(Failure(Cause.LOST_LAUNCHER, "unilaunch ended it: its launcher has gone", 1))
+
 
 def order_rank(rank: RankProcess, order: messages.Message, loop: Loop) -> None:
     """Do with one rank what the monitor has ordered; what that takes time for is done in the agent's loop."""
@@ -47,8 +53,3 @@ def order_rank(rank: RankProcess, order: messages.Message, loop: Loop) -> None:
             rank.end()
         case _:
             pass
-
-
-def lost_launcher() -> Failure:
-    """Return why a rank is ended whose launcher has gone."""
-    return Failure(Cause.LOST_LAUNCHER, "unilaunch ended it: its launcher has gone", 1)

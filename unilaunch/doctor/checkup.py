@@ -1,13 +1,11 @@
 """The hosts' visit: ssh to each, then one rank on each through the mpirun that the job will use."""
 
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -21,6 +19,7 @@ from unilaunch.errors import InputError
 from unilaunch.hostfile import Host, format_hostfile
 from unilaunch.job.find import find_mpirun
 from unilaunch.job.here import own_names
+from unilaunch.job.login import log_in
 from unilaunch.job.plan import hosts_of
 from unilaunch.launchers.mpirun import Mpirun, Request
 from unilaunch.monitor.inbox import Inbox, listen
@@ -30,8 +29,6 @@ from unilaunch.start_variables import MONITOR
 #: Seconds for mpirun to start one rank on each host, and for these to find each other; and for each that measures.
 DEADLINE = 30.0
 _MEASURING = 10.0
-_SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
-_SSH_FAILED = 255
 
 
 def doctor(spec: DoctorSpec, environ: Mapping[str, str]) -> int:
@@ -43,10 +40,9 @@ def doctor(spec: DoctorSpec, environ: Mapping[str, str]) -> int:
     hosts = hosts_of(spec) or (Host("localhost", 1),)
     spec = (mpirun := find_mpirun(spec.mpirun, environ)).usable(spec)
     here = own_names([host.name for host in hosts])
-    findings = _knock([host for host in hosts if host.name not in here])
-    shut = {name for name, finding in findings.items() if finding}
-    reached = [host for host in hosts if host.name not in shut]
-    lines = [finding for finding in findings.values() if finding]
+    wrong = log_in([host for host in hosts if host.name not in here], ["ssh"])
+    reached = [host for host in hosts if not wrong.get(host.name)]
+    lines = [Finding(why) for why in wrong.values() if why]
     request = Request(
         nprocs=len(reached),
         hosts=tuple(replace(host, slots=1, max_slots=None) for host in reached) if spec.hosts or spec.hostfile else (),
@@ -92,33 +88,6 @@ def _write_hosts(path: Path, hosts: Sequence[Host]) -> None:
         write_text(path, format_hostfile(hosts))
     except OSError as error:
         raise InputError(f"--healthy {path}: cannot be written: {error.strerror}") from None
-
-
-def _knock(hosts: Sequence[Host]) -> dict[str, Finding | None]:
-    """Log in to every other host at once, and look for this interpreter there."""
-    with ThreadPoolExecutor(32) as pool:
-        return dict(zip([host.name for host in hosts], pool.map(_knock_at, hosts), strict=True))
-
-
-def _knock_at(host: Host) -> Finding | None:
-    address = f"{host.user}@{host.name}" if host.user else host.name
-    line = [*_SSH, address, f"test -x {shlex.quote(sys.executable)}"]
-    try:
-        done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=20, stdin=subprocess.DEVNULL)
-    except subprocess.TimeoutExpired:
-        return Finding(f"{host.name}: ssh does not answer within 20 s: is it up, and its port 22 open?")
-    except OSError as error:
-        return Finding(f"{host.name}: no ssh here ({error.strerror}): install openssh-client")
-    if done.returncode == _SSH_FAILED:
-        said = next(reversed(done.stderr.strip().splitlines()), "it says nothing")
-        return Finding(
-            f"{host.name}: ssh {address}: {said}: is it up? ssh-copy-id {address} lets you in without a password"
-        )
-    if done.returncode:
-        return Finding(
-            f"{host.name}: no {sys.executable} there: make the same environment at the same place, or share its folder"
-        )
-    return None
 
 
 @dataclass(frozen=True, slots=True)

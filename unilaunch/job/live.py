@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import IO
 
 from unilaunch.errors import one_line
+from unilaunch.job.banner import BannerFilter
 from unilaunch.monitor.rank_seen import RankSeen
 from unilaunch.monitor.stragglers import Straggler
 from unilaunch.step import Step
@@ -33,6 +34,7 @@ class Live:
         self.drawn = 0.0
         self.open_line = False
         self.lock = threading.Lock()
+        self.banner = BannerFilter()
 
     def follow(self, ranks: Mapping[int, RankSeen], straggler: Straggler | None) -> None:
         """Draw the live line again, if it is time."""
@@ -63,11 +65,14 @@ class Live:
         finally:
             for thread in threads:
                 thread.join(_PAUSE)  # a process that outlives mpirun may still hold its output
-            if self.shown and self.text:
-                _write(2, _CLEAR)
+            with self.lock:
+                _write(2, (_CLEAR if self.shown and self.text else "").encode() + self.banner.held)
+                self.banner = BannerFilter()
 
     def _pass_on(self, output: IO[bytes], target: int) -> None:
         while data := os.read(output.fileno(), 1 << 16):
+            if target == 2 and not (data := self.banner.feed(data)):  # noqa: PLR2004  (standard error)
+                continue
             with self.lock:
                 if self.text and not self.open_line:
                     _write(2, _CLEAR)

@@ -52,6 +52,10 @@ def run(plan: Plan, environ: Mapping[str, str], caller: Caller) -> LaunchResult:
         UnilaunchError: It cannot be restarted.
     """
     allowed = plan.task.spec.max_restarts
+    if plan.several:
+        from unilaunch.job.login import check_logins
+
+        check_logins(plan)
     with listening(plan) as (inbox, where):
         for restarts in count():
             known = _counted(environ, restarts, allowed)

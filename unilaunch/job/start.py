@@ -57,8 +57,8 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller) 
     """Start the job, pass its output on, wait, and return how it ended.
 
     SIGINT, SIGTERM and SIGHUP of the caller stop the job: the ranks get the signal, and time to save. A second one ends
-    it at once. SIGUSR1 and SIGUSR2 are passed on to the ranks. mpirun gets none of them: it would kill the ranks
-    within 2 seconds.
+    it at once. SIGUSR1 and SIGUSR2 are passed on to the ranks; SIGTSTP (Ctrl-Z) pauses them until this process is
+    continued. mpirun gets none of them: it would kill the ranks within 2 seconds.
 
     Args:
         plan: What to start.
@@ -130,7 +130,7 @@ def _run(line: Sequence[str], environ: Mapping[str, str], inspection: Inspection
     monitor = inspection.monitor
     with (
         subprocess.Popen(
-            line, bufsize=0, env=environ, start_new_session=True, stdin=typed, stdout=shown, stderr=shown
+            line, bufsize=0, env=environ, start_new_session=True, stdin=typed, stdout=shown, stderr=subprocess.PIPE
         ) as process,
         live.passing(process.stdout, process.stderr),
         passing_input(process.stdin),
@@ -155,6 +155,7 @@ def _wait(process: "subprocess.Popen[bytes]", inspection: Inspection, stop: Stop
         stop.pass_on()
         if not stop.asked.number:
             monitor.look()
+        live.banner.active = monitor.ending or bool(stop.asked.number)
         if monitor.ending:
             deadline = min(deadline, time.monotonic() + (PROMPT if monitor.inbox.has_lost else GRACE))
         if stop.is_over and not ended:
@@ -259,7 +260,7 @@ def _report(plan: Plan, verdict: Verdict, runs: set[str], live: Live) -> None:
     for run in runs:
         if said := write_report(root, run, verdict.as_json(), rank_folder(root, 0, len(plan.rows))):
             live.say(said)
-    if not verdict.first.together:
+    if not verdict.is_known:
         unseen = bool(verdict.first.rank) and plan.task.spec.console == "rank0"
         with suppress(OSError, ValueError):  # nobody may read it any more
-            sys.stderr.write(show(verdict, traceback=unseen))
+            sys.stderr.write(show(verdict, unseen=unseen))

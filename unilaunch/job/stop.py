@@ -2,6 +2,7 @@
 
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +18,8 @@ from unilaunch.output.failure import signal_name
 PROMPT = 2.0
 #: Seconds in which a signal that was meant once may come twice: timeout(1) signals its child, and its group.
 _ECHO = 0.1
-#: Signals that mean what the ranks take them for.
-_PASSED_ON = {signal.SIGUSR1, signal.SIGUSR2}
+#: Signals that stop no job: the ranks take them for what they like, and SIGTSTP pauses them.
+_PASSED_ON = {signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP}
 
 
 @dataclass(slots=True)
@@ -85,7 +86,11 @@ class Stop:
         """Pass on what has come in; a rank that has connected since the stop gets it too."""
         inbox, now = self.monitor.inbox, time.monotonic()
         while self.asked.others:
-            inbox.tell_all(messages.PassSignal(self.asked.others.pop(0)))
+            number = self.asked.others.pop(0)
+            if number == signal.SIGTSTP:
+                self._pause()
+            else:
+                inbox.tell_all(messages.PassSignal(number))
         if not self.asked.number or self.monitor.ending:
             return
         if new := inbox.agents - self.told:
@@ -101,6 +106,14 @@ class Stop:
         if self.told and self.monitor.finished and not self.left:  # not before: mpirun ends all at the first one's end
             self.left = True
             inbox.tell_all(messages.Leave(128 + self.asked.number))
+
+    def _pause(self) -> None:
+        """Stop the ranks, then this process, as Ctrl-Z asks; when the shell continues this process, so do the ranks."""
+        inbox = self.monitor.inbox
+        inbox.tell_all(messages.PassSignal(signal.SIGSTOP))
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # of this thread: it goes no further
+        inbox.tell_all(messages.PassSignal(signal.SIGCONT))
+        inbox.moved = time.monotonic()  # the pause is no stall
 
     @property
     def is_over(self) -> bool:

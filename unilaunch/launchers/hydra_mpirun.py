@@ -12,6 +12,9 @@ _VERSIONS = {
     "Intel MPI": re.compile(r"Intel\(R\) MPI Library.*Version (\d+)\.(\d+)"),
     "MPICH": re.compile(r"HYDRA build details:\s*Version:\s+(\d+)\.(\d+)"),
 }
+#: Variables that choose how it logs in.
+_LOGINS = ("HYDRA_BOOTSTRAP", "HYDRA_BOOTSTRAP_EXEC", "HYDRA_LAUNCHER", "HYDRA_LAUNCHER_EXEC", "I_MPI_HYDRA_BOOTSTRAP",
+           "I_MPI_HYDRA_BOOTSTRAP_EXEC")  # fmt: skip
 #: Options of Open MPI's for which Hydra has no word.
 _FOREIGN = ("prefix", "map_by", "rank_by", "mca", "output_filename", "merge_stderr_to_stdout")
 
@@ -20,6 +23,10 @@ class MpichMpiexec(Mpirun):
     """MPICH's mpiexec. What the launching host has exported, it passes on by itself."""
 
     operator_name = "MPICH"
+
+    @override
+    def login_command(self, request: Request) -> list[str]:
+        return [] if any(name in request.environ for name in _LOGINS) else super().login_command(request)
 
     @override
     def write(self, request: Request) -> list[str]:

@@ -2,7 +2,7 @@
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,6 +85,15 @@ class Launcher(ABC):
         """
         crowded = (info.local_size or 1) > (os.cpu_count() or 1)
         return {_YIELD: "1"} if crowded and _YIELD not in environ else {}
+
+    def hidden_output(self, environ: Mapping[str, str], line: Sequence[str]) -> str:  # noqa: ARG002
+        """Return the pattern of the files to which it writes the ranks' output; "" if it shows that output too.
+
+        Args:
+            environ: A rank's environment.
+            line: The command line of the process above the rank, without the program that it starts.
+        """
+        return ""
 
     def recognise(self, path: Path, said: str) -> "Mpirun | None":  # noqa: ARG002  (most cannot be started)
         """Return the mpirun at *path* if it is this launcher's, and `launch` can start it.

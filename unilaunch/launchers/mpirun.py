@@ -137,6 +137,10 @@ class Mpirun(ABC):
             LauncherError: It would.
         """
 
+    def login_command(self, request: Request) -> list[str]:
+        """Return the ssh command with which it logs in to other hosts; empty if it uses none, or another program."""
+        return [] if any(name in request.environ for name in self.allocations) else ["ssh"]
+
     @abstractmethod
     def write(self, request: Request) -> list[str]:
         """Return the command line, as it can be pasted into a shell.

@@ -16,6 +16,7 @@ from unilaunch.launchers.mpirun import Mpirun, Request
 
 _OLDEST, _FIVE = 4, 5  # from 5 on the runtime is PRRTE, not ORTE
 _VERSION = re.compile(r"\(Open MPI\) (\d+)\.(\d+)")
+_LOGINS = ("plm_ssh_agent", "plm_rsh_agent")  # from 5 on, and before
 #: Parameters of tutorials for GPUs.
 _OF_CUDA = ("opal_cuda_support", "mpi_cuda_support")
 _MCA_PREFIXES = ("OMPI_MCA_", "PRTE_MCA_")
@@ -55,6 +56,15 @@ class OpenMpirun(Mpirun):
         allowed = all(request.environ.get(name) == "1" for name in leave)
         if user == 0 and not allowed and not request.mpi.allow_run_as_root:
             raise LauncherError("mpirun does not run as root unasked: add --allow-run-as-root, or be another user")
+
+    @override
+    def login_command(self, request: Request) -> list[str]:
+        """Return the user's own ssh line, if he has chosen one (`--mca plm_rsh_agent "ssh -p 2222"`)."""
+        chosen = _named(request.mpi, request.environ)
+        if "plm" in chosen or any("plm" in word for word in request.mpi.mpi_args):
+            return []
+        agent = next((chosen[name] for name in _LOGINS if name in chosen), "ssh").partition(":")[0].split()
+        return agent if super().login_command(request) and agent and Path(agent[0]).name == "ssh" else []
 
     @override
     def write(self, request: Request) -> list[str]:
@@ -133,7 +143,7 @@ def keepalive(host_timeout: float) -> dict[str, str]:
 
 
 def _chooses_folder(request: Request) -> bool:
-    named = _named(request.mpi, request.environ) & {"prte_tmpdir_base", "prte_local_tmpdir_base"}
+    named = {"prte_tmpdir_base", "prte_local_tmpdir_base"} & set(_named(request.mpi, request.environ))
     return bool(named) or any("tmpdir_base" in word for word in request.mpi.mpi_args)
 
 
@@ -202,10 +212,15 @@ def _parameters(request: Request, version: int) -> list[str]:
     return words
 
 
-def _named(mpi: MpiSpec, environ: Mapping[str, str]) -> set[str]:
+def _named(mpi: MpiSpec, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the MCA parameters that the user has set."""
-    of_variables = {name[len(prefix) :] for name in environ for prefix in _MCA_PREFIXES if name.startswith(prefix)}
-    return of_variables | {name for name, _ in mpi.mca}
+    of_variables = {
+        name[len(prefix) :]: value
+        for name, value in environ.items()
+        for prefix in _MCA_PREFIXES
+        if name.startswith(prefix)
+    }
+    return of_variables | dict(mpi.mca)
 
 
 def _output(request: Request, version: int) -> list[str]:

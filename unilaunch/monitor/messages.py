@@ -84,9 +84,10 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The rank fails."""
+    """The rank fails; log: what its log is to say of that, when the verdict shows it instead of the rank."""
 
     failure: Failure
+    log: str = ""
 
 
 @dataclass(frozen=True, slots=True)

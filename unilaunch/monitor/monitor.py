@@ -77,7 +77,7 @@ class Monitor:
         if failures and self._first is None:
             self._first = now
         if failures and self._is_time(failures, now):
-            self.end(judge(failures))
+            self.end(judge(failures, self.size))
         elif self.stall_timeout and not failures and not (self.finished and self.inbox.ranks):
             self._look_for_a_stall(now, self.stall_timeout)
 
@@ -90,7 +90,7 @@ class Monitor:
         """Return how the job failed, when all is over; None if it did not."""
         failures = self.failures()
         if self.verdict is None and failures:
-            self.verdict = judge(failures)
+            self.verdict = judge(failures, self.size)
         return self.verdict
 
     def end(self, verdict: Verdict) -> None:
@@ -108,7 +108,7 @@ class Monitor:
         since = now - (self._first or now)
         if self.hurried:  # mpirun shows what this process says for some tenths of a second more
             return not all(map(is_consequence, failures)) or since > SETTLE
-        if since < self.lost_patience and judge(failures).first.cause is Cause.LOST_HOST:
+        if since < self.lost_patience and judge(failures, self.size).first.cause is Cause.LOST_HOST:
             return False
         doubtful = all(is_consequence(failure) or failure.together for failure in failures)
         if doubtful and self.inbox.unanswered:

@@ -18,16 +18,21 @@ class Verdict:
     """How a job failed.
 
     Attributes:
-        first: The failure of the rank that failed first, as in its `failure.json`.
+        first: The failure of the rank that failed first, as in its `failure.json`; if several failed alike, that of the
+            lowest of them.
         exit_code: The job's.
         consequences: The other ranks' failures, equal ones together: "ranks" and "what".
         stacks: Where the ranks of a stalled job stood: "ranks" and "where".
+        alike: The ranks that failed as the first one did, and this one; none if no rank did.
+        everywhere: These are all ranks of the job, and more than one.
     """
 
     first: Failure
     exit_code: int
     consequences: Sequence[Mapping[str, Any]] = ()
     stacks: Sequence[Mapping[str, Any]] = ()
+    alike: Sequence[int] = ()
+    everywhere: bool = False
 
     @property
     def line(self) -> str:
@@ -36,31 +41,51 @@ class Verdict:
             return f"{self.first.message}: the job is ended (exit code {self.exit_code})"
         if self.first.cause is Cause.ENDED_FROM_OUTSIDE:
             return f"the job was ended from outside, by {self.first.signal or 'a signal'}"
+        if self.everywhere:
+            return f"all {len(self.alike)} ranks: {describe(self.first)}"
         first = " first" if self.consequences else ""
-        return f"{name(self.first)} failed{first}: {describe(self.first)}"
+        who = ranks(self.alike) if len(self.alike) > 1 else name(self.first)
+        return f"{who} failed{first}: {describe(self.first)}"
+
+    @property
+    def is_known(self) -> bool:
+        """All ranks refused alike, and rank 0 has said why."""
+        return self.first.together and self.first.rank == 0
 
     @property
     def everyone(self) -> list[Mapping[str, Any]]:
         """The failures of all ranks, equal ones together."""
-        return [{"ranks": [self.first.rank], "what": describe(self.first)}, *self.consequences]
+        return [{"ranks": list(self.alike), "what": describe(self.first)}, *self.consequences]
 
     def as_json(self) -> dict[str, Any]:
         """Return what stands in `report.json`."""
         return {"verdict": self.line, **asdict(self)}
 
 
-def judge(failures: Sequence[Failure]) -> Verdict:
+def judge(failures: Sequence[Failure], size: int = 0) -> Verdict:
     """Return the verdict over *failures*, which are in the order in which they became known.
 
-    The root cause is the first of those that are least likely a consequence.
+    The root cause is the first of those that are least likely a consequence. The same failure of another rank is none
+    of its consequences.
+
+    Args:
+        failures: At least one.
+        size: Number of ranks of the job; 0 if it is not known.
     """
-    first = min(failures, key=_distance)
-    others: dict[str, list[int]] = {}
+    cause = min(failures, key=_distance)
+    groups: dict[str, list[Failure]] = {describe(cause): [cause]}
     for failure in failures:
-        if failure is not first and failure.rank is not None:
-            others.setdefault(describe(failure), []).append(failure.rank)
-    consequences = [{"ranks": sorted(ranks), "what": what} for what, ranks in others.items()]
-    return Verdict(first, first.exit_code, consequences)
+        if failure is not cause and failure.rank is not None:
+            groups.setdefault(describe(failure), []).append(failure)
+    same, *others = groups.values()
+    consequences = [{"ranks": _ranks_of(group), "what": describe(group[0])} for group in others]
+    alike = _ranks_of(same)
+    first = min(same, key=lambda failure: failure.rank or 0)
+    return Verdict(first, first.exit_code, consequences, alike=alike, everywhere=1 < size == len(alike))
+
+
+def _ranks_of(failures: Sequence[Failure]) -> list[int]:
+    return sorted(failure.rank for failure in failures if failure.rank is not None)
 
 
 def is_consequence(failure: Failure) -> bool:
@@ -84,33 +109,38 @@ def describe(failure: Failure) -> str:
 
 def _what(failure: Failure) -> str:
     message = next(iter(failure.message.strip().splitlines()), "")
+    if failure.cause is Cause.REFUSED_INPUT:
+        return message
     if failure.signal:
         return f"killed by {failure.signal} (exit code {failure.exit_code})"
     return f"{failure.error}: {message} (exit code {failure.exit_code})" if failure.error else message
 
 
 def _when(failure: Failure) -> str:
+    if failure.cause is Cause.REFUSED_INPUT:
+        return ""
     if step := Step.from_facts(failure.progress):
         return f", in {step.place}"
     return f", in phase {failure.phase!r}" if failure.phase else ""
 
 
-def show(verdict: Verdict, *, traceback: bool) -> str:
-    """Return the report that the user reads, in whole lines.
+def show(verdict: Verdict, *, unseen: bool) -> str:
+    """Return the report that the user reads, in whole lines; with the first rank's traceback, unless it has told why.
 
     Args:
         verdict: What to report.
-        traceback: Also the first rank's traceback: its output has not been shown.
+        unseen: The first rank's output has not been shown: also its traceback, or else the end of its log.
     """
     first = verdict.first
     if first.cause is Cause.ENDED_FROM_OUTSIDE and first.signal == "SIGINT":
         return "unilaunch: interrupted\n"
-    lines = ["".join(first.traceback).rstrip()] if traceback and first.traceback else []
+    lines = ["".join(first.traceback).rstrip()] if first.traceback and (unseen or not first.told) else []
     lines.append(f"unilaunch: {verdict.line}")
     lines += [f"unilaunch:   {evidence}" for evidence in first.evidence]
-    if first.log:
-        lines.append(f"unilaunch:   its log is {first.log} on {first.host}")
-    if traceback and not first.traceback:
+    if first.log and first.cause is not Cause.REFUSED_INPUT:
+        whose = f"rank {first.rank}'s" if len(verdict.alike) > 1 else "its"
+        lines.append(f"unilaunch:   {whose} log is {first.log} on {first.host}")
+    if unseen and not first.traceback:
         lines += [f"unilaunch:   | {line}" for line in first.last_lines]
     for group in verdict.stacks:
         lines.append(f"unilaunch:   {ranks(group['ranks'])}: {group['where']}")

@@ -49,6 +49,7 @@ class Failure:
         log: Where its log is.
         evidence: What the system knows of the cause, each in a line.
         together: All ranks fail alike; rank 0 has said why.
+        told: The rank itself has shown why.
         final: The same start would fail again.
     """
 
@@ -68,6 +69,7 @@ class Failure:
     log: str = ""
     evidence: tuple[str, ...] = ()
     together: bool = False
+    told: bool = False
     final: bool = False
 
 
@@ -83,7 +85,7 @@ _MPI_ERR_UNKNOWN = 14
 
 
 def describe_exception(
-    error: BaseException, exit_code: int, doing: Mapping[str, JsonValue], *, together: bool = False
+    error: BaseException, exit_code: int, doing: Mapping[str, JsonValue], *, together: bool = False, told: bool = False
 ) -> Failure:
     """Return what the rank itself knows of its failure.
 
@@ -92,6 +94,7 @@ def describe_exception(
         exit_code: What the process exits with.
         doing: What the rank was doing: "phase", and what a model notes.
         together: All ranks fail alike.
+        told: The rank itself has shown why.
     """
     phase = doing.get("phase")
     return Failure(
@@ -101,8 +104,9 @@ def describe_exception(
         error=type(error).__name__,
         phase=phase if isinstance(phase, str) else None,
         progress={name: value for name, value in doing.items() if name != "phase"},
-        traceback=() if isinstance(error, SystemExit) else tuple(traceback.format_exception(error)),
+        traceback=() if isinstance(error, (SystemExit, UnilaunchError)) else tuple(traceback.format_exception(error)),
         together=together,
+        told=told,
         final=isinstance(error, UnilaunchError) and error.final,
     )
 

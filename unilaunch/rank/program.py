@@ -138,7 +138,7 @@ def check_value(value: object, name: str) -> None:
 
 
 def read_arguments(args: Sequence[str]) -> tuple[list[JsonValue], dict[str, JsonValue]]:
-    """Return a function's arguments by position and by name; what is no JSON is text.
+    """Return a function's arguments by position and by name; what is not JSON is text.
 
     Args:
         args: JSON, or NAME=JSON.
@@ -170,15 +170,21 @@ def exit_code(exit_: SystemExit) -> int:
 
 
 def leave_out_launcher(error: BaseException) -> None:
-    """Let the traceback of *error* begin with the program's first line, as plain Python's does."""
+    """Let the traceback of *error* begin with the program's first line, as plain Python's does.
+
+    A program that could not be read, or was not found, has no line in it.
+    """
     launcher = {__file__, str(Path(__file__).with_name("work.py")), importlib.__file__}
-    frame = error.__traceback__
+    frame, began = error.__traceback__, False
     while frame:
         name = frame.tb_frame.f_code.co_filename
         if name not in launcher and not name.startswith("<frozen"):
             error.__traceback__ = frame
             return
+        began |= name == __file__
         frame = frame.tb_next
+    if began:
+        error.__traceback__ = error.__cause__ = None
 
 
 def join_hooks(first: Mapping[str, Hook], second: Mapping[str, Hook]) -> dict[str, Hook]:

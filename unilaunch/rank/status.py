@@ -59,10 +59,10 @@ class Status:
         self.pace = Pace(steps + 1, busy + own, received)
         self.page.note_pace(self.pace)
 
-    def fail(self, error: BaseException, exit_code: int, *, together: bool = False) -> None:
-        """Tell the agent how this rank fails, and what it was doing."""
+    def fail(self, error: BaseException, exit_code: int, *, together: bool = False, log: str = "") -> None:
+        """Tell the agent how this rank fails, what it was doing, and what its log is to say."""
         self.failed = True
-        self.send(Failed(describe_exception(error, exit_code, self.page.facts, together=together)))
+        self.send(Failed(describe_exception(error, exit_code, self.page.facts, together=together, told=not log), log))
 
     @property
     def stopped(self) -> bool:

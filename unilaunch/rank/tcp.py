@@ -172,7 +172,9 @@ def _read_json(message: bytes) -> JsonValue:
     try:
         return cast("JsonValue", json.loads(message))
     except (ValueError, RecursionError):
-        raise PeerLostError("a rank has sent what is no JSON: do all hosts run the same version?") from None
+        raise PeerLostError(
+            "a rank has sent a message that is not JSON: do all hosts run the same version of unilaunch?"
+        ) from None
 
 
 def _send(connection: socket.socket, message: bytes) -> None:

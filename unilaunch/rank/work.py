@@ -42,28 +42,39 @@ def work(rank: Rank) -> int:
     except BaseException as error:  # noqa: BLE001  (a rank's last net: SystemExit and Ctrl-C of a program too)
         if rank.task.model is None:
             program.leave_out_launcher(error)
-        if exit_code := _explain(error, rank):
+        exit_code, log = _explain(error, rank)
+        if exit_code:
             said = isinstance(error, KeyboardInterrupt)
-            rank.status.fail(error, exit_code, together=said)
+            rank.status.fail(error, exit_code, together=said, log=log)
             return _ended(rank, exit_code)
         _wait_for_all(rank)
     return _ended(rank, 0)
 
 
-def _explain(error: BaseException, rank: Rank) -> int:
-    """Show what ended the task, and return the exit code."""
+def _explain(error: BaseException, rank: Rank) -> tuple[int, str]:
+    """Return the exit code, and what this rank's log is to say of the failure.
+
+    The monitor shows it, once for all ranks that fail alike. Where the job goes on, or the user has ended it, the rank
+    shows it itself.
+    """
+    code, text = 1, ""
     match error:
         case UnilaunchError():
-            say(error)
-            return error.exit_code
+            code, text = error.exit_code, f"unilaunch: {error}\n"
         case SystemExit():
-            return program.exit_code(error) or int(rank.task.model is not None)  # a model returns, it does not exit
+            return program.exit_code(error) or int(rank.task.model is not None), ""  # a model returns, it does not exit
         case MemoryError() if rank.task.model:
             where = f"rank {rank.world.rank} on {rank.world.host}"
             say(f"{where}: out of memory: {error}: take more ranks on more hosts, or a smaller model")
         case _:
-            traceback.print_exception(error)
-    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+            code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+            text = "".join(traceback.format_exception(error))
+    with suppress(OSError, ValueError, AttributeError):  # the program may have closed its standard error
+        shows = code == INTERRUPTED or rank.status.stopped or not rank.task.spec.abort
+        sys.stderr.write(text if shows else "")
+        sys.stderr.flush()
+        return code, "" if shows else text
+    return code, text
 
 
 def _ended(rank: Rank, exit_code: int) -> int:

@@ -33,7 +33,7 @@ def assign(graph: Graph, num_parts: int, balance: str) -> NDArray[np.int64]:
     Args:
         graph: The graph, symmetric: of a directed one its `structure()`.
         num_parts: Number of parts; more than there are nodes leaves parts empty.
-        balance: What the parts have alike: "nodes", "edges" or "train" (training nodes).
+        balance: What is balanced over the parts: "nodes", "edges" or "train" (training nodes).
 
     Returns:
         (num_nodes,) int64.

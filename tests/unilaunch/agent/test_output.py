@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unilaunch.agent import output
-from unilaunch.agent.output import Shown, Stream
+from unilaunch.agent import display
+from unilaunch.agent.display import Shown
+from unilaunch.agent.output import Stream
 
 
 @contextmanager
@@ -20,7 +21,7 @@ def _stream(shown: Shown) -> Iterator[tuple[Stream, int, int]]:
     source, rank = os.pipe()
     launcher, console = os.pipe()
     stream = Stream(source, console)
-    stream.shown = shown
+    stream.show_as(shown)
     try:
         yield stream, rank, launcher
     finally:
@@ -60,7 +61,7 @@ def test_the_launcher_reads_whole_lines(lines: list[bytes]) -> None:
 
 def test_an_unfinished_line_waits_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """But not for long: it may be a question. Where only this rank is shown it does not wait at all."""
-    monkeypatch.setattr(output, "_UNFINISHED", 0.2)
+    monkeypatch.setattr(display, "UNFINISHED", 0.2)
     with _stream(Shown.LINES) as (stream, rank, launcher):
         os.write(rank, b"one\ntwo")
         stream.move()
@@ -91,7 +92,7 @@ def test_a_launcher_that_does_not_read_makes_the_rank_wait() -> None:
             with suppress(BlockingIOError):
                 sent += b"x" * os.write(rank, b"x" * 999 + b"\n")
             stream.move()
-        assert len(stream.waiting) < 1 << 19
+        assert len(stream.displays[0].waiting) < 1 << 19
         assert len(b"".join(_all(stream, launcher))) == len(sent)
 
 
@@ -102,6 +103,6 @@ def test_a_console_that_has_gone_fails_no_rank(tmp_path: Path) -> None:
         os.close(launcher)
         os.write(rank, b"a line\n")
         assert stream.move()
-        assert stream.shown is Shown.NOTHING
+        assert stream.displays[0].shown is Shown.NOTHING
         assert (tmp_path / "stdout").read_bytes() == b"a line\n"
         os.close(stream.file)

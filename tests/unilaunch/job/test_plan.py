@@ -95,6 +95,24 @@ def test_each_mpis_line(mpi: str, words: str, expected: str) -> None:
     assert _line(words, {"PATH": "/bin", "HOME": "/root"}) == ["/mpi/bin/mpirun", *expected.split(), *GCN]
 
 
+@pytest.mark.parametrize(("mpi", "words", "environ", "expected"), [
+    ("Open MPI 4", "", {}, "ssh"),
+    ("Open MPI 5", "", {"SLURM_JOB_ID": "7"}, ""),
+    ("Open MPI 4", "--mca plm_rsh_agent rsh:ssh", {}, ""),
+    ("Open MPI 5", "", {"PRTE_MCA_plm_ssh_agent": "/usr/bin/ssh -p 2222"}, "/usr/bin/ssh -p 2222"),
+    ("Open MPI 4", "--mca plm isolated", {}, ""),
+    ("Open MPI 5", "--mpi-arg=--prtemca --mpi-arg=plm_ssh_agent --mpi-arg=x", {}, ""),
+    ("MPICH 5", "", {}, "ssh"),
+    ("MPICH 5", "", {"HYDRA_BOOTSTRAP": "slurm"}, ""),
+], indirect=["mpi"])  # fmt: skip
+def test_hosts_are_visited_as_mpirun_visits_them(
+    mpi: str, words: str, environ: dict[str, str], expected: str
+) -> None:  # fmt: skip
+    """With the user's own ssh; not where mpirun uses something else."""
+    plan = _plan(f"-n 2 -H a:1,b:1 {words}", environ)
+    assert plan.mpirun.login_command(plan.request) == expected.split()
+
+
 def test_how_long_a_host_may_be_silent(mpi: str) -> None:
     """Open MPI's daemons and the ranks are told the same; Open MPI counts probes, one a second after the first."""
     line = _line("-n 2 -H a:1,b:1 --host-timeout 4")

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unilaunch.errors import SpecError
 from unilaunch.monitor.verdict import judge, ranks, show
 from unilaunch.output.failure import Cause, Failure, describe_exception, describe_exit
 from unilaunch.step import Step
@@ -40,14 +41,33 @@ def test_the_cause_is_no_consequence(told: list[Failure], first: int) -> None:
     verdict = judge([_of(rank, known) for rank, known in enumerate(told)])
     assert verdict.first.rank == first
     assert verdict.exit_code == told[first].exit_code
-    assert sorted(rank for group in verdict.consequences for rank in group["ranks"]) == sorted(
-        set(range(len(told))) - {first}
+    others = [rank for group in verdict.consequences for rank in group["ranks"]]
+    assert sorted([*verdict.alike, *others]) == list(range(len(told)))
+    assert [told[rank] == told[first] for rank in verdict.alike] == [True] * len(verdict.alike)
+
+
+def test_what_several_ranks_share_has_no_first() -> None:
+    """Whichever told of it first; it is all ranks' only where the number of ranks is known."""
+    alike = [_of(rank, BROKEN) for rank in (2, 0, 1)]
+    assert judge(alike, 3).line == "all 3 ranks: ValueError: broken (exit code 1), in phase 'train'"
+    assert judge(alike, 4).line == "ranks 0-2 failed: ValueError: broken (exit code 1), in phase 'train'"
+    text = show(judge([*alike, _of(3, RESET)], 4), unseen=False)
+    assert "unilaunch: ranks 0-2 failed first: ValueError" in text
+    assert "unilaunch:   rank 0's log is log on node0\n" in text
+    assert "after it rank 3: RuntimeError" in text
+    assert text.count("broken") == 2  # with the traceback
+
+
+def test_a_refused_input_is_one_line() -> None:
+    refused = describe_exception(SpecError("job:main: job has no main"), 2, {"phase": "program"})
+    assert show(judge([_of(0, refused), _of(1, refused)], 2), unseen=False) == (
+        "unilaunch: all 2 ranks: job:main: job has no main\n"
     )
 
 
 def test_the_same_consequence_of_many_is_one_line() -> None:
     failures = [_of(2, KILLED), *(_of(rank, RESET) for rank in (0, 1, 3, 7))]
-    text = show(judge(failures), traceback=True)
+    text = show(judge(failures), unseen=True)
     assert "rank 2 on node2 (cpu) failed first: killed by SIGKILL (exit code 137), in phase 'train'" in text
     assert "after it ranks 0-1, 3, 7: RuntimeError: Connection closed by peer" in text
     assert "| the end" in text

@@ -3,14 +3,16 @@
 import gc
 import importlib
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
+from typing import Literal
 
 import pytest
 
 from unilaunch.errors import SpecError
 from unilaunch.rank.garbage_collector import uncollected
-from unilaunch.rank.program import AroundImport, check_value, keep_value, run_program
+from unilaunch.rank.program import AroundImport, check_value, keep_value, leave_out_launcher, run_program
 from unilaunch.target import Target
 
 
@@ -61,6 +63,39 @@ def test_a_program_that_has_no_use_for_the_collector_keeps_it_off() -> None:
     finally:
         gc.enable()
         gc.unfreeze()
+
+
+@pytest.mark.parametrize(("kind", "name", "lines"), [
+    ("script", "broken.py", ['  File "{}/broken.py", line 2', "    x = (", "        ^", "SyntaxError: ..."]),
+    ("module", "json.no_such", ["ImportError: No module named json.no_such"]),
+    ("function", "no_module:main", ["ModuleNotFoundError: No module named 'no_module'"]),
+    ("function", "json:loads", ["TypeError: loads() missing 1 required positional argument: 's'"]),
+])  # fmt: skip
+def test_a_program_that_never_ran_has_no_frame_of_ours(
+    kind: Literal["script", "module", "function"],
+    name: str,
+    lines: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is shown is what is wrong with it."""
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    monkeypatch.setattr(sys, "argv", [""])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.py").write_text("first = 1\nx = (\n")
+    main = sys.modules["__main__"]
+    try:
+        with pytest.raises((SyntaxError, ImportError, TypeError)) as raised:
+            run_program(Target(kind, name), [])
+    finally:
+        sys.modules["__main__"] = main
+    error = raised.value
+    while error.__traceback__ and error.__traceback__.tb_frame.f_code.co_filename == __file__:
+        error.__traceback__ = error.__traceback__.tb_next
+    leave_out_launcher(error)
+    assert "".join(traceback.format_exception(error)).replace("'(' was never closed", "...").splitlines() == [
+        line.format(tmp_path) for line in lines
+    ]
 
 
 def test_a_value_that_is_too_large_is_refused_in_one_line() -> None:

@@ -1,0 +1,75 @@
+"""Log in to the other hosts of a job, to all at once: mpirun waits for minutes for one that does not answer."""
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from unilaunch.errors import LauncherError
+from unilaunch.hostfile import Host
+from unilaunch.job.here import own_names
+from unilaunch.job.plan import Plan
+
+_OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
+_SSH_FAILED = 255
+_PATIENCE = 20.0  # seconds for a host that answers, and does not let us in
+_AT_ONCE = 32
+#: mpirun logs in to so many hosts itself; from these its daemons log in to the others.
+_DIRECT = 64
+
+
+def check_logins(plan: Plan) -> None:
+    """Refuse to start mpirun if it could not log in to a host that the user has named.
+
+    Nothing is checked where mpirun does not use ssh (inside of an allocation, with another agent), or where there is no
+    other host.
+
+    Raises:
+        LauncherError: A host does not let this user in, or has not this Python; the message names it.
+    """
+    spec, ssh = plan.task.spec, plan.mpirun.login_command(plan.request)
+    here = own_names([host.name for host in plan.request.hosts])
+    others = [host for host in plan.request.hosts if host.name not in here]
+    if not (ssh and others):
+        return
+    wrong = [why for why in log_in(others[:_DIRECT], ssh).values() if why]
+    if wrong:
+        more = f" (and {len(wrong) - 1} more hosts)" if len(wrong) > 1 else ""
+        where = f"--hostfile {spec.hostfile}" if spec.hostfile else f"-H {spec.hosts}"
+        raise LauncherError(f"{wrong[0]}{more}; to check all hosts: unilaunch doctor {where}")
+
+
+def log_in(hosts: Sequence[Host], ssh: Sequence[str]) -> Mapping[str, str]:
+    """Log in to every host at once, and look for this interpreter there.
+
+    Args:
+        hosts: Other hosts than this one.
+        ssh: The command, with its options.
+
+    Returns:
+        What is wrong with each host, by its name, and what to do; "" where nothing is.
+    """
+    with ThreadPoolExecutor(min(_AT_ONCE, len(hosts) or 1)) as pool:
+        return dict(zip([host.name for host in hosts], pool.map(lambda host: _log_in(host, ssh), hosts), strict=True))
+
+
+def _log_in(host: Host, ssh: Sequence[str]) -> str:
+    address = f"{host.user}@{host.name}" if host.user else host.name
+    line = [*ssh, *_OPTIONS, address, f"test -x {shlex.quote(sys.executable)}"]
+    try:
+        done = subprocess.run(
+            line, capture_output=True, text=True, check=False, timeout=_PATIENCE, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired:
+        return f"{host.name}: ssh does not answer within {_PATIENCE:.0f} s: is it up, and its port 22 open?"
+    except OSError as error:
+        return f"{host.name}: no {ssh[0]} here ({error.strerror}): install openssh-client"
+    if done.returncode == _SSH_FAILED:
+        said = next(reversed(done.stderr.strip().splitlines()), "it says nothing")
+        return f"{host.name}: ssh {address}: {said}: is it up? ssh-copy-id {address} lets you in without a password"
+    if done.returncode:
+        return (
+            f"{host.name}: no {sys.executable} there: make the same environment at the same place, or share its folder"
+        )
+    return ""
