@@ -4,6 +4,7 @@ It is a folder with a dist-info on PYTHONPATH: as pip would install it.
 """
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
