@@ -33,5 +33,5 @@ def test_a_job_outside_an_array_has_no_index(environ: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("folder", ["runs/{jbo}", "{}", "a{Job}"])
 def test_another_placeholder_is_refused(folder: str) -> None:
-    with pytest.raises(ValueError, match=r"placeholders are \{job\}, \{array\} or \{date\}"):
+    with pytest.raises(SpecError, match=r"placeholders are \{job\}, \{array\} or \{date\}"):
         LaunchSpec(output_dir=Path(folder))

@@ -9,7 +9,7 @@ from unilaunch.errors import PluginError
 def test_what_is_installed_is_found() -> None:
     """Through the door that a third party's plug-ins take too."""
     assert list(plugins.models()) == ["calibration", "gcn", "mnist"]
-    assert list(plugins.commands()) == ["logs", "partition", "plan", "predict", "report"]
+    assert list(plugins.commands()) == ["logs", "partition", "plan", "predict", "report", "schema", "stacks", "status"]
     assert plugins.load_backend("mindspore").name == "mindspore"
 
 

@@ -15,7 +15,7 @@ Rank = Mapping[str, Any]
 #: Name, type, help and value of each figure of a rank; a value None is left out.
 _OF_RANKS: tuple[tuple[str, str, str, Callable[[Rank], float | None]], ...] = (
     ("running", "gauge", "1 while the rank's program runs.", lambda rank: float(rank["state"] == "running")),
-    ("step", "gauge", "The step (epoch) that the rank is in.", lambda rank: (rank["step"] or {}).get("number")),
+    ("step", "gauge", "The step that the rank is in.", lambda rank: (rank["step"] or {}).get("number")),
     ("steps_total", "counter", "Steps of a model, or waits of a script for other ranks.", lambda rank: rank["steps"]),
     ("seconds_per_step", "gauge", "Seconds of a step of late.", lambda rank: rank["seconds_per_step"]),
     (
@@ -63,7 +63,7 @@ def list_metrics(snapshot: Mapping[str, Any]) -> list[Metric]:
         Metric("restarts_total", "counter", "How often the job was started again.", [({}, snapshot["restarts"])]),
         *of_ranks,
         Metric("straggler", "gauge", "How many times as long as the median a straggler is busy; 0: none.", factors),
-        Metric("value", "gauge", "A figure of the last step, such as the loss, by name.", figures),
+        Metric("value", "gauge", "A figure of the last step, by name.", figures),
     ]
 
 
