@@ -35,13 +35,17 @@ def say(message: object) -> None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean ...?" for the known names that begin with *name* or are like it; "" if none is."""
+    """Return "; did you mean ...?" for the known names that begin with *name* or are like it; "" if none is.
+
+    Like it are names with most letters in the same order, or with the same letters.
+    """
     from difflib import get_close_matches
 
     plain = {other.lstrip("-"): other for other in known}
     bare = name.lstrip("-")
     longer = [other for other in sorted(plain) if other.startswith((f"{bare}-", f"{bare}_"))]
-    close = longer[:_SUGGESTED] or get_close_matches(bare, plain, n=1, cutoff=_NEAR)
+    mixed_up = [other for other in plain if sorted(other) == sorted(bare)][:1]
+    close = longer[:_SUGGESTED] or get_close_matches(bare, plain, n=1, cutoff=_NEAR) or mixed_up
     return f"; did you mean {' or '.join(plain[other] for other in close)}?" if close else ""
 
 

@@ -11,6 +11,7 @@ from unilaunch import entry_points, plugins
 from unilaunch.errors import SpecError, nearest
 from unilaunch.grammar import CORE, Parser, make_parser
 from unilaunch.habits import COMMANDS, LAUNCH, Same
+from unilaunch.target import read_target
 from unilaunch.words import Grammar, Words, is_option, split
 
 _HELP = ("-h", "--help", "--help-all")
@@ -110,13 +111,18 @@ def _hint_at_launch(words: Sequence[str], word: str) -> str:
 
 
 def _refuse_of_other_targets(command: str, target: str, given: Mapping[str, Any], mark: str) -> None:
-    """Refuse a model's options in front of a program, or of another model; *mark* is `--` where it was typed."""
+    """Refuse a model's options in front of a program, or of another model; *mark* is `--` where it was typed.
+
+    Raises:
+        SpecError: There is such an option, or the target is none.
+    """
     if command not in _STARTING or not target:
         return
     fields = {name: set(model.spec.model_fields) for name, model in plugins.models().items()}
     for field in given:
         takers = [name for name in fields if field in fields[name]]
         if takers and target not in takers:
+            read_target(target, fields, here=False)
             option = f"--{field.replace('_', '-')}"
             behind = "" if target in fields else f"; if {target} takes it, type {target}{mark} {option} ..."
             raise SpecError(f"{option}: an option of {' and '.join(takers)}, not of {target}{behind}")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -379,11 +380,11 @@ def _kept(cell: Cell, job: Finished) -> Iterator[str]:
     if "the last line before the fault" not in stdout and cell.fault not in {"power off", "link cut"}:
         yield "a log line is lost"
     # An agent takes all ranks of its host along.
-    named = "rank " if cell.fault == "agent killed" and "one" in cell.place else f"rank {cell.rank} on"
+    named = "(all 3 )?rank" if cell.fault == "agent killed" and "one" in cell.place else f"rank {cell.rank} on"
     if cell.loses_the_monitor:
         named = ""
     unnamed = cell.fault in _BY_THE_USER or FAULTS[cell.fault].code in {None, 0, 2, 124}
-    if named and not unnamed and f"unilaunch: {named}" not in job.console:
+    if named and not unnamed and not re.search(f"unilaunch: {named}", job.console):
         yield f"{named} is not named: {job.refusals()[:1]}"
     if cell.moment == "checkpoint":
         _load_checkpoints(job)

@@ -129,7 +129,7 @@ def test_a_script_alone_has_a_world_of_one(tmp_path: Path) -> None:
     (["missing.py"], "script missing.py: no such file"),
     (["-m", "no such"], "no name of a module"),
     (["gnc"], "no model 'gnc'; did you mean gcn?"),
-    (["ending.py", "raise"], "a script's arguments stand behind --"),
+    (["-n", "2", "ending.py"], "to start several type unilaunch launch -n 2 ending.py"),
 ])  # fmt: skip
 def test_a_target_that_is_none_is_refused(target: list[str], words: str, tmp_path: Path) -> None:
     """Exit code 2, one line."""

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import sys
 from pathlib import Path
 
 import unilaunch
@@ -41,3 +42,8 @@ def test_modules_and_functions_are_short() -> None:
         if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     assert [one for one in functions if one[2] > 40] == []
+
+
+def test_no_module_hides_one_of_pythons() -> None:
+    """`python unilaunch/__main__.py`, as msrun runs it, looks for every module in this folder first."""
+    assert not {path.stem for path in CORE.iterdir()} & sys.stdlib_module_names

@@ -23,7 +23,6 @@ from unilaunch_gcn.layers import count_decayed, plan_layers
 from unilaunch_gcn.mindspore_tensors import MindSporeTensors
 from unilaunch_gcn.model import GcnModel
 from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_gcn.plan_command import PlanCommand, PlanSpec
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.tensors import Tensors
 from unilaunch_gcn.torch_tensors import TorchTensors
@@ -166,15 +165,13 @@ def test_what_attention_lacks_is_refused(options: dict[str, Any]) -> None:
         GcnModel().check(GcnSpec(conv="gat", **options), 1)
 
 
-def test_a_device_and_plan_refuse_attention(whole: Whole) -> None:
+def test_a_device_refuses_attention(whole: Whole) -> None:
     """By name, before anything is trained or cut."""
     framework: Any = None  # nothing is asked of it
     with pytest.raises(
         SpecError, match=r"^--conv gat --device cuda: attention runs on cpu only; expected --device cpu$"
     ):
         load_network(framework, Placement("cuda", 0, 1), _config(0), _parts(whole, OWNERS[0])[0], Meter())
-    with pytest.raises(SpecError, match=r"^--conv gat: plan predicts --conv gcn and sage only$"):
-        PlanCommand().run(PlanSpec(conv="gat"))
 
 
 def test_heads_without_attention_are_refused() -> None:

@@ -299,7 +299,7 @@ def test_nothing_is_left_on_the_board(cache: Path) -> None:
 
 @pytest.mark.parametrize(("message", "words"), [
     (struct.pack("!Q", 3 << 30), "announces a message of 3221225472 bytes"),
-    (struct.pack("!Q", 100_000) + b"[" * 100_000, "no JSON"),
+    (struct.pack("!Q", 100_000) + b"[" * 100_000, "is not JSON"),
 ], ids=["3 GB", "brackets"])  # fmt: skip
 def test_a_message_that_makes_no_sense_ends_in_one_line(message: bytes, words: str) -> None:
     """Though it comes from a rank that knows the secret."""

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from unilaunch.command import Command
 from unilaunch.errors import one_line
-from unilaunch.inspect.asking import ask, not_running
+from unilaunch.inspection.asking import ask, not_running
 from unilaunch.monitor.messages import Stack
 from unilaunch.monitor.stacks import group
 from unilaunch.monitor.verdict import ranks

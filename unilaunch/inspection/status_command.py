@@ -10,8 +10,8 @@ from typing_extensions import override
 
 from unilaunch.command import Command
 from unilaunch.errors import one_line
-from unilaunch.inspect.asking import ask, not_running
-from unilaunch.inspect.ended import read_ended
+from unilaunch.inspection.asking import ask, not_running
+from unilaunch.inspection.ended import read_ended
 from unilaunch.monitor.stragglers import Straggler
 from unilaunch.spec import Spec
 
