@@ -122,7 +122,7 @@ USERS = (
             Command("unilaunch doctor --hostfile hosts"),
             Command("unilaunch launch --hostfile hosts train.py --lr 0.1"),
             Command("mpirun --hostfile hosts -x PATH python -m unilaunch run --dataset sbm --epochs 5"),
-            Command("unilaunch launch -H node0:1,node9:1 train.py --lr 0.1", 1),
+            Command("unilaunch launch -H node0:1,node9:1 train.py --lr 0.1", 2),
         ),
     ),
     User(
@@ -147,7 +147,11 @@ def main() -> int:
     os.environ["UNILAUNCH_ALLOW_RUN_AS_ROOT"] = "1"  # noqa: TID251
     sections = [HEAD]
     for user in USERS:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as data:
+            os.environ["UNILAUNCH_DATA"] = data  # noqa: TID251
+            (Path(data) / "planetoid").symlink_to(DATASETS / "planetoid")  # what a first run would fetch
+            (Path(folder) / "data" / "Cora").mkdir(parents=True)
+            (Path(folder) / "data" / "Cora" / "raw").symlink_to(DATASETS / "planetoid")  # and PyG's first run
             sections.append("\n".join(_section(user, Path(folder))))
     PAGE.write_text("\n".join(sections), encoding="utf-8")
     return 0
@@ -167,7 +171,8 @@ def _section(user: User, folder: Path) -> Iterator[str]:
                 raise SystemExit(f"{command.line}: exit code {code}, not {command.code}:\n{said}")
             yield "```console"
             yield f"$ {command.line}"
-            yield from _shortened(said.replace(str(folder), "~"))
+            data = os.environ["UNILAUNCH_DATA"]  # noqa: TID251
+            yield from _shortened(said.replace(str(folder), "~").replace(data, "~/.cache/unilaunch"))
             yield "```\n"
 
 
