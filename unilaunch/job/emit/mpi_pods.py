@@ -5,13 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 from pydantic import Field
+from typing_extensions import override
 
 from unilaunch.errors import SpecError
 from unilaunch.exports import secrets
+from unilaunch.job.emit.job_file import JobFile
 from unilaunch.job.emit.kubernetes import SSHD, USER, PodSpec, command, from_secret, go_on, pod, share_cores
 from unilaunch.job.plan import Plan, hosts_of
 from unilaunch.launch_spec import LaunchSpec
-from unilaunch.task import Task
+from unilaunch.task import Machine, Task
 
 #: Where both operators put the hosts. Open MPI 4 finds them by a variable that Open MPI 5 does not read.
 _HOSTFILE = "/etc/mpi/hostfile"
@@ -27,11 +29,12 @@ class HostPodSpec(PodSpec):
     )
 
 
-def on_pods(task: Task[LaunchSpec], options: HostPodSpec) -> Task[LaunchSpec]:
+def _on_pods(task: Task[LaunchSpec], options: HostPodSpec) -> Task[LaunchSpec]:
     """Return the task with a host for each pod, and with what a pod means for its ranks.
 
     Raises:
-        SpecError: The ranks cannot be dealt out evenly, hosts are named too, or a restart would find no checkpoint.
+        SpecError: The pods would have different numbers of ranks, hosts are named too, or a restart would find no
+            checkpoint.
     """
     spec, nodes = task.spec, options.nodes
     if nodes and (spec.hosts or spec.hostfile):
@@ -44,6 +47,21 @@ def on_pods(task: Task[LaunchSpec], options: HostPodSpec) -> Task[LaunchSpec]:
     named = hosts_of(task.spec)
     ranks = spec.nprocs or sum(host.slots or 0 for host in named)
     return share_cores(go_on(task, options), options, ranks // (len(named) or 1))
+
+
+class OnHostPods(JobFile):
+    """A job file whose pods are mpirun's hosts."""
+
+    options = HostPodSpec
+    restarts = True
+
+    @override
+    def machine(self, options: HostPodSpec) -> Machine:
+        return Machine.IMAGE
+
+    @override
+    def complete(self, task: Task[LaunchSpec], options: HostPodSpec) -> Task[LaunchSpec]:
+        return _on_pods(task, options)
 
 
 def shape(plan: Plan, kind: str) -> tuple[int, int]:

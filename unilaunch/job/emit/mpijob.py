@@ -6,28 +6,14 @@ from typing import Any
 from typing_extensions import override
 
 from unilaunch.exports import secrets
-from unilaunch.job.emit.job_file import JobFile
 from unilaunch.job.emit.kubernetes import SSH_FOLDER, manifest, name_of
-from unilaunch.job.emit.mpi_pods import HostPodSpec, launcher, on_pods, shape, worker
+from unilaunch.job.emit.mpi_pods import HostPodSpec, OnHostPods, launcher, shape, worker
 from unilaunch.job.emit.spec_line import spec_json
 from unilaunch.job.plan import Plan
-from unilaunch.launch_spec import LaunchSpec
-from unilaunch.task import Machine, Task
 
 
-class MpiJob(JobFile):
+class MpiJob(OnHostPods):
     """The operator makes the workers, and tells mpirun where they are."""
-
-    options = HostPodSpec
-    restarts = True
-
-    @override
-    def machine(self, options: HostPodSpec) -> Machine:
-        return Machine.IMAGE
-
-    @override
-    def complete(self, task: Task[LaunchSpec], options: HostPodSpec) -> Task[LaunchSpec]:
-        return on_pods(task, options)
 
     @override
     def lines(self, plan: Plan, options: HostPodSpec) -> Iterator[str]:
