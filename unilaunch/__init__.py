@@ -1,6 +1,7 @@
-"""One launch spec, any MPI, either framework.
+"""Start jobs of PyTorch or MindSpore on many ranks, with any launcher. This core depends on no framework and no model.
 
-Importing this package imports no framework, no numpy and no mpi4py; the public names are resolved when they are used.
+Begin with `docs/architecture.md`, then read `cli.py`, `rank/run.py` and `job/plan.py`. Importing this package imports
+no framework, no numpy and no mpi4py; the public names are resolved when they are used.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""By which addresses, of either IP version, this host and others can be called; a listening socket at them."""
+"""The addresses, of either IP version, at which this host and others can be reached; listening sockets."""
 
 import socket
 from collections.abc import Sequence
@@ -7,17 +7,17 @@ from functools import cache
 
 _LOOPBACKS = "127.0.0.1", "::1"
 _LINK_LOCAL = "fe80:"
-_DOCKER = "172.17."  # every host has this network alike, and on none it leads to another host
-#: By whether an address has a colon in it.
+_DOCKER = "172.17."  # Docker makes this network on every host; it connects no hosts
+#: Address family, by whether an address contains a colon.
 FAMILIES = {False: socket.AF_INET, True: socket.AF_INET6}
 
 
 def listen(port: int, *, several: bool) -> socket.socket:
-    """Return a listening socket: on every address of this host, of both IP versions; on loopback for one host.
+    """Return a listening socket: on every address of this host, of both IP versions; for one host only on loopback.
 
     Args:
-        port: 0 for one that is free.
-        several: The job has other hosts than this one.
+        port: The port; 0 for a free one.
+        several: Whether the job has other hosts than this one.
 
     Raises:
         OSError: The port is taken.
@@ -32,7 +32,7 @@ def listen(port: int, *, several: bool) -> socket.socket:
 
 @cache
 def loopback() -> str:
-    """Return the address by which this host reaches itself: IPv4's, or IPv6's where the host has no IPv4."""
+    """Return the loopback address of this host: that of IPv4, or that of IPv6 if the host has no IPv4."""
     with suppress(OSError), socket.socket() as probe:
         probe.bind((_LOOPBACKS[0], 0))
         return _LOOPBACKS[0]
@@ -40,17 +40,17 @@ def loopback() -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether an address, or a name, means the host itself, on every host."""
+    """Return whether an address or a name is that of the loopback interface."""
     return address.startswith("127.") or address in {_LOOPBACKS[1], "localhost"}
 
 
 def own_addresses(hosts: Sequence[str] = (), *, several: bool, interface: str | None = None) -> list[str]:
-    """Return this host's addresses, likeliest first; loopback if there is one host.
+    """Return this host's addresses, the likeliest first; loopback if there is one host.
 
     Args:
-        hosts: Other hosts of the job: the address on the way to them comes first.
-        several: The job has other hosts than this one.
-        interface: Only the addresses of this network interface, also if it is the loopback.
+        hosts: Other hosts of the job: this host's address on the route to them comes first.
+        several: Whether the job has other hosts than this one.
+        interface: Only the addresses of this network interface, even if it is the loopback interface.
     """
     if not several:
         return [loopback()]
@@ -64,12 +64,12 @@ def own_addresses(hosts: Sequence[str] = (), *, several: bool, interface: str | 
 def interface_of(address: str) -> str | None:
     """Return the network interface of this host that has an address; None if no interface has it."""
     if is_loopback(address):
-        return "lo"  # it has all of 127.0.0.0/8, and is listed with one of them
+        return "lo"  # this interface has all addresses of 127.0.0.0/8, and psutil lists only one
     return next((name for name, one in interface_addresses() if one == address), None)
 
 
 def interface_addresses() -> list[tuple[str, str]]:
-    """Return the interface and the address of everything by which this host can be called, on any IP version."""
+    """Return all addresses of this host, of both IP versions, each as (interface, address)."""
     import psutil  # for several hosts only
 
     return [
@@ -82,7 +82,7 @@ def interface_addresses() -> list[tuple[str, str]]:
 
 @cache
 def resolve(host: str) -> list[str]:
-    """Return a host's addresses; asked for once, since a resolver that does not know the name can take its time."""
+    """Return a host's addresses; they are cached, since a resolver may need seconds for an unknown name."""
     try:
         return list(dict.fromkeys(str(entry[4][0]) for entry in socket.getaddrinfo(host, None)))
     except OSError:
@@ -101,5 +101,5 @@ def _towards(hosts: Sequence[str]) -> list[str]:
 
 
 def plain(address: str) -> str:
-    """Return an address as both ends of a connection know it: not as IPv6 what is IPv4."""
+    """Return an address in its plain form, with which both ends of a connection agree: an IPv4 address as IPv4."""
     return address.removeprefix("::ffff:")

@@ -1,4 +1,4 @@
-"""All ranks or none: what one rank must refuse is refused by every rank, and nobody waits for one that has gone."""
+"""Agree to continue or to stop: if one rank must refuse its input, every rank raises the same error."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,30 +12,30 @@ T = TypeVar("T")
 
 
 def agree(peers: Peers, refused: UnilaunchError | None) -> None:
-    """Go on if no rank refuses. All ranks must call it.
+    """Return if no rank refuses. All ranks must call it.
 
     Args:
         peers: The ranks.
-        refused: Why this rank cannot go on; None if it can.
+        refused: Why this rank cannot continue; None if it can.
 
     Raises:
-        RefusedTogetherError: On every rank alike: the refusal of the lowest rank that has one.
+        RefusedTogetherError: On every rank, with the error of the lowest rank that refuses.
     """
     answers = peers.share(None if refused is None else [str(refused), refused.exit_code, gethostname()])
     for rank, answer in enumerate(answers):
         if answer is not None:
             message, exit_code, host = cast("tuple[str, int, str]", answer)
             alone = None in answers and not message.startswith(f"rank {rank}")
-            message = one_line(message)  # another process's words
+            message = one_line(message)  # text from another process
             raise RefusedTogetherError(f"rank {rank} on {one_line(host)}: {message}" if alone else message, exit_code)
 
 
 @contextmanager
 def together(peers: Peers) -> Iterator[None]:
-    """Run the block on all ranks: what one rank refuses there, every rank refuses. All ranks must enter.
+    """Run the block on all ranks; if one rank raises a UnilaunchError, every rank raises it. All ranks must enter.
 
     Raises:
-        RefusedTogetherError: On every rank: the refusal of the lowest rank that has one.
+        RefusedTogetherError: On every rank, with the error of the lowest rank that refuses.
     """
     refused: UnilaunchError | None = None
     try:
@@ -46,7 +46,7 @@ def together(peers: Peers) -> Iterator[None]:
 
 
 def attempt(step: Callable[[], T]) -> tuple[T | None, UnilaunchError | None]:
-    """Return what a step of this rank alone gives, and why it cannot be taken: one of the two is None."""
+    """Call *step*, and return its value and its error; one of the two is None."""
     try:
         return step(), None
     except UnilaunchError as error:
@@ -54,10 +54,10 @@ def attempt(step: Callable[[], T]) -> tuple[T | None, UnilaunchError | None]:
 
 
 def alike(step: Callable[[], T]) -> T:
-    """Take a step that comes out alike on every rank, since all know the same.
+    """Call a step that has the same outcome on every rank, since all ranks have the same data.
 
     Raises:
-        RefusedTogetherError: It cannot be taken.
+        RefusedTogetherError: The step raises a UnilaunchError, on every rank.
     """
     try:
         return step()

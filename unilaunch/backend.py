@@ -1,24 +1,23 @@
-"""What a framework and a transport must offer: `Backend`, `Collectives`, `Peers`. The core knows no more of them."""
+"""The interfaces of a framework and of a transport: `Backend`, `Collectives`, `Peers`. The core uses nothing else."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from socket import socket
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from typing_extensions import override
-
 from unilaunch.json_value import JsonValue
+from unilaunch.overriding import override
+from unilaunch.record import Record
 from unilaunch.world import World
 
 
 class Exchange(ABC):
-    """An exchange of rows under way."""
+    """An exchange of rows that has been started."""
 
     @abstractmethod
     def progress(self) -> None:
-        """Give the transport a moment; cheap, called between pieces of other work."""
+        """Let the transport make progress; it is cheap, and is called between pieces of other work."""
 
     @abstractmethod
     def wait(self) -> None:
@@ -37,39 +36,38 @@ class Collectives(ABC):
         """Start to send rows to and receive rows from every rank (a variable all-to-all).
 
         Args:
-            send: Rows, grouped by the rank they go to. (sum(send_counts), width)
+            send: Rows to send, grouped by receiver. (sum(send_counts), width)
             send_counts: Rows to each rank. (size,)
-            receive: Where rows arrive, grouped by the rank they come from. (sum(receive_counts), width)
+            receive: Buffer for the received rows, grouped by sender. (sum(receive_counts), width)
             receive_counts: Rows from each rank. (size,)
         """
 
     @abstractmethod
     def broadcast(self, buffer: Any, root: int) -> None:
-        """Replace *buffer* by rank *root*'s."""
+        """Replace *buffer* by the buffer of rank *root*."""
 
     @abstractmethod
     def barrier(self) -> None:
-        """Return when every rank has come here."""
+        """Return when every rank has called this."""
 
 
 class Peers(ABC):
-    """The ranks as people at one table: small messages, agreed on by all. Never a pickle."""
+    """Small messages between all ranks, as JSON, never a pickle."""
 
     @abstractmethod
     def share(self, value: JsonValue) -> list[JsonValue]:
-        """Return every rank's *value*, by rank. All ranks must call it; waiting costs next to no processor time."""
+        """Return every rank's *value*, by rank. All ranks must call it; waiting needs almost no processor time."""
 
     @abstractmethod
     def collectives(self) -> Collectives:
         """Return the data path on host arrays. All ranks must call it."""
 
-    def leave(self) -> None:  # noqa: B027  (most have nothing to do)
-        """Take leave of the others, at the end of the process."""
+    def leave(self) -> None:  # noqa: B027  (most need no such step)
+        """End the communication with the other ranks, at the end of the process."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """What a rank runs on.
+class Placement(Record):
+    """The device and threads of a rank.
 
     Attributes:
         device: "cpu", "cuda" or "npu".
@@ -87,15 +85,14 @@ class Placement:
         return self.device if self.device == "cpu" else f"{self.device}:{self.index}"
 
 
-@dataclass(frozen=True, slots=True)
-class Rendezvous:
-    """Where rank 0 is.
+class Rendezvous(Record):
+    """Where rank 0 listens.
 
     Attributes:
         address: An address of rank 0's host that every rank reached.
         port: The port that rank 0 holds.
         interface: This host's network interface towards that address.
-        listener: Rank 0's bound and listening socket; None on the others, and when the user chose the port.
+        listener: Rank 0's listening socket; None on the other ranks, and if the user chose the port.
     """
 
     address: str
@@ -105,65 +102,67 @@ class Rendezvous:
 
 
 class Backend(ABC):
-    """A framework: its devices, and how its ranks talk to each other."""
+    """A framework: its devices, and the communication between its ranks."""
 
     #: The name in `--backend`.
     name: str
-    #: The package that it needs, as it is imported.
+    #: The name of the package that it imports.
     framework: str
-    #: The kinds of device that it has, best first; "cpu" last.
+    #: The kinds of device that it supports, best first; "cpu" last.
     devices: tuple[str, ...]
-    #: The launcher that comes with the framework: a program that it starts needs nothing from us.
+    #: The framework's launcher: a program that it starts needs no variables of unilaunch.
     launcher: str
     #: "auto" takes the installed backend with the lowest number.
     order: int = 100
     #: The command that installs the framework, for a message.
     install: str = "see the documentation of the backend"
-    #: What the framework is to find at its import, on every rank alike, if the user did not set it.
+    #: Variables with a rank's identity for the framework; values that another launcher has set are replaced.
+    identity: frozenset[str] = frozenset()
+    #: Variables to set on every rank before the framework is imported, unless the user has set them.
     import_variables: Mapping[str, str] = MappingProxyType({})
 
     @abstractmethod
     def variables(self, world: World, placement: Placement, rendezvous: Rendezvous | None) -> dict[str, str]:
-        """Return what the framework must find in the environment when it is used. Pure; imports nothing."""
+        """Return the environment variables that the framework needs. A pure function that imports nothing."""
 
     @abstractmethod
     def program_variables(self, world: World, rendezvous: Rendezvous) -> dict[str, str]:
-        """Return what a user's own program finds besides: what the framework's launcher would have set. Pure."""
+        """Return further variables for a user's program: those that the framework's launcher would set. Pure."""
 
     @abstractmethod
     def hooks(self, rendezvous: Rendezvous, world: World, peers: Peers) -> dict[str, Callable[[ModuleType], None]]:
-        """Return what is to be done right after a program has imported a module of the framework, by module.
+        """Return functions to call right after a program has imported a module of the framework, by module.
 
-        So that the framework's own, unchanged way to join the other ranks works under any launcher.
+        With them the framework's usual calls that connect the ranks work under any launcher.
         """
 
     def wait_hooks(
         self,
-        note_wait: Callable[[float | None], None],  # noqa: ARG002  (a backend that can measure asks)
+        note_wait: Callable[[float | None], None],  # noqa: ARG002  (only a backend that can measure uses it)
     ) -> dict[str, Callable[[ModuleType], None]]:
-        """Return what lets the core know how long a program waits for other ranks; as `hooks`, {} if it cannot.
+        """Return hooks, as in `hooks`, that measure how long a program waits for other ranks; {} if there are none.
 
         Args:
-            note_wait: To be called after each wait with its seconds, None if they were not measured. It is fast.
+            note_wait: Call it after each wait with the seconds, or with None if they were not measured. It is fast.
         """
         return {}
 
     @abstractmethod
     def after_fork(self, threads: int) -> None:
-        """Make what was imported for all ranks this rank's own: its random numbers, and its number of threads."""
+        """Reset the state that a rank inherits from the import before the fork: random numbers and threads."""
 
     @abstractmethod
     def start(self, world: World, placement: Placement) -> None:
-        """Import the framework, and take the device and the threads."""
+        """Import the framework, and set the device and the number of threads."""
 
     @abstractmethod
     def connect(self, world: World, placement: Placement, rendezvous: Rendezvous, timeout: float) -> Collectives:
-        """Start the framework's own communication (NCCL, HCCL, gloo) and return it. Never called for one rank.
+        """Start the framework's communication (NCCL, HCCL, gloo) and return it. It is never called for one rank.
 
         Args:
-            world: Who this rank is.
-            placement: What it runs on.
-            rendezvous: Where rank 0 is.
+            world: The identity of this rank.
+            placement: Its device and threads.
+            rendezvous: Where rank 0 listens.
             timeout: Seconds to wait for the other ranks.
         """
 
@@ -175,32 +174,33 @@ class Backend(ABC):
     def versions(self) -> Mapping[str, str]:
         """Return the versions that a result depends on, by package."""
 
-    def find_fault(self, versions: Mapping[str, str]) -> str | None:  # noqa: ARG002  (most can tell none)
-        """Return why the framework would not work beside other packages, with what to do; None if it would.
+    def find_fault(self, versions: Mapping[str, str]) -> str | None:  # noqa: ARG002  (most backends find none)
+        """Return why the framework does not work with the installed packages, and what to do; None if it works.
 
         Args:
-            versions: By package.
+            versions: Versions of the installed packages, by package.
         """
         return None
 
     def to_array(self, value: Any) -> tuple[Any, str] | None:  # noqa: ARG002  (a backend without tensors)
         """Return a tensor of this framework as a numpy array, and its type; None if *value* is no such tensor.
 
-        It is called where the framework has been imported. A type that numpy lacks becomes one that holds it exactly.
+        It is called only after the framework has been imported. A type that numpy does not have is converted to one
+        that can represent all its values.
 
         Raises:
-            ValueError: It is a tensor that has no array.
+            ValueError: The tensor cannot be converted.
         """
         return None
 
     def to_tensor(self, array: Any, type_name: str) -> Any:  # noqa: ARG002
-        """Return the tensor, on cpu, of which `to_array` gave *array* and *type_name*."""
+        """Return the tensor, on cpu, for which `to_array` returned *array* and *type_name*."""
         return array
 
-    def network(self, model: str) -> Callable[[Any], Any] | None:  # noqa: ARG002  (a backend that brings one asks)
-        """Return what makes this backend's part of the model named *model* on cpu; None if it brings none.
+    def network(self, model: str) -> Callable[[Any], Any] | None:  # noqa: ARG002  (only a backend with networks uses it)
+        """Return a function that makes this backend's network for the model *model*, on cpu; None if it has none.
 
-        So a third party's backend trains a model that does not know it. What the returned function takes and returns
-        is for the model to say.
+        So a third party's backend can train a model that was written without it. The model defines the arguments and
+        the value of the function.
         """
         return None

@@ -1,4 +1,4 @@
-"""The command line: commands to calls. The only reader of the process's arguments and environment."""
+"""The command line: call the function of each command. Only this module reads sys.argv and the environment."""
 
 import json
 import os
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def main() -> NoReturn:
-    """Do what the command line says, and exit."""
+    """Run the command of the command line, and exit."""
     started = time.monotonic()
     environ = dict(os.environ)  # noqa: TID251  (the one place that reads it)
     try:
@@ -80,14 +80,14 @@ def _preload(arguments: Sequence[str], environ: Mapping[str, str]) -> dict[str, 
 
 
 def _run(arguments: Sequence[str], started: float, status: "Status") -> int:
-    from unilaunch.rank.run import run  # what a rank imports, its agent need not
+    from unilaunch.rank.run import run  # the agent does not need the rank's imports
 
-    environ = dict(os.environ)  # noqa: TID251  (of another process, if this one was forked in its place)
+    environ = dict(os.environ)  # noqa: TID251  (in a forked rank: the environment of the shim)
     return run(lambda: _rank_task(arguments, environ), environ, started, status)
 
 
 def _rank_task(arguments: Sequence[str], environ: Mapping[str, str]) -> "Task[RunSpec]":
-    """Return what a rank is to do: what `launch` has handed over, or what its own command line says."""
+    """Return a rank's task: from the spec that `launch` has passed, or from its command line."""
     from unilaunch.start_variables import SPEC
 
     if SPEC in environ:
@@ -136,7 +136,7 @@ def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _say_which_are_ours(args: Sequence[str], target: str) -> None:
-    """Name the options of ours among a program's arguments, which it has refused."""
+    """Name the options of unilaunch among a program's arguments, after the program has refused its arguments."""
     from unilaunch.options import own_options
 
     if ours := own_options("launch", args):

@@ -20,8 +20,8 @@ class Command(ABC):
 
     @abstractmethod
     def run(self, options: Any) -> int:
-        """Do it, and return the exit code.
+        """Run the command, and return the exit code.
 
         Raises:
-            UnilaunchError: It cannot be done.
+            UnilaunchError: The command cannot be run.
         """

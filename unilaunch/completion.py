@@ -1,22 +1,22 @@
-"""Completion in the shell: options, their choices, files and folders, commands and models."""
+"""Completion in the shell: options, their choices and examples, files and folders, commands and models."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from unilaunch import entry_points, plugins
 from unilaunch.errors import SpecError
 from unilaunch.grammar import Parser
 
-#: How the names of options end that are folders.
+#: Ends of the names of options whose value is a folder.
 _FOLDERS = ("dir", "cwd", "prefix", "folder")
 
 
 def completion(parser: Parser, commands: Mapping[str, Parser], shell: str) -> str:
-    """Return the script of completion for a shell.
+    """Return the completion script for a shell.
 
     Raises:
-        SpecError: There is none for that shell.
+        SpecError: There is no script for that shell.
     """
     import shtab
 
@@ -29,7 +29,7 @@ def completion(parser: Parser, commands: Mapping[str, Parser], shell: str) -> st
 
 
 def _complete(action: argparse.Action, shtab: Any) -> None:
-    """Say what an option takes: one of its choices, a folder, or a file."""
+    """Set how the values of an option are completed: with its choices, folders, or files."""
     metavar = action.metavar if isinstance(action.metavar, str) else ""
     how: Any = None
     if metavar.startswith("{"):
@@ -37,22 +37,23 @@ def _complete(action: argparse.Action, shtab: Any) -> None:
     elif action.dest == "backend":
         action.choices = ["auto", *entry_points.names(entry_points.BACKENDS)]
     elif action.dest == "target":
-        how = _models_and_files()
+        how = _names_and_files("model", plugins.named_models())
+    elif examples := getattr(action, "examples", None):
+        how = _names_and_files(action.dest, examples)
     elif metavar in {"PATH", "FILE", "FOLDER"}:
         how = shtab.DIRECTORY if action.dest.endswith(_FOLDERS) else shtab.FILE
     if how:
-        action.complete = how  # type: ignore[attr-defined]  # where shtab looks for it
+        action.complete = how  # type: ignore[attr-defined]  # shtab reads this attribute
 
 
-def _models_and_files() -> dict[str, Any]:
-    names = " ".join(name for name, model in plugins.models().items() if not model.is_internal)
-    function = "_unilaunch_model_or_file"
+def _names_and_files(what: str, names: Iterable[str]) -> dict[str, Any]:
+    function, words = f"_unilaunch_{what}_or_file", " ".join(names)
     return {
         "bash": function,
         "zsh": function,
-        "fish": "(__fish_complete_path (commandline -ct))",
+        "fish": f"(printf '%s\\n' {words}; __fish_complete_path (commandline -ct))",
         "preamble": {
-            "bash": f"{function}() {{ compgen -W '{names}' -- $1; compgen -f -- $1; }}",
-            "zsh": f"{function}() {{ compadd {names}; _files }}",
+            "bash": f"{function}() {{ compgen -W '{words}' -- $1; compgen -f -- $1; }}",
+            "zsh": f"{function}() {{ compadd {words}; _files }}",
         },
     }

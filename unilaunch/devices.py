@@ -1,4 +1,4 @@
-"""Which devices and cores a process can see, without any framework."""
+"""The devices and cores that a process can see, found without a framework."""
 
 import os
 import re
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
 
-#: How each kind of device is masked, and how its device files are called.
+#: For each kind of device: the variable with the visible devices, and the names of its device files.
 DEVICES = {
     "cuda": ("CUDA_VISIBLE_DEVICES", re.compile(r"nvidia\d+")),
     "npu": ("ASCEND_RT_VISIBLE_DEVICES", re.compile(r"davinci\d+")),
@@ -19,7 +19,7 @@ def visible_devices(environ: Mapping[str, str], folder: Path = Path("/dev")) -> 
     for kind, (variable, file_name) in DEVICES.items():
         if variable in environ:
             named = (entry.strip() for entry in environ[variable].split(","))
-            # Both runtimes see nothing behind an entry that is no device.
+            # Both runtimes ignore all entries from the first invalid one on.
             seen[kind] = list(takewhile(lambda entry: entry not in {"", "-1", "NoDevFiles"}, named))
         else:
             files = [path.name for path in folder.iterdir() if file_name.fullmatch(path.name)]

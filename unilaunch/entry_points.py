@@ -1,7 +1,7 @@
-"""Entry points: what distributions, ours among them, add to unilaunch, by group and name.
+"""Entry points: what installed distributions, unilaunch included, add to unilaunch, by group and name.
 
-They are read as importlib.metadata reads them, but in 2 ms and not in 20: every child of a launcher needs the launchers
-before it does anything else. A rank under `launch` reads none: `launch` hands it the table.
+The result is that of importlib.metadata, but reading takes 2 ms instead of 20: every child of a launcher first needs
+the entry points of the launchers. A rank under `launch` reads no files: `launch` passes it the table.
 """
 
 import os
@@ -24,7 +24,7 @@ MODELS = "unilaunch.models"
 COMMANDS = "unilaunch.commands"
 JOB_FILES = "unilaunch.jobfiles"
 _PREFIX = "unilaunch."
-#: Group, name and "module:object"; filled when it is first asked for, or by `take_over`.
+#: Group, name and "module:object"; filled at the first use, or by `take_over`.
 _table: dict[str, Mapping[str, str]] = {}
 
 
@@ -36,7 +36,7 @@ def table() -> Table:
 
 
 def take_over(told: Table) -> None:
-    """Take the table that `launch` has read, and read nothing."""
+    """Use the table that `launch` has read, and read no files."""
     _table.clear()
     _table.update(told)
 
@@ -50,26 +50,26 @@ def make(group: str, kind: str, name: str) -> Any:
     """Return an instance of the class that an entry point names.
 
     Args:
-        group: The group: "unilaunch.models".
-        kind: What its members are, for messages: "model".
+        group: The group, for instance "unilaunch.models".
+        kind: What its members are, for messages, for instance "model".
         name: The entry point.
 
     Raises:
-        PluginError: There is none of that name, or it cannot be loaded.
+        PluginError: There is no such entry point, or it cannot be loaded.
     """
     installed = table().get(group, {})
     if name not in installed:
         raise PluginError(f"no {kind} {name!r}; installed: {', '.join(names(group)) or 'none'}")
     try:
         return _load(installed[name])()
-    except Exception as error:  # a plug-in is another's code: it may raise anything
+    except Exception as error:  # a plug-in may raise any exception
         where = installed[name]
         raise PluginError(f"{kind} {name!r} ({where}) cannot be loaded: {type(error).__name__}: {error}") from error
 
 
 @cache
 def make_all(group: str, kind: str) -> dict[str, Any]:
-    """Return an instance of each member of a group, by name; one that cannot be loaded is left out, and said once."""
+    """Return an instance of each member of a group, by name; omit one that cannot be loaded, and print that once."""
     made = {}
     for name in names(group):
         try:
@@ -85,7 +85,7 @@ def _load(value: str) -> Any:
 
 
 def scan(folders: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return our groups' entry points of the distributions in *folders*; the first one of a name counts."""
+    """Return unilaunch's entry points of the distributions in *folders*; of equal names the first one is used."""
     found: dict[str, dict[str, str]] = {}
     seen = set()
     for folder in folders:
@@ -107,7 +107,7 @@ def _distributions(folder: str) -> list[Path]:
 
 
 def _read(path: Path) -> Iterator[tuple[str, str, str]]:
-    """Give group, name and value of each entry point of ours in a file; none if there is no such file."""
+    """Yield group, name and value of each entry point of unilaunch in a file; nothing if there is no such file."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

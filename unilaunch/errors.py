@@ -1,21 +1,21 @@
-"""What can be wrong, each with the exit code that the process ends with."""
+"""The errors of unilaunch, each with the exit code of the process."""
 
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
 
-#: What a job exits with that was stopped and can go on: EX_TEMPFAIL of sysexits.h.
+#: The exit code of a job that was stopped and can be continued: EX_TEMPFAIL of sysexits.h.
 REQUEUE = 75
-#: How alike a name must be to be suggested, as difflib counts, and how many longer names are shown.
+#: Least similarity (difflib's ratio) of a suggested name, and how many longer names are shown at most.
 _NEAR, _SUGGESTED = 0.75, 3
 
 
 class UnilaunchError(Exception):
-    """Something that a person can put right, in one line: what was wrong, where, what was expected, what to do.
+    """An error that the user can correct, in one line: what was wrong, where, what was expected, what to do.
 
     Attributes:
-        exit_code: What the process exits with. 2 means that the input was refused before anything was done.
-        final: The same start would fail again.
+        exit_code: The exit code of the process. 2 means that the input was refused before any work was done.
+        final: Whether the job would fail again with the same options.
     """
 
     exit_code = 2
@@ -23,21 +23,21 @@ class UnilaunchError(Exception):
 
 
 def one_line(text: str) -> str:
-    """Return *text* as one line that does nothing to a terminal: control characters are escaped."""
+    """Return *text* as one line that cannot control a terminal: control characters are escaped."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def say(message: object) -> None:
-    """Write the one line that the user is to read; a program may have closed its standard error."""
+    """Write one line for the user to standard error, unless the program has closed it."""
     with suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(f"unilaunch: {message}\n")
         sys.stderr.flush()
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean ...?" for the known names that begin with *name* or are like it; "" if none is.
+    """Return "; did you mean ...?" for the known names that begin with *name* or are similar; "" if there are none.
 
-    Like it are names with most letters in the same order, or with the same letters.
+    Similar names have most letters in the same order, or the same letters.
     """
     from difflib import get_close_matches
 
@@ -50,15 +50,15 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 class SpecError(UnilaunchError):
-    """An option, a config file or a UNILAUNCH_ variable says something that is not allowed."""
+    """An option, a config file or a UNILAUNCH_ variable has a value that is not allowed."""
 
 
 class EnvironmentMismatchError(UnilaunchError):
-    """The launcher's environment is incomplete, contradicts itself, or is not what MPI says."""
+    """The launcher's environment is incomplete, contradicts itself, or contradicts MPI."""
 
 
 class PlacementError(UnilaunchError):
-    """A rank has no device of the kind that was asked for."""
+    """A rank has no device of the requested kind."""
 
 
 class PluginError(UnilaunchError):
@@ -70,7 +70,7 @@ class InputError(UnilaunchError):
 
 
 class LauncherError(UnilaunchError):
-    """There is no mpirun, or it cannot start what is asked of it."""
+    """There is no mpirun, or it cannot start the job."""
 
 
 class RendezvousError(UnilaunchError):
@@ -80,19 +80,19 @@ class RendezvousError(UnilaunchError):
 
 
 class OutputError(UnilaunchError):
-    """What the job was to keep cannot be written."""
+    """The output of the job cannot be written."""
 
     exit_code = 1
 
 
 class PeerLostError(UnilaunchError):
-    """Another rank went away while this one was waiting for it."""
+    """Another rank exited while this rank was waiting for it."""
 
     exit_code = 1
 
 
 class RefusedTogetherError(UnilaunchError):
-    """What one rank refused, as every rank raises it."""
+    """The error of one rank, which every rank raises."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -100,7 +100,7 @@ class RefusedTogetherError(UnilaunchError):
 
 
 class DivergedError(RefusedTogetherError):
-    """A training has diverged: its numbers are not finite. All ranks have the same ones, so every rank raises it."""
+    """A training has diverged: its numbers are not finite. All ranks have the same numbers, so every rank raises it."""
 
     final = True
 
@@ -109,7 +109,7 @@ class DivergedError(RefusedTogetherError):
 
 
 class StoppedError(RefusedTogetherError):
-    """The job was stopped, by the user or a scheduler, and its state is kept: it can go on. Every rank raises it."""
+    """The user or a scheduler has stopped the job. Its state is saved: it can continue. Every rank raises it."""
 
     final = True
 

@@ -1,4 +1,4 @@
-"""`unilaunch explain`: which launcher is seen and why, and what each framework would find. Imports no framework."""
+"""`unilaunch explain`: which launcher was detected and why, and each framework's variables. It imports no framework."""
 
 import os
 import socket
@@ -22,13 +22,13 @@ _TO_BE_AGREED = Rendezvous("(agreed on by the ranks)", 0, "(the way to rank 0)")
 
 
 def explain(environ: Mapping[str, str], started: float) -> int:
-    """Print what is seen, in one write, and return 0; 2 if `run` would refuse to start here.
+    """Print what was detected, in one write, and return 0; 2 if `run` would refuse to start here.
 
-    Under a launcher every rank prints what it sees of itself, and rank 0 the rest too.
+    Under a launcher every rank prints its identity, and rank 0 prints the rest too.
 
     Args:
         environ: The process's environment.
-        started: When this process began, in seconds of `time.monotonic`.
+        started: When this process started, in seconds of `time.monotonic`.
     """
     seen = launchers.survey(environ)
     try:
@@ -85,7 +85,7 @@ def _hardware(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _frameworks(found: LauncherInfo, environ: Mapping[str, str]) -> Iterator[str]:
-    """Give what `run` would set for each framework, and what it would leave since the user exported it."""
+    """Yield the variables that `run` would set for each framework, and those that the user exported."""
     if found.mpi and found.size != 1:
         yield from _variables("MPI", mpi.variables(found, environ))
     for backend in plugins.usable_backends():
@@ -101,7 +101,7 @@ def _frameworks(found: LauncherInfo, environ: Mapping[str, str]) -> Iterator[str
 def _place(
     backend: Backend, found: LauncherInfo, environ: Mapping[str, str], unknown: int
 ) -> tuple[World, Placement, Rendezvous]:
-    """Return what a rank knows once all ranks have agreed, with *unknown* for each number that only they know."""
+    """Return a rank's values after the agreement of all ranks, with *unknown* for numbers that need the agreement."""
     visible, wanted = visible_devices(environ), environ.get("UNILAUNCH_DEVICE", "auto")
     kind = next((kind for kind in backend.devices if visible.get(kind)), "cpu") if wanted == "auto" else wanted
     local_rank = unknown if found.local_rank is None else found.local_rank

@@ -1,4 +1,4 @@
-"""The variables of `-x NAME[=VALUE]`, and which values are not to be seen."""
+"""The variables of `-x NAME[=VALUE]`, and the check whether a value is secret."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -7,12 +7,12 @@ _SECRET = re.compile("TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)
 
 
 def secrets(x: Iterable[str]) -> list[str]:
-    """Return the variables whose value is given and, as their name says, a secret."""
+    """Return the variables with a given value whose name shows that it is a secret."""
     return [name for name, equals, _ in _split(x) if equals and _SECRET.search(name)]
 
 
 def without_secrets(x: Iterable[str]) -> tuple[str, ...]:
-    """Return the same, secrets by their names alone: what is shown, and what stands in files."""
+    """Return the same words with only the names of secrets, to be shown and written to files."""
     hidden = set(secrets(x))
     return tuple(name if name in hidden else name + equals + value for name, equals, value in _split(x))
 

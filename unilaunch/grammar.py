@@ -1,4 +1,4 @@
-"""The options of each command, made from the specs: every field is an option, left as text for the spec to judge."""
+"""The options of each command, made from the specs: every field is an option, whose text the spec validates later."""
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ _SHORT = {"nprocs": ("-n",), "hosts": ("-H",)}
 
 
 class _Several(argparse.Action):
-    """An option that can be given several times; what each holds joins what the others hold."""
+    """An option that can be given several times; the values of all are joined."""
 
     @override
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
@@ -33,14 +33,14 @@ class Switch(argparse.BooleanOptionalAction):
     """An option that is on or off.
 
     Attributes:
-        shown: Its forms that change something: both, if neither is the default.
+        shown: Its forms that differ from the default: both forms, if neither is the default.
     """
 
     shown: tuple[str, ...] = ()
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that refuses with a `SpecError`."""
+    """A parser that raises a `SpecError`."""
 
     @override
     def error(self, message: str) -> NoReturn:
@@ -65,11 +65,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def make_parser(command: str, words: Sequence[str] = ()) -> tuple[Parser, dict[str, Parser]]:
-    """Return the parser, and those of the commands: of *command* only, if there is one, since a rank needs its own.
+    """Return the parser, and the parsers of the commands; only that of *command* if it is given, to save time.
 
     Args:
         command: The command's name.
-        words: What follows it: `--emit NAME` adds the options of that job file.
+        words: The words after it: `--emit NAME` adds the options of that job file.
     """
     parser = Parser(prog="unilaunch", allow_abbrev=False, add_help=False)
     parser.add_argument("--version", action="version", version=_version(), help="show the version and exit")
@@ -93,10 +93,6 @@ def make_parser(command: str, words: Sequence[str] = ()) -> tuple[Parser, dict[s
     return parser, commands
 
 
-def _add_flag(parser: Parser, *names: str, text: str) -> None:
-    parser.add_argument(*names, action="store_true", default=argparse.SUPPRESS, help=text)
-
-
 def _add_run(parser: Parser, spec: type[RunSpec] = RunSpec) -> None:
     models = {name: model for name, model in plugins.models().items() if not model.is_internal}
     what = f"{', '.join(models)}, a script FILE.py, or package.module:function"
@@ -109,7 +105,7 @@ def _add_run(parser: Parser, spec: type[RunSpec] = RunSpec) -> None:
         "--spec",
         metavar="JSON",
         default=argparse.SUPPRESS,
-        help="a whole spec, as launch writes it; it says everything",
+        help="a whole spec, as launch writes it; no other option may stand beside it",
     )
     own = set(RunSpec.model_fields) - {"target", "args"}
     _add_options(parser, spec, leave_out=set(spec.model_fields) - own)
@@ -135,7 +131,7 @@ def _add_mpi(parser: Parser) -> None:
     mpi.add_argument("-x", dest="export", action="append", metavar="NAME[=V]", default=argparse.SUPPRESS,
                      help="a variable that all ranks get")  # fmt: skip
     mpi.add_argument("--mpi-arg", dest="mpi_args", action="append", metavar="WORD", default=argparse.SUPPRESS,
-                     help="a further word for mpirun, as it is")  # fmt: skip
+                     help="one more argument for mpirun, unchanged")  # fmt: skip
     _add_options(mpi, MpiSpec, leave_out={"mca", "export", "mpi_args"})
 
 
@@ -186,7 +182,7 @@ def _add_options(
     for name, field in spec.model_fields.items():
         if name in leave_out:
             continue
-        option = f"--{name.removeprefix('as_').replace('_', '-')}"  # as_json: pydantic's own method is called json
+        option = f"--{name.removeprefix('as_').replace('_', '-')}"  # as_json: pydantic has a method named json
         text = (field.description or "").replace("%", "%%")
         if name in spec.positional:
             parser.add_argument(name, nargs="?", metavar=name.upper(), default=argparse.SUPPRESS,
@@ -202,12 +198,13 @@ def _add_options(
         default = _default(name, field.default, models)
         action = _Several if holds_several(field.annotation) else "store"
         names = (*_SHORT.get(name, ()), option)
-        parser.add_argument(*names, dest=inside + name, action=action, metavar=_metavar(field.annotation),
-                            default=argparse.SUPPRESS, help=text + default)  # fmt: skip
+        added = parser.add_argument(*names, dest=inside + name, action=action, metavar=_metavar(field.annotation),
+                                    default=argparse.SUPPRESS, help=text + default)  # fmt: skip
+        added.examples = field.examples  # for completion
 
 
 def _default(field: str, default: Any, models: Mapping[str, Model]) -> str:
-    """Return the words for a default, or for each model's where several have the option."""
+    """Return the text for a default, or for each model's default if several models have the option."""
     each = {
         name: model.spec.model_fields[field].default
         for name, model in models.items()

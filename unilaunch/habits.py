@@ -1,21 +1,21 @@
-"""Options of other launchers: which of ours means the same, and what to type where none does.
+"""Options of other launchers: the option of unilaunch with the same meaning, or what to type if there is none.
 
-The names have no leading dashes, and dashes for underscores: both spellings are read.
+The names have no leading dashes, and dashes in place of underscores: both spellings are accepted.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from unilaunch.record import Record
 
 
-@dataclass(frozen=True, slots=True)
-class Same:
-    """An option of ours means the same.
+class Same(Record):
+    """An option of unilaunch has the same meaning.
 
     Attributes:
-        option: Ours.
-        value: The value for ours; "{}" stands for the value that was typed.
-        takes: Number of values that were typed.
-        one_host: It counts the ranks of each host: on one host alone that is `-n`.
+        option: The option of unilaunch.
+        value: The value for that option; "{}" is replaced by the typed value.
+        takes: Number of typed values.
+        one_host: Whether the option is a number of ranks per host: only on one host is that `-n`.
     """
 
     option: str
@@ -24,13 +24,12 @@ class Same:
     one_host: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Needless:
-    """What it asks for happens without it.
+class Needless(Record):
+    """The option is not needed: unilaunch always does this.
 
     Attributes:
-        takes: Number of values that were typed.
-        values: The values for which this is so; empty for all.
+        takes: Number of typed values.
+        values: The values for which this is true; empty for all.
         instead: What to type for another value.
     """
 
@@ -39,13 +38,12 @@ class Needless:
     instead: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Instead:
-    """Nothing means the same.
+class Instead(Record):
+    """No option of unilaunch has the same meaning.
 
     Attributes:
-        text: What to type.
-        takes: Number of values that were typed.
+        text: What to type instead.
+        takes: Number of typed values.
     """
 
     text: str
@@ -57,7 +55,7 @@ Habit = Same | Needless | Instead
 _RANKS = Same("--nprocs")
 _RANKS_OF_A_HOST = Same("--nprocs", one_host=True)
 _HOSTS = "one launch starts the ranks of all hosts: type unilaunch launch -H host1:4,host2:4 train.py, or --hostfile"
-#: What to type instead of a number of ranks of each host.
+#: What to type instead of a number of ranks per host.
 SLOTS = "say how many ranks each host takes: -H host1:4,host2:4, or slots=4 behind each name in the hostfile"
 _DEVICES = "name the devices in the environment, CUDA_VISIBLE_DEVICES=0,1, and their number by -n 2"
 _FLAG_OF_MPIRUN = {
@@ -65,7 +63,7 @@ _FLAG_OF_MPIRUN = {
     for name in ("report-bindings", "display-map", "display-allocation", "use-hwthread-cpus", "timestamp-output")
 }
 
-#: Of `unilaunch launch`, by whose they are.
+#: Options that users type after `unilaunch launch`, by launcher.
 LAUNCH: Mapping[str, Habit] = {
     # mpirun and mpiexec
     "np": _RANKS, "c": _RANKS, "f": Same("--hostfile"), "machinefile": Same("--hostfile"), "host": Same("--hosts"),

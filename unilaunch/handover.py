@@ -1,15 +1,14 @@
-"""The finished spec that `launch` hands to its ranks: JSON, written once it is checked, and read without pydantic."""
+"""The finished spec that `launch` passes to its ranks: JSON, written after the checks, and read without pydantic."""
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from typing_extensions import override
-
 from unilaunch import entry_points, plugins
 from unilaunch.errors import PluginError, SpecError
 from unilaunch.json_value import JsonValue
+from unilaunch.overriding import override
 from unilaunch.target import Target
 from unilaunch.task import Task
 from unilaunch.version import __version__
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Values:
-    """The values of a spec, by name and frozen, on a rank that was handed them."""
+    """The values of a spec, frozen and by name, on a rank that received them from `launch`."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.__dict__.update(values)
@@ -35,10 +34,10 @@ class Values:
 
 
 def hand_over(task: "Task[LaunchSpec]") -> str:
-    """Return what every rank of a job is to do, but for a program's arguments, which its command line carries.
+    """Return the task of every rank as text, without a program's arguments, which the command line contains.
 
     Raises:
-        PluginError: An option of the model has a type that no rank could read.
+        PluginError: An option of the model has a type that a rank cannot read.
     """
     from unilaunch.spec import RunSpec
 
@@ -50,14 +49,14 @@ def hand_over(task: "Task[LaunchSpec]") -> str:
 
 
 def take_over(text: str, args: Sequence[str]) -> "Task[RunSpec]":
-    """Return what this rank is to do.
+    """Return the task of this rank.
 
     Args:
-        text: What `hand_over` returned.
+        text: The text from `hand_over`.
         args: The program's arguments.
 
     Raises:
-        SpecError: It comes from another version of unilaunch, or there is no such script here.
+        SpecError: The text comes from another version of unilaunch, or the script does not exist here.
         PluginError: The model or the backend is not installed here.
     """
     told = json.loads(text)
@@ -77,7 +76,7 @@ def _encode_spec(spec: "Spec") -> dict[str, JsonValue]:
 
 
 def _encode(name: str, value: Any) -> JsonValue:
-    """Return a value as JSON that tells its type, where JSON itself has none like it."""
+    """Return a value as JSON, together with its type if JSON has no such type."""
     from pydantic import BaseModel
 
     match value:

@@ -1,22 +1,23 @@
-"""Two processes prove to each other that both know the secret of this start; neither believes the other before that.
+"""Two processes prove to each other that both know the secret of this attempt; before that, neither trusts the other.
 
     caller -> listener: MAGIC, identity, challenge                             44 bytes
     listener -> caller: challenge, HMAC(secret, "listener" + what both know)   64 bytes
     caller -> listener: HMAC(secret, "caller" + what both know)                32 bytes
     listener -> caller: WELCOME                                                 1 byte
 
-What both know is the listener's address and port as the caller dialled them, the caller's identity and both challenges.
-The secret itself never travels. The listener proves itself first, so a false listener learns nothing. The place is part
-of each proof, so a false listener at another address or port cannot pass the proofs on between the two. The last byte
-tells the caller that it has been let in. HMAC is that of RFC 2104 with SHA-256.
+"What both know" is the listener's address and port as the caller used them, the caller's identity and both challenges.
+The secret itself is never sent. The listener proves itself first, so a false listener learns nothing. The address and
+port are part of each proof, so a false listener at another address or port cannot relay the proofs between the two. The
+last byte tells the caller that it has been accepted. HMAC is that of RFC 2104 with SHA-256.
 
 The functions here work on bytes only; `unilaunch.sockets` sends and receives them.
 """
 
 import hmac
-import secrets
+import os
 import struct
-from dataclasses import dataclass, field
+
+from unilaunch.record import Record, field
 
 _HELLO = struct.Struct("!8sI32s")
 _MAGIC = b"unilnch1"
@@ -31,18 +32,17 @@ class NotProvenError(Exception):
 
 
 def new_secret() -> bytes:
-    """Return a random secret for one start. 32 bytes"""
-    return secrets.token_bytes(32)
+    """Return a random secret for one attempt. 32 bytes"""
+    return os.urandom(32)
 
 
-@dataclass(slots=True)
-class Caller:
+class Caller(Record, frozen=False):
     """The end that has connected.
 
     Args:
-        secret: The secret of this start.
-        place: The listener's address and port, as this end dialled them.
-        identity: Who this end is, for instance its rank.
+        secret: The secret of this attempt.
+        place: The listener's address and port, as this end used them.
+        identity: The identity of this end, for instance its rank.
     """
 
     secret: bytes
@@ -52,14 +52,14 @@ class Caller:
 
     @property
     def hello(self) -> bytes:
-        """What to send first."""
+        """The bytes to send first."""
         return _HELLO.pack(_MAGIC, self.identity, self.challenge)
 
     def prove(self, answer: bytes) -> bytes:
         """Return this end's proof, to be sent once the listener has proven itself.
 
         Args:
-            answer: What the listener has sent. `ANSWER_SIZE` bytes
+            answer: The listener's answer. `ANSWER_SIZE` bytes
 
         Raises:
             NotProvenError: The listener does not know the secret.
@@ -71,12 +71,11 @@ class Caller:
         return _proof(self.secret, b"caller", known)
 
 
-@dataclass(slots=True)
-class Listener:
-    """The end that was called, for one connection; it reads 76 bytes before the caller has proven itself.
+class Listener(Record, frozen=False):
+    """The end that accepts one connection; it reads 76 bytes before the caller has proven itself.
 
     Attributes:
-        identity: Who the caller is, once it has proven itself; None before.
+        identity: The caller's identity, once it has proven itself; None before.
     """
 
     secret: bytes
@@ -88,11 +87,11 @@ class Listener:
 
     @property
     def wanted(self) -> int:
-        """How many bytes to read next at most."""
+        """Most bytes to read next."""
         return (_PROOF_SIZE if self._known else _HELLO.size) - len(self._unread)
 
     def feed(self, data: bytes) -> bytes:
-        """Take what the caller has sent, `wanted` bytes at most; return what to send to it, if anything.
+        """Process bytes from the caller, at most `wanted`; return the bytes to send to it, possibly none.
 
         Raises:
             NotProvenError: The caller does not know the secret, or does not speak this protocol.

@@ -1,4 +1,4 @@
-"""The pages of `--help`: what is used most, the options of one model, or everything."""
+"""The pages of `--help`: the common options, the options of one model, or all options."""
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ Sections = Iterable[tuple[str, Sequence[argparse.Action]]]
 
 
 def overview(parser: Parser) -> str:
-    """Return what `unilaunch` alone says: the commands."""
+    """Return the help of `unilaunch` without a command: the list of commands."""
     listed = parser.listed_commands()
     return _draw(
         "unilaunch COMMAND [options]", OVERVIEW, EXAMPLES["unilaunch"], [("commands", listed)], NOTES["unilaunch"]
@@ -26,7 +26,7 @@ def page(command: str, parser: Parser, model: Model | None, *, whole: bool) -> s
         command: The command.
         parser: Its options.
         model: Show this model's options instead of the command's.
-        whole: Show everything.
+        whole: Show all options.
     """
     if model:
         names = {f"--{field.replace('_', '-')}" for field in model.spec.model_fields}
@@ -46,7 +46,7 @@ def page(command: str, parser: Parser, model: Model | None, *, whole: bool) -> s
 
 
 def _of_models(command: str) -> Iterable[str]:
-    """Give one example of each model, if the command starts models."""
+    """Yield one example of each model, if the command starts models."""
     for model in plugins.models().values() if command in STARTS else ():
         yield from (f"{STARTS[command]} {words}" for words in model.examples[:1])
 
@@ -60,7 +60,7 @@ def _positional(parser: Parser, command: str) -> Iterable[str]:
 
 
 def _chosen(parser: Parser, layout: Mapping[str, Sequence[str]]) -> Sections:
-    """Give the options that are used most, each in one form."""
+    """Yield the most common options, each in one form."""
     by_name = {name: action for action in parser.options() for name in action.option_strings or [action.dest]}
     for heading, names in layout.items():
         if found := [_short(by_name[name]) for name in names if name in by_name]:
@@ -76,7 +76,7 @@ def _all(parser: Parser) -> Sections:
 
 
 def _short(action: argparse.Action) -> argparse.Action:
-    """Return a switch without the form that is the default; anything else as it is."""
+    """Return a switch without the form that is the default; return other options unchanged."""
     if not isinstance(action, Switch):
         return action
     return argparse.Action(action.shown, action.dest, nargs=0, help=action.help)

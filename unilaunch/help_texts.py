@@ -1,4 +1,4 @@
-"""What `--help` says of the core's commands; a model and a plug-in's command bring their own examples."""
+"""Examples and texts of `--help` for the core's commands; models and plug-ins define their own examples."""
 
 from collections.abc import Mapping, Sequence
 
@@ -27,9 +27,9 @@ EXAMPLES = {
     ),
     "explain": ("unilaunch explain", "mpirun -n 2 python -m unilaunch explain"),
 }
-#: What stands in front of a model's own examples.
+#: The start of the command line in a model's examples.
 STARTS = {"run": "mpirun -n 2 python -m unilaunch run", "launch": "unilaunch launch -n 2"}
-#: What stands below the options.
+#: The text below the options.
 NOTES = {
     "unilaunch": """
 unilaunch COMMAND --help shows the options of a command.
@@ -46,7 +46,7 @@ More options: of a model, unilaunch launch MODEL --help; of a job file, unilaunc
 launch --emit sbatch --help; mpirun's and all others, unilaunch launch --help-all.
 """,
 }
-#: What `--help` of a command shows of its options, by heading; `--help-all` shows every option.
+#: The options that `--help` of a command shows, by heading; `--help-all` shows every option.
 LAYOUT: Mapping[str, Mapping[str, Sequence[str]]] = {
     "launch": {
         "what to run": ("target", "-m", "--config", "--backend", "--device"),

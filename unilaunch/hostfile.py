@@ -1,20 +1,20 @@
 """Hosts and their slots: the grammar of hostfiles and of `-H`.
 
-Understood are Open MPI's grammar (`name slots=4 max_slots=8`, comments, `user@name`, quoted names, IPv6), which is also
-DeepSpeed's, MPICH's (`name:4`), and node ranges (`node[01-16] slots=8`).
+This module reads Open MPI's and DeepSpeed's grammar (`name slots=4 max_slots=8`, comments, `user@name`, quoted names,
+IPv6), MPICH's grammar (`name:4`), and ranges of names (`node[01-16] slots=8`).
 """
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from ipaddress import AddressValueError, IPv6Address
 from itertools import product
 from pathlib import Path
 
 from unilaunch.errors import SpecError
+from unilaunch.record import Record, replace
 
 MOST_HOSTS = 100_000
-_DIGITS = 9  # of a number of slots
+_DIGITS = 9  # most digits of a number of slots
 _TOKEN = re.compile(r'\s+|(?P<comment>#.*|//.*)|(?P<quoted>"[^"]*")|(?P<equals>=)|(?P<word>[^\s="#]+)|(?P<other>.)')
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?\.?")
 _RANGE = re.compile(r"\[([^\[\]]*)\]")
@@ -24,19 +24,18 @@ _MOST_SLOTS = {"max_slots", "max-slots", "slots_max", "slots-max"}
 _USERS = {"username", "user", "user_name", "user-name"}
 
 
-#: What --map-by is told to take ranks' hosts from a file: Open MPI 5's words, 4 has an option for it.
+#: The start of the value of --map-by that reads the ranks' hosts from a file, in Open MPI 5; 4 has an option for it.
 RANKFILE = "rankfile:file="
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(Record):
     """A host of a job.
 
     Attributes:
         name: Its name or address; an IPv6 address without brackets.
-        slots: Number of ranks that it takes; None if that was not said.
-        max_slots: Number of ranks that it takes at most, oversubscribed; None if that was not said.
-        user: Who logs in there; "" for the user of the launching host.
+        slots: Number of ranks for this host; None if not given.
+        max_slots: Largest number of ranks for this host, oversubscribed; None if not given.
+        user: The user name for the login; "" for the user of the launching host.
     """
 
     name: str
@@ -46,11 +45,10 @@ class Host:
 
 
 class HostfileError(SpecError):
-    """A hostfile or a list of hosts is wrong, at the place that the message names."""
+    """A hostfile or a list of hosts is not valid; the message names the place."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
+class _Token(Record):
     text: str
     column: int
     quoted: bool = False
@@ -60,20 +58,20 @@ def read_hostfile(path: Path) -> tuple[Host, ...]:
     """Return the hosts of a file.
 
     Raises:
-        HostfileError: There is no such file, or it is wrong.
+        HostfileError: There is no such file, or it is not valid.
     """
     return parse_hostfile(_read(path), str(path))
 
 
 def parse_hostfile(text: str, source: str) -> tuple[Host, ...]:
-    """Return the hosts that *text* names, each once, in their order; slots of a host that is named again add up.
+    """Return the hosts that *text* names, each once, in order; if a host is named again, its slots are added.
 
     Args:
-        text: A hostfile.
+        text: The text of a hostfile.
         source: Its name, for messages.
 
     Raises:
-        HostfileError: It is wrong; the message names line and column.
+        HostfileError: The text is not valid; the message names line and column.
     """
     hosts: list[Host] = []
     for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
@@ -86,10 +84,10 @@ def parse_hostfile(text: str, source: str) -> tuple[Host, ...]:
 
 
 def parse_hosts(text: str) -> tuple[Host, ...]:
-    """Return the hosts of `-H a:4,b:4`; a host without a number has one slot, and one that is named again adds to it.
+    """Return the hosts of `-H a:4,b:4`. A host without a number has one slot; if it is named again, slots are added.
 
     Raises:
-        HostfileError: It is wrong; the message names the column.
+        HostfileError: The text is not valid; the message names the column.
     """
     hosts: list[Host] = []
     column = 1
@@ -110,10 +108,10 @@ def format_hostfile(hosts: Iterable[Host]) -> str:
 
 
 def is_open_mpi_grammar(path: Path) -> bool:
-    """Whether Open MPI reads this file as it is: no range, and no `name:4`.
+    """Return whether Open MPI can read this file unchanged: it has no ranges, and no `name:4`.
 
     Raises:
-        HostfileError: It cannot be read.
+        HostfileError: The file cannot be read.
     """
     words = (next(_tokens(line, ""), None) for line in _read(path).removeprefix("\ufeff").splitlines())
     return not any(word and not word.quoted and ("[" in word.text or word.text.count(":") == 1) for word in words)
@@ -136,7 +134,7 @@ def _format(host: Host) -> str:
 
 
 def _tokens(line: str, where: str) -> Iterator[_Token]:
-    """Give the words of a line, up to a comment."""
+    """Yield the words of a line, up to a comment."""
     for match in _TOKEN.finditer(line):
         column = match.start() + 1
         if match["comment"]:
@@ -150,7 +148,7 @@ def _tokens(line: str, where: str) -> Iterator[_Token]:
 
 
 def _line(line: str, where: str) -> list[Host]:
-    """Return the hosts of one line: a name, and then KEY=VALUE."""
+    """Return the hosts of one line: a name, followed by words KEY=VALUE."""
     tokens = list(_tokens(line, where))
     if not tokens:
         return []
@@ -223,7 +221,7 @@ def _is_ipv6(text: str) -> bool:
 
 
 def _expand(name: str, where: str) -> list[str]:
-    """Return the names of a range such as `node[01-03,7]`, or the one name that it is."""
+    """Return the names of a range such as `node[01-03,7]`; a name without a range is returned unchanged."""
     pieces = _RANGE.split(name)  # text, range, text, range, ..., text
     choices = [[piece] if index % 2 == 0 else _numbers(piece, name, where) for index, piece in enumerate(pieces)]
     count = 1
@@ -263,7 +261,7 @@ def _split_outside_brackets(text: str) -> Iterator[str]:
 
 
 def _merge(hosts: Iterable[Host]) -> tuple[Host, ...]:
-    """Return each host once; what is said of it again adds to its slots."""
+    """Return each host once; the slots of further entries for it are added."""
     merged: dict[str, Host] = {}
     for host in hosts:
         before = merged.get(host.name)

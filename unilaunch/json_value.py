@@ -1,4 +1,4 @@
-"""The type of what JSON can hold; pydantic's own, which a rank must not import for an annotation."""
+"""The type of JSON values. Type checkers use pydantic's type; a rank does not import pydantic for an annotation."""
 
 from typing import TYPE_CHECKING, Any
 

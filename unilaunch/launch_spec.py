@@ -1,4 +1,4 @@
-"""What the user wants of a whole job; a module of its own, since a rank never needs it."""
+"""The spec of a whole job. It is a separate module, so that a rank does not import it."""
 
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -19,7 +19,7 @@ Variable = Annotated[str, AfterValidator(_variable)]
 
 
 class MpiSpec(Spec):
-    """mpirun's own options, under the names that Open MPI's users know."""
+    """mpirun's options, with the names that Open MPI uses."""
 
     mpirun: Path | None = Field(default=None, description="the mpirun or mpiexec; default: PATH's, or the wheel's")
     prefix: Path | None = Field(default=None, description="where Open MPI is installed on the other hosts")
@@ -38,7 +38,7 @@ class MpiSpec(Spec):
 
 
 class LaunchSpec(RunSpec, MpiSpec):
-    """A whole job: what its ranks are to do, how many they are and where."""
+    """A whole job: the task of its ranks, their number and their hosts."""
 
     console: Literal["all", "rank0"] = Field(
         default="rank0", description="whose output is shown as well as kept: every rank's, or rank 0's"
@@ -57,23 +57,26 @@ class LaunchSpec(RunSpec, MpiSpec):
     otlp: str | None = Field(
         default=None, description="send live metrics to this OpenTelemetry collector, http://HOST:4318, every 5 seconds"
     )
+    tensorboard: Path | None = Field(
+        default=None, description="write a model's curves into this folder while it runs, for TensorBoard"
+    )
     elastic: bool = Field(default=False, description="start it again without the hosts that are lost")
     env: dict[Variable, str] = Field(default={}, description="variables that all ranks get, by name")
     options: dict[str, JsonValue] = Field(default={}, description="the model's options, or a function's arguments")
 
     @property
     def options_of_mpirun(self) -> set[str]:
-        """The options that were given and that only mpirun can obey."""
+        """The options that were given and that only mpirun can apply."""
         return self.model_fields_set & set(MpiSpec.model_fields) - {"export", "allow_run_as_root"}
 
     def resolved(self) -> Self:
-        """Return the same with `env` as words of `-x`, and with an output folder that does not depend on `cwd`."""
+        """Return the spec with `env` as words of `-x`, and with an output folder that does not depend on `cwd`."""
         export = (*self.export, *(f"{name}={value}" for name, value in self.env.items()))
         root = Path.cwd() / self.output_dir if self.cwd else self.output_dir
         return self.model_copy(update={"export": export, "env": {}, "output_dir": root})
 
     def shown(self) -> Self:
-        """Return the same without the values of secrets, to be shown or kept."""
+        """Return the spec without the values of secrets, to be shown or written to files."""
         return self.model_copy(update={"export": without_secrets(self.export)} if secrets(self.export) else {})
 
     @classmethod
@@ -81,7 +84,7 @@ class LaunchSpec(RunSpec, MpiSpec):
         """Return the spec that a TOML, YAML or JSON file describes.
 
         Raises:
-            SpecError: It cannot be read, or says something that is not allowed.
+            SpecError: The file cannot be read, or has a value that is not allowed.
         """
         fields = read_file(Path(path))
         return validate(cls, fields, {field: f"{path}: {field}" for field in fields})

@@ -1,13 +1,13 @@
-"""What a model is to the launcher: a name, a spec of its options, and `run`."""
+"""The interface of a model: a name, a spec of its options, and `run`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from unilaunch.agreement import together
 from unilaunch.json_value import JsonValue
+from unilaunch.record import Record
 
 if TYPE_CHECKING:
     from unilaunch.backend import Backend, Collectives, Peers, Placement
@@ -19,18 +19,17 @@ if TYPE_CHECKING:
     from unilaunch.world import World
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
-    """Who this rank is, and how it speaks with the others and with the user.
+class Session(Record):
+    """What a model needs to run on this rank.
 
     Attributes:
-        world: Who this rank is.
-        placement: What it runs on.
+        world: The identity of this rank.
+        placement: Its device and threads.
         peers: Small messages between the ranks.
-        output: Where logs and results go.
+        output: The output folder, for logs and results.
         log: This rank's log.
-        seed: Seed of everything that is drawn.
-        progress: Notes the step that this rank is in, for the live line and for the report of a failure; costs
+        seed: Seed of all random numbers.
+        progress: Reports the step that this rank is in, for the live line and for the report of a failure; a call takes
             microseconds.
         stop_asked: Returns whether the user stops the job; for a model with `stops_patiently`.
     """
@@ -48,8 +47,8 @@ class Session:
     def together(self, phase: str) -> Iterator[None]:
         """Enter a phase that succeeds on all ranks or on none.
 
-        What one rank must refuse (a damaged file, say) is refused by all: each raises the first rank's error, none
-        waits for a rank that has gone. All ranks must enter.
+        If one rank must refuse its input (for instance a damaged file), every rank raises the error of the lowest rank
+        that refuses, so that no rank waits for one that has exited. All ranks must enter.
 
         Raises:
             RefusedTogetherError: On every rank.
@@ -59,12 +58,11 @@ class Session:
             yield
 
 
-@dataclass(frozen=True, slots=True)
-class Framework:
-    """A framework, started.
+class Framework(Record):
+    """A framework that has been started.
 
     Attributes:
-        backend: Which.
+        backend: The framework's backend.
         collectives: The data path between the ranks: on host arrays on cpu, on the framework's tensors on a device.
     """
 
@@ -73,36 +71,36 @@ class Framework:
 
 
 class Model(ABC):
-    """Something that `run` can train, on every backend. Its module must import nothing heavy: `--help` loads it.
+    """A model that `run` can train, on every backend. Its module must not import large packages: `--help` loads it.
 
-    Under `launch` a rank gets the options' values without their type: attributes of the same names, and `to_json`.
+    Under `launch` a rank gets the values of the options in a simpler object: the same attributes, and `to_json`.
     """
 
     #: The name in `run NAME`.
     name: str
-    #: What can stand behind `run` and `launch`, for `--help`.
+    #: Examples for `--help`: the words after `run` or `launch`.
     examples: Sequence[str] = ()
-    #: It looks at `Session.stop_asked`, keeps its state, and raises `StoppedError` on all ranks; others end at once.
+    #: True if it checks `Session.stop_asked`, saves its state and raises `StoppedError`. Other models end at once.
     stops_patiently: bool = False
-    #: Only a command of the same distribution starts it: `--help` shows neither its name nor its options.
+    #: True if only a command of the same distribution starts it: `--help` shows neither its name nor its options.
     is_internal: bool = False
 
     @property
     @abstractmethod
     def spec(self) -> "type[Spec]":
-        """The type of its options. Import it here and not before: under `launch` a rank does not need it."""
+        """The type of its options. Import the type in this method: under `launch` a rank does not need it."""
 
     @abstractmethod
     def check(self, options: Any, world_size: int) -> None:
-        """Refuse options that do not fit the number of ranks.
+        """Raise an error for options that do not fit the number of ranks.
 
         Raises:
-            SpecError: They do not.
+            SpecError: The options do not fit.
         """
 
     @abstractmethod
     def prepare(self, options: Any, session: Session) -> Any:
-        """Read the input and refuse what does not fit, before the framework is imported; return what `run` needs.
+        """Read and check the input, before the framework is imported; return the *prepared* value for `run`.
 
         Raises:
             UnilaunchError: The input cannot be used.
@@ -110,15 +108,15 @@ class Model(ABC):
 
     @property
     def report(self) -> "ReportLayout":
-        """What `unilaunch report` shows of its runs; by default no curves, and each figure under its own name."""
+        """The layout of `unilaunch report` for its runs; by default no curves, and each number under its own name."""
         from unilaunch.report_layout import ReportLayout
 
         return ReportLayout()
 
     def modules(self, backend: str) -> Sequence[str]:  # noqa: ARG002
-        """Return the modules that each rank imports on CPU: imported once for all ranks of a host; by default none.
+        """Return modules to import once for all ranks of a host, before the fork, on CPU; by default none.
 
-        Their import must start no thread, and read nothing that differs from rank to rank.
+        Their import must start no thread, and must not depend on the rank.
 
         Args:
             backend: The backend's name; its framework is imported before them.
@@ -126,18 +124,18 @@ class Model(ABC):
         return ()
 
     def resumes(self, options: Any) -> bool:  # noqa: ARG002  (most do not)
-        """Return whether a run with *options* goes on from what an earlier one has left in the output folder."""
+        """Return whether a run with *options* continues from the checkpoints in the output folder."""
         return False
 
     def again(self, options: Any, *, fewer_ranks: bool) -> Any:  # noqa: ARG002
-        """Return the options with which a job that has failed is started again, by default the same.
+        """Return the options with which a failed job is restarted, by default the same options.
 
         Args:
-            options: Those of the job that failed.
-            fewer_ranks: Hosts have been lost, and the job goes on without them.
+            options: The options of the failed job.
+            fewer_ranks: Whether the job continues without hosts that were lost.
         """
         return options
 
     @abstractmethod
     def run(self, options: Any, prepared: Any, session: Session, framework: Framework) -> Mapping[str, JsonValue]:
-        """Train, and return what stands in `result.json`; every rank returns the same."""
+        """Train, and return the content of `result.json`; every rank returns the same value."""

@@ -1,9 +1,8 @@
-"""The command line, read: what was given, as text, by field."""
+"""Parse the command line into fields with text values."""
 
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
 
@@ -11,6 +10,7 @@ from unilaunch import entry_points, plugins
 from unilaunch.errors import SpecError, nearest
 from unilaunch.grammar import CORE, Parser, make_parser
 from unilaunch.habits import COMMANDS, LAUNCH, Same
+from unilaunch.record import replace
 from unilaunch.target import read_target
 from unilaunch.words import Grammar, Words, is_option, split
 
@@ -21,11 +21,11 @@ _STARTING = ("run", "launch")
 
 
 def parse(arguments: Sequence[str]) -> dict[str, Any]:
-    """Return what was given, as text, by field, and under "command" the command.
+    """Return the given values as text, by field, and the command under "command".
 
     Raises:
-        SpecError: It does not parse, or names an option that does not exist.
-        SystemExit: Help or the version was asked for, and has been shown.
+        SpecError: The command line cannot be parsed, or has an unknown option.
+        SystemExit: The help or the version was requested, and has been shown.
     """
     command, *words = arguments or [""]
     parser, commands = make_parser(command, words)
@@ -45,7 +45,7 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def asks_for_help(arguments: Sequence[str]) -> bool:
-    """Return whether help of the command is asked for, and not of the program that it starts."""
+    """Return whether the help of the command is requested, and not that of the program that it starts."""
     command, *words = arguments
     if not set(_HELP) & set(words):
         return False
@@ -54,7 +54,7 @@ def asks_for_help(arguments: Sequence[str]) -> bool:
 
 
 def own_options(command: str, words: Sequence[str]) -> list[str]:
-    """Return those of a program's arguments that are options of *command* too, whatever it starts."""
+    """Return the arguments of a program that are also options of *command*."""
     grammar = _grammar(command, (), make_parser(command)[1][command])
     of_models = {
         f"--{field.replace('_', '-')}" for model in plugins.models().values() for field in model.spec.model_fields
@@ -69,7 +69,7 @@ def own_options(command: str, words: Sequence[str]) -> list[str]:
 
 
 def _split(command: str, words: Sequence[str], parser: Parser) -> Words:
-    """Return our words and the program's; behind `--` a program can stand too, if there is none in front of it."""
+    """Return unilaunch's words and the program's; the program may follow `--` if there is none before it."""
     found = split(words, _grammar(command, words, parser))
     script = found.args[0] if found.args and found.args[0].endswith(".py") else ""
     if not script or found.target or {"--config", "--spec"} & {word.partition("=")[0] for word in found.own}:
@@ -78,7 +78,7 @@ def _split(command: str, words: Sequence[str], parser: Parser) -> Words:
 
 
 def _grammar(command: str, words: Sequence[str], parser: Parser) -> Grammar:
-    """Return what *command* takes; *words* follow it."""
+    """Return the grammar of *command*, which *words* follow."""
     starts = command in _STARTING
     models = plugins.models() if starts else {}
     others = () if starts or command in CORE else (plugins.commands()[command],)
@@ -96,7 +96,7 @@ def _grammar(command: str, words: Sequence[str], parser: Parser) -> Grammar:
 
 
 def _hint_at_job_file(word: str) -> str:
-    """Return which job files have an option of their own of this name."""
+    """Return which job files have an option of this name."""
     field = word.partition("=")[0].removeprefix("--no-").lstrip("-").replace("-", "_")
     forms = entry_points.make_all(entry_points.JOB_FILES, "job file")
     takers = [name for name, form in forms.items() if field in form.options.model_fields]
@@ -104,17 +104,17 @@ def _hint_at_job_file(word: str) -> str:
 
 
 def _hint_at_launch(words: Sequence[str], word: str) -> str:
-    """Return the line with `launch`, if it takes an option that `run` does not."""
+    """Return the command line with `launch`, if `launch` has the option and `run` does not."""
     if not is_option(word, _grammar("launch", (), make_parser("launch")[1]["launch"])):
         return ""
     return f"run is one rank, which mpirun starts; to start several type {shlex.join(['unilaunch', 'launch', *words])}"
 
 
 def _refuse_of_other_targets(command: str, target: str, given: Mapping[str, Any], mark: str) -> None:
-    """Refuse a model's options in front of a program, or of another model; *mark* is `--` where it was typed.
+    """Raise an error for options of another model than the target; *mark* is `--` if it was typed.
 
     Raises:
-        SpecError: There is such an option, or the target is none.
+        SpecError: There is such an option, or the target is not valid.
     """
     if command not in _STARTING or not target:
         return
@@ -142,11 +142,11 @@ def _fold(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parse_no_command(arguments: Sequence[str], parser: Parser, commands: Mapping[str, Parser]) -> NoReturn:
-    """Show what was asked for without a command, or refuse it.
+    """Show the help or the version for a command line without a command, or raise an error.
 
     Raises:
         SpecError: There is no such command.
-        SystemExit: It was shown.
+        SystemExit: The text was shown.
     """
     first = arguments[0] if arguments else ""
     if first == "help" and arguments[1:]:

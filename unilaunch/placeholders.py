@@ -1,4 +1,4 @@
-"""Placeholders in the name of an output folder: each job gets a folder of its own."""
+"""Placeholders in the name of an output folder, so that each job gets its own folder."""
 
 import re
 import time
@@ -7,28 +7,28 @@ from pathlib import Path
 
 from unilaunch.errors import SpecError
 
-#: Where resource managers write a job's id, and its index in an array of jobs.
+#: Variables in which resource managers give a job's id, and its index in an array of jobs.
 _JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "OAR_JOB_ID", "JOB_ID")
 _ARRAY = ("SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX", "PBS_ARRAYID", "LSB_JOBINDEX", "SGE_TASK_ID")
 _PLACEHOLDER = re.compile(r"\{(\w*)\}")
 
 
 def has_known_placeholders(folder: Path) -> bool:
-    """Return whether every placeholder is one of `{job}`, `{array}` and `{date}`; True also if there is none."""
+    """Return whether every placeholder is `{job}`, `{array}` or `{date}`; True also without placeholders."""
     return set(_PLACEHOLDER.findall(str(folder))) <= {"job", "array", "date"}
 
 
 def placeholder_values(environ: Mapping[str, str], job: str) -> dict[str, str]:
-    """Return what each placeholder stands for at this moment.
+    """Return the value of each placeholder at this moment.
 
     Args:
         environ: The process's environment.
-        job: The job's id where no resource manager gives one.
+        job: The job's id, if no resource manager gives one.
     """
     array = next((environ[name] for name in _ARRAY if name in environ), "")
     return {
         "job": next((environ[name] for name in _JOB if environ.get(name)), job),
-        "array": "" if array == "undefined" else array,  # SGE's word outside an array
+        "array": "" if array == "undefined" else array,  # SGE's value outside an array
         "date": time.strftime("%Y%m%d-%H%M%S"),
     }
 
@@ -38,10 +38,10 @@ def replace_placeholders(folder: Path, values: Mapping[str, str]) -> Path:
 
     Args:
         folder: The folder as the user named it.
-        values: What each placeholder stands for.
+        values: The value of each placeholder.
 
     Raises:
-        SpecError: The job is in no array, and its index is asked for.
+        SpecError: The name contains `{array}`, and the job is not in an array.
     """
     if "{array}" in str(folder) and not values["array"]:
         raise SpecError(

@@ -1,4 +1,4 @@
-"""Backends, models and commands by entry point: what we ship comes through the same door as a third party's."""
+"""Backends, models and commands, found by their entry points: those of unilaunch and of third parties."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -20,11 +20,16 @@ def models() -> dict[str, Model]:
     return entry_points.make_all(*_MODELS)
 
 
+def named_models(text: str = "") -> list[str]:
+    """Return the names of the models that *text* can choose; an internal model only if *text* is its name."""
+    return [name for name, model in models().items() if not model.is_internal or name == text]
+
+
 def load_model(name: str) -> Model:
     """Return the model *name*.
 
     Raises:
-        PluginError: It is not installed.
+        PluginError: The model is not installed.
     """
     return cast("Model", entry_points.make(*_MODELS, name))
 
@@ -35,22 +40,22 @@ def commands() -> dict[str, Command]:
 
 
 def backends() -> list[Backend]:
-    """Return every backend, those that "auto" prefers first, whether or not its framework is installed."""
+    """Return every backend in the order in which "auto" prefers them, even if its framework is not installed."""
     loaded: dict[str, Backend] = entry_points.make_all(*_BACKENDS)
     return sorted(loaded.values(), key=lambda backend: backend.order)
 
 
 def usable_backends() -> Iterator[Backend]:
-    """Give every backend whose framework is installed, in the order in which they are preferred."""
+    """Yield every backend whose framework is installed, in the order in which "auto" prefers them."""
     return (backend for backend in backends() if find_spec(backend.framework))
 
 
 def load_backend(name: str, *, here: bool = True) -> Backend:
-    """Return the backend *name*, or with "auto" the first whose framework is installed; imports no framework.
+    """Return the backend *name*, or with "auto" the first whose framework is installed; no framework is imported.
 
     Args:
         name: The backend's name, or "auto".
-        here: The framework of a backend that is named must be installed on this machine.
+        here: Whether the framework of a named backend must be installed on this machine.
 
     Raises:
         PluginError: There is none of that name, or its framework is not installed.
@@ -67,11 +72,11 @@ def load_backend(name: str, *, here: bool = True) -> Backend:
 
 
 def backends_of_program(name: str, *, here: bool = True) -> tuple[Backend, ...]:
-    """Return the frameworks that a program may find: *name*, or with "auto" every one that is installed.
+    """Return the backends whose framework a program may import: *name*, or with "auto" all that are installed.
 
     Args:
         name: The backend's name, or "auto".
-        here: The frameworks must be installed on this machine.
+        here: Whether the frameworks must be installed on this machine.
 
     Raises:
         PluginError: There is none of that name, or its framework is not installed.

@@ -1,4 +1,4 @@
-"""Options, environment and file, read into a checked task."""
+"""Read options, environment and file into a checked task."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ S = TypeVar("S", bound=RunSpec)
 def read_task(
     kind: type[S], given: Mapping[str, Any], environ: Mapping[str, str], machine: Machine = Machine.HERE
 ) -> Task[S]:
-    """Return what the user wants: options win over the environment, and the environment over the file.
+    """Return the user's task. Options override the environment, and the environment overrides the file.
 
     Args:
         kind: The spec's type.
@@ -38,7 +38,7 @@ def read_task(
     file = read_file(Path(given["config"])) if "config" in given else {}
     target = _choose({**file, **variables, **options}, machine)
     file = _unfold(file, target, str(given.get("config")))
-    # The environment may hold what another model or command reads; on the command line and in the file it is a slip.
+    # The environment may set options of another model or command; on the command line and in a file that is an error.
     mine = {*kind.model_fields, *(plugins.models()[target.name].spec.model_fields if target.kind == "model" else ())}
     variables = {field: value for field, value in variables.items() if field in mine}
     if target.kind == "model":
@@ -55,7 +55,7 @@ def read_task(
 
 
 def _read_whole(kind: type[S], given: Mapping[str, Any], machine: Machine) -> Task[S]:
-    """Return what the JSON of `--spec` says, with the program's arguments; nothing else has a say in it."""
+    """Return the task from the JSON of `--spec` and the program's arguments; no other source is read."""
     if others := set(given) - {"spec", "args"}:
         raise SpecError(f"--spec: it says everything; leave out {', '.join(_options_of(others))}")
     try:
@@ -81,7 +81,7 @@ def make_task(
     sources: Mapping[str, str],
     machine: Machine = Machine.HERE,
 ) -> Task[S]:
-    """Return the task that *values*, the spec's and the model's together, describe.
+    """Return the task that *values* describe: the fields of the spec and of the model.
 
     Raises:
         SpecError: Something is not allowed.
@@ -100,8 +100,8 @@ def make_task(
 
 
 def known_fields() -> set[str]:
-    """Return every option that there is, of the core, of every model and of every command."""
-    from unilaunch.launch_spec import LaunchSpec  # a rank needs it for a UNILAUNCH_ variable only
+    """Return the names of all options, of the core, of every model and of every command."""
+    from unilaunch.launch_spec import LaunchSpec  # a rank needs this only for a UNILAUNCH_ variable
 
     others: list[type[Spec]] = [model.spec for model in plugins.models().values()]
     others += [command.spec for command in plugins.commands().values()]
@@ -111,11 +111,11 @@ def known_fields() -> set[str]:
 
 def _choose(values: Mapping[str, Any], machine: Machine) -> Target:
     text = str(values.get("target", RunSpec.model_fields["target"].default))
-    return read_target(text, plugins.models(), here=machine is not Machine.IMAGE)
+    return read_target(text, plugins.named_models(text), here=machine is not Machine.IMAGE)
 
 
 def _meeting(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return where the user wants rank 0 to be; a launcher's own variables of the same names say where *it* is."""
+    """Return the user's variables for rank 0's address; if a launcher has set them, they are not the user's."""
     others = set_by_launchers(environ)
     return {
         name.lower(): environ[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in environ and name not in others
@@ -123,7 +123,7 @@ def _meeting(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _unfold(file: Mapping[str, Any], target: Target, path: str) -> dict[str, Any]:
-    """Return a file's fields with those under `options`, where `spec.json` has the target's, beside the others."""
+    """Return a file's fields, with those under `options` (the target's options in `spec.json`) at the top level."""
     options = file.get("options", {})
     if not isinstance(options, Mapping):
         raise SpecError(f"{path}: options: expected the target's options by name, found {options!r}")
@@ -132,10 +132,10 @@ def _unfold(file: Mapping[str, Any], target: Target, path: str) -> dict[str, Any
 
 
 def unfold_options(options: Mapping[str, Any], target: Target, args: Sequence[str] = ()) -> dict[str, Any]:
-    """Return a spec's `options` as fields: a model's by name, a function's as arguments NAME=JSON behind *args*.
+    """Return a spec's `options` as fields: a model's options by name, a function's as words NAME=JSON after *args*.
 
     Raises:
-        SpecError: The target is a script or a module, which has arguments and no options.
+        SpecError: The target is a script or a module, which has arguments but no options.
     """
     if not options:
         return {}
@@ -149,7 +149,7 @@ def unfold_options(options: Mapping[str, Any], target: Target, args: Sequence[st
 def _validate_both(
     kind: type[S], model: Model, values: Mapping[str, Any], sources: Mapping[str, str]
 ) -> tuple[S, Spec]:
-    """Return the spec and the model's options; the faults of both are one error."""
+    """Return the spec and the model's options; the faults of both are reported in one error."""
     core = {field: value for field, value in values.items() if field in kind.model_fields}
     rest = {field: value for field, value in values.items() if field not in core}
     if core.get("args"):

@@ -1,17 +1,16 @@
-"""What `unilaunch report` shows of a model's runs: the names of its figures, curves and columns, as data."""
+"""The layout of a model's report: the names of its numbers, curves and columns, as data."""
 
-from dataclasses import dataclass
+from unilaunch.record import Record
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A number or a text that a run has left.
+class Value(Record):
+    """A number or a text in the files of a run.
 
     Attributes:
         key: Its name in the run's files.
         label: Its name on the page.
-        percent: It is a fraction, and is shown as a percentage.
-        per: What it is divided by: 1,000,000 shows bytes as megabytes.
+        percent: Whether it is a fraction that is shown as a percentage.
+        per: The divisor: 1,000,000 shows bytes as megabytes.
     """
 
     key: str
@@ -20,18 +19,17 @@ class Value:
     per: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Plot:
+class Plot(Record):
     """Curves over the steps of a run.
 
-    A curve's points are those that `result.json` holds: a list of numbers under the curve's key, or lists of objects
-    that have the step's number and the key. Of a run without a result they are those of a rank's series file, or of its
+    A curve's points come from `result.json`: a list of numbers under the curve's key, or lists of objects with the
+    step's number and the key. For a run without a result they come from a rank's series file, or from its
     `events.jsonl`.
 
     Attributes:
-        title: What stands above it; in small letters it is the name of the vertical axis.
+        title: The title; in lower case it is also the label of the vertical axis.
         curves: The curves.
-        percent: The curves' values are fractions, and are shown as percentages.
+        percent: Whether the curves' values are fractions that are shown as percentages.
     """
 
     title: str
@@ -39,18 +37,17 @@ class Plot:
     percent: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ReportLayout:
-    """What the page shows of a run besides what every run has.
+class ReportLayout(Record):
+    """What the page shows of a model's run, in addition to the parts for every run.
 
     Attributes:
         step: What the model counts ("batch"), and the key of the step's number.
-        series: A file in a rank's folder with a JSON object of numbers for each step, one a line; "" if there is none.
-            If all ranks' have "seconds", and "communication" (how many of these the rank communicated), the page shows
-            where each rank's time goes.
-        plots: The plots. Of two runs it shows the largest difference of the curve of each plot that has a single one.
-        figures: Of the whole run, from its result or its options; if there are none, each figure of the result.
-        columns: Of each rank, from the list `ranks` of the result.
+        series: A file in a rank's folder with one line for each step: a JSON object of numbers; "" if there is none.
+            If the lines of all ranks have "seconds", and "communication" (how many of these seconds the rank
+            communicated), the page shows how each rank spends its time.
+        plots: The plots. For two runs the page shows the largest difference, for each plot with a single curve.
+        figures: Numbers of the whole run, from its result or its options; if empty, each number of the result.
+        columns: Numbers of each rank, from the list `ranks` of the result.
     """
 
     step: str = "step"

@@ -1,4 +1,4 @@
-"""`unilaunch schema`: what a file of options may hold, as a JSON schema; an editor completes and checks it."""
+"""`unilaunch schema`: the JSON schema of a file of options. With it an editor completes and checks the file."""
 
 import json
 import sys
@@ -30,7 +30,7 @@ class SchemaCommand(Command):
 
 
 def make_schema() -> dict[str, Any]:
-    """Return the schema: the fields of LaunchSpec, and beside them the options of every installed model."""
+    """Return the schema: the fields of LaunchSpec, and at the same level the options of every installed model."""
     schema = LaunchSpec.model_json_schema()
     options: dict[str, Any] = {}
     for model in plugins.models().values():

@@ -1,27 +1,26 @@
-"""How processes of one job meet over sockets: calls, and a door through which only those come who know the secret."""
+"""Connect the processes of a job: `Calls` connects to a listener, and `Door` accepts callers that know the secret."""
 
 import errno
 import socket
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector, DefaultSelector
 from typing import Any, cast
 
 from unilaunch.addresses import FAMILIES, plain
 from unilaunch.handshake import ANSWER_SIZE, WELCOME, Caller, Listener, NotProvenError
+from unilaunch.record import Record
 
-#: Seconds in which a caller must prove itself; others are served meanwhile.
+#: Seconds in which a caller must prove itself; other callers are handled meanwhile.
 _PATIENCE = 10.0
-#: Callers that have not proven themselves; one more sends the oldest away. More than a job's own agents at once.
+#: Most callers that have not proven themselves; one more closes the oldest. Larger than a job's number of agents.
 _STRANGERS = 1 << 14
-#: Seconds without a look at new callers when this process has no file descriptor left.
+#: Seconds without accepting callers when this process has no file descriptor left.
 _PAUSE = 0.2
 
 
-@dataclass(slots=True)
-class _Call:
-    """A connection whose other end has not let this one in yet."""
+class _Call(Record, frozen=False):
+    """A connection on which the handshake has not ended yet."""
 
     caller: Caller
     connected: bool = False
@@ -30,14 +29,14 @@ class _Call:
 
 
 class Calls:
-    """Calls to several places at once, of which the first that proves itself and lets this end in is taken.
+    """Connects to several addresses at once, and keeps the first connection whose handshake succeeds.
 
     Args:
         places: Addresses and ports.
-        secret: The secret of this start.
-        identity: Who calls.
-        selector: What the owner waits on.
-        data: The `data` of the calls' entries there.
+        secret: The secret of this attempt.
+        identity: The caller's identity, for instance its rank.
+        selector: The owner's selector.
+        data: The `data` of the calls' entries in the selector.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class Calls:
         for address, port in places:
             try:
                 connection = socket.socket(FAMILIES[":" in address], socket.SOCK_STREAM)
-            except OSError:  # this host has not that IP version
+            except OSError:  # this host does not have that IP version
                 continue
             connection.setblocking(False)
             connection.connect_ex((address, port))
@@ -56,17 +55,17 @@ class Calls:
             self.calls[connection] = _Call(Caller(secret, f"{plain(address)} {port}", identity))
 
     def __contains__(self, fileobj: object) -> bool:
-        """Whether *fileobj* is a call under way."""
+        """Whether *fileobj* is a call whose handshake has not ended."""
         return fileobj in self.calls
 
     def __len__(self) -> int:
-        """Return how many calls are under way."""
+        """Return the number of calls whose handshake has not ended."""
         return len(self.calls)
 
     def ready(self, connection: socket.socket) -> socket.socket | None:
-        """Go on with one call; return its connection once the listener has proven itself, and give up the others.
+        """Continue one call; when its handshake succeeds, return its connection and close the other calls.
 
-        The connection does not block, and stands in the selector for reading.
+        The connection is non-blocking, and is registered in the selector for reading.
         """
         try:
             if not self._go_on(connection, self.calls[connection]):
@@ -82,7 +81,7 @@ class Calls:
         return connection
 
     def _go_on(self, connection: socket.socket, call: _Call) -> bool:
-        """Take the next step of the handshake; True after the last one."""
+        """Do the next step of the handshake; True after the last step."""
         if not call.connected:
             connection.send(call.caller.hello)
             call.connected = True
@@ -100,7 +99,7 @@ class Calls:
         return False
 
     def close(self) -> None:
-        """Give up every call."""
+        """Close every call."""
         for connection in list(self.calls):
             self._give_up(connection)
 
@@ -111,7 +110,7 @@ class Calls:
 
 
 def call(places: Iterable[tuple[str, int]], secret: bytes, identity: int, timeout: float) -> socket.socket | None:
-    """Return a blocking connection to the first of *places* that proves itself; None if none does in *timeout* s."""
+    """Return a blocking connection to the first of *places* that proves itself within *timeout* seconds, or None."""
     deadline = time.monotonic() + timeout
     with DefaultSelector() as selector:
         calls = Calls(places, secret, identity, selector, None)
@@ -127,12 +126,12 @@ def call(places: Iterable[tuple[str, int]], secret: bytes, identity: int, timeou
 
 
 class Door:
-    """A listening socket through which only those come who know the secret; strangers delay nobody.
+    """A listening socket that accepts only callers that know the secret; other callers do not delay them.
 
     Args:
         listener: The socket; its port is part of the proofs.
-        secret: The secret of this start.
-        selector: What the owner waits on; `data` of each entry that belongs to the door is the door.
+        secret: The secret of this attempt.
+        selector: The owner's selector; the door's entries have the door as their `data`.
     """
 
     def __init__(self, listener: socket.socket, secret: bytes, selector: BaseSelector) -> None:
@@ -144,9 +143,9 @@ class Door:
         selector.register(listener, EVENT_READ, self)
 
     def ready(self, fileobj: Any) -> tuple[socket.socket, int] | None:
-        """Do what can be done at one socket of the door's; return a caller that has proven itself, and who it is.
+        """Handle one socket of the door; return the connection and the identity of a caller that has proven itself.
 
-        Its connection does not block, and the selector does not know it any more.
+        The connection is non-blocking, and is no longer registered in the selector.
         """
         if fileobj is self.listener:
             while self._accept():
@@ -155,7 +154,7 @@ class Door:
         return self._hear(fileobj)
 
     def tick(self) -> None:
-        """Send away those who have not proven themselves in time. To be called now and then."""
+        """Close the connections of callers that have not proven themselves in time. The owner calls it repeatedly."""
         now = time.monotonic()
         while self.strangers and now > next(iter(self.strangers.values()))[1]:
             self._send_away(next(iter(self.strangers)))
@@ -164,7 +163,7 @@ class Door:
             self.selector.register(self.listener, EVENT_READ, self)
 
     def close(self) -> None:
-        """Send every stranger away, and listen no more."""
+        """Close the connections of all callers that have not proven themselves, and the listening socket."""
         for stranger in list(self.strangers):
             self._send_away(stranger)
         if self.closed_until is None:
@@ -172,7 +171,7 @@ class Door:
         self.listener.close()
 
     def _accept(self) -> bool:
-        """Take one caller's connection; False if there is none, or no room for it."""
+        """Accept one connection; False if there is none, or no room for it."""
         if len(self.strangers) >= _STRANGERS:
             self._send_away(next(iter(self.strangers)))
         try:
@@ -188,7 +187,7 @@ class Door:
         return len(self.strangers) < _STRANGERS
 
     def _make_room(self) -> None:
-        """No file descriptor is left: take that of the oldest stranger, or look away for a while."""
+        """Free a file descriptor: close the oldest caller that is not proven, or pause accepting if there is none."""
         if self.strangers:
             self._send_away(next(iter(self.strangers)))
         else:
@@ -196,7 +195,7 @@ class Door:
             self.closed_until = time.monotonic() + _PAUSE
 
     def _hear(self, stranger: socket.socket) -> tuple[socket.socket, int] | None:
-        if stranger not in self.strangers:  # sent away in this very turn
+        if stranger not in self.strangers:  # closed in this turn
             return None
         greeting, _ = self.strangers[stranger]
         try:

@@ -1,9 +1,11 @@
-"""What the user wants: the spec, and how it is read from options, the environment and a file."""
+"""The spec of a run, and how it is read from options, the environment and a file."""
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from inspect import cleandoc
 from pathlib import Path
+from threading import Lock
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
@@ -14,10 +16,12 @@ from unilaunch.errors import SpecError, nearest
 from unilaunch.placeholders import has_known_placeholders
 
 VARIABLE_PREFIX = "UNILAUNCH_"
-#: Variables whose name is not the field's.
+#: Fields whose variable has another name than the field.
 VARIABLE_FIELDS = {"UNILAUNCH_DATA": "data_dir"}
 
-#: Bytes of a file of options.
+_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
+_ONE_AT_A_TIME = Lock()  # several jobs may be started from several threads
+#: Most bytes of a file of options.
 _LARGEST_FILE = 1 << 20
 
 S = TypeVar("S", bound="Spec")
@@ -36,18 +40,18 @@ OutputDir = Annotated[Path, AfterValidator(_known_placeholders)]
 class Spec(BaseModel):
     """A frozen set of fields; an unknown field is an error. Every field's description is its `--help`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
-    #: Variables of others that set a field too, when no UNILAUNCH_ variable does; the field by the variable's name.
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+    #: Variables of other programs that set a field if no UNILAUNCH_ variable does; the field by the variable's name.
     other_variables: ClassVar[Mapping[str, str]] = {}
-    #: Names under which users of other programs know a field; the field by the other name.
+    #: Names of a field in other programs; the field by the other name.
     other_names: ClassVar[Mapping[str, str]] = {}
-    #: Fields that are given without an option's name.
+    #: Fields that are given by position, without an option's name.
     positional: ClassVar[tuple[str, ...]] = ()
 
     if not TYPE_CHECKING:  # a type checker knows the fields
 
         def __init__(self, **fields: Any) -> None:
-            """Check the fields; raise SpecError, in one line, if they are wrong."""
+            """Check the fields; raise a SpecError of one line if they are not valid."""
             try:
                 super().__init__(**fields)
             except ValidationError as error:
@@ -58,7 +62,7 @@ class Spec(BaseModel):
     @classmethod
     @override
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """Let `help()` show what each field means."""
+        """Let `help()` show the description of each field."""
         fields = [
             f"    {name}: {field.description}" + (f" (default: {field.default})" if field.default else "")
             for name, field in cls.model_fields.items()
@@ -66,7 +70,7 @@ class Spec(BaseModel):
         cls.__doc__ = "\n".join([cleandoc(cls.__dict__.get("__doc__") or ""), "", "Fields:", *fields])
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON has them."""
+        """Return the fields as JSON values."""
         return self.model_dump(mode="json")
 
 
@@ -77,7 +81,7 @@ def _no_function(target: object) -> object:
 
 
 class RunSpec(Spec):
-    """What one rank is to do: the target and what every target understands."""
+    """The task of one rank: the target, and the options for every target."""
 
     target: Annotated[str, BeforeValidator(_no_function)] = Field(
         default="gcn", description="a model's name, a script FILE.py, -m MODULE, or package.module:function"
@@ -138,7 +142,7 @@ def read_file(path: Path) -> dict[str, Any]:
     """Return the fields that a TOML, YAML or JSON file sets.
 
     Raises:
-        SpecError: There is no such file, it does not parse, or it is no table of fields.
+        SpecError: There is no such file, it cannot be parsed, or it is not a table of fields.
     """
     try:
         if path.exists() and not path.is_file():
@@ -169,7 +173,7 @@ def _parse(path: Path, text: str) -> object:
                 import json
 
                 return json.loads(text)
-    except Exception as error:  # each library has its own; all of them say where the text is wrong
+    except Exception as error:  # each library has its own exception; each message names the place
         raise SpecError(f"{path}: {' '.join(str(error).split())}") from error
     raise SpecError(f"{path}: the file's name must end in .toml, .yaml, .yml or .json")
 
@@ -177,7 +181,7 @@ def _parse(path: Path, text: str) -> object:
 def _parse_yaml(text: str) -> object:
     import yaml
 
-    if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):  # a few lines of them make gigabytes
+    if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):  # a few lines can expand to gigabytes
         raise ValueError("aliases (*name) are not read: write the value out")
     return yaml.safe_load(text)
 
@@ -187,7 +191,7 @@ def read_variables(environ: Mapping[str, str], known: Callable[[], Iterable[str]
 
     Args:
         environ: The process's environment.
-        known: Returns every field that there is, of every spec; another name is an error, since it is a slip.
+        known: Returns the names of all fields, of every spec; another name is an error.
 
     Raises:
         SpecError: A UNILAUNCH_ variable names no field.
@@ -210,7 +214,7 @@ def variable_of(field: str, environ: Mapping[str, str]) -> str:
 
 
 def validate(kind: type[S], fields: Mapping[str, Any], sources: Mapping[str, str]) -> S:
-    """Return the spec that *fields* describe.
+    """Return the spec with these *fields*.
 
     Args:
         kind: The spec's type.
@@ -218,12 +222,26 @@ def validate(kind: type[S], fields: Mapping[str, Any], sources: Mapping[str, str
         sources: Where each field's value came from, by field name: "--seed", "run.toml: seed".
 
     Raises:
-        SpecError: One line that names every field that is wrong, its value and what is allowed.
+        SpecError: One line that names every field that is not valid, its value and what is allowed.
     """
     try:
-        return kind.model_validate({name: _read_text(kind, name, value) for name, value in fields.items()})
+        with _without_plugins():
+            return kind.model_validate({name: _read_text(kind, name, value) for name, value in fields.items()})
     except ValidationError as error:
         raise SpecError(_faults(error, kind, sources)) from None
+
+
+@contextmanager
+def _without_plugins() -> Iterator[None]:
+    """Keep pydantic from searching every distribution for its plug-ins when it builds a schema; that takes 11 ms."""
+    with _ONE_AT_A_TIME:
+        chosen = os.environ.get(_PLUGINS)  # noqa: TID251  (pydantic reads it only there)
+        os.environ[_PLUGINS] = "__all__"  # noqa: TID251
+        try:
+            yield
+        finally:
+            del os.environ[_PLUGINS]  # noqa: TID251
+            os.environ.update({_PLUGINS: chosen} if chosen is not None else {})  # noqa: TID251
 
 
 def holds_several(annotation: Any) -> bool:
@@ -233,7 +251,7 @@ def holds_several(annotation: Any) -> bool:
 
 
 def read_several(text: str) -> Any:
-    """Return the values that *text* holds: a list or a table as JSON; other text is a list of itself."""
+    """Return the values in *text*: a list or a table as JSON; other text is a list with this one element."""
     import json
 
     with suppress(ValueError, RecursionError):
@@ -243,7 +261,7 @@ def read_several(text: str) -> Any:
 
 
 def _read_text(kind: type[Spec], name: str, value: Any) -> Any:
-    """Return a value as the field can read it: text of an option or a variable may hold several, or say "none"."""
+    """Return a value in the form that the field reads: the text of an option may contain several values, or "none"."""
     field = kind.model_fields.get(name)
     if field is None or not isinstance(value, str):
         return value

@@ -1,14 +1,14 @@
-"""What `launch` tells its agents and ranks in their environment."""
+"""The environment variables that `launch` sets for its agents and ranks."""
 
 from collections.abc import Mapping
 
 #: Where the monitor listens: "ADDRESS,ADDRESS PORT SECRET SECONDS".
 MONITOR = "_UNILAUNCH_MONITOR"
-#: The finished spec; a rank that finds it reads no option and no UNILAUNCH_ variable.
+#: The finished spec; if it is set, a rank reads no option and no UNILAUNCH_ variable.
 SPEC = "_UNILAUNCH_SPEC"
-#: A key, known to nobody else, that the engine of a job file gives to every rank; it need not be new for each start.
+#: A secret key that the engine of a job file gives to every rank of the job; it may be the same for each attempt.
 KEY = "_UNILAUNCH_KEY"
-#: How often the job was started again, and how often it may be; programs look there too, as under torchrun.
+#: How often the job was restarted, and how often it may be; programs read these variables too, as under torchrun.
 RESTARTS, MAX_RESTARTS = "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"
 
 
@@ -19,6 +19,6 @@ def attempt_of(environ: Mapping[str, str]) -> int:
 
 
 def may_start_again(environ: Mapping[str, str]) -> bool:
-    """Return whether `launch` would start this job once more."""
+    """Return whether `launch` would start this job again."""
     allowed = environ.get(MAX_RESTARTS, "")
     return MONITOR in environ and allowed.isdecimal() and attempt_of(environ) < int(allowed)

@@ -1,23 +1,23 @@
-"""How far a rank has come: what its model notes, and what the live line, a failure and a stack trace say of it."""
+"""The progress of a rank: its model reports steps; the live line, failures and stack traces show them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
+from unilaunch.record import Record, field
 
-@dataclass(frozen=True, slots=True)
-class Step:
+
+class Step(Record):
     """The step that a rank is in.
 
     Attributes:
         kind: What the model counts: "batch".
-        number: Which one it is, from 1.
+        number: Its number, from 1.
         total: Number of steps of the run; None if it is unknown.
-        values: Figures of the last step by name, such as {"error": 0.7}. Who has none of a name gives None.
-        busy: Seconds of the last step in which this rank did not wait for others; None if they are unknown. From them
-            `launch` names the slowest rank.
-        received: Bytes that came from other ranks in the last step; live metrics show them, other records do not.
+        values: Numbers of the last step by name, such as {"error": 0.7}; None for a name without a number.
+        busy: Seconds of the last step in which this rank did not wait for others; None if they are unknown. With them
+            `launch` finds the slowest rank.
+        received: Bytes received from other ranks in the last step; only live metrics show them.
     """
 
     kind: str
@@ -28,14 +28,14 @@ class Step:
     received: int = 0
 
     def as_facts(self) -> dict[str, Any]:
-        """Return the step as JSON; a figure that is no finite number is left out."""
+        """Return the step as JSON; values that are not finite numbers are omitted."""
         values = {name: float(value) for name, value in self.values.items() if value is not None and isfinite(value)}
         busy = None if self.busy is None or not isfinite(self.busy) else float(self.busy)
         return {"step": self.kind, "number": self.number, "total": self.total, "values": values, "busy": busy}
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> "Step | None":
-        """Return the step among what a rank has noted; None if it has noted none."""
+        """Return the step in the facts that a rank has reported; None if there is none."""
         kind, number, total = facts.get("step"), facts.get("number"), facts.get("total")
         values, busy = facts.get("values"), facts.get("busy")
         if not isinstance(kind, str) or not isinstance(number, int):
@@ -50,7 +50,7 @@ class Step:
 
     @property
     def place(self) -> str:
-        """The step as a sentence names it: "batch 3 of 200"."""
+        """The step as text for a sentence: "batch 3 of 200"."""
         return f"{self.kind} {self.number}" + ("" if self.total is None else f" of {self.total}")
 
 

@@ -1,27 +1,25 @@
-"""What a run runs: a model, or the user's own script, module or function."""
+"""The target of a run: a model, or the user's script, module or function."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from typing_extensions import override
-
 from unilaunch.errors import SpecError, nearest
+from unilaunch.overriding import override
+from unilaunch.record import Record, replace
 
 MODULE_MARK = "-m "
 #: The name that `__main__` has in a rank while the file or the cells of its function are being loaded.
 LOADING = "__unilaunch_loading__"
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Record):
     """One thing to run.
 
     Attributes:
-        kind: What it is.
+        kind: The kind of target.
         name: A model's name, a script's path, a module's name, "package.module:function" or "FILE.py:function".
-        source: The text in which a function of a notebook stands; "" if the name says where it is.
+        source: The source text of a notebook's function; "" if the name says where the source is.
     """
 
     kind: Literal["model", "script", "module", "function"]
@@ -30,7 +28,7 @@ class Target:
 
     @override
     def __str__(self) -> str:
-        """Return it as it stands in a spec: "model", "train.py", "-m package.train", "package.train:main"."""
+        """Return the target's text in a spec: "model", "train.py", "-m package.train", "package.train:main"."""
         return MODULE_MARK + self.name if self.kind == "module" else self.name
 
     @property
@@ -47,7 +45,7 @@ class Target:
         return self.file.resolve().parent if self.file else Path.cwd()
 
     def absolute(self) -> "Target":
-        """Return the same for a process in another folder."""
+        """Return the target with absolute paths, for a process in another folder."""
         function = self.name.rpartition(":")[2]
         match self.kind:
             case "script":
@@ -57,10 +55,10 @@ class Target:
         return self
 
     def find_file(self) -> None:
-        """Refuse a script, or a function's file, that is not there.
+        """Raise an error if a script, or a function's file, does not exist.
 
         Raises:
-            SpecError: It is no file.
+            SpecError: It is not a file.
         """
         path = self.file
         if path and not path.is_file():
@@ -72,12 +70,12 @@ def read_target(text: str, models: Collection[str], *, here: bool = True) -> Tar
     """Return the target that *text* names.
 
     Args:
-        text: As it stands in a spec.
+        text: The target's text in a spec.
         models: The installed models.
-        here: A script must exist on this machine.
+        here: Whether a script must exist on this machine.
 
     Raises:
-        SpecError: It is none, or a script that does not exist.
+        SpecError: The text names no target, or a script that does not exist.
     """
     target = _parse(text, models)
     if here:

@@ -1,11 +1,11 @@
-"""What is to be done, read and checked; nothing is imported or started yet."""
+"""The task: spec, target and options, read and checked; nothing is imported or started yet."""
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from unilaunch.backend import Backend
 from unilaunch.model import Model
+from unilaunch.record import Record
 from unilaunch.target import Target
 
 if TYPE_CHECKING:
@@ -15,27 +15,26 @@ S = TypeVar("S", bound="RunSpec", covariant=True)  # noqa: PLC0105
 
 
 class Machine(Enum):
-    """The machine on which a job will run: it decides what is looked for on the machine that plans the job."""
+    """The machine on which a job will run: it determines what is checked on the machine that plans the job."""
 
-    #: This one: its files, its mpirun, its cores and its devices.
+    #: This machine: its files, its mpirun, its cores and its devices are checked.
     HERE = "here"
-    #: Hosts of a cluster with the same files: scripts and frameworks are looked for here, cores and devices are not.
+    #: Hosts of a cluster with the same files: scripts and frameworks are checked here, cores and devices are not.
     CLUSTER = "cluster"
-    #: Containers: the script, the framework, Python and mpirun are the image's, and nothing is looked for here.
+    #: Containers: the script, the framework, Python and mpirun are in the image, and nothing is checked here.
     IMAGE = "image"
 
 
-@dataclass(frozen=True, slots=True)
-class Task(Generic[S]):
-    """What is to be done, read and checked.
+class Task(Record, Generic[S]):
+    """A task that has been read and checked.
 
     Attributes:
         spec: The spec.
-        target: What it runs.
+        target: The target of the run.
         model: The target, if it is a model.
         options: The model's options.
-        backends: The frameworks, not yet imported: a model's one; for a program, which may use any, all that are
-            installed.
+        backends: The backends, whose frameworks are not imported yet: one for a model; all installed ones for a
+            program, which may use any of them.
         command: The command line of `launch`, word by word; () if the ranks were started without it.
     """
 
@@ -47,10 +46,10 @@ class Task(Generic[S]):
     command: tuple[str, ...] = ()
 
     def check(self, world_size: int) -> None:
-        """Refuse what does not fit the number of ranks.
+        """Raise an error if the task does not fit the number of ranks.
 
         Raises:
-            SpecError: The model's options do not.
+            SpecError: The model's options do not fit.
         """
         if self.model:
             self.model.check(self.options, world_size)

@@ -13,8 +13,8 @@ from unilaunch import plugins
 from unilaunch.json_value import JsonValue
 from unilaunch.output.files import open_file
 
-#: An object with this name stands for an array: its kind ("array", "scalar", or the backend of a tensor), its type
-#: where numpy has none like it, and its npy data: {"file": PATH} or {"base64": TEXT}.
+#: An object with this name represents an array: its kind ("array", "scalar", or the backend of a tensor), its type if
+#: numpy has no such type, and its npy data: {"file": PATH} or {"base64": TEXT}.
 _MARK = "__npy__"
 
 #: For an error about a value that cannot be packed.
@@ -24,11 +24,11 @@ Store = Callable[[Any], dict[str, JsonValue]]
 
 
 def pack(value: Any, store: Store) -> Any:
-    """Return *value* as JSON has it: arrays, numpy scalars and tensors are what *store* makes of them.
+    """Return *value* as JSON; *store* replaces arrays, numpy scalars and tensors.
 
     Args:
-        value: Any value. What has no place in JSON stays, and is refused when it is written.
-        store: Keeps the data of an array, and returns where it is.
+        value: Any value. Other objects that JSON does not have are kept; writing the JSON then raises an error.
+        store: Stores the data of an array, and returns where they are.
 
     Raises:
         ValueError: An array cannot be kept without a pickle, or a table has the reserved name.
@@ -48,12 +48,12 @@ def unpack(value: Any, folder: Path | None) -> Any:
     """Return the value that was packed.
 
     Args:
-        value: What `pack` returned, as JSON gave it back.
-        folder: Where its files are; None if it names them by their whole path.
+        value: The value from `pack`, after it was read from JSON.
+        folder: The folder of its files; None if the value has their absolute paths.
 
     Raises:
-        OSError: A file is not there.
-        ValueError: It holds no array, or one that only a pickle could hold.
+        OSError: A file does not exist.
+        ValueError: The data are not an array, or are an array that needs a pickle.
         PluginError: The framework of a tensor is not installed here.
     """
     if isinstance(value, list):
@@ -73,7 +73,7 @@ def unpack(value: Any, folder: Path | None) -> Any:
 
 
 def into_files(folder: Path, name: str, *, absolute: bool = False) -> Store:
-    """Return a store that writes each array into a file of its own: FOLDER/NAME.N.npy."""
+    """Return a store that writes each array into a separate file: FOLDER/NAME.N.npy."""
     count = 0
 
     def store(array: Any) -> dict[str, JsonValue]:
@@ -89,14 +89,14 @@ def into_files(folder: Path, name: str, *, absolute: bool = False) -> Store:
 
 
 def into_text(array: Any) -> dict[str, JsonValue]:
-    """Be a store that keeps an array in the JSON itself."""
+    """Return an array's data as text, to be kept in the JSON; this function is a store."""
     file = io.BytesIO()
     _numpy().lib.format.write_array(file, array, allow_pickle=False)
     return {"base64": base64.b64encode(file.getbuffer()).decode()}
 
 
 def carry_files(value: Any, folder: Path) -> Any:
-    """Return a packed value with the data of its files in it, for a host that does not see *folder*."""
+    """Return a packed value that contains the data of its files, for a host that cannot read *folder*."""
     if isinstance(value, list):
         return [carry_files(one, folder) for one in value]
     if not isinstance(value, dict):
@@ -130,5 +130,5 @@ def _load(value: Mapping[str, Any], folder: Path | None) -> Any:
 
 
 def _numpy() -> Any:
-    """Import numpy: it is there when a value has an array, and the core needs it for nothing else."""
+    """Import numpy: it is installed if a value has an array, and the core needs it only here."""
     return import_module("numpy")

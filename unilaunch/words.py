@@ -1,28 +1,27 @@
-"""The words of a command line: which are ours, under which name, and which are the program's."""
+"""Split the words of a command line into options of unilaunch and words of the program."""
 
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from unilaunch.errors import SpecError, nearest
 from unilaunch.habits import SLOTS, Habit, Instead, Needless, Same
+from unilaunch.record import Record
 
 _GLUED = re.compile(r"(-n|-np|-c)(\d+)")
 _PYTHON = re.compile(r"(.*/)?python[\d.]*")
 
 
-@dataclass(frozen=True, slots=True)
-class Grammar:
-    """What a command takes.
+class Grammar(Record):
+    """The words that a command accepts.
 
     Attributes:
         command: The command's name.
         takes: The number of values of each option, by the option with its dashes.
-        other_names: Other names of options, without dashes, with our names.
+        other_names: Other names of options, without dashes, with unilaunch's names.
         habits: Options of other launchers, without dashes.
-        is_program: Returns whether a word that is no option is a program; None if the command starts no program.
-        hint: Returns what to say of an option that is none of the command's; "" if there is nothing to say.
+        is_program: Returns whether a word that is not an option is a program; None if the command starts no program.
+        hint: Returns a hint about an option that the command does not have; "" for none.
     """
 
     command: str
@@ -33,14 +32,13 @@ class Grammar:
     hint: Callable[[str], str] = lambda _: ""
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
+class Words(Record):
     """A command line, split.
 
     Attributes:
-        own: Options under our names, and the target.
+        own: Options under unilaunch's names, and the target.
         args: The program's arguments.
-        target: The first word that is no option, or `-m MODULE`; "" if there is none.
+        target: The first word that is not an option, or `-m MODULE`; "" if there is none.
     """
 
     own: tuple[str, ...]
@@ -48,15 +46,14 @@ class Words:
     target: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Option:
+class _Option(Record):
     """An option as it was typed.
 
     Attributes:
-        name: Our name, or the typed one of a habit.
-        value: What is tied to it; None if nothing is.
+        name: Unilaunch's name, or the typed name of another launcher's option.
+        value: The value in the same word, as in --seed=3; None if there is none.
         takes: Number of its values.
-        habit: What it is for us, if it is another launcher's.
+        habit: Its meaning in unilaunch, if it is an option of another launcher.
     """
 
     name: str
@@ -66,16 +63,17 @@ class _Option:
 
 
 def split(words: Sequence[str], grammar: Grammar) -> Words:
-    """Return our words and the program's.
+    """Return unilaunch's words and the program's.
 
-    What follows a program is the program's. With `--` all in front of it is ours, and all behind it the program's.
+    All words after a program belong to the program. If there is a `--`, all words before it belong to unilaunch, and
+    all words after it to the program.
 
     Args:
         words: The command line, without the command.
-        grammar: What the command takes.
+        grammar: The words that the command accepts.
 
     Raises:
-        SpecError: An option is not known, or must be typed otherwise.
+        SpecError: An option is unknown, or must be typed in another way.
     """
     marked = bool(grammar.is_program) and "--" in words
     end = words.index("--") if marked else len(words)
@@ -85,7 +83,7 @@ def split(words: Sequence[str], grammar: Grammar) -> Words:
     target = program = ""
     while front and (marked or not program):
         word = front.pop(0)
-        if word == "--":  # of a command that starts no program: what follows is no option
+        if word == "--":  # for a command that starts no program: the words after it are not options
             own += [word, *front]
             front = []
             break
@@ -108,7 +106,7 @@ def split(words: Sequence[str], grammar: Grammar) -> Words:
 
 
 def _take_values(option: _Option, front: list[str]) -> list[str]:
-    """Return the values of an option; those that are words of their own are taken from *front*."""
+    """Return the values of an option; values in separate words are removed from *front*."""
     if option.value is not None:
         return [option.value]
     values = front[: option.takes]
@@ -120,7 +118,7 @@ def _known(word: str, program: str, grammar: Grammar) -> _Option:
     """Return the option that *word* is.
 
     Raises:
-        SpecError: There is none; *program* stands in front of it and `--` behind it, if it is not empty.
+        SpecError: There is no such option. If *program* is not empty, it comes before *word*, and `--` after it.
     """
     if option := _read(word, grammar):
         return option
@@ -152,7 +150,7 @@ def _read(word: str, grammar: Grammar) -> _Option | None:
 
 
 def _write(option: _Option, values: Sequence[str]) -> list[str]:
-    """Return an option with its values under our names; one value is tied to it, since it may begin with a dash."""
+    """Return an option with its values under unilaunch's names, as --name=value if there is one: it may be negative."""
     name, first = option.name, "".join(values[:1])
     match option.habit:
         case Instead(text):
@@ -167,7 +165,7 @@ def _write(option: _Option, values: Sequence[str]) -> list[str]:
 
 
 def _refuse_ranks_of_a_host(own: Sequence[str], per_host: Sequence[str]) -> None:
-    """Refuse a number of ranks of each host where it is not the number of all ranks."""
+    """Raise an error for a number of ranks per host, if it is not the number of all ranks."""
     several = any(word.startswith(("-H", "--hosts=", "--hostfile=")) for word in own)
     numbers = {word for word in own if word.startswith("--nprocs=")}
     if per_host and (several or len(numbers) > 1 or "-n" in own):
@@ -175,7 +173,7 @@ def _refuse_ranks_of_a_host(own: Sequence[str], per_host: Sequence[str]) -> None
 
 
 def _refuse_python(word: str, before: Sequence[str], behind: Sequence[str], grammar: Grammar) -> None:
-    """Refuse an interpreter in front of the program, as mpirun's users type it."""
+    """Raise an error for an interpreter before the program, which users of mpirun type."""
     if _PYTHON.fullmatch(word):
         line = shlex.join(["unilaunch", grammar.command, *before, *(later for later in behind if later != "-u")])
         raise SpecError(f"{word}: unilaunch starts Python itself: type {line}")

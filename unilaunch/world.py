@@ -1,17 +1,17 @@
-"""Who a rank is: what the launcher says (`LauncherInfo`) and what the ranks agree on (`World`)."""
+"""The identity of a rank: the launcher's description (`LauncherInfo`), and the ranks' agreement (`World`)."""
 
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
 from unilaunch.addresses import is_loopback
+from unilaunch.record import Record
 
-#: Tells this host from every other; two hosts can have one name.
+#: Identifies this host; two hosts can have the same name.
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Store(Enum):
-    """Where ranks can leave a word for each other before MPI is initialised."""
+    """Where ranks can exchange addresses before MPI is initialised."""
 
     PMIX = "the launcher's PMIx server"
     PMI = "the launcher's PMI server, version 1"
@@ -19,25 +19,25 @@ class Store(Enum):
     MPI = "nowhere: they meet through MPI"
 
 
-@dataclass(frozen=True, slots=True)
-class LauncherInfo:
-    """What one launcher's environment says about this process.
+class LauncherInfo(Record):
+    """The description of this process in the launcher's environment.
 
     Attributes:
-        launcher: The launcher's name and version, as a person writes it: "Open MPI 4", "none".
+        launcher: The launcher's name and version, as shown to users: "Open MPI 4", "none".
         rank: Index of this process in the job, 0 to size - 1.
-        size: Number of processes in the job; 0 if only MPI can tell.
+        size: Number of processes in the job; 0 if only MPI knows it.
         local_rank: Index among the job's processes on this host, as the launcher counts; None if it does not.
         local_size: Number of the job's processes on this host, as the launcher counts; None if it does not.
-        run_id: Names this start of the job: the same on every rank, and no other run's; "" if nothing does.
+        run_id: A name of this attempt that every rank has and no other run has; "" if the launcher gives none.
         evidence: The variables that were used, with their values.
-        mpi: The launcher wires MPI up, so that the ranks can agree through it.
-        rank_0_hosts: Addresses or names of rank 0's host, as the variables tell it, likeliest first.
-        store: Where the ranks can meet, if the launcher wires MPI up; else it is a file.
-        alike: Its ranks differ in no variable that a framework's import reads, so that they can be forked from one.
-        wake: Once a job has failed, the launcher sleeps before it ends the others, unless SIGCHLD wakes it.
-        patient: After a SIGTERM the launcher waits half a minute or so for its ranks, which can save.
-        name: The launcher's entry point, once `launchers.detect` has asked it.
+        mpi: Whether the launcher supports MPI, so that the ranks can communicate over it.
+        rank_0_hosts: Addresses or names of rank 0's host from the variables, the likeliest first.
+        store: Where the ranks find each other, if the launcher supports MPI; otherwise they use a file.
+        alike: Whether its ranks differ in no variable that a framework's import reads: then one agent can fork all.
+        wake: Whether the launcher sleeps, after a failure, before it ends the other ranks, unless SIGCHLD wakes it.
+        patient: Whether the launcher waits about half a minute for its ranks after a SIGTERM, so that they can save.
+        single_host: Whether the launcher says that all ranks are on one host, even if it gives no local ranks.
+        name: The launcher's entry point, once `launchers.detect` has detected it.
     """
 
     launcher: str
@@ -53,20 +53,21 @@ class LauncherInfo:
     alike: bool = True
     wake: bool = False
     patient: bool = False
+    single_host: bool = False
     name: str = ""
 
     @property
     def one_host(self) -> bool:
-        """All ranks are known to be on this host: the launcher counts so, or names a loopback address for rank 0."""
-        return self.local_size == self.size or (bool(self.rank_0_hosts) and all(map(is_loopback, self.rank_0_hosts)))
+        """Whether all ranks are known to be on this host: from the launcher, or by rank 0's loopback address."""
+        told = self.single_host or self.local_size == self.size
+        return told or (bool(self.rank_0_hosts) and all(map(is_loopback, self.rank_0_hosts)))
 
 
-@dataclass(frozen=True, slots=True)
-class World:
-    """Who this rank is, as all ranks agreed.
+class World(Record):
+    """The identity of this rank, on which all ranks have agreed.
 
-    No launcher tells a node rank that can be trusted, and ranks may be placed unevenly or round-robin: local and node
-    ranks are counted from the hosts that the ranks name, in the order of their lowest rank.
+    A launcher's node rank is not reliable, and ranks may be placed unevenly or round-robin. So local and node ranks are
+    counted from the hosts that the ranks name, in the order of the lowest rank of each host.
 
     Attributes:
         rank: Index of this process in the job.
@@ -76,9 +77,9 @@ class World:
         node_rank: Index of this host among the job's hosts; rank 0's host is 0.
         num_hosts: Number of hosts.
         host: This host's name.
-        launcher: What started this rank.
-        device: What this rank runs on, once it is placed: "cpu", "cuda:1".
-        patient: After a SIGTERM the launcher waits half a minute or so for its ranks, which can save.
+        launcher: The launcher that started this rank.
+        device: The device of this rank, once it is placed: "cpu", "cuda:1".
+        patient: Whether the launcher waits about half a minute for its ranks after a SIGTERM, so that they can save.
     """
 
     rank: int
@@ -97,8 +98,8 @@ def count_world(found: LauncherInfo, hosts: list[str], name: str) -> World:
     """Return this rank's `World`, counted from the host that each rank runs on.
 
     Args:
-        found: What the launcher says; only its rank, size, name and patience are used.
-        hosts: What tells each rank's host from the others, by rank. (size,)
+        found: The launcher info; only its rank, size, name and patience are used.
+        hosts: An identifier of each rank's host, by rank. (size,)
         name: This host's name.
     """
     host = hosts[found.rank]

@@ -1,8 +1,8 @@
-"""The process above the ranks of a host: it keeps their output, sees how each ends, and lets nothing outlive them.
+"""The agent: it supervises the ranks of a host, keeps their output, records how they end, and cleans up.
 
-A rank leaves a record whatever ends it (an exception, os._exit, SIGKILL, the OOM killer); it ends when its launcher has
-gone; and its stacks can be asked for while it hangs. The agents of a job speak with the monitor, each over one
-connection: with `unilaunch launch`, or without it with the agent of rank 0, which is the monitor then.
+The agent records every end of a rank (an exception, os._exit, SIGKILL, the OOM killer). It ends the rank when the
+launcher has exited, and it reads the stacks of a rank that hangs. Each agent has one connection to the monitor, which
+runs in `unilaunch launch`; without `launch` the monitor runs in the agent of rank 0.
 """
 
 import os
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from unilaunch.agent.own_monitor import OwnMonitor
 
 _TICK = 0.2
-_ORDER = 15.0  # seconds in which the monitor has ended the job, if it can, once it knows that no host is lost
-_DAEMONS_OWN = 1.5  # seconds in which a daemon of the launcher notices too that the other hosts do not answer
+_ORDER = 15.0  # seconds that the agent waits for the monitor's order to end the job, if no host is lost
+_DAEMONS_OWN = 1.5  # seconds in which a daemon of the launcher also notices that the other hosts do not answer
 
 
 class Agent:
-    """Supervises the ranks of a host: an event loop.
+    """Supervises the ranks of a host in an event loop.
 
     Args:
         environ: The environment of the launcher's child.
-        launcher: The launcher's process number, if this process is the launcher's child itself; 0 if shims are.
+        launcher: The launcher's process number, if this process is the launcher's child; 0 if that child is a shim.
     """
 
     def __init__(self, environ: Mapping[str, str], launcher: int) -> None:
@@ -50,8 +50,8 @@ class Agent:
         self.loop = Loop()
         self.ranks: list[Supervised] = []
         self.connection: Connection | None = None
-        self.monitor: OwnMonitor | None = None  # if this agent is the monitor, without a `launch`
-        self.exit_code: int | None = None  # the job's, once the monitor has ordered its end
+        self.monitor: OwnMonitor | None = None  # set if the monitor runs in this agent, without `launch`
+        self.exit_code: int | None = None  # the job's exit code, once the monitor has ordered the end
         self.stop: messages.Stop | None = None
         self.standing_orders: list[messages.Message] = []
         self.streams = Streams(self.loop)
@@ -61,7 +61,7 @@ class Agent:
         adopt_orphans()
 
     def begin_again(self, attempt: int) -> None:
-        """Be the agent of the next attempt: what the last one's ranks have left is over, the connection stays."""
+        """Reset the state for the next attempt to start the job; the connection to the monitor stays open."""
         self.attempt = attempt
         self.leave_behind()
         for one in self.ranks:
@@ -86,11 +86,11 @@ class Agent:
         self.streams.add(rank)
         if shim:
             self.loop.watch(shim.connection, lambda: self._hear_shim(one))
-        for order in self.standing_orders:  # given before this rank came
+        for order in self.standing_orders:  # orders from before this rank was forked
             order_rank(rank, order, self.loop)
 
     def forget(self) -> None:
-        """Close what is the agent's, in a rank that has been forked from it."""
+        """Close the agent's files and sockets, in a rank that has been forked from it."""
         self.loop.leave()
         if self.connection:
             self.connection.close()
@@ -104,7 +104,7 @@ class Agent:
                 one.shim.close()
 
     def _hear_shim(self, one: Supervised) -> bool:
-        """Pass on the signals that the launcher's child got; if it has gone, the launcher has, or has killed it."""
+        """Pass on the signals that the shim received; if the shim has exited, its launcher has exited or killed it."""
         numbers = one.shim.hear() if one.shim else b""
         for number in numbers:
             one.rank.pass_on(number)
@@ -116,7 +116,7 @@ class Agent:
 
     @property
     def is_over(self) -> bool:
-        """Every rank has ended, and its launcher's child may exit or has."""
+        """Whether every rank has ended, and its shim has exited or may exit."""
         return all(self._is_over(one) for one in self.ranks)
 
     def _is_over(self, one: Supervised) -> bool:
@@ -124,7 +124,7 @@ class Agent:
         return ended and (one.dismissed or (one.shim is None and self._may_go(one)))
 
     def turn(self) -> None:
-        """Wait for the next event, do what it asks for, and what is due."""
+        """Wait for the next event, handle it, and do the work whose time has come."""
         soon = min((one.rank.output.again for one in self.ranks), default=_TICK)
         due = min((one.rank.stacks.due for one in self.ranks), default=NEVER) - time.monotonic()
         self.loop.turn(min(_TICK, soon, max(0.0, due)))
@@ -148,7 +148,7 @@ class Agent:
                 self._dismiss(one, one.shim)
 
     def _dismiss(self, one: Supervised, shim: Shim) -> None:
-        """Let the launcher's child of a rank exit, and close everything of the two."""
+        """Let the shim of a rank exit, and close the files of the rank and of the shim."""
         self._clean_up(one)
         if not one.dismissed:
             self._say_last(one)
@@ -162,7 +162,7 @@ class Agent:
         shim.close()
 
     def _reap(self) -> None:
-        """Take note of processes that have exited: ranks, and what they left behind."""
+        """Reap the processes that have exited: ranks, and processes that ranks started."""
         with suppress(ChildProcessError):
             while True:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -180,7 +180,7 @@ class Agent:
             one.lose_launcher()
 
     def _may_go(self, one: Supervised) -> bool:
-        """Return whether the launcher may see that this rank has ended: it may end the others at once."""
+        """Return whether the shim may exit: the launcher may end the other ranks as soon as it does."""
         now = time.monotonic()
         if self.monitor and self.monitor.rank is one.rank:
             return self.monitor.may_end
@@ -196,11 +196,11 @@ class Agent:
         return not waits or (aborts and now > one.waits_until)
 
     def code_of(self, one: Supervised) -> int:
-        """Return what the launcher's child of a rank exits with."""
+        """Return the exit code of a rank's shim."""
         return one.rank.exit_code if self.exit_code is None else self.exit_code
 
     def _clean_up(self, one: Supervised) -> None:
-        """End what a rank has left behind, if it has not ended well."""
+        """End the processes that a rank started, if the rank has failed."""
         if (self.code_of(one) or self.stop) and one.rank.own_group:
             kill_children(one.rank.pid)
 
@@ -214,7 +214,7 @@ class Agent:
                     self._tell(one.rank, one.rank.named)
 
     def _pass_on(self, rank: RankProcess, message: OfRank | OfAgent) -> None:
-        """Take what a rank or its supervision tells, and pass it on to the monitor."""
+        """Handle a message of a rank or of its supervision, and send it to the monitor."""
         match message:
             case messages.MonitorAt(where):
                 self._connect(where)
@@ -231,7 +231,7 @@ class Agent:
             self.connection.send(message, rank.number)
 
     def _hear_order(self, attempt: int, order: messages.Message) -> None:
-        if attempt == self.attempt:  # or it is of an earlier start
+        if attempt == self.attempt:  # otherwise the message is of an earlier attempt
             self._obey(order)
 
     def _obey(self, order: messages.Message) -> None:
@@ -248,9 +248,10 @@ class Agent:
             order_rank(one.rank, order, self.loop)
 
     def _lose_monitor(self, reason: str) -> None:
-        """End the ranks; if the other hosts do not answer, be there until the launcher's daemon has noticed too.
+        """End the ranks. If the other hosts do not answer, stay until the launcher's daemon has noticed that too.
 
-        It would tell them of our end, and as long as it waits for their answer it does not look whether they are there.
+        The daemon would report the end of this process to the other hosts. While it waits for their answer, it does not
+        check whether they are reachable.
         """
         if self.connection and self.connection.host_lost:
             self.linger_until = time.monotonic() + _DAEMONS_OWN
@@ -261,13 +262,13 @@ class Agent:
 
     @property
     def is_connected(self) -> bool:
-        """The connection to the monitor stands."""
+        """Whether the connection to the monitor is open."""
         return bool(self.connection and self.connection.connection)
 
     # The end
 
     def leave(self) -> None:
-        """Say the last words, and end what the ranks have left behind."""
+        """Send the last messages, and end the processes that the ranks started."""
         self.leave_behind()
         until = time.monotonic() + FAREWELL
         while self.connection and self.connection.open and self.connection.outgoing and time.monotonic() < until:
@@ -279,12 +280,12 @@ class Agent:
                 self._say_last(one)
 
     def leave_behind(self) -> None:
-        """End what the ranks have left behind, if the job has not ended well."""
+        """End the processes that the ranks started, if the job has failed."""
         if self.stop or any(self.code_of(one) for one in self.ranks):
             kill_children()
 
     def _say_last(self, one: Supervised) -> None:
-        """Without a monitor that has heard it, say how a rank failed that did not say it itself."""
+        """Show how a rank failed, if no monitor received the failure and the rank did not show it."""
         from unilaunch.monitor.verdict import judge, show
 
         heard = self.monitor or (self.connection and self.connection.connection)
@@ -294,6 +295,6 @@ class Agent:
             one.rank.output.say_hidden_files()
 
     def pass_signal_on(self, number: int, _: FrameType | None = None) -> None:
-        """Pass a signal on to the ranks: where this process is the launcher's child itself."""
+        """Pass a signal on to the ranks, if this process is itself a child of the launcher."""
         for one in self.ranks:
             one.rank.pass_on(number)

@@ -1,4 +1,4 @@
-"""What joins a rank and its agent: the output's pipes, the status channel, the status page, and a pipe for stacks."""
+"""The connections between a rank and its agent: pipes for output and stacks, the status channel and the status page."""
 
 import faulthandler
 import fcntl
@@ -12,12 +12,12 @@ from unilaunch.agent.processes import die_with
 from unilaunch.rank.status import STOP, Status
 from unilaunch.rank.status_page import StatusPage
 
-#: At this signal a rank writes its Python stacks; high, since programs use SIGUSR1 and SIGUSR2 themselves.
+#: The signal at which a rank writes its Python stacks. It is a real-time signal: programs use SIGUSR1 and SIGUSR2.
 STACKS = signal.SIGRTMAX - 1
 
 
 class Channel:
-    """Made before the rank is forked; each of the two keeps its own ends."""
+    """The pipes and sockets between agent and rank, made before the fork. Each process then closes the other's ends."""
 
     def __init__(self) -> None:
         self.agent = os.getpid()
@@ -28,7 +28,7 @@ class Channel:
         self._ranks_ends = [writing for _, writing in pipes]
 
     def be_agent(self) -> None:
-        """Keep the agent's ends."""
+        """Close the rank's ends, in the agent."""
         self._ranks_control.close()
         for descriptor in self._ranks_ends:
             os.close(descriptor)
@@ -40,7 +40,7 @@ class Channel:
             os.close(descriptor)
 
     def move_ranks_ends(self, above: int) -> None:
-        """Give the rank's ends numbers from *above* on, so that the launcher's files can have theirs."""
+        """Move the rank's ends to descriptors from *above* on: the launcher's files need the lower numbers."""
         moved = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, above) for end in self._ranks_ends]
         control = fcntl.fcntl(self._ranks_control.fileno(), fcntl.F_DUPFD_CLOEXEC, above)
         self._ranks_control.close()
@@ -49,10 +49,12 @@ class Channel:
         self._ranks_control, self._ranks_ends = socket.socket(fileno=control), moved
 
     def be_rank(self, *, own_group: bool) -> Status:
-        """Be the rank, once the agent's ends are closed: its output goes to the agent, and it dies with it.
+        """Connect this process, the rank, once the agent's ends are closed.
+
+        Its output goes to the agent, and the kernel kills it when the agent exits.
 
         Args:
-            own_group: It has a process group of its own; on a terminal Ctrl-C and input are for one group only.
+            own_group: Whether the rank gets its own process group; on a terminal one group gets Ctrl-C and input.
         """
         if own_group:
             os.setpgid(0, 0)
@@ -63,15 +65,15 @@ class Channel:
         faulthandler.register(STACKS, file=self._ranks_ends[2], all_threads=True)
         faulthandler.enable(file=2)
         for stream in (sys.stdout, sys.stderr):
-            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a pipe would make it wait for 8 KiB
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # on a pipe Python would buffer 8 KiB
         return Status(self._ranks_control, self.page)
 
     def tell_stop(self) -> None:
         """Tell the rank that the user stops the job."""
-        with suppress(OSError):  # it has gone
+        with suppress(OSError):  # the rank has exited
             self.control.send(STOP)
 
     def release(self) -> None:
-        """Tell a rank that waits for the other ranks' end in a job that is stopped that they have ended."""
+        """Tell a rank of a stopped job, which waits for the other ranks, that they have ended."""
         with suppress(OSError):
             self.control.shutdown(socket.SHUT_WR)

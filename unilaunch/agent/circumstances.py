@@ -1,4 +1,4 @@
-"""What a process was given besides its task: two with the same can be forked from one."""
+"""Fingerprint of the inherited process state: only ranks with equal fingerprints are forked from the same agent."""
 
 import os
 import resource
@@ -12,9 +12,9 @@ from typing import Any
 from unilaunch import launchers
 from unilaunch.start_variables import RESTARTS, SPEC
 
-#: What differs from one start of a job to the next.
+#: Variables that differ from one start of a job to the next.
 _OF_A_START = {RESTARTS, SPEC}
-#: With these an import depends on the process: which processors are its own, which rank a log file is named after.
+#: Variables that make an import depend on the process: on its CPUs, or on the rank that a log file is named after.
 _OF_A_PROCESS = (
     "OMP_PLACES", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_HW_SUBSET", "GLOG_log_dir",
 )  # fmt: skip
@@ -23,9 +23,9 @@ LIMITS = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
 
 
 def circumstances(environ: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return this process's, as JSON; None where an import is each process's own matter.
+    """Return the fingerprint of this process, as JSON; None if each process must import by itself.
 
-    The processors are not among them: a process can be given those.
+    The fingerprint does not contain the CPUs: the agent sets them after the fork.
 
     Args:
         environ: The process's environment.
@@ -51,12 +51,12 @@ def circumstances(environ: Mapping[str, str]) -> dict[str, Any] | None:
         "limits": [list(resource.getrlimit(getattr(resource, name))) for name in LIMITS],
         "scheduling": [os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)],
         "oom": _read("/proc/self/oom_score_adj"),
-        "memory": _read("/proc/self/numa_maps", 64).split()[1:2],  # the policy: numactl's
+        "memory": _read("/proc/self/numa_maps", 64).split()[1:2],  # the memory policy, which numactl sets
     }
 
 
 def _command(environ: Mapping[str, str]) -> list[str]:
-    """Return the command line, but for the spec if it was handed over besides: that of a next start says "go on"."""
+    """Return the command line, without the spec if it is passed separately: it differs when the job is restarted."""
     words = list(sys.orig_argv)
     if SPEC in environ and "--spec" in words:
         del words[words.index("--spec") + 1]
@@ -64,7 +64,7 @@ def _command(environ: Mapping[str, str]) -> list[str]:
 
 
 def _mask() -> int:
-    mask = os.umask(0o077)  # there is no way to read it alone
+    mask = os.umask(0o077)  # the mask cannot be read without setting it
     os.umask(mask)
     return mask
 

@@ -1,22 +1,22 @@
-"""One console on which a rank's stream is shown, in whole lines among the other ranks' output."""
+"""Show the output streams of ranks on one console, in whole lines."""
 
 import time
 from enum import Enum
 
 from unilaunch.agent.console import Console
 
-_BUSY = 1 << 16  # bytes that wait: the launcher is looked at several times
-#: Bytes that a launcher reads at once (Open MPI 4 and 5): of a pipe one more.
+_BUSY = 1 << 16  # waiting bytes from which on the launcher is checked several times in a row
+#: Bytes that a launcher reads at once (Open MPI 4 and 5); from a pipe it reads one more.
 _READ_AT_ONCE = 4095
-_MOST_WAITING = 1 << 18  # bytes that wait for the launcher before the rank has to
-UNFINISHED = 1.0  # seconds after which a line without an end is shown: it may be a question
-_SOONEST, _LATEST = 0.0001, 0.05  # seconds until the launcher is looked at again that has not read yet
-_PATIENCE = 1.0  # seconds in which the launcher takes what the agent itself says
-_LOOKS = 10  # at once, at a launcher that has much to read
+_MOST_WAITING = 1 << 18  # bytes that may wait for the launcher before the rank has to wait
+UNFINISHED = 1.0  # seconds after which an unfinished line is shown: it may be a prompt
+_SOONEST, _LATEST = 0.0001, 0.05  # seconds between two checks of a launcher that has not read yet
+_PATIENCE = 1.0  # seconds that the agent waits for the launcher to read the agent's own lines
+_LOOKS = 10  # checks in a row, if the launcher has much to read
 
 
 class Shown(Enum):
-    """What the console shows of a rank: nothing, its output among other ranks' in whole lines, or only its output."""
+    """How the console shows a rank's output: not at all, in whole lines beside other ranks' lines, or alone."""
 
     NOTHING = "nothing"
     LINES = "lines"
@@ -26,23 +26,24 @@ class Shown(Enum):
 class Display:
     """A stream on one console.
 
-    mpirun reads 4 KiB of a rank's output at once, wherever a line ends, and shows that among the other ranks'. So it
-    gets at most so many bytes, in whole lines, and the next when it has read them.
+    mpirun reads 4 KiB of a rank's output at once, even if a line does not end there, and shows it between the output of
+    other ranks. So each write has at most 4 KiB of whole lines, and waits until mpirun has read the previous one.
 
     Args:
-        descriptor: Of the console.
+        descriptor: The console's open file.
     """
 
     def __init__(self, descriptor: int) -> None:
         self.console = Console(descriptor)
         self.shown = Shown.LINES
         self.waiting = bytearray()
-        self.since = 0.0  # when the last of it came
+        self.since = 0.0  # when the last piece arrived
         self.again = _SOONEST
         self.ended = False
+        self.in_line = False  # the last line that was shown has no end yet
 
     def add(self, data: bytes) -> None:
-        """Take the next piece of the stream, and show what can be shown now; b"" at the stream's end."""
+        """Add the next piece of the stream, and show what can be shown now; b"" marks the end of the stream."""
         if self.shown is not Shown.NOTHING:
             self.waiting += data
             self.since = time.monotonic()
@@ -51,7 +52,7 @@ class Display:
 
     @property
     def is_full(self) -> bool:
-        """So much waits for the launcher that the rank is to wait too."""
+        """Whether so many bytes wait for the launcher that the rank must wait too."""
         return len(self.waiting) > _MOST_WAITING
 
     def show(self) -> None:
@@ -61,21 +62,23 @@ class Display:
                 if self.shown is Shown.LINES and not self._is_read():
                     self.again = min(2 * self.again, _LATEST)
                     return
-                del self.waiting[: self.console.write(piece)]
+                written = self.console.write(piece)
+                self.in_line = self.waiting[written - 1] not in b"\r\n"
+                del self.waiting[:written]
                 self.again = _SOONEST
         except BlockingIOError:
             self.again = min(2 * self.again, _LATEST)
-        except OSError:  # nobody reads it any more
+        except OSError:  # the reader has closed its end
             self.shown = Shown.NOTHING
             self.waiting.clear()
 
     @property
     def backlog(self) -> bool:
-        """Something that could be shown waits until the launcher has read."""
+        """Whether output that could be shown waits until the launcher has read."""
         return bool(self._next())
 
     def _next(self) -> bytes:
-        """Return what to write next: whole lines, as many as are read at once."""
+        """Return the bytes to write next: whole lines, as many as the launcher reads at once."""
         late = time.monotonic() - self.since > UNFINISHED
         unfinished = late or self.ended or self.shown is Shown.ALL
         end = min(len(self.waiting), _READ_AT_ONCE)
@@ -87,7 +90,7 @@ class Display:
         return bytes(self.waiting[:end])
 
     def _is_read(self) -> bool:
-        """Look whether the launcher has read; if much waits, several times."""
+        """Return whether the launcher has read; check several times if much output waits."""
         for _ in range(_LOOKS if len(self.waiting) > _BUSY else 1):
             if self.console.is_read():
                 return True
@@ -95,16 +98,20 @@ class Display:
         return False
 
     def say(self, text: str) -> None:
-        """Write lines of the agent's own, whatever is shown of the rank; wait a little for a launcher that is late."""
-        data, until = text.encode(errors="backslashreplace"), time.monotonic() + _PATIENCE
+        """Write lines of the agent, even if the rank's output is hidden; wait a short time for a slow launcher.
+
+        The rank's last line is ended before, so that the agent's begins a line.
+        """
+        data, until = ("\n" * self.in_line + text).encode(errors="backslashreplace"), time.monotonic() + _PATIENCE
+        self.in_line = False
         while data and time.monotonic() < until:
             try:
                 data = data[self.console.write(data) :]
             except BlockingIOError:
                 time.sleep(_LATEST)
-            except OSError:  # it has gone with the launcher
+            except OSError:  # the console was closed when the launcher exited
                 return
 
     def close(self) -> None:
-        """Close what is our own of the console."""
+        """Close the console."""
         self.console.close()

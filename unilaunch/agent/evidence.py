@@ -1,4 +1,4 @@
-"""What the system knows about a rank's end: the common causes, each in one line with what to do."""
+"""Find common causes of a rank's failure in the system's records; each is one line that also says what to do."""
 
 import os
 import resource
@@ -8,27 +8,27 @@ from pathlib import Path
 
 from unilaunch.output.failure import Failure
 
-_FEW = 64 << 20  # bytes left in /dev/shm that are too few
+_FEW = 64 << 20  # fewer free bytes in /dev/shm than this are too few
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
 class Memory:
-    """What this process's memory cgroup counts."""
+    """The counters of this process's memory cgroup."""
 
     def __init__(self) -> None:
         self.kills = _oom_kills()
 
     def killed(self) -> int:
-        """Return how many processes the OOM killer has ended since this was made."""
+        """Return how many processes the OOM killer has ended since this object was made."""
         return _oom_kills() - self.kills
 
 
 def find_evidence(failure: Failure, memory: Memory, peak: int) -> list[str]:
-    """Return what may have caused *failure*.
+    """Return the possible causes of *failure*, one line each.
 
     Args:
         failure: As in `failure.json`.
-        memory: Begun before the rank.
+        memory: The cgroup's counters, read before the rank started.
         peak: The rank's peak memory, in bytes.
     """
     said = " ".join([failure.error, failure.message, *failure.last_lines])
@@ -71,7 +71,7 @@ def _shared_memory(failure: Failure) -> Sequence[str]:
     if failure.signal != "SIGBUS":
         return []
     try:
-        left = os.statvfs("/dev/shm")  # noqa: S108  (it is what may be full)
+        left = os.statvfs("/dev/shm")  # noqa: S108  (this file system may be full)
     except OSError:
         return []
     free = left.f_bavail * left.f_frsize

@@ -1,4 +1,4 @@
-"""Which framework a program imports before it does anything else: that import can be made for it beforehand."""
+"""Find the framework that a program imports first, so that the agent can import it before the fork."""
 
 import ast
 import sys
@@ -8,14 +8,14 @@ from pathlib import Path
 
 from unilaunch.target import Target
 
-#: Imported by the frameworks themselves.
+#: Packages that the frameworks import too.
 _HARMLESS = {*sys.stdlib_module_names, "numpy"}
 
 
 def first_import(target: Target, frameworks: Collection[str]) -> str | None:
-    """Return the framework; None if what stands before its import may change what the import does, or there is none.
+    """Return the framework; None if there is none, or if a statement before its import may change the import.
 
-    Before it there may be a docstring, imports of the standard library and of numpy, and plain constants.
+    A docstring, imports of the standard library and of numpy, and plain constants may come before the import.
 
     Args:
         target: A script, a module or a function.
@@ -26,7 +26,7 @@ def first_import(target: Target, frameworks: Collection[str]) -> str | None:
             for statement in ast.parse(file.read_bytes()).body:
                 for name in _imported(statement):
                     if (file.parent / name).exists() or (file.parent / f"{name}.py").exists():
-                        return None  # a neighbour with a library's name: who wins is for Python to say, at the time
+                        return None  # a file beside it has the name of a library: Python decides at run time
                     if name in frameworks:
                         return name
                     if name not in _HARMLESS:
@@ -36,8 +36,8 @@ def first_import(target: Target, frameworks: Collection[str]) -> str | None:
     return None
 
 
-class _Unknown(Exception):  # noqa: N818  (no error: the answer is that it cannot be told)
-    """A statement that may do anything."""
+class _Unknown(Exception):  # noqa: N818  (not an error: the framework cannot be determined)
+    """A statement whose effect is unknown."""
 
 
 def _imported(statement: ast.stmt) -> Iterator[str]:

@@ -1,28 +1,27 @@
-"""The console of a launcher that writes the ranks' output to files of its own, and shows none of it.
+"""The console of a launcher that writes the ranks' output to its own files, and does not show it.
 
-So does mpirun of Open MPI 5 with --output-filename. The agents on its host then write to its console themselves.
+mpirun of Open MPI 5 does so with --output-filename. The agents on mpirun's host then write to its console.
 """
 
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from unilaunch.errors import UnilaunchError
 from unilaunch.launchers import detect, known
+from unilaunch.record import Record
 
 _PIDFD_GETFD = 438  # the system call's number, the same on all architectures
 
 
-@dataclass(frozen=True, slots=True)
-class HiddenOutput:
-    """What a launcher does not show.
+class HiddenOutput(Record):
+    """The output that a launcher does not show.
 
     Attributes:
-        files: The launcher's own files of the ranks' output, as a pattern; "" if it shows that output.
-        console: The launcher's own standard output and standard error; -1 for one that cannot be opened. Whoever has
-            this value closes them.
+        files: A pattern of the launcher's files with the ranks' output; "" if the launcher shows that output.
+        console: The launcher's standard output and standard error; -1 for one that cannot be opened. The object that
+            holds this value closes them.
     """
 
     files: str = ""
@@ -30,15 +29,15 @@ class HiddenOutput:
 
 
 def find_hidden_output(launcher: int, environ: Mapping[str, str]) -> HiddenOutput:
-    """Return what the launcher hides, and where it would have shown it.
+    """Return the output that the launcher hides, and the console on which it would have shown it.
 
-    On a host without mpirun itself nothing is found: the launcher's process there is a daemon, which has no options.
+    On hosts where mpirun itself does not run, nothing is found: the launcher's daemon there has no such options.
 
     Args:
         launcher: Its process number.
         environ: A rank's environment.
     """
-    with suppress(UnilaunchError, OSError, KeyError):  # a rank under no launcher has no entry point's name
+    with suppress(UnilaunchError, OSError, KeyError):  # a rank without a launcher has no entry point's name
         line = _words(Path(f"/proc/{launcher}/cmdline"))
         program = _words(Path("/proc/self/cmdline"))
         while line and program and line[-1] == program[-1]:  # a script may have an option of the same name
@@ -54,9 +53,9 @@ def _words(path: Path) -> list[str]:
 
 
 def _open(process: int, number: int) -> int:
-    """Open an open file of another process; -1 if that is not allowed.
+    """Duplicate an open file of another process; -1 if that is not allowed.
 
-    The file's position is shared where the kernel lets us: mpirun may still write to the same file.
+    Where the kernel allows it, the two share the file's position, since mpirun may still write to the same file.
     """
     import ctypes
 

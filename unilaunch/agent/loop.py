@@ -1,4 +1,4 @@
-"""An event loop: what is to be done when there is something to read."""
+"""An event loop: it calls a function when a file can be read."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from unilaunch.monitor.connection import Connection
 
 
 class Loop:
-    """Waits for what it watches, for a child that ends, and for a signal."""
+    """Waits until a watched file can be read, a child exits, or a signal arrives."""
 
     def __init__(self) -> None:
         self.selector = DefaultSelector()
@@ -21,7 +21,7 @@ class Loop:
         self.watch(reading, lambda: bool(os.read(reading, 512)))
 
     def watch(self, source: Any, act: Callable[[], object]) -> None:
-        """Call *act* when there is something to read, until it returns False."""
+        """Call *act* when *source* can be read, until *act* returns False."""
 
         def acted() -> None:
             if act() is False:
@@ -30,13 +30,13 @@ class Loop:
         self.selector.register(source, EVENT_READ, acted)
 
     def forget(self, sources: Iterable[Any]) -> None:
-        """Watch these no longer; some may not be watched."""
+        """Stop watching *sources*; those that are not watched are ignored."""
         for source in sources:
             with suppress(KeyError):
                 self.selector.unregister(source)
 
     def turn(self, seconds: float) -> None:
-        """Wait for the next event, *seconds* at the most, and do what it asks for."""
+        """Wait for the next event, at most *seconds*, and handle it."""
         for key, events in self.selector.select(seconds):
             if isinstance(key.data, Connection):
                 key.data.ready(key.fileobj, events)
@@ -44,7 +44,7 @@ class Loop:
                 key.data()
 
     def leave(self) -> None:
-        """Close what is the agent's, in a rank that has been forked from it."""
+        """Close the agent's selector and pipes, in a rank that has been forked from it."""
         self.selector.close()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

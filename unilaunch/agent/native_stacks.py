@@ -1,4 +1,4 @@
-"""Where a rank stands in C and C++ too: py-spy reads it from outside, if it is installed."""
+"""Read a rank's stacks with the frames of C and C++, from another process: py-spy, if it is installed."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ _LARGEST = 1 << 20  # bytes of one rank's stacks
 
 
 def tell_native_stacks(rank: RankProcess, loop: Loop) -> None:
-    """Start py-spy on a running rank, and let the rank's agent tell what py-spy writes once it has ended."""
+    """Start py-spy on a running rank; when py-spy has ended, the rank's agent sends its output to the monitor."""
     if not rank.is_running:
         return
 
@@ -44,7 +44,7 @@ def _find() -> str | None:
 
 
 def _reader(pipe: int, done: Callable[[str], None]) -> Callable[[], bool]:
-    """Return what reads *pipe* when there is something to read; it gives *done* the whole text, and then False."""
+    """Return a function that reads *pipe*; at the end of the pipe it calls *done* with the text and returns False."""
     text = bytearray()
 
     def read() -> bool:

@@ -1,4 +1,4 @@
-"""A rank's standard output and error on their way through its agent: into its folder, and to the launcher's console."""
+"""Copy a rank's standard output and error, in its agent, to the rank's folder and to the launcher's console."""
 
 import os
 import select
@@ -21,7 +21,7 @@ class Stream:
 
     Args:
         source: The reading end of the rank's pipe.
-        consoles: Where it is shown; -1 for nowhere.
+        consoles: Open files on which it is shown; -1 for none.
     """
 
     def __init__(self, source: int, *consoles: int) -> None:
@@ -32,7 +32,7 @@ class Stream:
         self.lost = ""
 
     def open(self, path: Path) -> None:
-        """Keep the output in *path* from now on, and what has come so far."""
+        """Write the output to *path* from now on, and first the output that has arrived so far."""
         try:
             self.file = open_file(path, _APPEND)
         except OSError as error:
@@ -41,7 +41,7 @@ class Stream:
         self.keep(held)
 
     def move(self) -> bool:
-        """Take a piece of output, keep it and show it; False at the end of the stream."""
+        """Read a piece of output, write it to the file and show it; False at the end of the stream."""
         data = os.read(self.source, _PIECE)
         self.keep(data)
         for display in self.displays:
@@ -49,20 +49,20 @@ class Stream:
         return bool(data)
 
     def show_as(self, shown: Shown) -> None:
-        """Choose what the consoles show from now on; a console that has gone stays as it is."""
+        """Choose what the consoles show from now on; a closed console is not changed."""
         for display in self.displays:
             if display.shown is not Shown.NOTHING:
                 display.shown = shown
 
     def show(self) -> None:
-        """Show what waits, as far as it can be shown now."""
+        """Show as much of the waiting output as the consoles can take now."""
         for display in self.displays:
             if display.waiting:
                 display.show()
 
     @property
     def is_full(self) -> bool:
-        """So much waits for the launcher that the rank is to wait too."""
+        """Whether so many bytes wait for the launcher that the rank must wait too."""
         return any(display.is_full for display in self.displays)
 
     @property
@@ -80,23 +80,23 @@ class Stream:
         return os.fstat(self.file).st_size if self.file >= 0 else 0
 
     def say(self, text: str) -> None:
-        """Write a line of the agent's own to the consoles, whatever is shown of the rank."""
+        """Write a line of the agent to the consoles, even if the rank's output is hidden."""
         for display in self.displays:
             display.say(text)
 
     def keep(self, data: bytes) -> None:
-        """Put *data* into the file, or hold it until there is one."""
+        """Write *data* to the file, or keep it in memory until there is a file."""
         if self.file < 0 and not self.lost:
             self.held += data
             return
         try:
             while data and not self.lost:
                 data = data[os.write(self.file, data) :]
-        except OSError as error:  # the disk is full, say: the rank works on, and its output is still shown
+        except OSError as error:  # for instance a full disk: the rank continues, and its output is still shown
             self.lost = error.strerror or str(error)
 
     def close(self) -> None:
-        """Close its file and what is our own of its consoles."""
+        """Close the file and the consoles."""
         if self.file >= 0:
             os.close(self.file)
         for display in self.displays:
@@ -105,18 +105,18 @@ class Stream:
 
 
 class Output:
-    """Both streams, and the folder in which they are kept.
+    """Both streams of a rank, and the folder with their files.
 
     Args:
         sources: The reading ends of the rank's pipes.
-        consoles: Where they are shown.
-        hidden: What the launcher does not show; its console is closed here.
+        consoles: Open files on which they are shown.
+        hidden: The output that the launcher does not show; this object closes its console.
 
     Attributes:
         streams: Standard output and standard error.
-        flowing: Those that have not come to their end.
-        folder: The rank's folder, once the rank has told it.
-        last_words: What the log says of the rank's failure, and no console.
+        flowing: The streams that are still open.
+        folder: The rank's folder, once the rank has sent it.
+        last_words: The text on the rank's failure that is in the log, but on no console.
     """
 
     def __init__(self, sources: Sequence[int], consoles: Sequence[int], hidden: HiddenOutput) -> None:
@@ -131,26 +131,26 @@ class Output:
         self.last_words = ""
 
     def open(self, folder: Path) -> None:
-        """Keep the output in *folder*."""
+        """Write the output to files in *folder*."""
         self.folder = folder
         for stream, name in zip(self.streams, ("stdout", "stderr"), strict=True):
             stream.open(folder / name)
         self.clock = _Clock(folder / "times", self.streams)
 
     def show(self, shown: Shown) -> None:
-        """Show the output on the console as well, or do not."""
+        """Choose how the consoles show the output."""
         for stream in self.streams:
             stream.show_as(shown)
 
     def move(self, stream: Stream) -> bool:
-        """Take a piece of output; False at the end of the stream."""
+        """Read a piece of output; False at the end of the stream."""
         if stream.move():
             return True
         self.flowing.remove(stream)
         return False
 
     def tick(self, *, last: bool = False) -> None:
-        """Show what waits for the launcher; write down the time and the files' sizes, if they have grown."""
+        """Show the waiting output; record the time and the files' sizes, if the files have grown."""
         for stream in self.streams:
             stream.show()
         if self.clock:
@@ -167,7 +167,7 @@ class Output:
         return all(stream.is_shown for stream in self.streams)
 
     def keep_last_words(self, text: str) -> None:
-        """Put *text* into the log, after what the rank has written until now; the consoles do not get it."""
+        """Write *text* to the log, after the rank's output until now, but not to the consoles."""
         stream, self.last_words = self.streams[1], text
         waiting = select.poll()
         waiting.register(stream.source, select.POLLIN)
@@ -176,14 +176,14 @@ class Output:
         stream.keep(text.encode(errors="backslashreplace"))
 
     def say_hidden_files(self) -> None:
-        """Say where the launcher's own files are, if it shows no output itself; not in those files."""
+        """Show where the launcher's files are, if the launcher shows no output; the line is not in those files."""
         if self.hidden_files and self.streams[1].displays:
             self.streams[1].displays[-1].say(
                 f"unilaunch: mpirun's own copy of the output, which it does not show: {self.hidden_files}\n"
             )
 
     def close(self) -> None:
-        """Close everything but the rank's pipes."""
+        """Close all files except the rank's pipes."""
         for stream in self.streams:
             stream.close()
         if self.clock:
@@ -194,14 +194,14 @@ class Output:
         return [stream.size() for stream in self.streams]
 
     def last_lines(self, number: int) -> list[str]:
-        """Return the last lines of the standard error, which is the log too; of a rank without one, of its output."""
+        """Return the last lines of standard error (which is also the log), or of standard output if it is empty."""
         if not self.folder:
             return []
         return last_lines(self.folder / "stderr", number) or last_lines(self.folder / "stdout", number)
 
 
 class _Clock:
-    """`times`: when the two files had which sizes; from it `unilaunch logs` tells a line's time."""
+    """The file `times`: sizes of the two files over time, from which `unilaunch logs` finds the time of a line."""
 
     def __init__(self, path: Path, streams: Sequence[Stream]) -> None:
         self.file = -1
@@ -212,7 +212,7 @@ class _Clock:
         self.sizes = [0, 0]
 
     def tick(self, *, last: bool = False) -> None:
-        """Write an entry if there is more output than at the last one, and some time has gone by."""
+        """Write an entry, if the output has grown since the last entry and `_PAUSE` seconds have passed."""
         now = time.time()
         if now - self.written < _PAUSE and not last:
             return
@@ -223,7 +223,7 @@ class _Clock:
                 os.write(self.file, f"{now:.3f} {sizes[0]} {sizes[1]}\n".encode())
 
     def close(self) -> None:
-        """Close its file."""
+        """Close the file."""
         if self.file >= 0:
             os.close(self.file)
             self.file = -1

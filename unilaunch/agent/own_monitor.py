@@ -1,4 +1,4 @@
-"""The monitor of a job that has no `launch`: rank 0's agent is it."""
+"""The monitor of a job without `launch`: it runs in rank 0's agent."""
 
 import socket
 
@@ -12,15 +12,15 @@ from unilaunch.monitor.monitor import Monitor
 from unilaunch.monitor.verdict import Verdict, show
 from unilaunch.output.reports import write_report
 
-_FILES = 4  # open files of each rank: its share of a connection, and a probe's
+_FILES = 4  # open files of each rank: its share of a connection and of a probe
 
 
 class OwnMonitor:
-    """A monitor in an agent.
+    """A monitor that runs in an agent.
 
     Args:
         rank: Rank 0.
-        how: What rank 0 has told.
+        how: The message of rank 0 that starts the monitor.
     """
 
     def __init__(self, rank: RankProcess, how: messages.BeMonitor) -> None:
@@ -40,7 +40,7 @@ class OwnMonitor:
         self.inspection: Inspection | None = None  # once rank 0 has an output folder
 
     def _inspect(self) -> None:
-        """Let the owner look in. The ranks run already: if the metrics' port is taken, they do without."""
+        """Let the job's owner inspect it. If the metrics' port is taken, the job continues without metrics."""
         folder, metrics = self.rank.output.folder, None
         if folder is None:
             return
@@ -51,7 +51,7 @@ class OwnMonitor:
         self.inspection = Inspection(self.monitor, folder.parent, metrics)
 
     def turn(self) -> int | None:
-        """Hear the agents and judge; return what the job is to end with, None while it goes on."""
+        """Read the agents' messages and judge; return the job's exit code, or None while the job runs."""
         self.inbox.take(0)
         self.monitor.hurried = self.rank.from_outside or bool(self.rank.ended_by)
         self.monitor.look()
@@ -69,11 +69,11 @@ class OwnMonitor:
 
     @property
     def may_end(self) -> bool:
-        """Nothing more is to be heard: the job is ended, or every rank has ended well."""
+        """Whether no more messages are needed: the job was ended, or every rank has succeeded."""
         return self.monitor.ending or (self.monitor.finished and not self.monitor.failures())
 
     def conclude(self) -> None:
-        """Say how the job failed, if that has not been said, and let nobody look in any more."""
+        """Show how the job failed, if that was not shown before, and end the inspection."""
         if self.inspection:
             self.inspection.close()
             self.inspection = None
@@ -81,7 +81,7 @@ class OwnMonitor:
             self._give_verdict(verdict)
 
     def _give_verdict(self, verdict: Verdict) -> None:
-        """Show and keep what the whole job came to."""
+        """Show the verdict on the job, and write it to the output folder."""
         said = ""
         if (placed := self.rank.placed) and (folder := self.rank.output.folder):
             said = write_report(folder.parent, placed.run, verdict.as_json(), folder)

@@ -1,4 +1,4 @@
-"""What every rank of a job imports, imported once, in the process that they are forked from."""
+"""Import the modules that every rank needs only once, in the process from which the ranks are forked."""
 
 import importlib
 import os
@@ -17,19 +17,19 @@ from unilaunch.task import Task
 if TYPE_CHECKING:
     from unilaunch.spec import RunSpec
 
-#: What an agent and its ranks begin with.
+#: Modules that an agent and its ranks always import.
 _OURS = ("unilaunch.agent.agent", "unilaunch.rank.run")
 
 
 def preload(task: "Task[RunSpec]", environ: Mapping[str, str]) -> dict[str, str] | None:
-    """Import unilaunch, and on CPU the framework too, for all ranks; None if each rank is to import by itself.
+    """Import unilaunch and, on CPU, the framework, for all ranks; return None if each rank must import by itself.
 
-    Returns the variables that the import has set.
+    Otherwise return the environment variables that the import has set.
 
-    On devices every rank imports it by itself: what a driver's library does at its import need not survive a fork.
+    With a device, every rank imports the framework by itself: the state of a driver's library may not survive a fork.
 
     Args:
-        task: What the ranks are to do.
+        task: The task of the ranks.
         environ: The process's environment.
 
     Raises:
@@ -37,15 +37,15 @@ def preload(task: "Task[RunSpec]", environ: Mapping[str, str]) -> dict[str, str]
     """
     if not task.spec.share_import:
         return None
-    task.check(detect(environ).size)  # what is refused is refused before a framework is imported
+    task.check(detect(environ).size)  # raise before a framework is imported
     for module in _OURS:
         importlib.import_module(module)
     backend = _first_backend(task)
     if not backend or (task.spec.device != "cpu" and any(visible_devices(environ).values())):
         return {}
-    # One thread: a pool does not come along into what is forked, and there a rank takes as many as it is to have.
+    # One thread: a thread pool does not survive a fork. After the fork each rank sets its own number of threads.
     wanted = {name: value for name, value in backend.import_variables.items() if name not in environ}
-    os.environ.update(dict.fromkeys(THREADS, "1") | wanted)  # noqa: TID251  (this process's own)
+    os.environ.update(dict.fromkeys(THREADS, "1") | wanted)  # noqa: TID251  (the environment of this process)
     if not task.model:
         sys.path[0] = str(task.target.folder)
     before = dict(os.environ)  # noqa: TID251

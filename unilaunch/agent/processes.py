@@ -1,6 +1,5 @@
-"""What Linux offers to a process that watches over another one."""
+"""Linux functions for a process that supervises other processes."""
 
-import ctypes
 import os
 import signal
 import time
@@ -10,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-#: What is passed on to a process below when it comes from outside.
+#: Signals from outside that a supervising process passes on to its child.
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -22,36 +21,42 @@ def _group_of(process: int) -> int:
 
 
 def die_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent has gone; at once, if it has gone already."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    """Let the kernel kill this process when its parent exits; exit at once if the parent has already exited."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
-    """Let what this process's children leave behind become its own, so that it can be ended."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    """Become the parent of the orphans of this process's children, so that this process can end them."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _prctl(option: int, value: int) -> None:
+    import ctypes  # a shim does not need it
+
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def pass_signals_on(handler: Callable[[int, FrameType | None], None]) -> dict[signal.Signals, Any]:
-    """Have *handler* called at signals from outside; one that was ignored at our start (nohup) stays ignored.
+    """Install *handler* for signals from outside; a signal that was ignored at the start (nohup) stays ignored.
 
     Returns:
-        The handlers before.
+        The previous handlers.
     """
     heard = [number for number in PASSED_ON if signal.getsignal(number) != signal.SIG_IGN]
     return {number: signal.signal(number, handler) for number in heard}
 
 
 def hear_signals_again(before: Mapping[signal.Signals, Any]) -> None:
-    """Take back what `pass_signals_on` did, in a process that was forked with `PASSED_ON` blocked."""
+    """Undo `pass_signals_on`, in a process that was forked with `PASSED_ON` blocked."""
     for number, handler in before.items():
         signal.signal(number, handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
 
 
 def state(process: int) -> str:
-    """Return a process's state as proc(5) has it: "T" is stopped, "Z" has ended; "" if there is none."""
+    """Return a process's state as in proc(5): "T" is stopped, "Z" has ended; "" if there is no such process."""
     try:
         stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -60,12 +65,12 @@ def state(process: int) -> str:
 
 
 def is_single() -> bool:
-    """Return whether this process is one thread and has no children: only then a fork of it is all of it."""
+    """Return whether this process has one thread and no children: only then does a fork copy all of its state."""
     return len(list(Path("/proc/self/task").iterdir())) == 1 and not children()
 
 
 def children(process: int | None = None) -> list[int]:
-    """Return a process's children (None: this one's); none where the kernel does not tell."""
+    """Return a process's children (None: of this process); empty where the kernel does not list them."""
     found = []
     for thread in Path("/proc").glob(f"{process or os.getpid()}/task/*"):
         with suppress(OSError):  # this thread has ended
@@ -74,15 +79,15 @@ def children(process: int | None = None) -> list[int]:
 
 
 def knows_children(process: int) -> bool:
-    """Return whether the kernel tells a process's children (CONFIG_PROC_CHILDREN)."""
+    """Return whether the kernel lists a process's children (CONFIG_PROC_CHILDREN)."""
     return Path(f"/proc/{process}/task/{process}/children").exists()
 
 
 def kill_children(group: int | None = None) -> None:
-    """Kill this process's children, and theirs as they become its own.
+    """Kill this process's children, and the grandchildren that it then inherits.
 
     Args:
-        group: Only those of this process group.
+        group: Kill only the processes of this process group.
     """
     for _ in range(20):
         living = [child for child in children() if group in {None, _group_of(child)}]

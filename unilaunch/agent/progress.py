@@ -1,4 +1,4 @@
-"""What a rank is doing: its agent tells it to the monitor when it changes, and how long ago that was noticed."""
+"""Report a rank's progress: its agent sends changes to the monitor, with the time since it noticed them."""
 
 import os
 from collections.abc import Callable
@@ -10,36 +10,36 @@ from unilaunch.json_value import JsonValue
 from unilaunch.monitor.messages import Progress
 from unilaunch.rank.status_page import StatusPage
 
-_TELL = 0.5  # seconds between two words on progress
-_TELL_PACE = 1.0  # the same, if nothing has changed but the pace
-_TELL_MEMORY = 10.0  # the same, if nothing has changed
-_LOOK = 0.1  # seconds between two looks at it
+_TELL = 0.5  # least seconds between two messages on progress
+_TELL_PACE = 1.0  # the same, if only the pace has changed
+_TELL_MEMORY = 10.0  # the same, if neither has changed: the memory is sent
+_LOOK = 0.1  # seconds between two readings of the status page
 
 
 class ProgressTeller:
-    """Looks at a rank's status page, and at how much the rank has written.
+    """Reads a rank's status page, and the size of its output.
 
     Args:
         pid: The rank's process number.
         page: The status page.
         output: The rank's output: a rank that writes makes progress.
-        tell: Told what there is to tell.
+        tell: Called with each message to send.
     """
 
     def __init__(self, pid: int, page: StatusPage, output: Output, tell: Callable[[Progress], None]) -> None:
         self.pid, self.page, self.output, self.tell = pid, page, output, tell
         self.looked_at = self.seen_at = self.told_at = 0.0
         self.seen: object = None  # the newest state
-        self.told: object = None  # the newest one that was told
+        self.told: object = None  # the newest progress that was sent
         self.told_pace: object = None
 
     @property
     def doing(self) -> dict[str, JsonValue]:
-        """What the rank has noted last."""
+        """The rank's newest status."""
         return self.page.read()[1]
 
     def tick(self, now: float) -> None:
-        """Tell what has changed, if it is time; *now* is of `time.monotonic`."""
+        """Send what has changed, if it is time; *now* is in seconds of `time.monotonic`."""
         if now - self.looked_at < _LOOK:
             return
         self.looked_at = now
@@ -54,7 +54,7 @@ class ProgressTeller:
 
 
 def resident_memory(pid: int) -> int:
-    """Return the bytes of memory that a process holds; 0 if it has ended."""
+    """Return the resident memory of a process in bytes; 0 if it has ended."""
     with suppress(OSError, IndexError):
         pages = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]
         return int(pages) * os.sysconf("SC_PAGESIZE")

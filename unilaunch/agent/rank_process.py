@@ -1,4 +1,4 @@
-"""One rank, as its agent supervises it: a process, what it says, and how it ends."""
+"""One rank, as its agent supervises it: the process, its messages, and how it ends."""
 
 import os
 import signal
@@ -6,7 +6,6 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from resource import struct_rusage
@@ -23,19 +22,19 @@ from unilaunch.monitor import messages
 from unilaunch.monitor.messages import NO_RANK, BadMessageError, OfAgent, OfRank
 from unilaunch.output.failure import Cause, Failure, describe_exit
 from unilaunch.output.files import write_failure
+from unilaunch.record import replace
 
-#: A terminal sends these to the rank as well.
+#: Signals that a terminal also sends to the rank itself.
 _OF_A_TERMINAL = {signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
-#: How a rank ends that the user has stopped: no failure.
+#: Causes of the end of a rank that the user has stopped; they are not failures.
 _ENDS_OF_A_STOP = {Cause.ENDED_FROM_OUTSIDE, Cause.EXIT}
 _LAST_OUTPUT = 1.0  # seconds for output that a child of the rank may still hold open
-#: Seconds from SIGTERM to SIGKILL, and from a failure to the rank's own end.
-FAREWELL = 1.0
+FAREWELL = 1.0  # seconds from SIGTERM to SIGKILL, and from a failure to the rank's own end
 _LINES = 20
 
 
 class State(Enum):
-    """How far a rank has come."""
+    """The state of a rank's process."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -49,14 +48,14 @@ class RankProcess:
 
     Args:
         pid: Its process number.
-        channel: What joins it with the agent.
+        channel: Its connections to the agent.
         output: Its standard output and error.
-        own_group: It has a process group of its own.
-        tell: Told what the rank and its agent say; the rank's number is NO_RANK before it is known.
+        own_group: Whether it has its own process group.
+        tell: Called with each message of the rank and its agent; the rank is NO_RANK before its number is known.
 
     Attributes:
-        state: STARTING until all ranks have agreed; ENDING once its end was ordered; EXITED when the process has; ENDED
-            when its output has been kept and its end told as well.
+        state: STARTING until all ranks have agreed; ENDING once its end was ordered; EXITED when the process has
+            exited; ENDED when its output is written and its end has been reported too.
         failure: How it failed, once that is known.
     """
 
@@ -81,27 +80,27 @@ class RankProcess:
         self.host = "?"
         self.named: messages.Named | None = None
         self.unread = b""
-        self.listener = -1  # of the monitor, if the agent is to be that
+        self.listener = -1  # the monitor's socket, if the monitor is to run in this agent
         self.lock = -1  # holds the output folder for the job as long as the agent lives
         # How it ends.
         self.returncode = self.peak = 0
-        self.known: Failure | None = None  # in the rank's own words
+        self.known: Failure | None = None  # the failure as the rank reported it
         self.failure: Failure | None = None
         self.refused = False
         self.done: messages.Done | None = None
-        self.ended_by: Failure | None = None  # why its agent has ended it
-        self.from_outside = False  # a signal has come from outside
-        self.stop: messages.Stop | None = None  # the user stops the job, patiently
-        self.ordered = False  # its exit code is the job's
-        self.abandoned = False  # its launcher has gone: nobody sees its output
-        self.overdue = False  # it did not end in the time that the user gave it
-        # When what is due, in seconds of time.monotonic.
+        self.ended_by: Failure | None = None  # the agent's reason for ending it
+        self.from_outside = False  # True after a signal from outside
+        self.stop: messages.Stop | None = None  # the user's stop, with time to end
+        self.ordered = False  # the monitor has ordered the end of the job
+        self.abandoned = False  # its launcher has exited: its output is not shown
+        self.overdue = False  # it did not end in the time of --grace
+        # When each action is due, in seconds of time.monotonic.
         self.kill_at = self.grace_until = self.drained_at = NEVER
 
-    # What the rank says
+    # Messages of the rank
 
     def hear(self) -> bool:
-        """Take what the rank says; False at its end."""
+        """Read a message of the rank; False at the end of the channel."""
         try:
             data, descriptors, _, _ = socket.recv_fds(self.channel.control, 1 << 16, 1)
         except OSError:
@@ -110,7 +109,7 @@ class RankProcess:
             os.set_inheritable(descriptor, False)
         *lines, self.unread = (self.unread + data).split(b"\n")
         for line in lines:
-            with suppress(BadMessageError, IndexError):  # the program has written to a file that is not its own
+            with suppress(BadMessageError, IndexError):  # the program has written to unilaunch's socket
                 self._understand(messages.decode(line)[1], descriptors)
         return bool(data)
 
@@ -136,7 +135,7 @@ class RankProcess:
                 self.done = message
             case _:
                 pass
-        self.tell(self, message)  # type: ignore[arg-type]  # a rank says nothing else
+        self.tell(self, message)  # type: ignore[arg-type]  # a rank sends no other messages
 
     def _take_place(self, placed: messages.Placed) -> None:
         self.placed, self.host = placed, placed.host
@@ -156,10 +155,10 @@ class RankProcess:
     # Orders
 
     def end(self, why: Failure | None = None) -> None:
-        """End the rank: with SIGTERM, and if it does not go, with SIGKILL; with SIGKILL if it has no handlers to run.
+        """End the rank: SIGTERM, and later SIGKILL if it still runs; SIGKILL at once if it has no handlers.
 
         Args:
-            why: If its agent ends it unasked.
+            why: The reason, if the agent itself decides to end the rank.
         """
         if self.is_running:
             self.state = State.ENDING
@@ -172,7 +171,7 @@ class RankProcess:
         self.kill_at = min(self.kill_at, time.monotonic() + FAREWELL)
 
     def stop_patiently(self, stop: messages.Stop) -> None:
-        """Give the rank the user's signal, and time to end; a rank whose program has ended needs neither."""
+        """Send the rank the user's signal, unless its program has ended, and give it time to end."""
         now = time.monotonic()
         self.stop, self.grace_until = stop, now + stop.grace
         self.kill_at = min(self.kill_at, self.grace_until)
@@ -182,50 +181,51 @@ class RankProcess:
             self.signal(signal.SIGCONT)
 
     def release(self) -> None:
-        """Let the rank go: every rank of the job has ended, or its program has."""
+        """Let the rank exit: every rank of the job has ended, or the program of every rank."""
         self.channel.release()
         if self._waits_for_others:
             self.kill_at = min(self.kill_at, time.monotonic() + FAREWELL)
 
     def pass_on(self, number: int) -> None:
-        """Pass on a signal that the launcher's child has got."""
+        """Pass on a signal that the launcher's child has received."""
         self.from_outside = True
         if self.own_group or number not in _OF_A_TERMINAL:
             self.signal(number)
 
     def signal(self, number: int) -> None:
-        """Give the rank a signal."""
+        """Send the rank a signal."""
         if self.is_running:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def ask_stack(self) -> None:
-        """Have the rank write where it stands."""
+        """Let the rank write its stacks."""
         if self.is_running:
             self.stacks.begin(stopped=state(self.pid) in {"T", "t"})
             self.signal(STACKS)
 
-    # Its end
-
     @property
     def is_running(self) -> bool:
-        """The process has not exited."""
+        """Whether the process has not exited yet."""
         return self.state in {State.STARTING, State.RUNNING, State.ENDING}
 
     @property
     def _waits_for_others(self) -> bool:
-        """The rank's program has ended, and it waits for ranks that may have gone; there is nothing left to save."""
+        """Whether the rank's program has ended and the rank waits for others: it has nothing left to save."""
         return bool(self.done and not self.done.leaving)
 
     def exited(self, status: int, usage: struct_rusage) -> None:
-        """Note that the process has exited: its status and its usage, as wait4(2) has them."""
+        """Record that the process has exited, with its status and its usage, as wait4(2) returns them."""
+        self.channel.control.setblocking(False)  # a process that the rank has started may keep the other end open
+        for _ in iter(self.hear, False):  # its last messages: without them the monitor would miss its end
+            pass
         self.returncode, self.peak = os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
         self.usage.conclude(usage)
         self.state = State.EXITED
         self.drained_at = time.monotonic() + _LAST_OUTPUT
 
     def tick(self, now: float) -> None:
-        """Do what is due."""
+        """Do the actions whose time has come."""
         if self.is_running and now > self.kill_at:
             self.overdue |= now > self.grace_until and not self._waits_for_others
             self.signal(signal.SIGKILL)
@@ -242,23 +242,23 @@ class RankProcess:
             self._conclude()
 
     def _is_drained(self, now: float) -> bool:
-        """Return whether the output is kept, and shown if anybody is to see it."""
+        """Return whether all output has been written to the files, and shown if it is to be shown."""
         kept = not self.output.flowing or now > self.drained_at
         return kept and (self.output.is_shown or self.ordered or self.abandoned)
 
     def close(self) -> None:
-        """Close what joined the agent with the rank, once it has ended; the lock is held on."""
+        """Close the connections to the rank, once it has ended; keep the lock on the output folder."""
         self.channel.close()
         self.output.close()
 
     def let_go(self) -> None:
-        """Give the output folder free."""
+        """Release the lock on the output folder."""
         if self.lock >= 0:
             os.close(self.lock)
             self.lock = -1
 
     def _conclude(self) -> None:
-        """Record and tell how the rank ended."""
+        """Record how the rank ended, and send that to the monitor."""
         stopped = self.overdue or (self.stop is not None and self.returncode == -self.stop.number)
         if self.exit_code and not (self.ordered or stopped or self.known or self.refused):
             self._record(self._seen())
@@ -267,7 +267,7 @@ class RankProcess:
 
     @property
     def exit_code(self) -> int:
-        """What the rank itself came to: 0, or how it failed."""
+        """The rank's exit code: 0, or that of its failure."""
         if self.known:
             return self.known.exit_code
         if self.ended_by:
@@ -275,7 +275,7 @@ class RankProcess:
         return 128 - self.returncode if self.returncode < 0 else self.returncode
 
     def _seen(self) -> Failure:
-        """Return how it failed, as its agent has seen it."""
+        """Return how it failed, as far as its agent knows."""
         seen = self.ended_by or describe_exit(self.returncode, oom_kills=self.memory.killed())
         if self.from_outside and not self.ended_by:
             seen = replace(seen, cause=Cause.ENDED_FROM_OUTSIDE)
@@ -284,7 +284,7 @@ class RankProcess:
         return replace(seen, phase=phase if isinstance(phase, str) else None, progress=doing)
 
     def _record(self, known: Failure) -> None:
-        """Write how the rank failed, and tell it."""
+        """Write how the rank failed to `failure.json`, and send it to the monitor."""
         folder = self.output.folder
         failure = replace(
             known,

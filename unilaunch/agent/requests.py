@@ -1,4 +1,4 @@
-"""Who asks an agent for ranks. Requests are read beside everything else: an asker that stops delays nobody."""
+"""Requests of shims for ranks. The agent reads without blocking: a shim that stops sending does not delay others."""
 
 import socket
 import time
@@ -9,22 +9,22 @@ from typing import Any
 
 from unilaunch.agent.shim import Shim, is_same_user
 
-#: Seconds for an asker's request, and for its acknowledgement that it takes a rank: it sends each at once.
+#: Seconds that the agent waits for a shim's request and for its acknowledgement; a shim sends each in one piece.
 _PATIENCE = 10.0
-_AT_ONCE = 256  # connections that are accepted before anything else is done
+_AT_ONCE = 256  # most connections that are accepted in one turn
 
 
 class Requests:
-    """The shims that ask for a rank, each in one of the stages below. Other users are sent away at once.
+    """The shims that request a rank, by stage. Connections of other users are closed at once.
 
     Args:
         door: The listening socket.
-        own: The circumstances in which a process must be to be forked from this one.
+        own: The agent's fingerprint; only requests with an equal one are granted.
 
     Attributes:
-        waiting: Those whose request has been read, and is to be granted.
-        taken: Those that have acknowledged the offer: their ranks are to be forked now.
-        asked: How many requests have been read.
+        waiting: The shims whose request has been read and not yet been answered.
+        taken: The shims that have acknowledged the offer: the agent forks their ranks next.
+        asked: Number of requests that have been read.
     """
 
     def __init__(self, door: socket.socket, own: Mapping[str, Any]) -> None:
@@ -33,17 +33,17 @@ class Requests:
         self.taken: list[Shim] = []
         self.asked = 0
         self.selector = DefaultSelector()
-        self._unheard: dict[Shim, float] = {}  # whose next word is awaited, until when
+        self._unheard: dict[Shim, float] = {}  # shims that must still send, each with its deadline
         door.setblocking(False)
         self.selector.register(door, EVENT_READ)
 
     @property
     def is_empty(self) -> bool:
-        """Nobody asks."""
+        """Whether there is no request."""
         return not (self.waiting or self.taken or self._unheard)
 
     def take(self, patience: float) -> None:
-        """Take what comes in, for at most *patience* seconds or until something has."""
+        """Read requests and acknowledgements; wait at most *patience* seconds for the first."""
         for key, _ in self.selector.select(patience):
             if key.data is None:
                 self._accept()
@@ -55,29 +55,29 @@ class Requests:
             shim.close()
 
     def offer(self, shim: Shim) -> None:
-        """Offer a rank to a shim that waits."""
+        """Offer a rank to a waiting shim."""
         self.waiting.remove(shim)
         try:
             shim.offer()
-        except OSError:  # it has given up
+        except OSError:  # the shim has closed the connection
             shim.close()
         else:
             self._await(shim)
 
     def send_away(self, shim: Shim) -> None:
-        """Let a shim that waits go on by itself."""
+        """Close the connection to a waiting shim, which then supervises its rank itself."""
         self.waiting.remove(shim)
         shim.close()
 
     def close(self) -> None:
-        """Close every socket; also in a process that has been forked: what is registered stays so in the other one."""
+        """Close every socket. A forked process may call this: its parent's registrations stay."""
         for shim in (*self.waiting, *self.taken, *self._unheard):
             shim.close()
         self.selector.close()
         self.door.close()
 
     def _accept(self) -> None:
-        with suppress(OSError):  # nobody is left
+        with suppress(OSError):  # no connection is left
             for _ in range(_AT_ONCE):
                 connection, _ = self.door.accept()
                 if is_same_user(connection):
@@ -94,12 +94,12 @@ class Requests:
         self.selector.unregister(shim.connection)
 
     def _hear(self, shim: Shim) -> None:
-        """Take a piece of what a shim sends; with all of its request, or its acknowledgement, it is a stage further."""
+        """Read from a shim; when its request or its acknowledgement is complete, move it to the next stage."""
         try:
             is_whole = shim.hear_acknowledgement() if shim.offered else shim.hear_request()
         except BlockingIOError:
             return
-        except (OSError, ValueError, TypeError, RecursionError):  # it has gone, or this is no request
+        except (OSError, ValueError, TypeError, RecursionError):  # the shim has exited, or this is not a request
             self._stop_hearing(shim)
             shim.close()
             return

@@ -1,9 +1,9 @@
-"""The launcher's child, which stands for a rank that the agent of its host has forked: the shim.
+"""The shim: the launcher's child, which represents a rank that the agent of its host has forked.
 
-A launcher's children on one host meet at an abstract socket that is named after their job and the circumstances that
-they share (folder, limits, cgroup). The first to come starts the agent, and each asks it to fork a rank: the new
-process has the asker's environment, processors and open files. The asker stays as the rank's shim: it passes signals
-on, and exits as the rank does. Whoever finds no agent supervises its rank itself.
+A launcher's children on one host connect to an abstract socket. Its name contains their job and their fingerprint
+(folder, limits, cgroup). The first child starts the agent, and each child requests a rank from it. The agent forks a
+process with the child's environment, CPUs and open files. The child stays as the rank's shim: it passes signals on, and
+exits with the rank's exit code. A child that finds no agent supervises its rank itself.
 """
 
 import json
@@ -25,16 +25,16 @@ from unilaunch.launchers import detect
 from unilaunch.start_variables import MONITOR
 
 _CREDENTIALS = struct.Struct("3i")
-PATIENCE = 60.0  # seconds that an asker waits for the agent's import
+PATIENCE = 60.0  # seconds that a shim waits for the agent's import
 _TICK = 0.2
 _PIECE = 1 << 16
 _LARGEST = 1 << 26  # bytes of a request
-_MOST_FILES = 250  # the kernel passes no more of them at once
+_MOST_FILES = 250  # the most that the kernel passes in one message
 READY = b"y"
 
 
 def address_of(own: Mapping[str, Any] | None, environ: Mapping[str, str]) -> str:
-    """Return where a launcher's children in equal circumstances meet; "" if this one is to be on its own."""
+    """Return the socket's name for children with this fingerprint; "" if this child gets its own agent."""
     if not own or os.isatty(0) or local_size(environ) == 1:
         return ""
     job = _job(environ)
@@ -43,26 +43,26 @@ def address_of(own: Mapping[str, Any] | None, environ: Mapping[str, str]) -> str
 
 
 def _job(environ: Mapping[str, str]) -> str:
-    """Return what is the same in all ranks of a job on this host, in no other job, and what no other user can guess.
+    """Return a text that only the ranks of one job on this host share, and that no other user can guess.
 
-    He would take the socket before the first rank comes. Under `launch` it is the same at each start, and its public
-    hash tells nothing of the secret.
+    A user who guesses it could bind the socket before the first rank. Under `launch` the text is the same at each
+    attempt. It is a hash, so it does not reveal the monitor's secret.
     """
     if MONITOR in environ:
         return _digest(environ[MONITOR].encode())
     with suppress(OSError, IndexError):
         parent = os.getppid()
         stat = Path(f"/proc/{parent}/stat").read_text(encoding="utf-8", errors="replace")
-        began = stat.rpartition(")")[2].split()[19]  # a process number is given again, at another time
+        began = stat.rpartition(")")[2].split()[19]  # with the start time, since the kernel reuses process numbers
         return f"{parent}-{_digest(began.encode() + _secret_of(parent))}"
     return ""
 
 
 def _secret_of(process: int) -> bytes:
-    """Return what the kernel has chosen at random for a process of this user, its addresses, and shows to no other one.
+    """Return the random addresses that the kernel gave a process of this user; other users cannot read them.
 
-    b"" for another user's, such as Slurm's daemon: then another user can guess the name, and if he takes it each rank
-    has an agent of its own.
+    For a process of another user, such as Slurm's daemon, return b"". Then another user can guess the socket's name. If
+    that user binds it, each rank gets its own agent.
     """
     with suppress(OSError):
         return Path(f"/proc/{process}/auxv").read_bytes()
@@ -74,16 +74,16 @@ def _digest(secret: bytes) -> str:
 
 
 def local_size(environ: Mapping[str, str]) -> int:
-    """Return how many ranks of this host can be alike; 1 if that cannot be told."""
+    """Return how many ranks of this host can share an agent; 1 if that is unknown."""
     try:
         found = detect(environ)
-    except UnilaunchError:  # the rank says so
+    except UnilaunchError:  # the rank reports it
         return 1
     return (found.local_size or 1) if found.alike else 1
 
 
 def bind(address: str) -> socket.socket | None:
-    """Return the listening socket; None if another process has it."""
+    """Return a socket that listens at *address*; None if another process uses the address."""
     door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         door.bind(address)
@@ -95,25 +95,26 @@ def bind(address: str) -> socket.socket | None:
 
 
 def open_files() -> list[int]:
-    """Return the files that this process was started with: a launcher may speak over one (Hydra's PMI_FD)."""
+    """Return the inherited open files of this process: a launcher may use one to communicate (Hydra's PMI_FD)."""
     found = []
     for path in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # the folder's own
+        with suppress(OSError):  # the descriptor of this listing, which is closed by now
             if os.get_inheritable(int(path.name)):
                 found.append(int(path.name))
     return sorted(found)
 
 
 def ask(address: str, started: float, own: Mapping[str, Any], environ: Mapping[str, str]) -> socket.socket | None:
-    """Ask for a rank in this process's place; return the connection to the agent, None if there is none.
+    """Request a rank from the agent; return the connection to the agent, or None if the agent does not offer a rank.
 
-    The agent forks it when this process has acknowledged the answer: if it has given up, it is the rank itself.
+    The agent forks the rank only after this process has acknowledged the offer. Without an offer, this process
+    supervises its rank itself.
 
     Args:
-        address: The agent's.
-        started: When this process began to work, in seconds of `time.monotonic`.
-        own: This process's circumstances.
-        environ: Its environment.
+        address: The agent's address.
+        started: When this process started, in seconds of `time.monotonic`.
+        own: This process's fingerprint.
+        environ: This process's environment.
     """
     files = open_files()
     request = {
@@ -143,9 +144,9 @@ def is_same_user(connection: socket.socket) -> bool:
 
 
 def stand_for(connection: socket.socket, launcher: int) -> int:
-    """Pass signals on, and return what the rank exits with; -SIGKILL if the agent was killed, and with it the rank.
+    """Pass signals on, and return the rank's exit code; -SIGKILL if the agent was killed, and the rank with it.
 
-    When the launcher has gone this process goes, and the agent sees it.
+    The kernel kills this process when the launcher exits; the agent notices that.
     """
 
     def pass_on(number: int, _: object) -> None:
@@ -163,16 +164,16 @@ def stand_for(connection: socket.socket, launcher: int) -> int:
 
 
 class Shim:
-    """A shim as its agent sees it; the agent never waits for it.
+    """The agent's connection to a shim; the agent never blocks on it.
 
     Args:
-        connection: The way to it.
+        connection: The socket to the shim.
 
     Attributes:
-        request: What it has asked for: "started", "environ", "processors", "launcher", "files" and
+        request: The shim's request, with "started", "environ", "processors", "launcher", "files" and
             "circumstances".
         files: Its open files, in the order of their numbers in the request.
-        offered: It has been told that it can have its rank.
+        offered: Whether the agent has offered it a rank.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -184,11 +185,11 @@ class Shim:
         connection.setblocking(False)
 
     def hear_request(self) -> bool:
-        """Take what has come of the request; return whether that was all of it.
+        """Read from the request; return whether it is complete.
 
         Raises:
-            OSError: The shim has gone; BlockingIOError: nothing has come.
-            ValueError: This is no request; so may TypeError and RecursionError say.
+            OSError: The shim has exited; BlockingIOError: there is nothing to read.
+            ValueError: This is not a request; TypeError and RecursionError mean the same.
         """
         piece, files, _, _ = socket.recv_fds(self.connection, _PIECE, _MOST_FILES)
         self.files += files
@@ -205,19 +206,19 @@ class Shim:
         return True
 
     def offer(self) -> None:
-        """Tell it that it can have its rank.
+        """Offer the shim a rank.
 
         Raises:
-            OSError: It has gone.
+            OSError: The shim has exited.
         """
         self.connection.send(READY)
         self.offered = True
 
     def hear_acknowledgement(self) -> bool:
-        """Return True: it still waits, and takes the rank.
+        """Read the acknowledgement, and return True: the shim still waits, and takes the rank.
 
         Raises:
-            OSError: It has given up; BlockingIOError: nothing has come.
+            OSError: The shim has closed the connection; BlockingIOError: there is nothing to read.
         """
         if self.connection.recv(1) != READY:
             raise ConnectionResetError
@@ -226,24 +227,24 @@ class Shim:
 
     @property
     def consoles(self) -> Sequence[int]:
-        """Its standard output and standard error."""
+        """The shim's standard output and standard error."""
         files = dict(zip(self.request["files"], self.files, strict=False))
         return [files.get(number, -1) for number in (1, 2)]
 
     def hear(self) -> bytes:
-        """Return the numbers of the signals that it got; nothing if it has gone."""
+        """Return the numbers of the signals that the shim received; empty if it has exited."""
         with suppress(OSError):
             return self.connection.recv(64)
         return b""
 
     def dismiss(self, code: int) -> None:
-        """Let it exit, when the launcher can see the end of the rank's output."""
+        """Let the shim exit with *code*, after the launcher can read the end of the rank's output."""
         self._close_files()
-        with suppress(OSError):  # it may have gone
+        with suppress(OSError):  # the shim may have exited
             self.connection.send(bytes([code & 0xFF]))
 
     def close(self) -> None:
-        """Close everything of it."""
+        """Close the connection and the shim's files."""
         self._close_files()
         self.connection.close()
 

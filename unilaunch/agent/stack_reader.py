@@ -1,12 +1,12 @@
-"""Where a rank stands: at a signal it writes its stacks into a pipe, and its agent reads them."""
+"""Read the stacks of a rank: a signal makes the rank write them into a pipe to its agent."""
 
 import os
 import time
 
 NEVER = float("inf")
-#: Seconds in which a rank begins to write: it does so at once, if it gets a processor.
+#: Seconds in which a rank begins to write: it writes as soon as it gets a CPU.
 _BEGUN = 4.0
-#: Seconds without a word after which a rank has written all.
+#: Seconds without new text after which the stacks are complete.
 _WRITTEN = 0.3
 
 
@@ -14,10 +14,10 @@ class StackReader:
     """Reads a rank's stacks.
 
     Args:
-        pipe: Where the rank writes them.
+        pipe: The pipe to which the rank writes them.
 
     Attributes:
-        due: When the text is whole, in seconds of `time.monotonic`; NEVER if nobody has asked.
+        due: When the text is complete, in seconds of `time.monotonic`; NEVER if the stacks were not requested.
     """
 
     def __init__(self, pipe: int) -> None:
@@ -26,19 +26,19 @@ class StackReader:
         self.due = NEVER
 
     def begin(self, *, stopped: bool) -> None:
-        """Expect the stacks from now on; a rank that is stopped writes none."""
+        """Expect the stacks from now on; a stopped rank (SIGSTOP) writes none."""
         self.text = b"stopped (SIGSTOP)" if stopped else b""
         self.due = time.monotonic() + (_WRITTEN if stopped else _BEGUN)
 
     def hear(self) -> bool:
-        """Take what the rank writes; False at the end of the pipe."""
+        """Read what the rank writes; False at the end of the pipe."""
         data = os.read(self.pipe, 1 << 16)
         self.text += data
         self.due = time.monotonic() + _WRITTEN if data else self.due
         return bool(data)
 
     def take(self, now: float) -> str | None:
-        """Return the stacks once they are whole; None before, and afterwards."""
+        """Return the stacks once, when they are complete; None at any other time."""
         if now <= self.due:
             return None
         self.due = NEVER

@@ -1,4 +1,4 @@
-"""The output streams of an agent's ranks: a rank of which much output waits for the launcher waits too."""
+"""The output streams of an agent's ranks. A rank waits if the launcher reads its output too slowly."""
 
 from functools import partial
 
@@ -16,21 +16,21 @@ class Streams:
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
-        self.full: list[tuple[RankProcess, Stream]] = []  # these wait for the launcher
+        self.full: list[tuple[RankProcess, Stream]] = []  # streams that wait for the launcher
 
     def add(self, rank: RankProcess) -> None:
-        """Take what a rank writes, from now on."""
+        """Read a rank's output from now on."""
         for stream in rank.output.streams:
             self._watch(rank, stream)
 
     def resume(self) -> None:
-        """Take more of the streams for which there is room again."""
+        """Read again from the streams for which there is room again."""
         for rank, stream in [one for one in self.full if not _must_wait(*one)]:
             self.full.remove((rank, stream))
             self._watch(rank, stream)
 
     def clear(self) -> None:
-        """Forget the streams of ranks that have ended."""
+        """Remove the streams of ranks that have ended."""
         self.full.clear()
 
     def _watch(self, rank: RankProcess, stream: Stream) -> None:

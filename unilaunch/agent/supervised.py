@@ -1,4 +1,4 @@
-"""A rank and the launcher's child that stands for it, as their agent sees the two."""
+"""A rank and its shim, as the agent supervises them."""
 
 from unilaunch.agent.loop import Loop
 from unilaunch.agent.native_stacks import tell_native_stacks
@@ -10,14 +10,14 @@ from unilaunch.output.failure import Cause, Failure
 
 
 class Supervised:
-    """A rank, and the launcher's child that stands for it.
+    """A rank and its shim.
 
     Attributes:
         rank: The rank.
-        shim: The launcher's child; None if this process is that itself.
-        dismissed: The launcher's child has been told what to exit with, or has gone.
-        closed: Nothing of the rank or its shim is open any more, but for the lock on the output folder.
-        waits_until: When the wait for an order of the monitor is over, once the rank has ended.
+        shim: The launcher's child; None if this process is the launcher's child.
+        dismissed: Whether the shim has received its exit code, or has exited.
+        closed: Whether all files of the rank and its shim are closed, except the lock on the output folder.
+        waits_until: Until when the agent waits for an order of the monitor, once the rank has ended.
     """
 
     def __init__(self, rank: RankProcess, shim: Shim | None) -> None:
@@ -27,14 +27,14 @@ class Supervised:
         self.waits_until = NEVER
 
     def lose_launcher(self) -> None:
-        """End the rank: its launcher has gone, and nobody waits for it."""
+        """End the rank, since its launcher has exited."""
         self.dismissed = self.rank.abandoned = True
         if self.rank.is_running:
-            self.rank.end(Failure(Cause.LOST_LAUNCHER, "unilaunch ended it: its launcher has gone", 1))
+            self.rank.end(Failure(Cause.LOST_LAUNCHER, "unilaunch ended it: its launcher has exited", 1))
 
 
 def order_rank(rank: RankProcess, order: messages.Message, loop: Loop) -> None:
-    """Do with one rank what the monitor has ordered; what that takes time for is done in the agent's loop."""
+    """Apply an order of the monitor to one rank; work that takes time is done in the agent's loop."""
     match order:
         case messages.ShowStacks(native=True):
             tell_native_stacks(rank, loop)

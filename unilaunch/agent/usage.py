@@ -1,4 +1,4 @@
-"""`usage.jsonl`: the processor time and the memory of a rank, about once a second, as its agent reads them in /proc."""
+"""`usage.jsonl`: the processor time and the memory of a rank, read from /proc about once a second."""
 
 import json
 import os
@@ -10,12 +10,12 @@ from resource import struct_rusage
 from unilaunch.output.files import append
 
 _LEAST = 1.0  # seconds between two rows
-_SHARE = 1 / 500  # of the time since the start: a file of a day has 3,000 rows, not 86,400
+_SHARE = 1 / 500  # least share of the elapsed time between two rows: the file of a day has 3,000 rows, not 86,400
 _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 
 
 class Usage:
-    """Writes down what a rank uses; about 0.1 ms a second.
+    """Records the processor time and the memory of a rank; this costs about 0.1 ms a second.
 
     Args:
         process: The rank's process number.
@@ -45,7 +45,7 @@ class Usage:
 
     def _write(self, **row: float) -> None:
         if self._path:
-            with suppress(OSError):  # a full disk is no reason for a job to fail
+            with suppress(OSError):  # a full disk must not make the job fail
                 append(self._path, json.dumps({"time": round(time.time(), 3), **row}) + "\n")
 
 

@@ -2,8 +2,8 @@
 
 When a process has ended with an exit code, mpirun (and on another host its daemon, orted) sends the host's others
 SIGCONT, sleeps a second, sends SIGTERM, sleeps another second, and sends SIGKILL: Open MPI 4.1, function
-orte_odls_base_default_kill_local_procs. SIGCHLD cuts a sleep short; but where the others have ended before it begins,
-none comes any more.
+orte_odls_base_default_kill_local_procs. SIGCHLD ends a sleep early. If the other processes have exited before the sleep
+begins, no SIGCHLD arrives.
 """
 
 import os
@@ -24,18 +24,18 @@ _ENDED = {"Z", ""}
 
 
 def wake_launcher(launcher: int, code: int, environ: Mapping[str, str]) -> None:
-    """Leave a process behind that sends SIGCHLD to the launcher once all of the launcher's processes here have ended.
+    """Start a process that sends SIGCHLD to the launcher once all of the launcher's processes on this host have exited.
 
-    Of each host's processes the first does it.
+    Only the first process of each host does this.
 
     Args:
-        launcher: The launcher's process number; it may have gone.
-        code: With what this process, the launcher's child, ends; nothing is to be done for 0.
-        environ: Its environment.
+        launcher: The launcher's process number; the launcher may have exited.
+        code: The exit code of this process, the launcher's child; for 0 this function does nothing.
+        environ: This process's environment.
     """
     if not code or launcher != os.getppid() or not knows_children(launcher):
         return
-    with suppress(UnilaunchError, OSError):  # no more processes: mpirun then takes its time
+    with suppress(UnilaunchError, OSError):  # no more processes can be made: then mpirun sleeps
         info = detect(environ)
         if info.wake and info.local_rank == 0 and not os.fork():
             try:
@@ -48,7 +48,7 @@ def _wake(launcher: int) -> None:
     until = time.monotonic() + _LONGEST
     os.setsid()
     os.chdir("/")
-    for file in list(Path("/proc/self/fd").iterdir()):  # the launcher waits for the end of our output
+    for file in list(Path("/proc/self/fd").iterdir()):  # the launcher waits until these files are closed
         with suppress(OSError):
             os.close(int(file.name))
     while state(launcher) not in _ENDED and time.monotonic() < until:

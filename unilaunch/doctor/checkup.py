@@ -1,4 +1,4 @@
-"""The hosts' visit: ssh to each, then one rank on each through the mpirun that the job will use."""
+"""Check the hosts: ssh to each host, then one rank on each through the mpirun that the job will use."""
 
 import os
 import subprocess
@@ -6,7 +6,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from secrets import token_hex
@@ -24,6 +23,7 @@ from unilaunch.job.plan import hosts_of
 from unilaunch.launchers.mpirun import Mpirun, Request
 from unilaunch.monitor.inbox import Inbox, listen
 from unilaunch.output.files import write_text
+from unilaunch.record import Record, replace
 from unilaunch.start_variables import MONITOR
 
 #: Seconds for mpirun to start one rank on each host, and for these to find each other; and for each that measures.
@@ -77,10 +77,10 @@ def _is_ill(host: str, findings: Sequence[Finding]) -> bool:
 
 
 def _write_hosts(path: Path, hosts: Sequence[Host]) -> None:
-    """Write the hostfile of the hosts that are well.
+    """Write a hostfile of the hosts without a fault.
 
     Raises:
-        InputError: There is none, or the file cannot be written.
+        InputError: No host is without a fault, or the file cannot be written.
     """
     if not hosts:
         raise InputError(f"--healthy {path}: not written: no host is well")
@@ -90,15 +90,14 @@ def _write_hosts(path: Path, hosts: Sequence[Host]) -> None:
         raise InputError(f"--healthy {path}: cannot be written: {error.strerror}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(Record):
     """What the probes told.
 
     Attributes:
-        visits: What each host is like.
-        findings: What keeps them apart.
-        summary: Where they met, in words.
-        measured: What they measured; None if they did not, or not all.
+        visits: The facts of each host.
+        findings: Why hosts cannot reach each other.
+        summary: Over which addresses the ranks connected, for a person.
+        measured: The measurements; None if some or all are missing.
     """
 
     visits: list[Visit]
@@ -108,7 +107,7 @@ class _Answer:
 
 
 def _visit(mpirun: Mpirun, request: Request, hosts: Sequence[Host], *, measures: bool) -> _Answer:
-    """Start the probes, and return what they tell."""
+    """Start the probes, and return their answers."""
     token = Path.cwd() / f".unilaunch-doctor-{token_hex(8)}"
     others = [host.name for host in hosts] if request.several else []
     listening = listen(others, several=bool(others), host_timeout=request.host_timeout)
@@ -138,7 +137,7 @@ def _visit(mpirun: Mpirun, request: Request, hosts: Sequence[Host], *, measures:
 
 
 def _listen(process: "subprocess.Popen[bytes]", inbox: Inbox, arrived: dict[int, float], seconds: float) -> bool:
-    """Take what the probes tell until mpirun ends; return whether it had to be ended, after *seconds*."""
+    """Receive the probes' messages until mpirun exits; return whether mpirun had to be ended after *seconds*."""
     deadline = time.monotonic() + seconds
     late = False
     while process.poll() is None:

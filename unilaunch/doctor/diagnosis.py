@@ -1,9 +1,10 @@
-"""What is wrong, from the hosts' facts: pure, so that every finding can be tested."""
+"""Find faults from the hosts' facts. The functions are pure, so that every finding can be tested."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from unilaunch.record import Record
 
 LEAST_OPEN_FILES = 1024
 LEAST_SHARED_MEMORY = 64 << 20  # bytes
@@ -11,16 +12,15 @@ LEAST_LOCKED_MEMORY = 64 << 20  # bytes
 MOST_SKEW = 1.0  # seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Visit:
+class Visit(Record):
     """What one host has told.
 
     Attributes:
         host: Its name in the hostfile.
-        slots: Ranks that it is to take; None if that is not said.
-        facts: `probe.facts`; None if it told nothing.
-        skew: Seconds that its clock is ahead of the launching host's, with the time of the message in it.
-        named: What it calls itself.
+        slots: Ranks that the host takes; None if the hostfile does not say.
+        facts: `probe.facts`; None if the host did not answer.
+        skew: Seconds that its clock is ahead of the launching host's, including the time that the message took.
+        named: The host's name for itself.
     """
 
     host: str
@@ -30,13 +30,12 @@ class Visit:
     named: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Record):
     """Something to put right, in one line.
 
     Attributes:
-        text: What, where, and what to do.
-        stops: A job would not start, or not work, with it.
+        text: What is wrong, where, and what to do.
+        stops: Whether the fault keeps a job from starting or working.
     """
 
     text: str

@@ -1,4 +1,4 @@
-"""How fast a host is: its products of matrices, its memory, its disk, and its way to each other host.
+"""Measure the speed of a host: matrix products, memory, disk, and the link to each other host.
 
 The ranks of the probe measure together, one on each host. A rate is the best one of three windows, each of some periods
 of a CPU quota (100 ms): what disturbs a host for a moment does not count, and what slows it down all the time does.
@@ -26,18 +26,18 @@ _PINGS = 60
 _MESSAGE = 1 << 18  # bytes of a message when bandwidth is measured
 _MOST_MESSAGES = 32  # in one go
 _PAIR_SECONDS = 0.1  # of a window between two hosts
-#: Other hosts with which one is measured: more cost time, and tell nothing new.
+#: Number of other hosts with which a host is measured: more take time and add no information.
 MOST_PARTNERS = 32
 
 
 def measure(peers: Peers, rank: int, size: int, machine: str) -> dict[str, JsonValue]:
-    """Return what this host measures; all ranks must call it.
+    """Measure this host and return the results; all ranks must call it.
 
     Args:
         peers: The ranks, one on each host.
-        rank: This one.
-        size: Their number.
-        machine: What hosts of one machine (containers) have alike: they would disturb each other, and take turns.
+        rank: This rank.
+        size: Number of ranks.
+        machine: An identity that hosts of one machine (containers) share: they measure in turn, not at once.
 
     Returns:
         "product" (floating-point operations a second), "memory" and "disk" (bytes a second), and "pairs": by the
@@ -63,8 +63,8 @@ def measure(peers: Peers, rank: int, size: int, machine: str) -> dict[str, JsonV
 
 
 def partners(rank: int, size: int) -> list[int]:
-    """Return with whom a rank measures, round by round: in each round the ranks are in pairs (round robin)."""
-    places = size + size % 2  # with an odd number one rank pauses in each round
+    """Return the partners of a rank, round by round: in each round the ranks are in pairs (round robin)."""
+    places = size + size % 2  # with an odd number of ranks one rank pauses in each round
     found = []
     for one in range(min(places - 1, MOST_PARTNERS)):
         if rank == places - 1:
@@ -78,7 +78,7 @@ def partners(rank: int, size: int) -> list[int]:
 
 
 def _rate(work: Callable[[], float]) -> float:
-    """Return how much is done in a second: the best window's. *work* does a piece, and returns how much that was."""
+    """Return the rate of the best window, per second. *work* does one piece of work and returns its size."""
     work()
     best = 0.0
     for _ in range(_WINDOWS):
@@ -124,7 +124,7 @@ def _write() -> float:
 
 
 class _Pair:
-    """This rank and another one, which call each other; the one of the lower number begins, and takes the times."""
+    """This rank and a partner. The rank with the lower number sends first, and measures the times."""
 
     def __init__(self, collectives: Collectives, size: int, rank: int, partner: int) -> None:
         self.collectives, self.begins = collectives, rank < partner
@@ -162,7 +162,7 @@ class _Pair:
                 self._send(clock)
         if not trips:
             return 0.0, 0.0
-        return median(trips) / 2, skews[trips.index(min(trips))]  # the shortest trip tells the clock best
+        return median(trips) / 2, skews[trips.index(min(trips))]  # the shortest round trip is the most accurate
 
     def _rate(self) -> float:
         """Return the bandwidth of the worse direction, each one's best window: a port can be slow in one of them."""
@@ -185,7 +185,7 @@ class _Pair:
             if sends:
                 for _ in range(messages[0]):
                     self._send(data)
-                self._receive(answer)  # all has arrived
+                self._receive(answer)  # all messages have arrived
                 sent, seconds = sent + int(messages[0]) * _MESSAGE, time.perf_counter() - begin
                 messages[0] = 0 if seconds > _PAIR_SECONDS else min(2 * messages[0], _MOST_MESSAGES)
                 self._send(messages)

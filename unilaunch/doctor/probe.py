@@ -1,4 +1,4 @@
-"""One host's facts, told to the doctor by a rank that mpirun starts there.
+"""Send one host's facts to the doctor, from a rank that mpirun starts on that host.
 
 python -m unilaunch.doctor.probe FILE [--measure]
 """
@@ -25,12 +25,12 @@ from unilaunch.monitor.messages import Named, Returned
 from unilaunch.rank.status import Status
 from unilaunch.world import BOOT_ID, LauncherInfo
 
-#: What must be alike on all hosts, beside the frameworks.
+#: Packages that must have one version on all hosts, beside the frameworks.
 PACKAGES = ("unilaunch", "mpi4py", "numpy", "scipy", "pydantic", "pymetis")
 
 
 def main() -> int:
-    """Tell this host's facts, then whether its ranks and the others' find each other."""
+    """Send this host's facts, then whether its rank and the ranks of other hosts find each other."""
     environ = dict(os.environ)  # noqa: TID251  (this is a program of its own)
     return supervise_alone(environ, time.monotonic(), lambda _, status: _tell(status, environ))
 
@@ -39,12 +39,12 @@ def _tell(status: Status, environ: Mapping[str, str]) -> int:
     found = launchers.detect(environ)
     status.send(Named(found.rank, socket.gethostname()))
     told: dict[str, JsonValue] = {"facts": facts(environ, Path(sys.argv[1]))}
-    status.send(Returned(result=told))  # the rank may hang when it looks for the others
+    status.send(Returned(result=told))  # the rank may hang while it connects to the others
     try:
         peers = _join(found, environ)
         told["meeting"] = dict(_meet(found, peers))
         if sys.argv[2:] == ["--measure"]:
-            os.sched_setaffinity(0, range(os.cpu_count() or 1))  # mpirun has bound it to a core; numpy takes all
+            os.sched_setaffinity(0, range(os.cpu_count() or 1))  # mpirun has bound the process to one core
             from unilaunch.doctor.measuring import measure
 
             machine = BOOT_ID.read_text(encoding="ascii")
@@ -56,7 +56,7 @@ def _tell(status: Status, environ: Mapping[str, str]) -> int:
 
 
 def facts(environ: Mapping[str, str], token: Path) -> dict[str, Any]:
-    """Return what this host is like.
+    """Return the facts of this host.
 
     Args:
         environ: The process's environment.
@@ -88,7 +88,7 @@ def _version(name: str) -> str | None:
 
 
 def _join(found: LauncherInfo, environ: Mapping[str, str]) -> Peers:
-    """Do what a rank does to find the others."""
+    """Connect to the other ranks as a rank of a job does."""
     from unilaunch.rank import mpi
     from unilaunch.rank.alone import Alone
 
@@ -99,7 +99,7 @@ def _join(found: LauncherInfo, environ: Mapping[str, str]) -> Peers:
 
 
 def _meet(found: LauncherInfo, peers: Peers) -> dict[str, str]:
-    """Return over what the ranks found each other."""
+    """Return over which addresses the ranks connected."""
     from unilaunch.rank import mpi
     from unilaunch.rank.rendezvous import meet
     from unilaunch.spec import RunSpec

@@ -1,18 +1,18 @@
-"""Which hosts and links are slow, from what they have measured: pure, so that every verdict can be tested."""
+"""Find slow hosts and links from the measurements. The functions are pure, so that every verdict can be tested."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, TypeVar
 
 from unilaunch.doctor.diagnosis import Finding
+from unilaunch.record import Record, field
 
-#: So many times worse than the median of the others is slow. Below 1.3, so that what is 1.3 x as slow is found although
+#: A value that is this many times worse than the median is slow. Below 1.3, so that a factor of 1.3 is found although
 #: each measurement has some per cent of error.
 FACTOR = 1.2
-#: And it must lie so many deviations (1.4826 x the median absolute deviation) outside what the others measure.
+#: It must also lie this many deviations (1.4826 x the median absolute deviation) from the others' median.
 _DEVIATIONS = 4.0
-#: A latency must also exceed the median by so many seconds: below that it is the scheduler's.
+#: A latency must also exceed the median by so many seconds: smaller differences come from the scheduler.
 _LEAST_LATENCY = 1e-4
 #: Disks of hosts differ, and are shared: only a much slower one is named.
 _DISK_FACTOR = 2.0
@@ -20,8 +20,7 @@ Pair = tuple[str, str]
 K = TypeVar("K")
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Record):
     """What the hosts have measured; rates by the second.
 
     Attributes:
@@ -42,11 +41,11 @@ class Measured:
 
 
 def read_measured(names: Mapping[int, str], told: Mapping[int, Mapping[str, Any]]) -> Measured:
-    """Return what the probes have told (`measuring.measure`).
+    """Return the probes' measurements (`measuring.measure`).
 
     Args:
         names: The host of each rank.
-        told: What each rank has measured.
+        told: The measurements of each rank.
     """
     first = names[min(told)] if told else ""
     pairs = {
@@ -68,7 +67,7 @@ def read_measured(names: Mapping[int, str], told: Mapping[int, Mapping[str, Any]
 
 
 def find_slow(measured: Measured) -> dict[str | Pair, list[Finding]]:
-    """Return what is slow, with what to do: by host, and of links between hosts that are well by pair."""
+    """Return the slow hosts, and the slow links between the other hosts, each with what to do."""
     slow: dict[str | Pair, list[Finding]] = {}
 
     def name(who: str | Pair, text: str) -> None:
@@ -108,7 +107,7 @@ def _hosts(times: Mapping[Pair, float]) -> list[str]:
 
 
 def _outliers(times: Mapping[K, float], factor: float, least: float = 0.0) -> dict[K, float]:
-    """Return what takes longer than the median of the others, and how many times."""
+    """Return the entries that are slower than the median of the others, and by which factor."""
     found = {}
     for key, value in times.items():
         others = [other for one, other in times.items() if one != key]
@@ -122,7 +121,7 @@ def _outliers(times: Mapping[K, float], factor: float, least: float = 0.0) -> di
 
 
 def healthy(hosts: Sequence[str], slow: Mapping[str | Pair, object]) -> list[str]:
-    """Return the hosts that are well; of a slow link the host with more of them is left out, or else the later one."""
+    """Return the hosts without a fault. Of a slow link leave out the host with more slow links, or the later one."""
     left = [host for host in hosts if host not in slow]
     links = [pair for pair in slow if isinstance(pair, tuple)]
     while open_links := [pair for pair in links if set(pair) <= set(left)]:
@@ -132,7 +131,7 @@ def healthy(hosts: Sequence[str], slow: Mapping[str | Pair, object]) -> list[str
 
 
 def table(measured: Measured) -> list[str]:
-    """Return what was measured, as lines of text: each host's figures, with its best way to another one."""
+    """Return the measurements as lines of text: the figures of each host, with its best link to another host."""
     rows = [("host", "product", "memory", "disk", "latency", "bandwidth", "clock")]
     for host in measured.product:
         latency = min((value for pair, value in measured.latency.items() if host in pair), default=None)

@@ -1,4 +1,4 @@
-"""What the doctor is asked to do."""
+"""The options of `unilaunch doctor`."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from unilaunch.launch_spec import LaunchSpec
 
 
 class DoctorSpec(LaunchSpec):
-    """The hosts, mpirun, and what is done besides the check."""
+    """The hosts, mpirun, and what to do beside the check."""
 
     measure: bool = Field(
         default=False, description="measure the speed of each host and of the network between them, and name slow ones"

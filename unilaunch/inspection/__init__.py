@@ -1,1 +1,4 @@
-"""Look into a running job, from another terminal."""
+"""`unilaunch status` and `unilaunch stacks`: look into a running job from another terminal.
+
+Begin with `asking.py`, which asks the monitor at its socket.
+"""

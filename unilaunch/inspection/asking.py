@@ -23,13 +23,13 @@ def ask(folder: Path, page: str) -> dict[str, Any] | None:
         page: "/status", "/stacks" or "/stacks/native".
 
     Raises:
-        InputError: This user may not ask, or what came is no answer.
+        InputError: This user has no access, or the answer is invalid.
     """
     connection = _connect(folder)
     if connection is None:
         return None
     data = bytearray()
-    with connection, suppress(ConnectionError):  # the job may end meanwhile
+    with connection, suppress(ConnectionError):  # the job may end in the meantime
         connection.sendall(f"GET {page} HTTP/1.0\r\n\r\n".encode())
         while (piece := connection.recv(1 << 16)) and len(data) < _LARGEST:
             data += piece
@@ -52,11 +52,11 @@ def _connect(folder: Path) -> socket.socket | None:
         connection.close()
         raise InputError(f"{folder}: no output folder: {error.strerror}") from None
     try:
-        connection.connect(f"/proc/self/fd/{descriptor}/{SOCKET}")  # a socket's own name has at most 107 bytes
+        connection.connect(f"/proc/self/fd/{descriptor}/{SOCKET}")  # the name of a Unix socket has at most 107 bytes
     except PermissionError:
         connection.close()
         raise InputError(f"{folder}: the job there belongs to another user: only its owner can look into it") from None
-    except OSError:  # nobody listens there, or on another host
+    except OSError:  # no process listens, or the monitor runs on another host
         connection.close()
         return None
     finally:
@@ -65,7 +65,7 @@ def _connect(folder: Path) -> socket.socket | None:
 
 
 def not_running(folder: Path) -> InputError:
-    """Return why nobody can look into the job of *folder*."""
+    """Return why the job of *folder* cannot be inspected."""
     marker = read_marker(folder)
     if marker is None:
         return InputError(f"{folder}: no output folder of a job: expected the folder that --output-dir names")

@@ -1,4 +1,4 @@
-"""How a job ended, from what it left in its output folder, in the form of a running job's snapshot."""
+"""Read from the output folder how a job ended, in the form of a running job's snapshot."""
 
 from pathlib import Path
 from typing import Any

@@ -18,7 +18,7 @@ from unilaunch.spec import Spec
 
 
 class StacksSpec(Spec):
-    """Which job is asked, and how its stacks are shown."""
+    """Which job to inspect, and how to show its stacks."""
 
     positional: ClassVar[tuple[str, ...]] = ("folder",)
     folder: Path = Field(default=Path("log_output"), description="the output folder of a running job")

@@ -19,7 +19,7 @@ _HEADS = ("rank", "host", "device", "state", "doing", "s/step", "progress", "mem
 
 
 class StatusSpec(Spec):
-    """Which job is asked, and how its state is shown."""
+    """Which job to inspect, and how to show its state."""
 
     positional: ClassVar[tuple[str, ...]] = ("folder",)
     folder: Path = Field(default=Path("log_output"), description="the output folder of a job")

@@ -18,23 +18,23 @@ from unilaunch.output.result import LaunchResult
 from unilaunch.reading import make_task, unfold_options
 from unilaunch.target import LOADING, read_target
 
-#: What ranks run: a spec, a function, or a target: a model's name, a script, "package.module:function".
+#: What ranks run: a spec, a function, or a target (a model's name, a script, "package.module:function").
 Program = LaunchSpec | Callable[..., Any] | str | Path
 
 
 def launch(program: Program, *, check: bool = True, **options: Any) -> LaunchResult:
-    """Run a job, wait for its end, and return how it ended. `start` says what the arguments mean.
+    """Run a job, wait for its end, and return how it ended. `start` describes the arguments.
 
     Rank 0's output is shown (`console="all"` shows every rank's). Ctrl-C stops the job: the ranks have `grace` seconds
     to end; then KeyboardInterrupt is raised.
 
     Args:
         program: What the ranks run.
-        check: Raise JobFailed if the job does not end well; or else the result says so.
+        check: Raise JobFailed if the job fails or is stopped; if False, only the result shows that.
         options: Fields of LaunchSpec, and the function's arguments or the model's options.
 
     Raises:
-        UnilaunchError: Something is not allowed or not there; nothing has been started.
+        UnilaunchError: An argument is not valid, or something is missing; nothing has been started.
         JobFailed: The job has failed or was stopped.
         KeyboardInterrupt: The user has pressed Ctrl-C, and the job has ended.
     """
@@ -47,12 +47,12 @@ def launch(program: Program, *, check: bool = True, **options: Any) -> LaunchRes
 def start(program: Program, **options: Any) -> Job:
     """Start a job, and return it while it runs.
 
-    The ranks of `start(train, nprocs=2, lr=0.1)` call `train(lr=0.1)`: options that are fields of LaunchSpec say how
-    the job is run, the others are the function's arguments. `args={"lr": 0.1}` or `args=[0.1]` gives it arguments
-    whatever their names. Of a model, the other options are the model's. `args` of a script is what it finds in
-    `sys.argv[1:]`.
+    The ranks of `start(train, nprocs=2, lr=0.1)` call `train(lr=0.1)`: options that are fields of LaunchSpec configure
+    the job, and the other options are the function's arguments. `args={"lr": 0.1}` or `args=[0.1]` passes arguments
+    with any names. If the program is a model, the other options are the model's options. If it is a script, `args` is
+    its `sys.argv[1:]`.
 
-    Arguments and values are what JSON can hold (a tuple arrives as a list, a name in a dict as text), numpy arrays, and
+    Arguments and values can be JSON values (a tuple arrives as a list, the keys of a dict as text), numpy arrays, and
     tensors of the installed frameworks, which arrive on cpu. Arrays are sent as npy data; nothing is pickled.
 
     Args:
@@ -61,7 +61,7 @@ def start(program: Program, **options: Any) -> Job:
         options: See above.
 
     Raises:
-        UnilaunchError: Something is not allowed or not there; nothing has been started.
+        UnilaunchError: An argument is not valid, or something is missing; nothing has been started.
     """
     return _start(program, options, attended=False)
 
@@ -80,8 +80,8 @@ def _start(program: Program, options: Mapping[str, Any], *, attended: bool) -> J
 def _prepare(
     program: Program, options: Mapping[str, Any], files: "TemporaryDirectory[str]", *, attended: bool
 ) -> Job:  # fmt: skip
-    """Read what the ranks are to do, check it, and start it."""
-    environ = dict(os.environ)  # noqa: TID251  (the caller's environment is the job's)
+    """Read the task, check it, and start the job."""
+    environ = dict(os.environ)  # noqa: TID251  (the job gets the caller's environment)
     found, values = _read(program, dict(options))
     if found.target.kind == "function":
         of_spec = isinstance(program, LaunchSpec) and "args" not in options
@@ -104,9 +104,9 @@ def _prepare(
 
 
 def _read(program: Program, options: dict[str, Any]) -> tuple[Found, dict[str, Any]]:
-    """Return what ranks run, and the values of the spec with the arguments or the model's options beside them."""
+    """Return what the ranks run, and the values of the spec together with the arguments or the model's options."""
     if isinstance(program, str | Path):
-        return Found(read_target(str(program), plugins.models())), options
+        return Found(read_target(str(program), plugins.named_models(str(program)))), options
     if not isinstance(program, LaunchSpec):
         found = find_function(program)
         if found.root:
@@ -116,5 +116,5 @@ def _read(program: Program, options: dict[str, Any]) -> tuple[Found, dict[str, A
             options["env"] = {**env, "PYTHONPATH": path}
         return found, options
     values = {name: getattr(program, name) for name in program.model_fields_set if name != "options"}
-    found = Found(read_target(program.target, plugins.models()))
+    found = Found(read_target(program.target, plugins.named_models(program.target)))
     return found, values | unfold_options(program.options, found.target, program.args) | options

@@ -2,29 +2,28 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from unilaunch.errors import SpecError
 from unilaunch.json_value import JsonValue
 from unilaunch.launch_spec import LaunchSpec
+from unilaunch.record import Record
 from unilaunch.values import SENDABLE, into_files, into_text, pack
 
-#: Bytes of a word: a command line takes 128 KiB.
+#: Most bytes of a word: Linux allows 128 KiB for one word of a command line.
 _LARGEST = 120_000
-#: Bytes of arrays that stand in a word; the others are files.
+#: Most bytes of arrays that are written into a word; larger arrays are written to files.
 _INLINE = 48_000
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
+class Arguments(Record):
     """The arguments of a function, as Python values.
 
     Attributes:
-        words: Those that a spec has, as text.
-        positional: By position.
-        named: By name.
+        words: Arguments from a spec, as text.
+        positional: Arguments by position.
+        named: Arguments by name.
     """
 
     words: tuple[str, ...]
@@ -33,10 +32,10 @@ class Arguments:
 
     @classmethod
     def among(cls, values: dict[str, Any], words: tuple[str, ...]) -> Self:
-        """Take the arguments out of the values of a call: `args`, `options`, and what is no field of LaunchSpec.
+        """Remove the arguments from the values of a call: `args`, `options`, and names that LaunchSpec does not have.
 
         Raises:
-            SpecError: They are no arguments, or one is given twice.
+            SpecError: They are not valid arguments, or one is given twice.
         """
         named = {name: values.pop(name) for name in list(values) if name not in LaunchSpec.model_fields}
         named |= values.pop("options", {})
@@ -51,12 +50,12 @@ class Arguments:
 
 
 def words(arguments: Arguments, folder: Path, function: str) -> tuple[str, ...]:
-    """Return the words that say the arguments to `unilaunch.rank.program.read_arguments`.
+    """Return the words from which `unilaunch.rank.program.read_arguments` reads the arguments.
 
     Args:
         arguments: The arguments.
-        folder: Where larger arrays are kept.
-        function: Its name, for an error.
+        folder: The folder for larger arrays.
+        function: The function's name, for an error.
 
     Raises:
         SpecError: One of them cannot be sent.

@@ -1,4 +1,4 @@
-"""mpirun's own words on why it ends a job: they name the rank whose end mpirun saw first, often not the cause."""
+"""Recognise mpirun's messages about the end of a job: they often name a rank that is not the cause."""
 
 import re
 
@@ -11,12 +11,13 @@ _WHY = re.compile(
 
 
 class BannerFilter:
-    """Leaves these words out of mpirun's standard error, once the monitor or the user has ended the job.
+    """Removes these messages from mpirun's standard error, once the monitor or the user has ended the job.
 
-    mpirun frames each of its messages with two rules; its other messages pass. Until then all passes, at once.
+    mpirun writes a rule of dashes above and below each of its messages. Other messages, and all messages before the end
+    of the job, are shown without a delay.
 
     Attributes:
-        active: The job is being ended.
+        active: Whether the job is being ended.
     """
 
     def __init__(self) -> None:
@@ -25,7 +26,7 @@ class BannerFilter:
         self._line_begins = True
 
     def feed(self, data: bytes) -> bytes:
-        """Return what is to be shown now, of *data* and of what was held."""
+        """Return the bytes to show now, of *data* and of the bytes that were kept before."""
         data, self.held = self.held + data, b""
         shown = b""
         while self.active and (begin := self._find_rule(data)) >= 0:
@@ -42,7 +43,7 @@ class BannerFilter:
         return shown + data
 
     def _find_rule(self, data: bytes) -> int:
-        """Return where the first rule begins, or a line that may become one; -1 if nowhere."""
+        """Return the position of the first rule, or of a line that may become one; -1 if there is none."""
         begins = [0] if self._line_begins else []
         begins += [found.end() for found in re.finditer(rb"\n(?=-)", data)]
         return next((at for at in begins if at < len(data) and _RULE.startswith(data[at : at + len(_RULE)])), -1)

@@ -1,21 +1,20 @@
-"""Whoever has launched a job, as the job sees them."""
+"""The caller of a launch: its signals and its terminal."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from unilaunch.job.plan import Plan
 from unilaunch.job.stop import Asked
 from unilaunch.monitor.inbox import Inbox
+from unilaunch.record import Record
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Whoever has launched a job.
+class Caller(Record):
+    """The process or thread that has started a job.
 
     Attributes:
-        asked: What they ask of it while it runs.
-        attended: They wait at the terminal: there is a live line, and what is typed goes to rank 0.
-        watch: Called at each start, with the plan and with where the agents' messages come in.
+        asked: The signals of the user while the job runs.
+        attended: Whether the user waits at the terminal: there is a live line, and typed text goes to rank 0.
+        watch: Called at each start with the plan and the inbox of the agents' messages.
     """
 
     asked: Asked

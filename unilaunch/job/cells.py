@@ -3,17 +3,16 @@
 import ast
 import symtable
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from unilaunch.errors import SpecError
+from unilaunch.record import Record
 
 _DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-#: In an expression these may do anything, or take long.
+#: Expressions that may have any effect, or take long.
 _ACTIONS = (ast.Call, ast.Await, ast.NamedExpr, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
-@dataclass(frozen=True, slots=True)
-class _Statement:
+class _Statement(Record):
     """A statement at the top level of a cell.
 
     Attributes:
@@ -31,9 +30,8 @@ class _Statement:
     can_repeat: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """What ranks run in place of a notebook.
+class Selection(Record):
+    """The source that ranks run in place of a notebook.
 
     Attributes:
         source: The statements, in the order in which they were run.
@@ -55,13 +53,13 @@ def select(function: str, cells: Sequence[str]) -> Selection:
         SpecError: The function reads a name that a cell has computed.
     """
     statements = [one for number, text in enumerate(cells) for one in _statements(number, text)]
-    chosen = {index for index, one in enumerate(statements) if one.text.endswith("import *")}  # it sets any name
+    chosen = {index for index, one in enumerate(statements) if one.text.endswith("import *")}  # it can set any name
     wanted, seen = [function], {function}
     while wanted:
         name = wanted.pop()
         setters = [index for index, one in enumerate(statements) if name in one.binds]
         if not setters:
-            continue  # a builtin, or a mistake that Python itself will name
+            continue  # a builtin, or an error that Python itself will report
         last = statements[setters[-1]]
         if not last.can_repeat:
             raise SpecError(
@@ -77,7 +75,7 @@ def select(function: str, cells: Sequence[str]) -> Selection:
 
 
 def _statements(cell: int, text: str) -> list[_Statement]:
-    """Return the statements of a cell; none of one that Python cannot read, which was not run either."""
+    """Return the statements of a cell; none for a cell that Python cannot parse, and so did not run."""
     try:
         body = ast.parse(text).body
         return [_describe(cell, ast.unparse(node), node) for node in body]
@@ -95,7 +93,7 @@ def _describe(cell: int, text: str, node: ast.stmt) -> _Statement:
 
 
 def _globals(table: symtable.SymbolTable) -> set[str]:
-    """Return the global names that a block reads, and those of the blocks inside it."""
+    """Return the global names that a block and the blocks inside it read."""
     top = table.get_type() == "module"
     names = {one.get_name() for one in table.get_symbols() if one.is_referenced() and (top or one.is_global())}
     return names.union(*map(_globals, table.get_children()))

@@ -1,4 +1,4 @@
-"""Which mpirun there is, and whose."""
+"""Find mpirun, and the launcher to which it belongs."""
 
 import shutil
 import subprocess
@@ -14,10 +14,10 @@ from unilaunch.launchers.mpirun import Mpirun
 
 
 def find_mpirun(wanted: Path | None, environ: Mapping[str, str]) -> Mpirun:
-    """Return the mpirun to start with: the one that is named, else PATH's, else the one beside this Python.
+    """Return the mpirun that starts the job: the named one, else the one in PATH, else the one beside this Python.
 
     Raises:
-        LauncherError: There is none, or no launcher that can be started knows it.
+        LauncherError: There is none, or it belongs to no launcher that unilaunch can start.
     """
     path = _locate(wanted, environ.get("PATH"))
     said = _ask_version(path)
@@ -31,7 +31,7 @@ def find_mpirun(wanted: Path | None, environ: Mapping[str, str]) -> Mpirun:
 
 @cache
 def _ask_version(path: Path) -> str:
-    """Return what the program answers to --version; once, for a job that is started again asks again."""
+    """Return the program's output for --version; it is kept, since a job that is restarted needs it again."""
     try:
         done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=20)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -40,10 +40,10 @@ def _ask_version(path: Path) -> str:
 
 
 def foresee_mpirun(wanted: Path | None, environ: Mapping[str, str]) -> Mpirun:
-    """Return the mpirun for which a job file is written: the one that is found here, or the likeliest elsewhere.
+    """Return the mpirun for which a job file is written: the one found here, else the likeliest one on the cluster.
 
     Raises:
-        LauncherError: There is none here, and no launcher says what to expect elsewhere.
+        LauncherError: There is none here, and no launcher describes the one to expect.
     """
     try:
         return find_mpirun(wanted, environ)

@@ -1,9 +1,8 @@
-"""A function object as what ranks run: named by its module or its source file, or by the cells of a notebook."""
+"""Find a function object for the ranks: by its module, by its source file, or by the cells of a notebook."""
 
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,20 +11,20 @@ from unilaunch.errors import SpecError, nearest
 from unilaunch.job.arguments import Arguments
 from unilaunch.job.cells import select
 from unilaunch.launch_spec import LaunchSpec
+from unilaunch.record import Record
 from unilaunch.target import Target
 
-#: Characters of a notebook's source: it travels in one variable of the environment, which takes 128 KiB.
+#: Most characters of a notebook's source: it is passed in one environment variable, which can hold 128 KiB.
 _LARGEST_SOURCE = 60_000
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Where ranks find a function.
+class Found(Record):
+    """How ranks find a function.
 
     Attributes:
-        target: What they run.
+        target: The target that the ranks run.
         root: The folder in which they must look for its module; None if every Python finds it.
-        note: What the user is to know; "" if nothing.
+        note: A note for the user; "" for none.
     """
 
     target: Target
@@ -34,10 +33,10 @@ class Found:
 
 
 def find_function(function: Callable[..., Any]) -> Found:
-    """Return where ranks find *function*.
+    """Return how ranks find *function*.
 
     Raises:
-        SpecError: They cannot find it.
+        SpecError: The ranks cannot find it.
     """
     name, module = _name(function)
     main = sys.modules["__main__"]
@@ -58,20 +57,20 @@ def find_function(function: Callable[..., Any]) -> Found:
 
 
 def check_options(function: Callable[..., Any], options: Mapping[str, Any], given: Arguments) -> None:
-    """Refuse arguments that do not fit the function, and options that might be meant for it.
+    """Raise an error for arguments that do not fit the function, and for options that may be meant as its arguments.
 
     Args:
-        function: What is called.
-        options: All that the caller gave.
-        given: Which of it goes to the function.
+        function: The function.
+        options: All options of the caller.
+        given: The part of them that is passed to the function.
 
     Raises:
-        SpecError: It does not fit.
+        SpecError: The arguments do not fit.
     """
     name = function.__qualname__
     try:
         signature = inspect.signature(function)
-    except ValueError:  # of C
+    except ValueError:  # a function in C has no signature
         return
     both = [option for option in options if option in LaunchSpec.model_fields and option in signature.parameters]
     if both and not isinstance(options.get("args"), Mapping):
@@ -102,7 +101,7 @@ def _name(function: Callable[..., Any]) -> tuple[str, ModuleType]:
 
 
 def _root(module: ModuleType) -> Path | None:
-    """Return the folder from which a module was imported; None if it is one of Python's own or of its packages."""
+    """Return the folder from which a module was imported; None for the standard library and installed packages."""
     file = getattr(module, "__file__", None)
     name = module.__spec__.name if module.__spec__ else module.__name__
     if not file:

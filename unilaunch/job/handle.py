@@ -1,11 +1,10 @@
-"""A job that runs beside its caller."""
+"""The handle of a job that runs in the background of its caller."""
 
 import atexit
 import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +20,7 @@ from unilaunch.logs.lines import LogLine
 from unilaunch.monitor.inbox import Inbox
 from unilaunch.monitor.rank_seen import RankSeen, RankState
 from unilaunch.output.result import LaunchResult
+from unilaunch.record import Record, replace
 from unilaunch.step import Step
 from unilaunch.values import unpack
 
@@ -28,7 +28,7 @@ _TICK = 0.1
 
 
 class JobStatus(StrEnum):
-    """How far a job has come."""
+    """The state of a job."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -38,17 +38,16 @@ class JobStatus(StrEnum):
     STOPPED = "stopped"
 
 
-@dataclass(frozen=True, slots=True)
-class RankStatus:
-    """How far one rank has come.
+class RankStatus(Record):
+    """The state of one rank.
 
     Attributes:
         rank: Its number.
-        host: Where it runs; "?" before that is known, like the device.
+        host: The host that it runs on; "?" before that is known, like the device.
         device: "cpu", "cuda:1".
-        state: What is known of it.
-        phase: What it is doing; None if it has not said.
-        step: How far its model or program has come; None if it has not said.
+        state: Its state, as far as the monitor knows.
+        phase: What it is doing; None if it has not reported that.
+        step: The step of its model or program; None if it has not reported one.
     """
 
     rank: int
@@ -60,15 +59,15 @@ class RankStatus:
 
 
 class Job:
-    """A job that runs beside its caller. Every method may be called from any thread.
+    """A job that runs in the background of its caller. Every method may be called from any thread.
 
-    When the interpreter ends, the jobs that still run are stopped as `cancel` stops them.
+    When the interpreter exits, the jobs that still run are stopped as by `cancel`.
 
     Args:
-        plan: What is started.
+        plan: The plan to start.
         environ: The environment of the job.
         files: The folder of its arguments; it is removed when the job has ended.
-        attended: The caller does nothing but wait for it, at a terminal.
+        attended: Whether the caller only waits for the job, at a terminal.
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class Job:
 
     @property
     def status(self) -> JobStatus:
-        """How far the job has come."""
+        """The state of the job."""
         if self._thread.is_alive():
             if self._caller.asked.number:
                 return JobStatus.STOPPING
@@ -104,22 +103,22 @@ class Job:
 
     @property
     def ranks(self) -> tuple[RankStatus, ...]:
-        """How far each rank has come, by rank."""
+        """The state of each rank, by rank."""
         known = self._known()
         return tuple(_status(row.rank, known.get(row.rank, RankSeen())) for row in self._plan.rows)
 
     def wait(self, timeout: float | None = None) -> LaunchResult:
-        """Wait for the job's end, and return how it ended; a failure of the job is no exception here.
+        """Wait for the job's end, and return how it ended; a failure of the job raises no exception here.
 
-        In the main thread Ctrl-C (and SIGTERM and SIGHUP) stops the job as `cancel` does; when the job has ended, the
-        signal has the effect that it has without a job: Ctrl-C raises KeyboardInterrupt.
+        In the main thread Ctrl-C (and SIGTERM and SIGHUP) stops the job as `cancel` does. When the job has ended, the
+        signal has its usual effect: Ctrl-C raises KeyboardInterrupt.
 
         Args:
-            timeout: Seconds to wait; None: for ever.
+            timeout: Seconds to wait; None: no limit.
 
         Raises:
             TimeoutError: The job still runs.
-            UnilaunchError: The job could not be restarted, or a value that came back cannot be read.
+            UnilaunchError: The job could not be restarted, or a returned value cannot be read.
             KeyboardInterrupt: The user has pressed Ctrl-C, and the job has ended.
         """
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
@@ -132,7 +131,7 @@ class Job:
             raise TimeoutError(f"the job in {self.output_dir} still runs after {timeout:g} s")
         if self._error:
             raise self._error
-        assert self._result  # noqa: S101  (the thread has left one of the two)
+        assert self._result  # noqa: S101  (the thread has set one of the two)
         return self._result
 
     def cancel(self) -> None:
@@ -140,16 +139,16 @@ class Job:
         self._caller.asked.note(signal.SIGTERM)
 
     def logs(self, rank: int | None = None, *, follow: bool = False) -> Iterator[LogLine]:
-        """Give what the ranks have written by now, in the order of time; `str(line)` is the text.
+        """Yield what the ranks have written so far, in the order of time; `str(line)` is the text.
 
         Args:
-            rank: Of this rank only; None: of all.
-            follow: Go on until the job has ended.
+            rank: Only the output of this rank; None: of all ranks.
+            follow: Continue until the job has ended.
         """
         while follow and self.status is JobStatus.STARTING:
             time.sleep(_TICK)
         if not any(seen.run for seen in self._known().values()):
-            return  # what is in the folder is of an earlier run
+            return  # the output in the folder is of an earlier run
         if follow:
             lines = logs_follow.follow(lambda: not self._thread.is_alive(), lambda: self._streams(rank))
             yield from (line for line in lines if line)
@@ -164,7 +163,7 @@ class Job:
             result = run(self._plan, self._environ, self._caller)
             ranks = tuple(replace(one, value=unpack(one.value, one.log_dir)) for one in result.ranks)
             self._result = replace(result, ranks=ranks)
-        except BaseException as error:  # noqa: BLE001  (whoever waits raises it)
+        except BaseException as error:  # noqa: BLE001  (`wait` raises it)
             self._error = error
         finally:
             self._files.cleanup()

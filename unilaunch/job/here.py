@@ -1,4 +1,4 @@
-"""What this host is called."""
+"""The names of this host."""
 
 import socket
 from collections.abc import Collection

@@ -1,4 +1,4 @@
-"""The live line: one line below a job's output that says how far the job has come; on a terminal only."""
+"""The live line: one line below a job's output with the job's progress; only on a terminal."""
 
 import os
 import shutil
@@ -14,18 +14,18 @@ from unilaunch.monitor.rank_seen import RankSeen
 from unilaunch.monitor.stragglers import Straggler
 from unilaunch.step import Step
 
-_PAUSE = 0.5  # seconds between two states of the live line
-#: Figures from the first to the second are shown with four decimals, others with an exponent.
+_PAUSE = 0.5  # least seconds between two updates of the live line
+#: Numbers between these two are shown with four decimals, others with an exponent.
 _PLAIN = (1e-3, 1e6)
 _CLEAR = "\r\x1b[K"
 
 
 class Live:
-    """The live line, and the job's output, which passes above it.
+    """The live line, and the job's output, which is shown above it.
 
     Args:
-        shown: There is such a line.
-        attended: The user waits for the job: what is typed goes to rank 0.
+        shown: Whether there is a live line.
+        attended: Whether the user waits for the job: then typed text goes to rank 0.
     """
 
     def __init__(self, *, shown: bool, attended: bool = True) -> None:
@@ -37,21 +37,21 @@ class Live:
         self.banner = BannerFilter()
 
     def follow(self, ranks: Mapping[int, RankSeen], straggler: Straggler | None) -> None:
-        """Draw the live line again, if it is time."""
+        """Update the live line, if it is time."""
         if self.shown and time.monotonic() - self.drawn > _PAUSE and (text := describe(ranks, straggler)):
             with self.lock:
                 self.drawn, self.text = time.monotonic(), text[: shutil.get_terminal_size().columns - 1]
-                if not self.open_line:  # a line that a rank has begun to write stays whole
+                if not self.open_line:  # do not split a line that a rank has begun to write
                     _write(2, _CLEAR + self.text)
 
     def say(self, line: str) -> None:
-        """Write a message of the launcher, above the live line."""
+        """Write a message of `launch` above the live line."""
         with self.lock:
             _write(2, (_CLEAR if self.text and not self.open_line else "") + f"unilaunch: {line}\n")
 
     @contextmanager
     def passing(self, *outputs: IO[bytes] | None) -> Iterator[None]:
-        """Pass on what mpirun writes while the block runs, above the live line."""
+        """While the block runs, write mpirun's output above the live line."""
         targets = zip((1, 2), outputs, strict=True)
         threads = [
             threading.Thread(target=self._pass_on, args=(output, target), daemon=True)
@@ -83,7 +83,7 @@ class Live:
 
 
 def _write(target: int, data: str | bytes) -> None:
-    """Write to the console. If it is closed, the job goes on."""
+    """Write to the console. If the console is closed, the job continues."""
     left = data.encode() if isinstance(data, str) else data
     with suppress(OSError):
         while left:
@@ -91,10 +91,10 @@ def _write(target: int, data: str | bytes) -> None:
 
 
 def describe(ranks: Mapping[int, RankSeen], straggler: Straggler | None = None) -> str:
-    """Return how far the ranks have come: the slowest one's step and its figures, and which rank holds up the others.
+    """Return the progress of the ranks: the step and the numbers of the slowest rank, and which rank delays the others.
 
-    "batch 12/200, error 0.4312, slowest rank 3 on node1 (0.012 s of computing)"; of ranks that note no step only a
-    straggler is named, if there is one.
+    For instance "batch 12/200, error 0.4312, slowest rank 3 on node1 (0.012 s of computing)". If the ranks report no
+    steps, only a straggler is named, if there is one.
     """
     steps = {rank: step for rank, seen in ranks.items() if (step := Step.from_facts(seen.progress))}
     if not steps:

@@ -1,4 +1,4 @@
-"""Log in to the other hosts of a job, to all at once: mpirun waits for minutes for one that does not answer."""
+"""Log in to all other hosts of a job at once: mpirun waits for minutes for a host that does not answer."""
 
 import shlex
 import subprocess
@@ -13,20 +13,20 @@ from unilaunch.job.plan import Plan
 
 _OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
 _SSH_FAILED = 255
-_PATIENCE = 20.0  # seconds for a host that answers, and does not let us in
+_PATIENCE = 20.0  # seconds for a host that accepts the connection and does not finish the login
 _AT_ONCE = 32
-#: mpirun logs in to so many hosts itself; from these its daemons log in to the others.
+#: mpirun itself logs in to this many hosts; its daemons there log in to the others.
 _DIRECT = 64
 
 
 def check_logins(plan: Plan) -> None:
-    """Refuse to start mpirun if it could not log in to a host that the user has named.
+    """Raise an error if mpirun could not log in to a host that the user has named.
 
-    Nothing is checked where mpirun does not use ssh (inside of an allocation, with another agent), or where there is no
+    Nothing is checked if mpirun does not use ssh (in an allocation, or with another remote shell), or if there is no
     other host.
 
     Raises:
-        LauncherError: A host does not let this user in, or has not this Python; the message names it.
+        LauncherError: A host rejects this user, or does not have this Python; the message names the host.
     """
     spec, ssh = plan.task.spec, plan.mpirun.login_command(plan.request)
     here = own_names([host.name for host in plan.request.hosts])
@@ -41,14 +41,14 @@ def check_logins(plan: Plan) -> None:
 
 
 def log_in(hosts: Sequence[Host], ssh: Sequence[str]) -> Mapping[str, str]:
-    """Log in to every host at once, and look for this interpreter there.
+    """Log in to every host at once, and check that this interpreter exists there.
 
     Args:
-        hosts: Other hosts than this one.
-        ssh: The command, with its options.
+        hosts: The hosts other than this one.
+        ssh: The ssh command, with its options.
 
     Returns:
-        What is wrong with each host, by its name, and what to do; "" where nothing is.
+        The fault of each host with what to do, by the host's name; "" for a host without a fault.
     """
     with ThreadPoolExecutor(min(_AT_ONCE, len(hosts) or 1)) as pool:
         return dict(zip([host.name for host in hosts], pool.map(lambda host: _log_in(host, ssh), hosts), strict=True))

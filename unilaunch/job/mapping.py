@@ -1,21 +1,21 @@
-"""Which host each rank goes to, as mpirun deals them out."""
+"""The host of each rank, as mpirun assigns them."""
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from unilaunch.errors import SpecError
 from unilaunch.hostfile import RANKFILE, Host
+from unilaunch.record import replace
 
-#: Open MPI fills one host after the other by default, and when it deals out pieces of a host.
+#: With these values, and by default, Open MPI fills one host after the other.
 _FILLING = {None, "slot", "core", "hwthread", "socket", "package", "numa", "l1cache", "l2cache", "l3cache"}
 _RANK_LINE = re.compile(r"\s*rank\s+(\d+)\s*=\s*(\S+)\s+slots?\s*=", re.IGNORECASE)
 _PER_NODE = re.compile(r"ppr:(\d+):node")
 
 
 def map_ranks(slots: Mapping[str, int], nprocs: int, map_by: str | None) -> list[str]:
-    """Return each rank's host, by rank; "?" for every rank where only mpirun can tell.
+    """Return each rank's host, by rank; "?" for every rank if only mpirun knows it.
 
     Args:
         slots: Slots by host, in the order of the hosts.
@@ -40,10 +40,10 @@ def map_ranks(slots: Mapping[str, int], nprocs: int, map_by: str | None) -> list
 
 
 def make_room(hosts: Sequence[Host], nprocs: int) -> tuple[Host, ...]:
-    """Return the hosts with slots for all ranks: what they lack is dealt out in turn, to no host more than its most.
+    """Return the hosts with slots for all ranks; missing slots are added to the hosts in turn, up to each maximum.
 
     Args:
-        hosts: With their slots.
+        hosts: The hosts with their slots.
         nprocs: Number of ranks.
     """
     slots = [host.slots or 0 for host in hosts]

@@ -1,4 +1,4 @@
-"""A job's figures for an OpenTelemetry collector (OTLP over HTTP), through the OpenTelemetry SDK."""
+"""Send a job's metrics to an OpenTelemetry collector (OTLP over HTTP), with the OpenTelemetry SDK."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ _SECTION = "/v1/metrics"
 
 @contextmanager
 def exporting(url: str, snapshot: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
-    """Send the job's figures to a collector every 5 seconds while the block runs, and once at its end.
+    """Send the job's metrics to a collector every 5 seconds while the block runs, and once at its end.
 
     Args:
         url: The collector's address, such as http://collector:4318.

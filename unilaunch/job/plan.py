@@ -1,11 +1,10 @@
-"""What a launch will do, before anything is started: the command line, and which rank goes where."""
+"""The plan of a job, before anything is started: mpirun's command line, and the host of each rank."""
 
 import os
 import socket
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unilaunch import launchers
@@ -18,30 +17,29 @@ from unilaunch.job.mapping import make_room, map_ranks
 from unilaunch.job.program import program_line
 from unilaunch.launch_spec import LaunchSpec, MpiSpec
 from unilaunch.launchers.mpirun import Mpirun, Request
+from unilaunch.record import Record, replace
 from unilaunch.task import Machine, Task
 
-_SHOWN = 8  # hosts that an error names
+_SHOWN = 8  # most hosts that an error names
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Where one rank goes; the host is "?" where only mpirun can tell."""
+class Row(Record):
+    """The host and device of one rank; the host is "?" if only mpirun knows it."""
 
     rank: int
     host: str
     device: str
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A launch that has been checked.
+class Plan(Record):
+    """A job that has been checked and can be started.
 
     Attributes:
-        task: What the ranks are to do.
-        mpirun: With which mpirun.
+        task: The task of the ranks.
+        mpirun: The mpirun that starts the job.
         line: The command line, word by word.
-        rows: Where each rank goes, by rank.
-        request: What the command line was made from.
+        rows: The host and device of each rank, by rank.
+        request: The request from which the command line was made.
     """
 
     task: Task[LaunchSpec]
@@ -52,20 +50,20 @@ class Plan:
 
     @property
     def several(self) -> bool:
-        """More than one host."""
+        """Whether there is more than one host."""
         return self.request.several
 
 
 def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machine = Machine.HERE) -> Plan:
-    """Check a launch, and return what it will do.
+    """Check a task, and return the plan of its job.
 
     Args:
-        task: What the ranks are to do.
+        task: The task of the ranks.
         environ: The process's environment.
-        machine: Where the job will run; only of this machine are cores, devices and the user compared with the task.
+        machine: Where the job will run. Cores, devices and the user are checked only if that is this machine.
 
     Raises:
-        UnilaunchError: It cannot be done.
+        UnilaunchError: The job cannot run.
     """
     starting = machine is Machine.HERE
     mpirun = (find_mpirun if starting else foresee_mpirun)(task.spec.mpirun, environ)
@@ -75,6 +73,8 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machi
     known_here = starting and not allocated
     slots = (_allocation(environ) if allocated and starting else None) or _slots(hosts, mpirun, known_here=known_here)
     task.check(nprocs := _count(spec, slots))
+    if spec.tensorboard and not task.model:
+        raise SpecError(f"--tensorboard {spec.tensorboard}: a {task.target.kind} writes its own curves: leave it out")
     if _fills_the_first_host(spec, mpirun, hosts):
         hosts, mpi = make_room(hosts, nprocs), mpi.model_copy(update={"oversubscribe": False})
         slots = _slots(hosts, mpirun, known_here=known_here)
@@ -99,7 +99,7 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machi
 
 
 def _resolved(task: Task[LaunchSpec], mpirun: Mpirun, *, starting: bool) -> Task[LaunchSpec]:
-    """Return the task as it reads in the folder in which its ranks start, with options that mpirun can be given."""
+    """Return the task with paths relative to the folder in which its ranks start, and with options for this mpirun."""
     spec = task.spec
     if starting and spec.cwd and not (spec.hostfile or spec.hosts) and not spec.cwd.is_dir():
         raise SpecError(f"--cwd {spec.cwd}: no such folder (in {Path.cwd()})")
@@ -108,10 +108,10 @@ def _resolved(task: Task[LaunchSpec], mpirun: Mpirun, *, starting: bool) -> Task
 
 
 def hosts_of(spec: LaunchSpec) -> tuple[Host, ...]:
-    """Return the hosts that a spec names; none if it names none.
+    """Return the hosts that a spec names; empty if it names none.
 
     Raises:
-        SpecError: It names them twice, or they cannot be read.
+        SpecError: Both options name hosts, or the hosts cannot be read.
     """
     if spec.hostfile and spec.hosts:
         raise SpecError(f"--hostfile {spec.hostfile} and -H {spec.hosts}: give one of the two")
@@ -121,23 +121,23 @@ def hosts_of(spec: LaunchSpec) -> tuple[Host, ...]:
 
 
 def _fills_the_first_host(spec: LaunchSpec, mpirun: Mpirun, hosts: Sequence[Host]) -> bool:
-    """Return whether mpirun would put all ranks on the first of several hosts, though their slots are known."""
+    """Return whether mpirun would put all ranks on the first of several hosts, although their slots are known."""
     told = len(hosts) > 1 and all(host.slots is not None for host in hosts)
     return mpirun.fills_the_first_host and told and spec.oversubscribe and not spec.map_by
 
 
 def _own_hostfile(spec: LaunchSpec, mpirun: Mpirun) -> str | None:
-    """Return the user's file if this mpirun reads its grammar; what it does not read is spelt out for it."""
+    """Return the user's hostfile if this mpirun reads its grammar; otherwise None, and the hosts are listed for it."""
     return str(spec.hostfile) if spec.hostfile and mpirun.reads(spec.hostfile) else None
 
 
 def _slots(hosts: Sequence[Host], mpirun: Mpirun, *, known_here: bool) -> dict[str, int | None]:
-    """Return the slots of each host; None where only mpirun knows.
+    """Return the slots of each host; None if only mpirun knows them.
 
     Args:
-        hosts: The user's.
-        mpirun: Which fills this host, if there are none.
-        known_here: The job would run on this host, and not in an allocation or where a job file is submitted.
+        hosts: The hosts that the user named.
+        mpirun: The mpirun; without hosts it fills this host.
+        known_here: Whether the job would run on this host, and not in an allocation or from a job file.
     """
     if hosts:
         return {host.name: host.slots for host in hosts}
@@ -145,13 +145,13 @@ def _slots(hosts: Sequence[Host], mpirun: Mpirun, *, known_here: bool) -> dict[s
 
 
 def _allocation(environ: Mapping[str, str]) -> dict[str, int | None]:
-    """Return the slots of each host that is allocated to this shell, as mpirun reads them; empty if nothing says it."""
+    """Return the slots of each host that is allocated to this shell, as mpirun reads them; empty without allocation."""
     found = (launcher.allocation(environ) for launcher in launchers.known().values())
     return dict(next(filter(None, found), {}))
 
 
 def _count(spec: LaunchSpec, slots: Mapping[str, int | None]) -> int:
-    """Return the number of ranks, once it is known to fit."""
+    """Return the number of ranks; raise an error if it does not fit the slots."""
     known = [number for number in slots.values() if number is not None]
     total = sum(known) if len(known) == len(slots) else None
     if spec.nprocs is None:
@@ -190,7 +190,7 @@ def _names(slots: Mapping[str, int | None], nprocs: int, map_by: str | None) -> 
 def _rows(
     task: Task[LaunchSpec], names: Sequence[str], here: set[str], visible: Mapping[str, Sequence[str]]
 ) -> list[Row]:
-    """Return where each rank goes; the devices of the other hosts are taken to be as those of this one."""
+    """Return the host and device of each rank; the other hosts are assumed to have the same devices as this one."""
     kinds = list(dict.fromkeys(kind for backend in task.backends for kind in backend.devices))
     wanted = task.spec.device
     kind = next((kind for kind in kinds if visible.get(kind)), "cpu") if wanted == "auto" else wanted

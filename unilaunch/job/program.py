@@ -1,4 +1,4 @@
-"""What each rank is started as: `unilaunch run` with the finished spec."""
+"""The command line of each rank: `unilaunch run` with the finished spec."""
 
 import json
 from typing import Any
@@ -9,13 +9,13 @@ from unilaunch.task import Task
 
 
 def program_line(task: Task[LaunchSpec], python: str) -> tuple[str, ...]:
-    """Return the words of a rank's command line: they say the whole spec, wherever they are typed.
+    """Return the words of a rank's command line: they contain the whole spec, and so work in any environment.
 
-    A program's arguments stand behind `--`, as they are: one word holds at most 128 KiB.
+    A program's arguments follow `--` unchanged: one word holds at most 128 KiB.
 
     Args:
-        task: What the ranks are to do.
-        python: The interpreter; absolute, since on another host PATH may name another one.
+        task: The task of the ranks.
+        python: The interpreter's absolute path, since PATH may contain another interpreter on another host.
     """
     spec = {
         name: value

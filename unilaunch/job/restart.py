@@ -1,8 +1,7 @@
-"""Run a job, and restart it when it has failed; its model decides from where it goes on."""
+"""Run a job, and restart it when it has failed; its model chooses the options of the restart."""
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import count
 
 from unilaunch.errors import UnilaunchError, say
@@ -14,12 +13,13 @@ from unilaunch.job.stop import Asked, noting_signals
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.output.result import LaunchResult
 from unilaunch.placeholders import placeholder_values, replace_placeholders
+from unilaunch.record import replace
 from unilaunch.start_variables import MAX_RESTARTS, MONITOR, RESTARTS
 from unilaunch.task import Task
 
 
 def launch_attended(task: Task[LaunchSpec], environ: Mapping[str, str]) -> LaunchResult:
-    """Run a job for whoever waits at the terminal; see `run`.
+    """Run a job for a user at a terminal; see `run`.
 
     Raises:
         UnilaunchError: It cannot be started.
@@ -30,7 +30,7 @@ def launch_attended(task: Task[LaunchSpec], environ: Mapping[str, str]) -> Launc
 
 
 def prepare(task: Task[LaunchSpec], environ: Mapping[str, str]) -> Plan:
-    """Return the plan of a job that has an output folder of its own.
+    """Return the plan of a job, with its own output folder.
 
     Raises:
         UnilaunchError: It cannot be started.
@@ -39,17 +39,17 @@ def prepare(task: Task[LaunchSpec], environ: Mapping[str, str]) -> Plan:
 
 
 def run(plan: Plan, environ: Mapping[str, str], caller: Caller) -> LaunchResult:
-    """Start a job; if it fails, restart it at most `max_restarts` times. Return how the last start ended.
+    """Start a job; if it fails, restart it at most `max_restarts` times. Return how the last attempt ended.
 
-    A job is not restarted if the user has ended it, if its input was refused, or if the same start would fail again.
+    A job is not restarted if the user has ended it, if its input was refused, or if it would fail again.
 
     Args:
-        plan: What to start first.
+        plan: The plan of the first attempt.
         environ: The process's environment.
-        caller: Who waits for it.
+        caller: The process or thread that waits for the job.
 
     Raises:
-        UnilaunchError: It cannot be restarted.
+        UnilaunchError: The job cannot be restarted.
     """
     allowed = plan.task.spec.max_restarts
     if plan.several:
@@ -76,7 +76,7 @@ def _with_own_folder(task: Task[LaunchSpec], environ: Mapping[str, str]) -> Task
 def _counted(environ: Mapping[str, str], restarts: int, allowed: int) -> Mapping[str, str]:
     """Return the environment with the number of restarts, or without it if the job is never restarted.
 
-    Without: this `launch` may itself have been started by a rank of another job, which was restarted.
+    It must then be removed, since a rank of another, restarted job may have started this `launch`.
     """
     own = {name: value for name, value in environ.items() if name not in {RESTARTS, MAX_RESTARTS}}
     return {**own, RESTARTS: str(restarts), MAX_RESTARTS: str(allowed)} if allowed else own
@@ -90,7 +90,7 @@ def _is_worth_it(result: LaunchResult) -> bool:
 
 
 def _plan_again(plan: Plan, lost: Sequence[str], environ: Mapping[str, str]) -> Plan:
-    """Return the plan of the restart: with the model's options for it, on the hosts that are left if it may shrink."""
+    """Return the plan of the restart, with the model's options for it; if it may shrink, without the lost hosts."""
     task = plan.task
     fewer = bool(lost) and task.spec.elastic
     if task.model:

@@ -1,4 +1,4 @@
-"""A plan, for people and for programs."""
+"""Show a plan, as text or as JSON."""
 
 import json
 import shlex
@@ -11,7 +11,7 @@ from unilaunch.job.plan import Plan, Row
 
 
 def show_plan(plan: Plan, *, as_json: bool) -> None:
-    """Print the command line and where every rank goes."""
+    """Print the command line, and the host and device of every rank."""
     text = _as_json(plan) if as_json else "\n".join(_as_text(plan))
     sys.stdout.write(text + "\n")
 

@@ -1,4 +1,4 @@
-"""Start a job that has been planned, wait for its end, and report it."""
+"""Start a planned job, wait for its end, and report how it ended."""
 
 import os
 import signal
@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from resource import RLIMIT_NOFILE, getrlimit
 from tempfile import TemporaryDirectory
@@ -28,24 +27,25 @@ from unilaunch.monitor.inspection import Inspection, inspecting
 from unilaunch.monitor.monitor import DOUBT, DOUBT_ON_SEVERAL, Monitor
 from unilaunch.monitor.rank_seen import RankSeen
 from unilaunch.monitor.verdict import Verdict, describe, is_consequence, name, ranks, show
-from unilaunch.output.claim import release
+from unilaunch.output.claim import is_ours, release
 from unilaunch.output.failure import Cause, Failure, signal_name
 from unilaunch.output.folder import rank_folder
 from unilaunch.output.reports import Told, keep_reports, write_report
 from unilaunch.output.result import LaunchResult, RankResult
+from unilaunch.record import replace
 from unilaunch.start_variables import MONITOR, SPEC
 from unilaunch.task import Task
 
-#: Seconds that mpirun has to end the ranks once it is told to, or once they have all gone.
+#: Seconds that mpirun has to exit after the order to end the ranks, or after the last rank has ended.
 GRACE = 10.0
 _TICK = 0.2
-#: Open files of each rank, in mpirun and here.
+#: Open files for each rank, in mpirun and in this process.
 _FILES = 12
 
 
 @contextmanager
 def listening(plan: Plan) -> Iterator[tuple[Inbox, str]]:
-    """Listen for the agents of a job, at all its starts; give also what they are told to call."""
+    """Listen for the agents of a job, for all attempts; yield the inbox and the addresses to which agents connect."""
     hosts = list(dict.fromkeys(row.host for row in plan.rows if row.host != "?")) if plan.several else []
     timeout = plan.task.spec.host_timeout
     heard = listen(hosts, several=plan.several, host_timeout=timeout)
@@ -54,17 +54,17 @@ def listening(plan: Plan) -> Iterator[tuple[Inbox, str]]:
 
 
 def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller) -> LaunchResult:
-    """Start the job, pass its output on, wait, and return how it ended.
+    """Start the job, show its output, wait, and return how it ended.
 
-    SIGINT, SIGTERM and SIGHUP of the caller stop the job: the ranks get the signal, and time to save. A second one ends
-    it at once. SIGUSR1 and SIGUSR2 are passed on to the ranks; SIGTSTP (Ctrl-Z) pauses them until this process is
-    continued. mpirun gets none of them: it would kill the ranks within 2 seconds.
+    SIGINT, SIGTERM and SIGHUP of the caller stop the job: the ranks get the signal and time to save. A second signal
+    ends the job at once. SIGUSR1 and SIGUSR2 are passed on to the ranks. SIGTSTP (Ctrl-Z) pauses the ranks until this
+    process is continued. mpirun gets none of these signals, since it would kill the ranks within 2 seconds.
 
     Args:
-        plan: What to start.
+        plan: The plan of this attempt.
         environ: The process's environment, with MONITOR for the agents.
-        inbox: Where the agents call.
-        caller: Who waits for the job.
+        inbox: The socket to which the agents connect.
+        caller: The process or thread that waits for the job.
     """
     spec, asked = plan.task.spec, caller.asked
     caller.watch(plan, inbox)
@@ -76,16 +76,12 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller) 
         if not allow_files(_FILES * len(plan.rows)):
             live.say(_few_files(len(plan.rows)))
         monitor = Monitor(inbox, len(plan.rows), plan.several, spec.stall_timeout, spec.abort)
-        inspection = kept.enter_context(inspecting(monitor, spec))
-        if spec.otlp:
-            from unilaunch.job.otlp import exporting
-
-            kept.enter_context(exporting(spec.otlp, inspection.snapshot))
+        inspection = kept.enter_context(_inspecting(plan, monitor))
         request = plan.request.started()
         line = plan.mpirun.start_line(request, (MONITOR, SPEC), session)
         environ = {**request.environ, MONITOR: environ[MONITOR], SPEC: handover.hand_over(_signed(plan.task))}
         returncode = _run(line, environ, inspection, Stop(monitor, asked, spec.grace, live), live)
-        stopped = 0 if monitor.ending else asked.number  # what had failed before the stop is still a failure
+        stopped = 0 if monitor.ending else asked.number  # a failure before the stop is still a failure
         verdict = None if stopped else _judge(plan, monitor, returncode)
         result = _collect(plan, inbox, _exit_code(returncode, verdict, stopped, inbox), verdict)
         result = replace(result, interrupted=bool(asked.number))
@@ -95,13 +91,35 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller) 
     return result
 
 
+@contextmanager
+def _inspecting(plan: Plan, monitor: Monitor) -> Iterator[Inspection]:
+    """While the block runs, let the owner inspect the job, and export its metrics if the user asked for that."""
+    spec, model, ranks = plan.task.spec, plan.task.model, monitor.inbox.ranks
+    root = rank_folder(spec.output_dir, 0, len(plan.rows))
+
+    def find() -> Path | None:
+        return root if 0 in ranks and ranks[0].run and is_ours(root, ranks[0].run) else None
+
+    with ExitStack() as kept:
+        inspection = kept.enter_context(inspecting(monitor, spec))
+        if spec.otlp:
+            from unilaunch.job.otlp import exporting
+
+            kept.enter_context(exporting(spec.otlp, inspection.snapshot))
+        if spec.tensorboard and model:
+            from unilaunch.job.tensorboard import writing
+
+            kept.enter_context(writing(spec.tensorboard, find, model.report))
+        yield inspection
+
+
 def _signed(task: Task[LaunchSpec]) -> Task[LaunchSpec]:
     """Return the task with the command line of this process, for the records of the run."""
     return replace(task, command=without_secrets(sys.orig_argv))
 
 
 def _tell_of_stop(inbox: Inbox, grace: float, live: Live, *, stopped: bool) -> None:
-    """Say what a stop has cut short, and what went wrong at it."""
+    """Print which ranks were killed after a stop, and which ranks failed while they ended."""
     if overdue := [rank for rank, seen in inbox.ranks.items() if seen.overdue]:
         live.say(f"{ranks(overdue)} did not end within the {grace:g} s of --grace: killed")
     for failure in [seen.failure for seen in inbox.ranks.values() if seen.failure and not seen.lost] if stopped else []:
@@ -117,7 +135,7 @@ def _few_files(ranks: int) -> str:
 
 
 def _input(*, attended: bool) -> int | None:
-    """Return mpirun's standard input: the caller's own, a pipe from the terminal, or none in the background."""
+    """Return mpirun's standard input: that of the caller, a pipe from the terminal, or none in the background."""
     if not attended:
         return subprocess.DEVNULL
     return subprocess.PIPE if os.isatty(0) else None
@@ -144,7 +162,7 @@ def _run(line: Sequence[str], environ: Mapping[str, str], inspection: Inspection
 
 
 def _wait(process: "subprocess.Popen[bytes]", inspection: Inspection, stop: Stop, live: Live) -> int:
-    """Return mpirun's exit code, once it has ended by itself or has been made to."""
+    """Return mpirun's exit code, once it has exited by itself or was ended."""
     monitor = inspection.monitor
     deadline = terminate_at = float("inf")
     had_ranks = ended = False
@@ -165,7 +183,7 @@ def _wait(process: "subprocess.Popen[bytes]", inspection: Inspection, stop: Stop
             terminate_at = time.monotonic() + (PROMPT if monitor.inbox.connected else 0.0)
         if time.monotonic() > terminate_at:
             terminate_at = float("inf")
-            process.terminate()  # once: at a second SIGTERM mpirun leaves its ranks behind
+            process.terminate()  # only once: after a second SIGTERM mpirun exits while its ranks still run
         children = _has_children(process.pid)
         had_ranks |= children
         if had_ranks and not children:  # Open MPI can hang when all ranks end at once
@@ -176,9 +194,9 @@ def _wait(process: "subprocess.Popen[bytes]", inspection: Inspection, stop: Stop
 
 
 def _hear_out(monitor: Monitor) -> None:
-    """Hear the last words of ranks that have outlived mpirun: they end by themselves, at the latest when we hang up.
+    """Receive the last messages of ranks that still run after mpirun; they end when the connection closes, or before.
 
-    Nothing is sent: that would put off the moment at which the silence of a host is noticed.
+    Nothing is sent, since that would delay the moment at which a lost host is noticed.
     """
     deadline = time.monotonic() + (DOUBT_ON_SEVERAL if monitor.several else DOUBT)
     monitor.inbox.take(0)
@@ -187,16 +205,16 @@ def _hear_out(monitor: Monitor) -> None:
 
 
 def _end_session(leader: int) -> None:
-    """Kill what mpirun has left in its session: its ssh to a lost host would wait for minutes."""
+    """Kill the processes that still run in mpirun's session: its ssh to a lost host would wait for minutes."""
     for path in Path("/proc").iterdir():
         if path.name.isdecimal():
-            with suppress(OSError):  # it has gone
+            with suppress(OSError):  # the process has exited
                 if os.getsid(int(path.name)) == leader:
                     os.kill(int(path.name), signal.SIGKILL)
 
 
 def _judge(plan: Plan, monitor: Monitor, returncode: int) -> Verdict | None:
-    """Return how the job failed; None if it did not, or if mpirun has said all there is to say."""
+    """Return how the job failed; None if it did not, or if mpirun has reported the failure completely."""
     verdict = monitor.conclude()
     if returncode < 0 and not monitor.ending and (verdict is None or is_consequence(verdict.first)):
         message = f"{plan.mpirun.path} was killed by {signal_name(-returncode)}"
@@ -213,7 +231,7 @@ def _has_children(pid: int) -> bool:
 
 
 def _collect(plan: Plan, inbox: Inbox, returncode: int, verdict: Verdict | None) -> LaunchResult:
-    """Return how the job ended; what a rank without a shared file system has told is written beside the others'."""
+    """Return how the job ended; write the messages of ranks without a shared file system into the output folder."""
     root = plan.task.spec.output_dir
     size = len(plan.rows)
     results = []
@@ -237,7 +255,8 @@ def _collect(plan: Plan, inbox: Inbox, returncode: int, verdict: Verdict | None)
         release(root, run)
     result = inbox.ranks[0].result if 0 in inbox.ranks else None
     lost = dict.fromkeys(plan.rows[rank].host for rank in inbox.on_lost_hosts)
-    return LaunchResult(returncode, tuple(results), verdict.first if verdict else None, root, result, tuple(lost))
+    first, line = (verdict.first, verdict.line) if verdict else (None, "")
+    return LaunchResult(returncode, tuple(results), first, root, result, line, tuple(lost))
 
 
 def _exit_code(returncode: int, verdict: Verdict | None, asked: int, inbox: Inbox) -> int:
@@ -250,17 +269,17 @@ def _exit_code(returncode: int, verdict: Verdict | None, asked: int, inbox: Inbo
 
 
 def _runs(inbox: Inbox) -> set[str]:
-    """Return the run that the ranks say they are of, once they have an output folder."""
+    """Return the run that the ranks report, once they have an output folder."""
     return {seen.run for seen in inbox.ranks.values() if seen.run}
 
 
 def _report(plan: Plan, verdict: Verdict, runs: set[str], live: Live) -> None:
-    """Show and keep what the job came to; what all ranks refused alike, rank 0 has said."""
+    """Show the verdict and write it to the output folder; a refusal of all ranks has been shown by rank 0."""
     root = plan.task.spec.output_dir
     for run in runs:
         if said := write_report(root, run, verdict.as_json(), rank_folder(root, 0, len(plan.rows))):
             live.say(said)
     if not verdict.is_known:
         unseen = bool(verdict.first.rank) and plan.task.spec.console == "rank0"
-        with suppress(OSError, ValueError):  # nobody may read it any more
+        with suppress(OSError, ValueError):  # the reader may have closed its end
             sys.stderr.write(show(verdict, unseen=unseen))

@@ -1,4 +1,4 @@
-"""The user's signals to `launch`: how they reach the ranks, and when a job that is stopped must end."""
+"""The user's signals to `launch`: how they reach the ranks, and when a stopped job must end."""
 
 import signal
 import socket
@@ -6,31 +6,30 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from types import FrameType
 
 from unilaunch.job.live import Live
 from unilaunch.monitor import messages
 from unilaunch.monitor.monitor import Monitor
 from unilaunch.output.failure import signal_name
+from unilaunch.record import Record, field
 
-#: Seconds in which the agents end their ranks when they are told to; mpirun takes longer.
+#: Seconds in which the agents end their ranks after an order; mpirun needs longer.
 PROMPT = 2.0
-#: Seconds in which a signal that was meant once may come twice: timeout(1) signals its child, and its group.
+#: Seconds in which a second signal counts as the same one: timeout(1) signals its child and the child's group.
 _ECHO = 0.1
-#: Signals that stop no job: the ranks take them for what they like, and SIGTSTP pauses them.
+#: Signals that do not stop a job: the ranks handle them, and SIGTSTP pauses the ranks.
 _PASSED_ON = {signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP}
 
 
-@dataclass(slots=True)
-class Asked:
-    """What the user has asked for by signals.
+class Asked(Record, frozen=False):
+    """The signals of the user.
 
     Attributes:
-        number: The signal that stops the job; 0 if none has come.
-        at: When it, or the last one like it, came.
-        again: A second one has come: the job is to end at once.
-        others: Signals that the ranks are to get, and have not had yet.
+        number: The signal that stops the job; 0 if there was none.
+        at: When this signal, or the last one of the same number, arrived.
+        again: Whether a second signal has arrived: the job must end at once.
+        others: Signals that have not been passed on to the ranks yet.
     """
 
     number: int = 0
@@ -39,7 +38,7 @@ class Asked:
     others: list[int] = field(default_factory=list)
 
     def note(self, number: int) -> None:
-        """Note a signal."""
+        """Record a signal."""
         if number in _PASSED_ON:
             self.others.append(number)
         else:
@@ -49,9 +48,9 @@ class Asked:
 
 @contextmanager
 def noting_signals(asked: Asked) -> Iterator[list[int]]:
-    """Note in *asked* what the user asks for while the block runs; in the main thread only.
+    """Record the user's signals in *asked* while the block runs; only in the main thread.
 
-    Gives the signals that stop the job, as they come.
+    Yields the list of signals that stop the job, which grows as they arrive.
     """
     received: list[int] = []
 
@@ -64,7 +63,7 @@ def noting_signals(asked: Asked) -> Iterator[list[int]]:
     caught = [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]  # under nohup: SIGHUP
     try:
         before = {number: signal.signal(number, note) for number in caught}
-    except ValueError:  # not the main thread: whoever runs it there handles its signals
+    except ValueError:  # not the main thread: the caller handles the signals
         before = {}
     try:
         yield received
@@ -74,7 +73,7 @@ def noting_signals(asked: Asked) -> Iterator[list[int]]:
 
 
 class Stop:
-    """How the user's signals reach the ranks, and when a job that is stopped must end."""
+    """Passes the user's signals on to the ranks, and decides when a stopped job must end."""
 
     def __init__(self, monitor: Monitor, asked: Asked, grace: float, live: Live) -> None:
         self.monitor, self.asked, self.grace, self.live = monitor, asked, grace, live
@@ -83,7 +82,7 @@ class Stop:
         self.until = float("inf")
 
     def pass_on(self) -> None:
-        """Pass on what has come in; a rank that has connected since the stop gets it too."""
+        """Pass on the recorded signals; a rank that has connected since the stop gets them too."""
         inbox, now = self.monitor.inbox, time.monotonic()
         while self.asked.others:
             number = self.asked.others.pop(0)
@@ -103,27 +102,27 @@ class Stop:
         if self.told and self.monitor.all_done and not self.released:
             self.released = True
             inbox.tell_all(messages.Release())
-        if self.told and self.monitor.finished and not self.left:  # not before: mpirun ends all at the first one's end
+        if self.told and self.monitor.finished and not self.left:  # not before: mpirun ends all at the first one's exit
             self.left = True
             inbox.tell_all(messages.Leave(128 + self.asked.number))
 
     def _pause(self) -> None:
-        """Stop the ranks, then this process, as Ctrl-Z asks; when the shell continues this process, so do the ranks."""
+        """Pause the ranks, then this process, at Ctrl-Z; continue the ranks when the shell continues this process."""
         inbox = self.monitor.inbox
         inbox.tell_all(messages.PassSignal(signal.SIGSTOP))
-        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # of this thread: it goes no further
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # sent to this thread, which stops here
         inbox.tell_all(messages.PassSignal(signal.SIGCONT))
-        inbox.moved = time.monotonic()  # the pause is no stall
+        inbox.moved = time.monotonic()  # the pause does not count as a stall
 
     @property
     def is_over(self) -> bool:
-        """The time has come to end the job by force: a second signal, no rank to stop, or no time left."""
+        """Whether the job must be ended by force: a second signal came, no rank can be stopped, or time is up."""
         if not self.asked.number:
             return False
         late = time.monotonic() > self.until + PROMPT
         return self.asked.again or self.monitor.ending or not self.told or late
 
     def order_end(self) -> None:
-        """Have every agent end its ranks now, unless a failure has done that already."""
+        """Order every agent to end its ranks now, unless a failure has already caused that order."""
         if not self.monitor.ending:
             self.monitor.inbox.end(messages.End(128 + self.asked.number))

@@ -1,4 +1,4 @@
-"""The input of a terminal, for rank 0: mpirun cannot read it, since it runs in a session of its own."""
+"""The input of a terminal, for rank 0: mpirun cannot read the terminal, since it runs in another session."""
 
 import os
 import select
@@ -14,10 +14,10 @@ _PIECE = 1 << 12
 
 @contextmanager
 def passing_input(target: IO[bytes] | None) -> Iterator[None]:
-    """Pass on what is typed while the block runs; mpirun hands it to rank 0.
+    """Pass typed text on to mpirun while the block runs; mpirun passes it to rank 0.
 
     Args:
-        target: mpirun's standard input; None if it has this process's own.
+        target: mpirun's standard input; None if mpirun inherits that of this process.
     """
     over = threading.Event()
     if target:
@@ -29,14 +29,14 @@ def passing_input(target: IO[bytes] | None) -> Iterator[None]:
 
 
 def _pass_on(target: IO[bytes], over: threading.Event) -> None:
-    with suppress(OSError, ValueError):  # the terminal or rank 0 has gone
+    with suppress(OSError, ValueError):  # the terminal is closed, or rank 0 has exited
         while not over.is_set():
             if not select.select([0], [], [], _TICK)[0]:
                 continue
-            if not _is_in_foreground():  # a job in the background that reads is stopped by the terminal
+            if not _is_in_foreground():  # the terminal stops a background job that reads
                 time.sleep(_TICK)
                 continue
-            if over.is_set():  # what is typed now is for the next start
+            if over.is_set():  # text that is typed now is for the next attempt
                 return
             data = os.read(0, _PIECE)
             if not data:
@@ -48,5 +48,5 @@ def _pass_on(target: IO[bytes], over: threading.Event) -> None:
 def _is_in_foreground() -> bool:
     try:
         return os.tcgetpgrp(0) == os.getpgrp()
-    except OSError:  # not this session's terminal: nobody stops a reader
+    except OSError:  # the terminal of another session: the kernel does not stop a reader
         return True

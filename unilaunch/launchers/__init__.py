@@ -1,10 +1,10 @@
-"""Who started me: each launcher is one object in one module, and comes through the entry points "unilaunch.launchers".
+"""The launchers: each is one object in one module, and comes through the entry points "unilaunch.launchers".
 
-`detect` asks all of them, and believes the innermost one.
+`detect` asks all of them which one started this process; the innermost one wins. Begin with `launcher.py` (the base
+class), then read one of them, such as `torchrun.py`.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from functools import cache
 
 from unilaunch import entry_points
@@ -13,18 +13,18 @@ from unilaunch.launchers import alone
 from unilaunch.launchers.ancestry import Ancestor, ancestors
 from unilaunch.launchers.daemon import Daemon
 from unilaunch.launchers.launcher import Launcher
+from unilaunch.record import Record, replace
 from unilaunch.world import LauncherInfo
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Record):
     """What one launcher's variables say in an environment.
 
     Attributes:
         name: The launcher's entry point.
-        info: What they say; None if they make no sense.
-        error: Why they do not; "" if they do.
-        chosen: This launcher started the process.
+        info: The world that the variables describe; None if they are invalid.
+        error: Why they are invalid; "" if they are valid.
+        chosen: Whether this launcher started the process.
         why: Why it was chosen or ignored.
     """
 
@@ -37,10 +37,10 @@ class Evidence:
 
 @cache
 def known() -> dict[str, Launcher]:
-    """Return every launcher by the name of its entry point, innermost first where nothing else tells.
+    """Return every launcher by the name of its entry point, innermost first if no process above this one decides.
 
     Raises:
-        PluginError: There is none, so that every rank would take itself for the only one.
+        PluginError: No launcher is installed: every rank would run as world size 1.
     """
     launchers: dict[str, Launcher] = entry_points.make_all(entry_points.LAUNCHERS, "launcher")
     if not launchers:
@@ -52,11 +52,11 @@ def known() -> dict[str, Launcher]:
 
 
 def detect(environ: Mapping[str, str]) -> LauncherInfo:
-    """Return what the innermost launcher says about this process; world size 1 when there is none.
+    """Return the world that the innermost launcher describes; world size 1 when there is no launcher.
 
     Raises:
-        EnvironmentMismatchError: The launcher's variables are incomplete or make no sense, or a variable says that
-            there are more ranks than this one and none can be told.
+        EnvironmentMismatchError: The launcher's variables are incomplete or invalid, or a variable says that
+            there are several ranks, but no launcher says which one this is.
     """
     for evidence in survey(environ):
         if evidence.chosen:
@@ -67,11 +67,11 @@ def detect(environ: Mapping[str, str]) -> LauncherInfo:
 
 
 def survey(environ: Mapping[str, str], above: Iterable[Ancestor] | None = None) -> list[Evidence]:
-    """Return the evidence of every launcher, and which one is believed; launchers that are not seen are left out.
+    """Return the evidence of every launcher that is detected, and which one is chosen.
 
     Args:
         environ: The process's environment.
-        above: The process's ancestors, nearest first; None to look, if there is more than one launcher to choose from.
+        above: The process's ancestors, nearest first; None: read them from /proc if several launchers are detected.
     """
     seen = [evidence for name in known() if (evidence := _look(name, environ))]
     seen = [evidence for evidence in seen if not known()[evidence.name].is_protocol_only(environ)] or seen
@@ -89,12 +89,12 @@ def survey(environ: Mapping[str, str], above: Iterable[Ancestor] | None = None) 
 
 
 def is_helper(environ: Mapping[str, str]) -> bool:
-    """Whether a launcher started this process for itself: it is no rank."""
+    """Return whether this process is a helper of a launcher, and not a rank."""
     return any(launcher.is_helper(environ) for launcher in known().values())
 
 
 def set_by_launchers(environ: Mapping[str, str], but: str = "") -> set[str]:
-    """Return the variables that launchers have set in *environ*, and that could be taken for the user's choice.
+    """Return the variables in *environ* that launchers have set, and that look like the user's choice.
 
     Args:
         environ: The process's environment.
@@ -105,7 +105,7 @@ def set_by_launchers(environ: Mapping[str, str], but: str = "") -> set[str]:
 
 
 def find_daemon() -> Daemon | None:
-    """Return the nearest process above this one of a launcher with an MPI library; None if it cannot be told."""
+    """Return the nearest process above this one of a launcher with an MPI library; None if it is unknown."""
     with_library = [launcher for launcher in known().values() if launcher.libraries]
     for ancestor in ancestors():
         for launcher in with_library:

@@ -1,4 +1,4 @@
-"""No launcher: the only rank. A process that is said to be one of several is refused, never run as world size 1."""
+"""No launcher: a world of one rank. If a variable says that there are several ranks, the process is refused."""
 
 import os
 import time

@@ -1,18 +1,18 @@
-"""The processes above this one, nearest first: they tell the innermost of several launchers."""
+"""The ancestors of this process, nearest first: they decide which of several launchers is the innermost."""
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from unilaunch.record import Record
 
-@dataclass(frozen=True, slots=True)
-class Ancestor:
+
+class Ancestor(Record):
     """A process above this one.
 
     Attributes:
-        names: What it may be called: its program's file name, and its own name, of at most 15 characters.
-        scripts: What a Python process may run: the first words of its command line, without folders.
+        names: Its possible names: the file name of its program, and its process name of at most 15 characters.
+        scripts: The scripts that a Python process may run: the first words of its command line, without folders.
         pid: Its process number.
         program: Its program; None if it is another user's (slurmstepd is root's).
     """
@@ -55,5 +55,5 @@ def read_program(folder: Path) -> Path | None:
 
 
 def read_scripts(words: list[bytes]) -> tuple[str, ...]:
-    """Return what a Python process may run, from its first words: `python .../torchrun`, `python -u -m MODULE`."""
+    """Return which scripts a Python process may run: `python .../torchrun`, `python -u -m MODULE`."""
     return tuple(word.decode(errors="replace").rpartition("/")[2] for word in words[1:4])

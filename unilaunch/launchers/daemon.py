@@ -1,11 +1,11 @@
-"""The launcher's process above this rank: where its MPI library is, and over which networks it speaks with others."""
+"""The launcher's process above this rank: its MPI library, and the networks that it uses."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from unilaunch.record import Record
 
-@dataclass(frozen=True, slots=True)
-class Daemon:
+
+class Daemon(Record):
     """A launcher's process.
 
     Attributes:
@@ -19,7 +19,7 @@ class Daemon:
     libraries: tuple[str, ...]
 
     def find_library(self) -> Path | None:
-        """Return the MPI library of the same installation; None if it cannot be told."""
+        """Return the MPI library of the same installation; None if it is unknown."""
         prefix = self.program.parent.parent
         folders = [prefix / "lib", prefix / "lib64", *sorted(prefix.glob("lib/*-linux-gnu"))]
         places = (folder / name for folder in folders for name in self.libraries)
@@ -27,7 +27,7 @@ class Daemon:
 
 
 def routable_interfaces(daemon: Daemon) -> list[str]:
-    """Return the network interfaces over which *daemon* is connected with other hosts, if this host has others besides.
+    """Return the interfaces that connect *daemon* with other hosts; empty if this host has no other interfaces.
 
     A second interface that leads nowhere (docker0, a management network) makes Open MPI hang or abort: it takes every
     interface to be connected with every host's.

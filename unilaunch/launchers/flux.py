@@ -26,7 +26,7 @@ class Flux(Launcher):
         """Read Flux's variables; None when this process is no task of a Flux job.
 
         Raises:
-            EnvironmentMismatchError: Some of the variables are there and some are not, or one makes no sense.
+            EnvironmentMismatchError: Some of the variables are missing, or one has an invalid value.
         """
         if RANK not in environ:
             return None

@@ -27,17 +27,17 @@ class Hydra(Launcher):
     prefixes = ("PMI_", "MPI_LOCAL", "HYDI_", "HYDRA_", "I_MPI_")
     sizes = (SIZE,)
     programs = ("mpiexec.hydra", "hydra_pmi_proxy", "hydra_bstrap_proxy")
-    libraries = ("libmpi.so.12", "libmpich.so.12")  # the last one is Debian's MPICH
+    libraries = ("libmpi.so.12", "libmpich.so.12")  # the last one is for Debian's MPICH
     startable = "MPICH or Intel MPI"
 
     @override
     def detect(self, environ: Mapping[str, str]) -> LauncherInfo | None:
         """Read Hydra's variables; None when this process was not started by its mpiexec.
 
-        PMI_RANK alone may be another launcher's (srun --mpi=pmi2), so it takes one of Hydra's own beside it.
+        PMI_RANK alone may be another launcher's (srun --mpi=pmi2), so one of Hydra's other variables must be set too.
 
         Raises:
-            EnvironmentMismatchError: Some of the variables are there and some are not, or one makes no sense.
+            EnvironmentMismatchError: Some of the variables are missing, or one has an invalid value.
         """
         if LOCAL_RANK not in environ and LOCAL_SIZE not in environ:
             return None
@@ -55,7 +55,7 @@ class Hydra(Launcher):
 
     @override
     def recognise(self, path: Path, said: str) -> "Mpirun | None":
-        """Know it by its version, in the module that writes its command line."""
+        """Recognise this mpirun by its version, in the module that writes its command line."""
         from unilaunch.launchers.hydra_mpirun import recognise
 
         return recognise(path, said)

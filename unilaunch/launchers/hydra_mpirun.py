@@ -3,24 +3,23 @@
 import re
 from pathlib import Path
 
-from typing_extensions import override
-
 from unilaunch.errors import LauncherError
 from unilaunch.launchers.mpirun import Mpirun, Request
+from unilaunch.overriding import override
 
 _VERSIONS = {
     "Intel MPI": re.compile(r"Intel\(R\) MPI Library.*Version (\d+)\.(\d+)"),
     "MPICH": re.compile(r"HYDRA build details:\s*Version:\s+(\d+)\.(\d+)"),
 }
-#: Variables that choose how it logs in.
+#: Variables that choose how mpiexec logs in to hosts.
 _LOGINS = ("HYDRA_BOOTSTRAP", "HYDRA_BOOTSTRAP_EXEC", "HYDRA_LAUNCHER", "HYDRA_LAUNCHER_EXEC", "I_MPI_HYDRA_BOOTSTRAP",
            "I_MPI_HYDRA_BOOTSTRAP_EXEC")  # fmt: skip
-#: Options of Open MPI's for which Hydra has no word.
+#: Options of Open MPI that Hydra does not have.
 _FOREIGN = ("prefix", "map_by", "rank_by", "mca", "output_filename", "merge_stderr_to_stdout")
 
 
 class MpichMpiexec(Mpirun):
-    """MPICH's mpiexec. What the launching host has exported, it passes on by itself."""
+    """MPICH's mpiexec, which forwards the exported variables of the launching host by itself."""
 
     operator_name = "MPICH"
 
@@ -55,7 +54,7 @@ class IntelMpiexec(MpichMpiexec):
 
     @override
     def write(self, request: Request) -> list[str]:
-        """Return the hosts as argument sets: Intel MPI's -hosts knows no slots, it fills each host's cores."""
+        """Return the hosts as argument sets: Intel MPI's -hosts has no slots, it fills the cores of each host."""
         if not request.hosts:
             return super().write(request)
         words: list[str] = []
@@ -77,7 +76,7 @@ def recognise(path: Path, said: str) -> Mpirun | None:
 
 
 def _variables(request: Request) -> list[str]:
-    """Return the words for each `-x NAME=V`; what the launching host has exported, Hydra passes on by itself.
+    """Return the words for each `-x NAME=V`; Hydra forwards the variables that the launching host has exported.
 
     Names without a value are left out: with -genvlist ranks on other hosts would get these variables, and no other.
     """

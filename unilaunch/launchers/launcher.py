@@ -1,4 +1,4 @@
-"""What unilaunch knows about one launcher: `Launcher`. An entry point in the group "unilaunch.launchers" names one."""
+"""The base class of launchers. An entry point in the group "unilaunch.launchers" names a subclass."""
 
 import os
 from abc import ABC, abstractmethod
@@ -29,7 +29,7 @@ _YIELD = "OMPI_MCA_mpi_yield_when_idle"
 class Launcher(ABC):
     """One launcher. Its module must import nothing heavy: every rank loads it."""
 
-    #: Its name, as a person writes it.
+    #: The name for messages.
     title: str
     #: Of several launchers whose variables are seen the lowest number counts, where no ancestor tells which: a launcher
     #: that is usually started inside of others has a low one.
@@ -51,7 +51,7 @@ class Launcher(ABC):
         """Return what its variables say about this process; None if it did not start this process. Pure.
 
         Raises:
-            EnvironmentMismatchError: Some of its variables are there and some are not, or one makes no sense.
+            EnvironmentMismatchError: Some of its variables are missing, or one has an invalid value.
         """
 
     def is_protocol_only(self, environ: Mapping[str, str]) -> bool:  # noqa: ARG002  (most have a protocol of their own)
@@ -112,7 +112,7 @@ class Launcher(ABC):
         return None
 
     def is_program(self, ancestor: Ancestor) -> bool:
-        """Whether *ancestor* is this launcher's."""
+        """Return whether *ancestor* is a process of this launcher."""
         return any(name in self.programs for name in ancestor.names) or any(
             word in self.scripts for word in ancestor.scripts
         )

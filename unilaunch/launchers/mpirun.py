@@ -1,8 +1,8 @@
-"""An mpirun with which `launch` can start ranks, and what is asked of it in no launcher's words."""
+"""An mpirun with which `launch` can start ranks, and the request that it translates into its options."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
@@ -11,10 +11,11 @@ from unilaunch.exports import without_secrets
 from unilaunch.hostfile import Host
 from unilaunch.launch_spec import MpiSpec
 from unilaunch.launchers import known
+from unilaunch.record import Record, replace
 
 M = TypeVar("M", bound=MpiSpec)
 
-#: What a rank on another host would miss: ssh's login environment has none of it.
+#: Variables that ranks on other hosts need: the login environment of ssh does not have them.
 _NEEDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONHOME", "PYTHONUNBUFFERED", "DATA_PATH",
            "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS")  # fmt: skip
 _PREFIXES = (
@@ -23,19 +24,18 @@ _PREFIXES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Record):
     """What to start.
 
     Attributes:
         nprocs: Number of ranks.
-        hosts: Where; empty for this host, or what a resource manager has allocated.
+        hosts: The hosts; empty for this host, or what a resource manager has allocated.
         hostfile: The user's own file, if mpirun can read it as it is.
-        several: More than one host.
+        several: Whether there is more than one host.
         host_timeout: Seconds for which a host may not answer before it counts as lost.
         more_than_cores: Some host gets more ranks than this host has cores.
         mpi: The user's options for mpirun.
-        program: What each rank is.
+        program: The command line of each rank.
         environ: The environment in which mpirun is started; names that follow `-x` are taken from it.
     """
 
@@ -65,7 +65,7 @@ class Request:
     def started(self) -> "Request":
         """Return the same with the values of `-x` in the environment: a command line is seen by all users of a host.
 
-        What mpirun itself would obey stays where it is.
+        Variables that mpirun itself reads stay where they are.
         """
         own = ("PATH", "LD_", *(prefix for launcher in known().values() for prefix in launcher.prefixes))
         given = (text.partition("=") for text in self.mpi.export)
@@ -83,7 +83,7 @@ class Mpirun(ABC):
 
     Attributes:
         path: Where it is; absolute, so that Open MPI finds its daemon at the same place on the other hosts.
-        launcher: Whose it is, as a person writes it: "Open MPI", "MPICH".
+        launcher: The name of the MPI, for messages: "Open MPI", "MPICH".
         version: Major and minor version.
     """
 
@@ -91,23 +91,23 @@ class Mpirun(ABC):
     launcher: str
     version: tuple[int, int]
 
-    #: Variables of resource managers in whose allocation it finds the hosts by itself, when it is given none.
+    #: Variables of resource managers: in their allocations mpirun finds the hosts by itself, if none are given.
     allocations: ClassVar[tuple[str, ...]] = (
         "SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "LSB_MCPU_HOSTS", "PE_HOSTFILE"
     )  # fmt: skip
-    #: It starts no more ranks on this host than there are cores, unless it may oversubscribe.
+    #: Whether it starts at most as many ranks on this host as there are cores, unless it may oversubscribe.
     counts_cores: ClassVar[bool] = False
-    #: What the MPI Operator of Kubernetes calls it; "" if it does not know it.
+    #: The name in the MPI Operator of Kubernetes; "" if the operator does not support it.
     operator_name: ClassVar[str] = ""
 
     @property
     def begins_here(self) -> bool:
-        """The host on which it runs gets ranks first, wherever that stands among the hosts."""
+        """Whether the host on which mpirun runs gets ranks first, wherever it stands in the list of hosts."""
         return False
 
     @property
     def fills_the_first_host(self) -> bool:
-        """If it may oversubscribe, all ranks go to the first of several hosts, unless it is told their slots."""
+        """Whether all ranks go to the first host if mpirun may oversubscribe and no slots are given."""
         return False
 
     def reads(self, hostfile: Path) -> bool:  # noqa: ARG002  (most do not)
@@ -119,7 +119,7 @@ class Mpirun(ABC):
         return {}
 
     def usable(self, spec: M) -> M:
-        """Return the options without parameters with which this mpirun would not start; each is said."""
+        """Return the options without parameters that keep this mpirun from starting; log each of them."""
         reasons = self.unusable([name for name, _ in spec.mca])
         for name, reason in reasons.items():
             say(f"--mca {name} is left out: {reason}")
@@ -127,18 +127,18 @@ class Mpirun(ABC):
         return spec.model_copy(update={"mca": kept}) if reasons else spec
 
     def check(self, request: Request, user: int) -> None:  # noqa: B027  (most refuse nothing)
-        """Refuse what this mpirun would refuse once it is started.
+        """Refuse options that this mpirun would refuse after its start.
 
         Args:
             request: What to start.
             user: The user's number.
 
         Raises:
-            LauncherError: It would.
+            LauncherError: mpirun would refuse the request.
         """
 
     def login_command(self, request: Request) -> list[str]:
-        """Return the ssh command with which it logs in to other hosts; empty if it uses none, or another program."""
+        """Return the ssh command with which mpirun logs in to other hosts; empty if it does not use ssh."""
         return [] if any(name in request.environ for name in self.allocations) else ["ssh"]
 
     @abstractmethod
@@ -146,7 +146,7 @@ class Mpirun(ABC):
         """Return the command line, as it can be pasted into a shell.
 
         Raises:
-            LauncherError: This mpirun has no word for something that was asked for.
+            LauncherError: This mpirun has no option for a part of the request.
         """
 
     def start_line(self, request: Request, told: Sequence[str], session: str) -> list[str]:  # noqa: ARG002

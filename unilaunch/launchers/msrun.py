@@ -1,4 +1,4 @@
-"""msrun, MindSpore's own launcher."""
+"""msrun, the launcher of MindSpore."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from unilaunch.launchers.reading import evidence, read_numbers
 from unilaunch.world import LauncherInfo
 
 ROLE = "MS_ROLE"
-RANKS = ("RANK_ID", "MS_NODE_ID")  # "1"; the second is all there is where a cluster is set up without msrun
+RANKS = ("RANK_ID", "MS_NODE_ID")  # "1"; only the second is set where a cluster is set up without msrun
 SIZE = "MS_WORKER_NUM"
 ADDRESS = "MS_SCHED_HOST"
 PORT = "MS_SCHED_PORT"
@@ -25,10 +25,10 @@ class Msrun(Launcher):
 
     @override
     def detect(self, environ: Mapping[str, str]) -> LauncherInfo | None:
-        """Read msrun's variables; None when this process is no worker of it.
+        """Read msrun's variables; None when this process is not a worker of msrun.
 
         Raises:
-            EnvironmentMismatchError: Some of the variables are there and some are not, or one makes no sense.
+            EnvironmentMismatchError: Some of the variables are missing, or one has an invalid value.
         """
         if environ.get(ROLE) != WORKER:
             return None
@@ -49,5 +49,5 @@ class Msrun(Launcher):
 
     @override
     def is_helper(self, environ: Mapping[str, str]) -> bool:
-        """Whether this process is to be MindSpore's scheduler."""
+        """Return whether this process is MindSpore's scheduler."""
         return environ.get(ROLE) == SCHEDULER

@@ -27,7 +27,7 @@ class Mvapich2(Launcher):
         """Read MVAPICH2's variables; None when this process was not started by it.
 
         Raises:
-            EnvironmentMismatchError: Some of the variables are there and some are not, or one makes no sense.
+            EnvironmentMismatchError: Some of the variables are missing, or one has an invalid value.
         """
         if not any(name in environ for name in NEEDED):
             return None

@@ -24,7 +24,7 @@ NEEDED = (RANK, SIZE, LOCAL_RANK, LOCAL_SIZE)
 _TRANSPORT = ("OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_mtl")
 _NETWORKS = ("OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_btl_tcp_if_exclude")
 
-#: What names files in the value of --output: "tag,file=PATH:raw".
+#: The part of --output's value that names files: "tag,file=PATH:raw".
 _OUTPUT = re.compile(r"(?:^|,)(dir|directory|file|filename)=([^,:]+)")
 
 
@@ -43,7 +43,7 @@ class OpenMpi(Launcher):
         """Read Open MPI's variables; None when this process was not started by its mpirun.
 
         Raises:
-            EnvironmentMismatchError: Some of the variables are there and some are not, or one makes no sense.
+            EnvironmentMismatchError: Some of the variables are missing, or one has an invalid value.
         """
         if not any(name in environ for name in NEEDED):
             return None
@@ -82,7 +82,7 @@ class OpenMpi(Launcher):
     def hidden_output(self, environ: Mapping[str, str], line: Sequence[str]) -> str:
         """Return the files that --output-filename, or --output with dir= or file=, names to Open MPI 5.
 
-        It shows no copy then, also not with --output :raw (5.0.11). Open MPI 4 does.
+        Open MPI 5 then shows no output, not even with --output :raw (5.0.11). Open MPI 4 does.
         """
         if DAEMON not in environ:
             return ""
@@ -98,14 +98,14 @@ class OpenMpi(Launcher):
 
     @override
     def recognise(self, path: Path, said: str) -> "Mpirun | None":
-        """Know it by its version, in the module that writes its command line."""
+        """Recognise this mpirun by its version, in the module that writes its command line."""
         from unilaunch.launchers.openmpi_mpirun import recognise
 
         return recognise(path, said)
 
     @override
     def assume(self) -> "Mpirun | None":
-        """Take it for version 5."""
+        """Assume version 5."""
         from unilaunch.launchers.openmpi_mpirun import OpenMpirun
 
         return OpenMpirun(Path("mpirun"), self.title, (5, 0))
@@ -114,8 +114,8 @@ class OpenMpi(Launcher):
 def _store(numbers: Mapping[str, int], *, five: bool) -> Store:
     """Return where the ranks can meet before MPI is initialised.
 
-    The store of Open MPI 5 (PMIx) bears no second client in a rank (5.0.11): now and then MPI_Init finds no way to the
-    other ranks, or waits for ever. On several hosts, which may share no folder, the ranks meet through MPI.
+    The store of Open MPI 5 (PMIx) supports no second client in a rank (5.0.11): sometimes MPI_Init finds no route to
+    the other ranks, or waits for ever. On several hosts, which may share no folder, the ranks meet through MPI.
     """
     if not five:
         return Store.PMIX

@@ -1,4 +1,4 @@
-"""mpirun of Open MPI 4 and 5: its command line, and what it does by itself."""
+"""mpirun of Open MPI 4 and 5: its command line, and its defaults."""
 
 import math
 import re
@@ -7,12 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from typing_extensions import override
-
 from unilaunch.errors import LauncherError
 from unilaunch.hostfile import RANKFILE, Host, is_open_mpi_grammar
 from unilaunch.launch_spec import MpiSpec
 from unilaunch.launchers.mpirun import Mpirun, Request
+from unilaunch.overriding import override
 
 _OLDEST, _FIVE = 4, 5  # from 5 on the runtime is PRRTE, not ORTE
 _VERSION = re.compile(r"\(Open MPI\) (\d+)\.(\d+)")
@@ -51,15 +50,15 @@ class OpenMpirun(Mpirun):
 
     @override
     def check(self, request: Request, user: int) -> None:
-        """Refuse to start as root, if nobody allowed it."""
+        """Refuse to start as root unless it is allowed."""
         leave = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
         allowed = all(request.environ.get(name) == "1" for name in leave)
         if user == 0 and not allowed and not request.mpi.allow_run_as_root:
-            raise LauncherError("mpirun does not run as root unasked: add --allow-run-as-root, or be another user")
+            raise LauncherError("mpirun does not run as root by default: add --allow-run-as-root, or be another user")
 
     @override
     def login_command(self, request: Request) -> list[str]:
-        """Return the user's own ssh line, if he has chosen one (`--mca plm_rsh_agent "ssh -p 2222"`)."""
+        """Return the user's ssh command if one is set (`--mca plm_rsh_agent "ssh -p 2222"`)."""
         chosen = _named(request.mpi, request.environ)
         if "plm" in chosen or any("plm" in word for word in request.mpi.mpi_args):
             return []
@@ -90,7 +89,7 @@ class OpenMpirun(Mpirun):
 
     @override
     def start_line(self, request: Request, told: Sequence[str], session: str) -> list[str]:
-        """Return the line with what other hosts are told, or with a folder for mpirun's files on this host.
+        """Return the line with the variables for other hosts, or with a folder for mpirun's files on this host.
 
         By itself mpirun takes a folder with its process number in the common temporary one. Where an mpirun of that
         number was killed once and left its files, Open MPI 5 does not start: "The PMIx server's listener thread failed
@@ -120,7 +119,7 @@ def recognise(path: Path, said: str) -> OpenMpirun | None:
 
 @cache
 def _is_built_with_cuda(mpirun: Path) -> bool:
-    """Return what the ompi_info beside mpirun says; False if there is none."""
+    """Return whether the ompi_info beside mpirun reports CUDA; False if there is no ompi_info."""
     line = [str(mpirun.with_name("ompi_info")), "--parsable", "--all"]
     try:
         done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=20)
@@ -132,8 +131,8 @@ def _is_built_with_cuda(mpirun: Path) -> bool:
 def keepalive(host_timeout: float) -> dict[str, str]:
     """Return the parameters with which Open MPI's daemons count a host as lost after *host_timeout* seconds.
 
-    Its own values make it hours. A probe goes out each second, and one answer is enough. The agents' connections break
-    a second earlier (`monitor.connection.notice_silence`), so that unilaunch names the lost host first.
+    With the defaults it takes hours. A probe is sent each second, and one answer is enough. The agents' connections
+    break a second earlier (`monitor.connection.notice_silence`), so that unilaunch names the lost host first.
     """
     return {
         "oob_tcp_keepalive_time": "1",
@@ -148,7 +147,7 @@ def _chooses_folder(request: Request) -> bool:
 
 
 def _unbuffered(request: Request, version: int) -> list[str]:
-    """Return the option with which Open MPI 5 shows what ends no line: a question, a progress bar.
+    """Return the option with which Open MPI 5 shows incomplete lines: a question, a progress bar.
 
     The agents send whole lines all the same. With options that name or tag the output it shows nothing, or mixes it.
     """
@@ -160,7 +159,7 @@ def _unbuffered(request: Request, version: int) -> list[str]:
 def _check_addresses(request: Request, version: int) -> None:
     """Refuse hosts that are given as IPv6 addresses where Open MPI cannot read them.
 
-    4.1's daemons crash ("illegal character in the following node name"); 5.0 takes "[fd00" of -H for a host's name.
+    4.1's daemons crash ("illegal character in the following node name"); 5.0 reads "[fd00" of -H as a host's name.
     """
     read = version >= _FIVE and request.hostfile
     if request.several and not read and (named := [host.name for host in request.hosts if ":" in host.name]):
@@ -194,7 +193,7 @@ def _mapping(request: Request, version: int) -> list[str]:
 
 
 def _unbound(request: Request, version: int) -> list[str]:
-    """More ranks than cores: 4 leaves them unbound, and 5 refuses to start them unless it is told to."""
+    """Return the binding option if there are more ranks than cores: 4 does not bind them, and 5 must be told to."""
     return ["--bind-to", "none"] if version >= _FIVE and request.more_than_cores and request.hosts else []
 
 

@@ -12,7 +12,7 @@ SIZES = ("PMI_SIZE", "PALS_SIZE", "PALS_NRANKS")
 LOCAL_RANK = "PALS_LOCAL_RANKID"
 LOCAL_SIZE = "PALS_LOCAL_SIZE"
 NAMESPACE = "PMIX_NAMESPACE"
-APPLICATION = "PALS_APID"  # names the start; "JOB.STEP" if it is Slurm that speaks PALS' words
+APPLICATION = "PALS_APID"  # identifies the start; "JOB.STEP" if Slurm has set it
 
 
 class Pals(Launcher):
@@ -29,13 +29,13 @@ class Pals(Launcher):
         """Read PALS' variables; None when this process was not started by it.
 
         Raises:
-            EnvironmentMismatchError: The size is missing, or one of the variables makes no sense.
+            EnvironmentMismatchError: The size is missing, or one of the variables has an invalid value.
         """
         if RANK not in environ or _is_slurm(environ):
             return None
         size = next((name for name in SIZES if name in environ), SIZES[0])
         if size not in environ and NAMESPACE in environ:
-            return None  # mpiexec --pmi=pmix: MPI tells it
+            return None  # mpiexec --pmi=pmix: the size comes from MPI
         local_size = [LOCAL_SIZE] if LOCAL_SIZE in environ else []
         numbers = read_numbers(environ, self.title, (RANK, size, LOCAL_RANK, *local_size))
         return LauncherInfo(
@@ -50,6 +50,6 @@ class Pals(Launcher):
 
 
 def _is_slurm(environ: Mapping[str, str]) -> bool:
-    """Whether this is a task of srun --mpi=cray_shasta: it sets some of PALS' variables for Cray's MPI to find."""
+    """Return whether this is a task of srun --mpi=cray_shasta, which sets some of PALS' variables for Cray's MPI."""
     step = (environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_STEP_ID", ""))
     return all(step) and environ.get(APPLICATION) == ".".join(step)

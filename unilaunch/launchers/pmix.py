@@ -1,4 +1,4 @@
-"""Bare PMIx: prterun, prun, and srun --mpi=pmix where nothing else is known. Only MPI tells the number of ranks."""
+"""Bare PMIx: prterun, prun, and srun --mpi=pmix without other variables. Only MPI has the number of ranks."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ DAEMON = "PRTE_LAUNCHED"  # prterun, and Open MPI 5, which is built on it
 
 
 class Pmix(Launcher):
-    """prterun, or any launcher that speaks PMIx."""
+    """prterun, or any launcher with PMIx."""
 
     title = "PMIx"
     order = 20
@@ -22,17 +22,17 @@ class Pmix(Launcher):
 
     @override
     def detect(self, environ: Mapping[str, str]) -> LauncherInfo | None:
-        """Read PMIx' variables; None when this process is no client of it. The size is 0: MPI tells it.
+        """Read PMIx' variables; None when this process is not a client of PMIx. The size is 0: it comes from MPI.
 
         Raises:
-            EnvironmentMismatchError: One of the two is missing, or the rank is no number.
+            EnvironmentMismatchError: One of the two is missing, or the rank is not a number.
         """
         if RANK not in environ and NAMESPACE not in environ:
             return None
         rank = environ.get(RANK, "")
         if not is_number(rank) or NAMESPACE not in environ:
             raise EnvironmentMismatchError(
-                f"half of PMIx' environment: {RANK}={rank or 'not set'}, {NAMESPACE}="
+                f"only some of PMIx' variables are set: {RANK}={rank or 'not set'}, {NAMESPACE}="
                 f"{environ.get(NAMESPACE, 'not set')}; start the ranks with a PMIx launcher, or unset them"
             )
         return LauncherInfo(
@@ -47,5 +47,5 @@ class Pmix(Launcher):
 
     @override
     def is_protocol_only(self, environ: Mapping[str, str]) -> bool:
-        """Not under prterun: it has no variables of its own, and Open MPI 5, which is built on it, has."""
+        """Return whether the launcher is not prterun. (Open MPI 5, which uses prterun, sets variables of its own.)"""
         return DAEMON not in environ or "OMPI_COMM_WORLD_RANK" in environ

@@ -1,4 +1,4 @@
-"""Reading a launcher's numbers out of an environment: all of them or an error, never a guess."""
+"""Read a launcher's numbers from an environment: all of them, or an error."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,7 +6,7 @@ from unilaunch.errors import EnvironmentMismatchError
 
 
 def read_numbers(environ: Mapping[str, str], launcher: str, names: Sequence[str]) -> dict[str, int]:
-    """Return the numbers of *names*: the rank, the world size and, if they are told, the same on this host.
+    """Return the numbers of *names*: the rank, the world size and, if they are set, both for this host.
 
     Raises:
         EnvironmentMismatchError: Some are missing, one is no number, or a rank is not below its size.
@@ -15,8 +15,8 @@ def read_numbers(environ: Mapping[str, str], launcher: str, names: Sequence[str]
     if missing:
         there = [f"{name}={environ[name]}" for name in names if name in environ]
         raise EnvironmentMismatchError(
-            f"half of {launcher}'s environment: {', '.join(there) or 'nothing'} set, {', '.join(missing)} not; "
-            "start the ranks with it, or unset what an earlier run left in this shell"
+            f"only some of {launcher}'s variables are set: {', '.join(there) or 'none'}; missing: "
+            f"{', '.join(missing)}; start the ranks with it, or unset what an earlier run left in this shell"
         )
     wrong = [f"{name}={environ[name]}" for name in names if not is_number(environ[name])] or [
         f"{rank}={environ[rank]} is not below {size}={environ[size]}"
@@ -25,13 +25,13 @@ def read_numbers(environ: Mapping[str, str], launcher: str, names: Sequence[str]
     ]
     if wrong:
         raise EnvironmentMismatchError(
-            f"{launcher}'s environment makes no sense: {', '.join(wrong)}; do not set these by hand"
+            f"{launcher}'s environment is not valid: {', '.join(wrong)}; do not set these by hand"
         )
     return {name: int(environ[name]) for name in names}
 
 
 def is_number(text: str, digits: int = 9) -> bool:
-    """Whether *text* is a number as a launcher writes it; nine digits are more ranks than anybody has."""
+    """Return whether *text* is a number as launchers write it: at most nine digits."""
     return text.isascii() and text.isdecimal() and len(text) <= digits
 
 

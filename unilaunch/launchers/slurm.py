@@ -1,4 +1,4 @@
-"""Slurm: a task of srun. (An sbatch script is none: it has no step. Nor is salloc's shell: its step is not srun's.)"""
+"""Slurm: a task of srun. (An sbatch script has no step, and salloc's shell has a special one: neither is a task.)"""
 
 import re
 from collections.abc import Mapping
@@ -12,17 +12,19 @@ from unilaunch.world import LauncherInfo
 RANK = "SLURM_PROCID"
 SIZES = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
 STEP = "SLURM_STEP_ID"  # "0"
-LAST_STEP = 0xFFFFFFEF  # above it are Slurm's own: the batch script's, salloc's interactive shell
+LAST_STEP = 0xFFFFFFEF  # higher numbers are Slurm's special steps: the batch script, salloc's interactive shell
 JOB = "SLURM_JOB_ID"
 NODES = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+STEP_NODES = "SLURM_STEP_NUM_NODES"  # "1"; of a heterogeneous step those of one component
+COMPONENTS = "SLURM_HET_SIZE"
 LAUNCH_NODE = "SLURM_LAUNCH_NODE_IPADDR"
 DISTRIBUTION = "SLURM_DISTRIBUTION"
 JOB_NODES = "SLURM_JOB_NODELIST"  # "n[0-1]"
 TASKS = "SLURM_TASKS_PER_NODE"  # "2(x3),1"
-ARBITRARY = "arbitrary"  # a file says which task goes where; no variable tells what it says
+ARBITRARY = "arbitrary"  # a file maps tasks to hosts; no variable has its content
 #: With one of these srun has wired MPI up (--mpi=pmix, --mpi=pmi2).
 NAMESPACE = "PMIX_NAMESPACE"  # "slurm.pmix.7.0"
-OWN_SPACE = "slurm."  # else it is another launcher's: mpirun and prterun start their daemons through srun
+OWN_SPACE = "slurm."  # otherwise the step is another launcher's: mpirun and prterun start their daemons through srun
 WIRED = (NAMESPACE, "PMI_FD", "PMI_RANK")
 _REPEATED = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 _RANGES = re.compile(r"\[(\d+)[^\]]*\]")
@@ -39,13 +41,13 @@ class Slurm(Launcher):
 
     @override
     def detect(self, environ: Mapping[str, str]) -> LauncherInfo | None:
-        """Read Slurm's variables; None when this process is no task of an srun.
+        """Read Slurm's variables; None when this process is not a task of srun.
 
         The local rank is left to the ranks: several of Slurm's nodes can be one machine. A single task names no start:
         it may be a shell (srun --pty bash) in which one run follows the other.
 
         Raises:
-            EnvironmentMismatchError: Some of the variables are there and some are not, or one makes no sense.
+            EnvironmentMismatchError: Some of the variables are missing, or one has an invalid value.
         """
         if STEP not in environ or (is_number(environ[STEP], 10) and int(environ[STEP]) > LAST_STEP):
             return None
@@ -62,6 +64,7 @@ class Slurm(Launcher):
             evidence=evidence(environ, RANK, size, STEP, JOB, nodes, *WIRED),
             mpi=any(name in environ for name in WIRED) and environ.get(NAMESPACE, OWN_SPACE).startswith(OWN_SPACE),
             patient=True,  # KillWait, 30 seconds by default, or the partition's GraceTime
+            single_host=environ.get(STEP_NODES) == "1" and COMPONENTS not in environ,
             rank_0_hosts=tuple(filter(None, [*_hosts_of_task_0(environ, nodes), environ.get(LAUNCH_NODE, "")])),
         )
 
@@ -75,7 +78,7 @@ class Slurm(Launcher):
 
 
 def _nodes(nodelist: str) -> list[str]:
-    """Return the names of "n[01-03,7],gpu5"; none if it is no list of nodes."""
+    """Return the names of "n[01-03,7],gpu5"; empty if it is not a list of nodes."""
     from unilaunch.hostfile import parse_hosts
 
     with suppress(SpecError):

@@ -1,4 +1,4 @@
-"""torchrun, and the variables of torch.distributed that people set by hand."""
+"""torchrun, and torch.distributed's variables that a user has set by hand."""
 
 from collections.abc import Collection, Mapping
 
@@ -30,7 +30,7 @@ class Torchrun(Launcher):
         """Read torchrun's variables; None when this process was not started by it.
 
         Raises:
-            EnvironmentMismatchError: Some of the variables are there and some are not, or one makes no sense.
+            EnvironmentMismatchError: Some of the variables are missing, or one has an invalid value.
         """
         if RUN not in environ:
             return _by_hand(environ)
@@ -50,7 +50,7 @@ class Torchrun(Launcher):
 
     @override
     def exports(self, environ: Mapping[str, str]) -> Collection[str]:
-        """Return where torchrun's store is, and what it tells of itself."""
+        """Return the address of torchrun's store, and torchrun's other variables."""
         if RUN not in environ:
             return ()
         return [name for name in environ if name in {ADDRESS, PORT} or name.startswith(("TORCHELASTIC_", "ROLE_"))]
@@ -71,6 +71,6 @@ def _by_hand(environ: Mapping[str, str]) -> LauncherInfo | None:
         evidence=evidence(environ, *BY_HAND),
         mpi=False,
         alike=False,
-        patient=True,  # whoever starts ranks one by one (a JobSet's kubelet) sends SIGTERM to ask for an end
+        patient=True,  # a program that starts ranks one by one (the kubelet of a JobSet) sends SIGTERM to stop them
         rank_0_hosts=(environ[ADDRESS],),
     )

@@ -32,7 +32,7 @@ class LogsSpec(Spec):
     """Which log lines are shown, and how."""
 
     positional: ClassVar[tuple[str, ...]] = ("folder",)
-    folder: Path = Field(default=Path("log_output"), description="the output folder, or what mpirun was told to write")
+    folder: Path = Field(default=Path("log_output"), description="the output folder, or the folder that mpirun writes")
     rank: str | None = Field(default=None, description="only these ranks: 0,4-7")
     grep: str | None = Field(default=None, description="only lines in which this regular expression is found")
     level: Literal["TRACE", "DEBUG", "INFO", "SUCCESS", "WARNING", "ERROR", "CRITICAL"] = Field(
@@ -63,7 +63,7 @@ class LogsCommand(Command):
         spans, since = _spans(options.rank), _since(options.since)
         test = choose(options.level, since, _pattern(options.grep))
         if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(errors="replace")  # ranks write what they like, in any encoding
+            sys.stdout.reconfigure(errors="replace")  # ranks may write in any encoding
         allow_files(_FILES)
         if options.follow:
             lines = follow(lambda: have_ended(options.folder), lambda: _of_ranks(spans, find_streams(options.folder)))
@@ -73,7 +73,7 @@ class LogsCommand(Command):
             _write((line for line in lines if line is None or test(line)), options)
             sys.stdout.flush()
         except BrokenPipeError:  # the reader (head, less) has ended
-            sys.stdout = None  # there is nothing to flush
+            sys.stdout = None  # nothing is left to flush
         return 0
 
 
@@ -135,7 +135,7 @@ def _pattern(text: str | None) -> Callable[[str], object] | None:
 
 
 def _since(text: str | None) -> float:
-    """Return the moment; a time of day that is still to come today is yesterday's."""
+    """Return the moment; a time of day that lies in the future is yesterday's."""
     if text is None:
         return 0.0
     now = time.time()

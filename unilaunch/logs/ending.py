@@ -15,7 +15,7 @@ _TAIL = 4096  # bytes at the end of events.jsonl that hold the last event
 def have_ended(folder: Path) -> bool:
     """Return whether every rank that writes into *folder* has ended.
 
-    A rank that was ended because another one failed records nothing. It has ended once the time has passed in which a
+    A rank that was ended because another rank failed records nothing. It counts as ended after the time in which a
     job ends after its verdict.
     """
     ranks = [path for path in folder.glob("rank.*") if (path / "stdout").exists()]

@@ -1,4 +1,4 @@
-"""The log lines of a job: those that are there, or also those that still come."""
+"""Read the log lines of a job: those that exist, or also those that are written later."""
 
 import sys
 import time
@@ -31,7 +31,7 @@ def follow(has_ended: Callable[[], bool], find: Callable[[], list[Stream]]) -> I
     """Return the log lines until the job has ended, also of ranks that begin later; None at each pause.
 
     Args:
-        has_ended: Tells whether it has.
+        has_ended: Returns whether the job has ended.
         find: Returns the streams that exist by now.
     """
     readers: dict[tuple[Path, int], Reader] = {}
@@ -57,7 +57,7 @@ def _new_lines(
     for key, stream in found.items():
         if key not in readers:
             readers[key] = Reader(stream)
-        readers[key].stream = stream  # its host becomes known later
+        readers[key].stream = stream  # the host becomes known later
     # A file that a new run has moved aside is read to its end; Open MPI's copy of a stream that is ours too is not.
     rests = [reader.lines() for key, reader in gone.items() if _identity(key[0]) != key]
     yield from merge([*rests, *(reader.lines(whole=whole) for reader in readers.values())])
@@ -66,7 +66,7 @@ def _new_lines(
 
 
 def _identity(path: Path) -> tuple[Path, int] | None:
-    """Return what tells a file from a later one of the same name; None if there is no such file."""
+    """Return an identity that differs for a later file of the same name; None if there is no such file."""
     try:
         return path, path.stat().st_ino
     except OSError:

@@ -3,9 +3,10 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from unilaunch.record import Record
 
 _RANK = re.compile(r"rank\.(\d+)")
 #: The folder of a job in Open MPI's tree: "1", and in that of `--output dir=` "prterun-host-1234@1".
@@ -14,8 +15,7 @@ _FILE = re.compile(r"\.(?P<job>prterun-.+)@\d+\.(?P<rank>\d+)\.(?P<name>out|err)
 _NAMES = ("stdout", "stderr")
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
+class Stream(Record):
     """One rank's standard output or standard error, in a file.
 
     Attributes:

@@ -4,7 +4,6 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -12,6 +11,7 @@ from typing_extensions import override
 
 from unilaunch.errors import InputError
 from unilaunch.logs.layouts import Stream
+from unilaunch.record import Record
 
 #: A log line of unilaunch.output.log: "04:32:20.123 node0:3 INFO    ready".
 _RECORD = re.compile(
@@ -25,8 +25,7 @@ _DELAY = 60.0  # seconds from a record to its file at most; if they differ by mo
 _SET_BACK = 3700.0  # seconds by which a clock may be set back in the middle of a run
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
+class LogLine(Record):
     """A line that a rank wrote: a log record of unilaunch's, or any other text.
 
     Attributes:

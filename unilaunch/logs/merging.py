@@ -1,11 +1,11 @@
-"""Merge the log lines of many ranks in the order of time, fold those that are alike, and choose among them."""
+"""Merge the log lines of many ranks in the order of time, fold equal lines, and select lines."""
 
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 
 from unilaunch.logs.lines import LogLine
+from unilaunch.record import Record, field
 
 LEVELS = ("TRACE", "DEBUG", "INFO", "SUCCESS", "WARNING", "ERROR", "CRITICAL")
 #: Seconds within which the same log line of several ranks is shown once.
@@ -14,8 +14,7 @@ TOGETHER = 2.0
 MOST = 10_000
 
 
-@dataclass(slots=True)
-class FoldedLine:
+class FoldedLine(Record, frozen=False):
     """A log line that one or several ranks wrote.
 
     Attributes:
@@ -27,8 +26,7 @@ class FoldedLine:
     ranks: list[int] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class _SameText:
+class _SameText(Record, frozen=False):
     """The folded lines with one text. A line that a rank repeats starts a second one, which others may repeat too.
 
     Attributes:
@@ -56,8 +54,8 @@ class _SameText:
 def merge(streams: Iterable[Iterable[LogLine]]) -> Iterator[LogLine]:
     """Return all log lines in the order of time; the order within each stream is kept.
 
-    Lines of unknown time come by their number: the first of each rank, then the second of each. The ranks run the same
-    program, so this is the best guess.
+    Lines of unknown time are sorted by their number: the first of each rank, then the second of each. The ranks run the
+    same program, so this is the best guess.
     """
     return heapq.merge(*streams, key=lambda line: (line.time, line.number))
 
@@ -66,11 +64,11 @@ def fold(lines: Iterable[LogLine | None]) -> Iterator[FoldedLine]:
     """Return the log lines; the same line of several ranks within `TOGETHER` seconds is one. Memory is bounded.
 
     Args:
-        lines: In the order of time. None is a pause of whoever follows a job: no line waits for longer than two.
+        lines: In the order of time. None is a pause of a followed job: no line waits for longer than two pauses.
     """
     waiting: deque[FoldedLine] = deque()
     by_text: dict[tuple[str, str, str], _SameText] = {}
-    rested = 0  # how many of those that wait did so at the last pause
+    rested = 0  # how many waiting lines were already waiting at the last pause
     for line in lines:
         if line is None:
             for _ in range(rested):

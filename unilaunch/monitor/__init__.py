@@ -1,1 +1,4 @@
-"""What is seen of a job as a whole: what its ranks tell, what failed first, and when it is to end."""
+"""The monitor of a job: the state of each rank, which failure was first, and when the job must end.
+
+Begin with `messages.py` (what agents send), then read `monitor.py` and `verdict.py`.
+"""

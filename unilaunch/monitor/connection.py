@@ -1,4 +1,4 @@
-"""The control connection of an agent to the monitor, which is in the launching process or in rank 0's agent."""
+"""The control connection of an agent to the monitor, which runs in the launching process or in rank 0's agent."""
 
 import errno
 import math
@@ -13,24 +13,24 @@ from typing import Any
 from unilaunch.monitor.messages import BadMessageError, Message, decode, encode
 from unilaunch.sockets import Calls
 
-#: Bytes of the kernel's tcp_info, and where in it stand the number of unacknowledged segments and the milliseconds
-#: since the last acknowledgement.
+#: Bytes of the kernel's tcp_info, and two offsets in it: of the number of unacknowledged segments, and of the
+#: milliseconds since the last acknowledgement.
 _INFO, _UNACKED, _LAST_ACK = 60, 24, 56
-#: Seconds without an acknowledgement after which a host may have gone: one probe goes out each second.
+#: Seconds without an acknowledgement after which a host may be lost: the kernel sends one probe each second.
 _WORRY = 3.0
-_PROBE = 1.0  # seconds for the answer to a call
-_TRIES, _PAUSE = 5, 0.5  # calls before the connection counts as broken, and seconds between two
-#: How the kernel says that the other host does not answer.
+_PROBE = 1.0  # seconds for the answer to a connection attempt
+_TRIES, _PAUSE = 5, 0.5  # connection attempts before the monitor counts as lost, and seconds between two
+#: Errors with which the kernel reports that the other host does not answer.
 _UNREACHABLE = {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH}
-#: What a call comes back with when the other host has answered.
+#: Results of a connection attempt that show that the other host has answered.
 _ANSWERS = {0, errno.EISCONN, errno.ECONNREFUSED}
 
 
 def notice_silence(connection: socket.socket, host_timeout: float) -> None:
     """Break an idle connection when the other host has not answered for *host_timeout* seconds, or a second less.
 
-    The kernel sends a probe each second, and one answer is enough. A second less: Open MPI, which is told the same
-    number of seconds, is to notice a lost host after us.
+    The kernel sends a probe each second, and one answer is enough. The limit is a second less because Open MPI gets the
+    same number of seconds and must notice a lost host after unilaunch.
     """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     probes = max(1, math.ceil(host_timeout) - 2)
@@ -39,12 +39,12 @@ def notice_silence(connection: socket.socket, host_timeout: float) -> None:
 
 
 def is_unanswered(connection: socket.socket) -> bool:
-    """Return whether the other host has acknowledged nothing for some seconds: it may have gone."""
+    """Return whether the other host has acknowledged nothing for some seconds: it may be lost."""
     return _read_info(connection, _LAST_ACK) > 1000 * _WORRY
 
 
 def _is_unacknowledged(connection: socket.socket) -> bool:
-    """Return whether something that was sent has waited for some seconds for its acknowledgement."""
+    """Return whether sent data has waited for its acknowledgement for some seconds."""
     return _read_info(connection, _UNACKED) > 0 and is_unanswered(connection)
 
 
@@ -54,23 +54,23 @@ def _read_info(connection: socket.socket, offset: int) -> int:
 
 
 def read_where(where: str) -> tuple[list[tuple[str, int]], bytes, float]:
-    """Return the places, the secret and the seconds of silence that stand in the variable MONITOR."""
+    """Return the addresses with ports, the secret and the host timeout from the variable MONITOR."""
     addresses, port, secret, seconds = where.split()
     return [(address, int(port)) for address in addresses.split(",")], bytes.fromhex(secret), float(seconds)
 
 
 class Connection:
-    """The control connection; it never blocks: what cannot be sent yet waits here.
+    """The control connection; it never blocks: bytes that cannot be sent yet are kept here.
 
     Args:
-        where: "ADDRESS,ADDRESS PORT SECRET SECONDS": all addresses are tried at once, the first that proves that it
-            knows the secret is taken; it breaks when the other host has not answered for so many seconds.
-        selector: What the agent waits on.
-        order: Called with each message that comes, and the attempt to start the job that it is of.
-        broken: Called with the reason when a connection that stood has broken.
+        where: "ADDRESS,ADDRESS PORT SECRET SECONDS". All addresses are tried at once; the first that proves that it
+            knows the secret is used. The connection breaks when the other host has not answered for SECONDS.
+        selector: The agent's selector.
+        order: Called with each message that arrives, and with the number of the attempt that it belongs to.
+        broken: Called with the reason when an open connection breaks.
 
     Attributes:
-        host_lost: It broke since the other host does not answer.
+        host_lost: Whether it broke because the other host does not answer.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Connection:
 
     @property
     def open(self) -> bool:
-        """It stands, or may yet."""
+        """Whether it is open, or may still be opened."""
         return bool(self.connection or self.calls or 0 < self.tries < _TRIES)
 
     def _call(self) -> None:
@@ -102,7 +102,7 @@ class Connection:
         self.calls = Calls(self.places, self.secret, 0, self.selector, self)
 
     def send(self, message: Message, rank: int) -> None:
-        """Send what a rank, or its agent, tells, as soon as it can be."""
+        """Send a message of a rank or its agent as soon as the socket can take it."""
         if self.open:
             self.outgoing += encode(message, rank)
             self._flush()
@@ -114,10 +114,10 @@ class Connection:
                 own.close()
 
     def look(self) -> None:
-        """Break the connection when what was sent has not been answered for the host's whole time.
+        """Break the connection when sent data has not been acknowledged for the whole host timeout.
 
-        Until it is acknowledged the kernel sends it again, at intervals that double: after 10 seconds of silence the
-        next attempt may be 5 seconds away. So the host is called once a second besides.
+        The kernel sends unacknowledged data again at intervals that double: after 10 seconds of silence the next
+        attempt may be 5 seconds away. So this method also makes a connection attempt to the host once a second.
         """
         if not self.connection:
             if self.open and not self.calls and time.monotonic() - self.called_at > _PAUSE:
@@ -125,7 +125,7 @@ class Connection:
             return
         try:
             now, peer = time.monotonic(), self.connection.getpeername()
-        except OSError:  # it has just broken: the next turn reads that
+        except OSError:  # it has just broken: the next turn reads the error
             return
         if not _is_unacknowledged(self.connection) or (self.probe and self.probe.connect_ex(peer) in _ANSWERS):
             self.answered_at = now
@@ -147,7 +147,7 @@ class Connection:
             self.probe = None
 
     def ready(self, fileobj: Any, events: int) -> None:
-        """Do what the selector says can be done now."""
+        """Read or write, as the selector reports."""
         if fileobj in self.calls:
             if connection := self.calls.ready(fileobj):
                 notice_silence(connection, self.host_timeout)

@@ -1,22 +1,22 @@
-"""A few lines of HTTP, for those who look into a running job: GET only, beside everything else the monitor does."""
+"""A small HTTP server for the inspection of a running job: GET only, in the monitor's event loop."""
 
 import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
 
-#: Returns the answer and its content type; None while it is not known yet.
+from unilaunch.record import Record, field
+
+#: Returns the answer and its content type; None while the answer is not ready.
 Answer = Callable[[], tuple[str, str] | None]
 _LARGEST_REQUEST = 4096  # bytes
-_MOST_VISITORS = 16  # one more sends the oldest away
+_MOST_VISITORS = 16  # one more closes the oldest connection
 _PATIENCE = 20.0  # seconds for a request and its answer
 
 
-@dataclass(slots=True)
-class _Visitor:
+class _Visitor(Record, frozen=False):
     """A connection: its request, then its answer."""
 
     until: float
@@ -30,8 +30,8 @@ class HttpServer:
 
     Args:
         listener: The socket.
-        selector: What the owner waits on; its entries' data are called without arguments when they are ready.
-        pages: What begins to answer a request, by path.
+        selector: The owner's selector; when an entry is ready, its data are called without arguments.
+        pages: The function that starts the answer to a request, by path.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class HttpServer:
         selector.register(listener, EVENT_READ, self._welcome)
 
     def tick(self) -> None:
-        """Go on with answers that were not known, and send away who takes too long."""
+        """Continue answers that were not ready, and close connections that take too long."""
         now = time.monotonic()
         for connection, visitor in list(self.visitors.items()):
             if now > visitor.until:
@@ -64,7 +64,7 @@ class HttpServer:
             own.close()
 
     def _welcome(self) -> None:
-        with suppress(OSError):  # the caller has gone, or there is no file descriptor left
+        with suppress(OSError):  # the client has disconnected, or there is no file descriptor left
             connection, _ = self.listener.accept()
             connection.setblocking(False)
             if len(self.visitors) >= _MOST_VISITORS:

@@ -1,4 +1,4 @@
-"""What the agents tell, whichever host they are on and whether or not it shares a file system."""
+"""Receive the messages of all agents, from every host, with or without a shared file system."""
 
 import os
 import selectors
@@ -6,7 +6,6 @@ import socket
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -17,25 +16,26 @@ from unilaunch.monitor.connection import is_unanswered, notice_silence
 from unilaunch.monitor.messages import LARGEST, BadMessageError, End, Message, OfAgent, OfRank, Order
 from unilaunch.monitor.rank_seen import RankSeen, RankState
 from unilaunch.output.failure import Cause, Failure
+from unilaunch.record import Record
 
-#: Seconds for which what comes in is taken before anything else is done.
+#: Most seconds for which messages are read before other work is done.
 _AT_ONCE = 0.02
 _WAKE = "wake"
 
 
 class Inbox:
-    """A listening socket, and what the agents of this start have told over it.
+    """A listening socket, and the messages that the agents of this attempt have sent to it.
 
     Args:
         listener: The socket.
-        secret: What a caller must know before anything else is read.
+        secret: The secret that an agent must prove to know before its messages are read.
         host_timeout: Seconds for which a host may be silent.
 
     Attributes:
-        ranks: What is known of each rank that was heard.
+        ranks: The state of each rank that has sent a message.
         failed: The ranks that have failed or were lost, in the order in which that became known.
         unfinished: The ranks that have neither exited nor been lost.
-        working: Those of them whose program has not ended.
+        working: The unfinished ranks whose program has not ended.
         moved: When a rank last made progress, in seconds of `time.monotonic`.
     """
 
@@ -45,14 +45,14 @@ class Inbox:
         self.door = sockets.Door(listener, secret, self.selector)
         self.unread: dict[socket.socket, bytearray] = {}
         self.ranks_of: dict[socket.socket, set[int]] = {}
-        self.asking: set[socket.socket] = set()  # those who wait for the meeting's word
+        self.asking: set[socket.socket] = set()  # connections that wait for rank 0's address
         self.begin(0)
 
     def begin(self, attempt: int) -> None:
-        """Forget what was told before: the job is started (again). Agents whose connection stands are kept.
+        """Discard all earlier messages: the job is started (again). Agents whose connection is open are kept.
 
         Args:
-            attempt: How often it was started before.
+            attempt: How often the job was started before.
         """
         self.attempt = attempt
         self.ranks: dict[int, RankSeen] = {}
@@ -67,10 +67,10 @@ class Inbox:
             ranks.clear()
 
     def take(self, patience: float) -> None:
-        """Wait for at most *patience* seconds until something comes in, and take what has come by then.
+        """Wait at most *patience* seconds for messages, and read those that have arrived.
 
-        All of it, for `_AT_ONCE` seconds at most: then what is done after each call, and looks at every rank, is not
-        done for each message of each rank.
+        One call reads all waiting messages, for at most `_AT_ONCE` seconds. The caller checks every rank after each
+        call; this way it does not do so after each message.
         """
         ready = self.selector.select(patience)
         until = time.monotonic() + _AT_ONCE
@@ -89,10 +89,10 @@ class Inbox:
 
     @contextmanager
     def awake_at(self, process: int) -> Iterator[None]:
-        """Let `take` wait no longer once *process*, a child of this one, has ended; while the block runs."""
+        """While the block runs, let `take` return as soon as *process*, a child of this process, has ended."""
         try:
             descriptor = os.pidfd_open(process)
-        except (OSError, AttributeError):  # before Linux 5.3, or a Python built there: it is noticed after `take`
+        except (OSError, AttributeError):  # no pidfd before Linux 5.3: the end is noticed after `take`
             yield
             return
         self.selector.register(descriptor, selectors.EVENT_READ, _WAKE)
@@ -103,7 +103,7 @@ class Inbox:
             os.close(descriptor)
 
     def end(self, order: End) -> None:
-        """Send *order* to every agent, also to one that calls later."""
+        """Send *order* to every agent, also to those that connect later."""
         self.ended = order
         self.tell_all(order)
 
@@ -115,12 +115,12 @@ class Inbox:
         """Send *order* to the *agents* that can still be reached."""
         line = messages.encode(order, self.attempt)
         for agent in agents:
-            with suppress(OSError):  # a few bytes: they fit, or nobody is there to read them
+            with suppress(OSError):  # a few bytes: they fit, or the agent has exited
                 agent.send(line)
 
     @property
     def agents(self) -> set[socket.socket]:
-        """The control connections that stand, of agents whose ranks were heard."""
+        """The open control connections of agents whose ranks have sent messages."""
         return {agent for agent, ranks in self.ranks_of.items() if ranks}
 
     @property
@@ -130,7 +130,7 @@ class Inbox:
 
     @property
     def unanswered(self) -> bool:
-        """A host has not answered for some seconds: its connection will break, or it answers again."""
+        """Whether some host has not answered for some seconds: its connection will break, or it answers again."""
         return any(map(is_unanswered, self.agents))
 
     @property
@@ -140,11 +140,11 @@ class Inbox:
 
     @property
     def has_lost(self) -> bool:
-        """Some rank is not heard of any more."""
+        """Whether the connection to some rank's agent is lost."""
         return any(seen.lost for seen in self.ranks.values())
 
     def close(self) -> None:
-        """Hang up."""
+        """Close all sockets."""
         for connection in self.unread:
             connection.close()
         self.door.close()
@@ -165,7 +165,7 @@ class Inbox:
 
     def _welcome(self, connection: socket.socket) -> None:
         notice_silence(connection, self.host_timeout)
-        # An order too must not wait for ever; with this the number of probes no longer counts.
+        # Sending an order must have a time limit too; with this option the number of probes has no effect.
         wait = max(1.0, self.host_timeout - 1.5)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * wait))
         self.unread[connection] = bytearray()
@@ -173,7 +173,7 @@ class Inbox:
         self.selector.register(connection, selectors.EVENT_READ)
 
     def _read(self, connection: socket.socket) -> None:
-        cause, reason = Cause.LOST_AGENT, "its processes have gone"
+        cause, reason = Cause.LOST_AGENT, "its processes have exited"
         try:
             data = connection.recv(1 << 16)
         except BlockingIOError:
@@ -194,9 +194,9 @@ class Inbox:
             self._hang_up(connection, cause, reason)
 
     def _understand(self, agent: socket.socket, rank: int, message: Message) -> None:
-        """Keep what is told of a rank."""
+        """Store a message about a rank."""
         if isinstance(message, messages.Meeting):
-            if rank == self.attempt:  # or it is of an earlier start
+            if rank == self.attempt:  # otherwise the message is of an earlier attempt
                 self._meet(agent, message.text)
             return
         if rank < 0 or not isinstance(message, OfRank | OfAgent):
@@ -214,7 +214,7 @@ class Inbox:
             self._fail(rank, seen, message.failure)
 
     def _count(self, rank: int, seen: RankSeen) -> None:
-        """Keep what is asked of all ranks after each message: it must not be counted anew each time."""
+        """Update the sets of ranks after each message, so that they need not be computed again."""
         self.moved = max(self.moved, seen.moved)
         for ranks, is_in in ((self.unfinished, not seen.is_over), (self.working, seen.is_working)):
             (ranks.add if is_in else ranks.discard)(rank)
@@ -225,7 +225,7 @@ class Inbox:
         seen.failure = failure
 
     def _meet(self, connection: socket.socket, text: str | None) -> None:
-        """Keep where rank 0 listens; tell it whoever asks (None), once it is known."""
+        """Store where rank 0 listens; answer requests (None) once that is known."""
         if text is None:
             self.asking.add(connection)
         else:
@@ -249,11 +249,11 @@ class Inbox:
 
 
 def _lost(rank: int, seen: RankSeen, cause: Cause, reason: str) -> Failure:
-    """Return the failure of a rank of which nobody hears any more."""
+    """Return the failure of a rank whose agent no longer sends messages."""
     phase = seen.progress.get("phase")
     return Failure(
         cause=cause,
-        message=f"it fell silent: {reason}",
+        message=f"its connection broke: {reason}",
         exit_code=137 if cause is Cause.LOST_AGENT else 1,
         rank=rank,
         host=seen.host,
@@ -263,14 +263,13 @@ def _lost(rank: int, seen: RankSeen, cause: Cause, reason: str) -> Failure:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Listening:
-    """Where agents can call.
+class Listening(Record):
+    """Where agents can connect.
 
     Attributes:
         listener: The socket.
-        secret: What a caller must know.
-        where: "ADDRESS,ADDRESS PORT SECRET SECONDS", for the callers.
+        secret: The secret that an agent must know.
+        where: "ADDRESS,ADDRESS PORT SECRET SECONDS", for the agents.
     """
 
     listener: socket.socket
@@ -282,8 +281,8 @@ def listen(hosts: Sequence[str], *, several: bool, host_timeout: float) -> Liste
     """Listen for agents.
 
     Args:
-        hosts: Hosts of the job: the address on the way to them is the first that an agent is to try.
-        several: There are other hosts than this one; or else nobody from outside can call.
+        hosts: Hosts of the job: agents first try this host's address on the route to them.
+        several: Whether there are other hosts; if not, only processes of this host can connect.
         host_timeout: Seconds for which a host may be silent.
     """
     listener = addresses.listen(0, several=several)

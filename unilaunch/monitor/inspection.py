@@ -1,4 +1,4 @@
-"""How the owner of a running job looks into it: a Unix socket in the output folder, and metrics over HTTP if asked for.
+"""Let the owner inspect a running job: by a Unix socket in the output folder, and by metrics over HTTP on request.
 
 Only the user who started the job, and root, can connect to the socket: its mode is 0600, in a folder of that user.
 """
@@ -33,18 +33,18 @@ _NATIVE = 15.0  # seconds for native stacks: py-spy reads the symbols of each li
 
 
 class Inspection:
-    """What a monitor shows to the job's owner.
+    """Answers the requests of the job's owner.
 
     Args:
         monitor: The monitor.
         root: The output folder.
-        metrics: A listening socket for the metrics; None if nobody asked for them.
+        metrics: A listening socket for the metrics; None without --metrics-port.
     """
 
     def __init__(self, monitor: Monitor, root: Path, metrics: socket.socket | None) -> None:
         self.monitor, self.root = monitor, root.absolute()
         self.stragglers = Stragglers()
-        self.opened = False  # the socket is there, or cannot be made
+        self.opened = False  # the socket exists, or cannot be made
         pages: dict[str, Callable[[], Answer]] = {"/metrics": lambda: self._metrics}
         self.pages = {
             "/status": lambda: self._status,
@@ -55,7 +55,7 @@ class Inspection:
         self.servers = [HttpServer(metrics, monitor.inbox.selector, pages)] if metrics else []
 
     def tick(self) -> None:
-        """Do what is due: open the socket once the ranks have an output folder, answer, look for stragglers."""
+        """Open the socket once the ranks have an output folder, answer requests, and look for stragglers."""
         inbox = self.monitor.inbox
         if not self.opened and 0 in inbox.ranks and (run := inbox.ranks[0].run):
             self.opened = True
@@ -68,12 +68,12 @@ class Inspection:
         hosts = {rank: seen.host for rank, seen in working.items()}
         if named := self.stragglers.look(paces, hosts, time.monotonic()):
             folder = rank_folder(self.root, named.rank, self.monitor.size)
-            if is_ours(folder, inbox.ranks[named.rank].run):  # or the host has another file system
+            if is_ours(folder, inbox.ranks[named.rank].run):  # not on a host with another file system
                 with suppress(OSError):
                     append(folder / "events.jsonl", event_line(**named.as_json()))
 
     def close(self) -> None:
-        """Close the sockets, and remove the one that stands in the output folder."""
+        """Close the sockets, and remove the one in the output folder."""
         if len(self.servers) and self.servers[-1].listener.family == socket.AF_UNIX:
             with suppress(OSError):
                 (self.root / SOCKET).unlink()
@@ -86,15 +86,15 @@ class Inspection:
             server.forget()
 
     def _open(self) -> None:
-        """Listen in the output folder; where the file system knows no sockets, do without."""
+        """Listen in the output folder; if the file system supports no sockets, continue without one."""
         path, listener = self.root / SOCKET, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         folder = os.open(self.root, os.O_PATH | os.O_CLOEXEC)
         try:
             with suppress(FileNotFoundError):
-                if S_ISSOCK(path.lstat().st_mode):  # of a monitor that was killed
+                if S_ISSOCK(path.lstat().st_mode):  # the socket of a monitor that was killed
                     path.unlink()
-            listener.bind(f"/proc/self/fd/{folder}/{SOCKET}")  # a socket's own name has at most 107 bytes
-            path.chmod(0o600)  # before it listens, nobody can connect
+            listener.bind(f"/proc/self/fd/{folder}/{SOCKET}")  # the name of a socket has at most 107 bytes
+            path.chmod(0o600)  # before it listens, no process can connect
             listener.listen(16)
         except OSError:
             listener.close()
@@ -114,7 +114,7 @@ class Inspection:
         return take_snapshot(self.monitor.inbox, self.monitor.size, self.stragglers.current)
 
     def _ask_stacks(self, *, native: bool) -> Answer:
-        """Ask every rank where it stands; return what gives the answer once all have told, or time is over."""
+        """Request the stacks of every rank; return a function that gives the answer once all arrived or time is up."""
         inbox, until = self.monitor.inbox, time.monotonic() + (_NATIVE if native else STACKS)
         for seen in inbox.ranks.values():
             seen.stack = None
@@ -133,7 +133,7 @@ class Inspection:
 
 @contextmanager
 def inspecting(monitor: Monitor, spec: "LaunchSpec") -> Iterator[Inspection]:
-    """Let the owner of a job that `launch` starts look into it while the block runs.
+    """Let the owner inspect a job that `launch` starts, while the block runs.
 
     Raises:
         InputError: The metrics' port is taken, or this host has no such address.

@@ -1,12 +1,11 @@
-"""What ranks, agents and the monitor tell each other: a closed list of messages, checked when they arrive.
+"""The messages between ranks, agents and the monitor: a closed list, checked when they arrive.
 
-On the wire a message is one line of JSON: [rank, name, {field: value}]. In orders and meetings the number is that of
-the attempt: how often the job was started before. The version of the protocol is part of the handshake
+On the wire a message is one line of JSON: [rank, name, {field: value}]. Orders and meetings have the attempt in place
+of the rank: how often the job was started before. The version of the protocol is part of the handshake
 (`unilaunch.handshake`). Nothing that arrives is executed.
 """
 
 import json
-from dataclasses import asdict, dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
 from types import NoneType, UnionType
@@ -14,22 +13,22 @@ from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from unilaunch.json_value import JsonValue
 from unilaunch.output.failure import Failure
+from unilaunch.record import Record
 
 #: Bytes of one message.
 LARGEST = 1 << 26
-#: The rank of a message that is of none.
+#: The rank of a message that belongs to no rank.
 NO_RANK = -1
 
 
 class BadMessageError(ValueError):
-    """What has arrived is no message."""
+    """The bytes that arrived are not a valid message."""
 
 
-# From a rank. Its agent passes them on to the monitor, but for those that say otherwise.
+# From a rank. Its agent passes them on to the monitor, unless the docstring says otherwise.
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
+class Named(Record):
     """The rank's number is known; attempt: how often the job was started before. The first message of a rank."""
 
     rank: int
@@ -37,9 +36,8 @@ class Named:
     attempt: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """All ranks have agreed on who they are and where their output goes; a program may have handlers of signals."""
+class Placed(Record):
+    """All ranks have agreed on their identity and the output folder; a program may have signal handlers."""
 
     host: str
     device: str
@@ -50,16 +48,14 @@ class Placed:
     has_handlers: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class MonitorAt:
-    """Where the monitor listens; for the agent."""
+class MonitorAt(Record):
+    """Where the monitor listens. The agent keeps this message."""
 
     where: str
 
 
-@dataclass(frozen=True, slots=True)
-class BeMonitor:
-    """The agent is to be the monitor, on the listening socket that comes with this; for rank 0's agent."""
+class BeMonitor(Record):
+    """Rank 0's agent must run the monitor, on the listening socket that is sent with this message."""
 
     secret: str
     size: int
@@ -72,35 +68,30 @@ class BeMonitor:
     metrics_address: str
 
 
-@dataclass(frozen=True, slots=True)
-class HoldLock:
-    """The agent is to keep the file that comes with this open: it holds the output folder for the job."""
+class HoldLock(Record):
+    """The agent must keep the file open that is sent with this message: its lock holds the output folder."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """All ranks have refused the input; rank 0 has said why."""
+class Refused(Record):
+    """All ranks have refused the input; rank 0 has shown why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The rank fails; log: what its log is to say of that, when the verdict shows it instead of the rank."""
+class Failed(Record):
+    """The rank fails; log: the text on that for its log, when the verdict shows the failure instead of the rank."""
 
     failure: Failure
     log: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Returned:
+class Returned(Record):
     """The value of a function, or the result of a model; both are JSON."""
 
     value: JsonValue = None
     result: dict[str, JsonValue] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """The program has ended; leaving: the rank waits for no other one any more."""
+class Done(Record):
+    """The program has ended; leaving: the rank no longer waits for other ranks."""
 
     leaving: bool = False
 
@@ -108,8 +99,7 @@ class Done:
 # From an agent to the monitor.
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Record):
     """What the rank is doing, and how many seconds ago that changed; its pace (`Pace`), and its memory in bytes."""
 
     facts: dict[str, JsonValue]
@@ -120,17 +110,15 @@ class Progress:
     memory: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """Where the rank stands: faulthandler's text, and what the rank is doing."""
+class Stack(Record):
+    """The rank's stacks: faulthandler's text, and what the rank is doing."""
 
     text: str
     facts: dict[str, JsonValue]
 
 
-@dataclass(frozen=True, slots=True)
-class Exited:
-    """The rank has exited: with which code, None if it was ordered to; overdue: the time for its end was too short."""
+class Exited(Record):
+    """The rank has exited. Its code is None if it was ordered to end; overdue: it did not end in the time it had."""
 
     exit_code: int | None
     overdue: bool = False
@@ -139,9 +127,8 @@ class Exited:
 # Between a rank and `launch`.
 
 
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """Where rank 0 listens for the other ranks; None asks for it."""
+class Meeting(Record):
+    """Where rank 0 listens for the other ranks; None requests that address."""
 
     text: str | None
 
@@ -149,42 +136,36 @@ class Meeting:
 # Orders of the monitor.
 
 
-@dataclass(frozen=True, slots=True)
-class ShowStacks:
-    """Tell where the ranks stand; native: with the frames of C and C++, by py-spy."""
+class ShowStacks(Record):
+    """Send the stacks of the ranks; native: with the frames of C and C++, by py-spy."""
 
     native: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PassSignal:
-    """Give the ranks a signal."""
+class PassSignal(Record):
+    """Send the ranks a signal."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """The user stops the job: give the ranks this signal, and this many seconds to end."""
+class Stop(Record):
+    """The user stops the job: send the ranks this signal, and give them this many seconds to end."""
 
     number: int
     grace: float
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
-    """Every program has ended: let the ranks go that wait for others."""
+class Release(Record):
+    """Every program has ended: let the ranks exit that wait for others."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leave:
-    """Every rank has ended: exit, with the job's code."""
+class Leave(Record):
+    """Every rank has ended: exit with the job's code."""
 
     exit_code: int
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(Record):
     """End the ranks, and exit with the job's code."""
 
     exit_code: int
@@ -202,11 +183,10 @@ def encode(message: Message, rank: int = NO_RANK) -> bytes:
     """Return a message as one line.
 
     Args:
-        message: What is told.
-        rank: Of which rank, or of which attempt.
+        message: The message.
+        rank: The rank or the attempt that it belongs to.
     """
-    values = {name.name: getattr(message, name.name) for name in fields(message)}
-    text = json.dumps([rank, type(message).__name__, values], default=asdict)
+    text = json.dumps([rank, type(message).__name__, vars(message)], default=vars)
     return text.encode() + b"\n"
 
 
@@ -214,7 +194,7 @@ def decode(line: bytes) -> tuple[int, Message]:
     """Return the rank or the attempt, and the message, that a line holds.
 
     Raises:
-        BadMessageError: It holds none.
+        BadMessageError: The line is not a message.
     """
     try:
         rank, name, values = json.loads(line)
@@ -231,10 +211,10 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
 
 
 def _read(hint: Any, value: Any) -> Any:
-    """Return *value* as what *hint* says it must be.
+    """Return *value* as the type *hint*.
 
     Raises:
-        ValueError: It is something else; so may TypeError and KeyError say.
+        ValueError: It has another type; TypeError and KeyError mean the same.
     """
     origin, inner = get_origin(hint), get_args(hint)
     if origin in {Union, UnionType}:
@@ -243,7 +223,7 @@ def _read(hint: Any, value: Any) -> Any:
         return tuple(_read(inner[0], one) for one in _of_type(list, value))
     if origin is dict:
         return _of_type(dict, value)
-    if is_dataclass(hint):
+    if isinstance(hint, type) and issubclass(hint, Record):
         told = _of_type(dict, value)
         return cast("Any", hint)(**{name: _read(_hints(cast("Any", hint))[name], one) for name, one in told.items()})
     return value if hint is Any else _read_plain(hint, value)

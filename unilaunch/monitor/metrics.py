@@ -1,18 +1,19 @@
 """A job's state as Prometheus' text format (version 0.0.4).
 
-Written here in few lines, and not by prometheus_client: that keeps values in a registry of its own and answers in
-threads, and a rank's agent forks.
+This module does not use prometheus_client: that package keeps the values in its own registry and answers in threads,
+and a process with threads must not fork, as a rank's agent does.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from unilaunch.record import Record
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 Rank = Mapping[str, Any]
 
-#: Name, type, help and value of each figure of a rank; a value None is left out.
+#: Name, type, help and value of each metric of a rank; None values are omitted.
 _OF_RANKS: tuple[tuple[str, str, str, Callable[[Rank], float | None]], ...] = (
     ("running", "gauge", "1 while the rank's program runs.", lambda rank: float(rank["state"] == "running")),
     ("step", "gauge", "The step that the rank is in.", lambda rank: (rank["step"] or {}).get("number")),
@@ -31,15 +32,14 @@ _OF_RANKS: tuple[tuple[str, str, str, Callable[[Rank], float | None]], ...] = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """A figure of a job, or of each of its ranks.
+class Metric(Record):
+    """A metric of a job, or of each of its ranks.
 
     Attributes:
         name: Without the prefix.
         kind: "gauge" or "counter".
-        text: What it says.
-        samples: Labels and value of each; those that are unknown are left out.
+        text: The help text.
+        samples: Labels and value of each sample; unknown ones are omitted.
     """
 
     name: str
@@ -49,8 +49,8 @@ class Metric:
 
 
 def list_metrics(snapshot: Mapping[str, Any]) -> list[Metric]:
-    """Return the figures of a snapshot (`take_snapshot`); of any job the same ones, if some without samples."""
-    ranks = [rank for rank in snapshot["ranks"] if rank["host"] != "?"]  # whose label will not change any more
+    """Return the metrics of a snapshot (`take_snapshot`): the same for any job, some of them without samples."""
+    ranks = [rank for rank in snapshot["ranks"] if rank["host"] != "?"]  # from now on their labels do not change
     slow = snapshot["straggler"] or {}
     of_ranks = [
         Metric(name, kind, text, [(_labels(rank), one) for rank in ranks if (one := value(rank)) is not None])

@@ -1,8 +1,7 @@
-"""When a job is to end: at its first failure, or when nothing moves any more."""
+"""Decide when a job must end: at its first failure, or when no rank makes progress."""
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from unilaunch.monitor import messages
 from unilaunch.monitor.inbox import Inbox
@@ -10,37 +9,37 @@ from unilaunch.monitor.rank_seen import RankSeen
 from unilaunch.monitor.stacks import group
 from unilaunch.monitor.verdict import Verdict, is_consequence, judge
 from unilaunch.output.failure import Cause, Failure
+from unilaunch.record import Record, field
 
-#: What a job that has stalled exits with, as timeout(1) does.
+#: The exit code of a job that has stalled, as with timeout(1).
 STALLED = 124
-#: Seconds after a failure in which the other ranks' words are still heard, before all are ended.
+#: Seconds after a failure in which messages of other ranks are still read, before all ranks are ended.
 SETTLE = 0.3
-#: The same while nobody has told of anything but another rank's end: the cause may still be on its way. On several
-#: hosts it may be a host that has gone: within these seconds it shows that it does not answer, and that is waited for.
+#: The same, while all reports are consequences of another failure: the cause may not have arrived yet. On several hosts
+#: the cause may be a lost host: within these seconds it shows that the host does not answer.
 DOUBT, DOUBT_ON_SEVERAL = 1.0, 5.0
-#: Seconds for a rank to call.
+#: Seconds for a rank to connect.
 UNHEARD = 10.0
-#: Seconds for the first one, however short the time is after which ranks count as stalled: they import a framework.
+#: Seconds for the first rank, even if the stall timeout is shorter: the ranks import a framework.
 START = 30.0
-#: Seconds in which the ranks are to tell where they stand; on a machine with too much to do, that can take seconds.
+#: Seconds in which the ranks must send their stacks; on a busy machine that can take seconds.
 STACKS = 5.0
 
 
-@dataclass(slots=True)
-class Monitor:
-    """Watches the whole job: looks at what has come in, and gives the agents their orders.
+class Monitor(Record, frozen=False):
+    """Watches the whole job: judges the messages that have arrived, and sends orders to the agents.
 
     Attributes:
-        inbox: Where it comes in.
+        inbox: Receives the messages.
         size: Number of ranks.
-        several: They are on several hosts.
+        several: Whether they are on several hosts.
         stall_timeout: Seconds without any progress of any rank after which the job is ended; None: never.
-        abort: End all ranks at the first failure; or else when the last one has ended.
+        abort: Whether to end all ranks at the first failure; if not, the job ends with its last rank.
         announce: Called with the verdict before any rank is ordered to end: mpirun may end this process with them.
-        lost_patience: Seconds after the loss of a host in which the launcher is to notice it too.
-        verdict: How the job failed, once it is known that it did.
-        ending: The ranks have been ordered to end.
-        hurried: The launcher ends the ranks itself, and this process with them: there is no time for doubt.
+        lost_patience: Seconds after the loss of a host in which the launcher should notice it too.
+        verdict: How the job failed; None while no failure is known.
+        ending: Whether the ranks have been ordered to end.
+        hurried: Whether the launcher ends the ranks and this process itself: the verdict must not wait.
     """
 
     inbox: Inbox
@@ -59,17 +58,17 @@ class Monitor:
 
     @property
     def finished(self) -> bool:
-        """No rank is left to wait for; one that was never heard of is not waited for long."""
+        """Whether every rank has ended; a rank that never connected is not waited for long."""
         all_heard = len(self.inbox.ranks) >= self.size or time.monotonic() - self._began > UNHEARD
         return all_heard and not self.inbox.unfinished
 
     @property
     def all_done(self) -> bool:
-        """No rank has anything left to do, though some may wait for one that has ended."""
+        """Whether the program of every rank has ended, though some ranks may still wait for others."""
         return not self.inbox.working
 
     def look(self) -> None:
-        """Judge what has come in; order the end when it is time for it."""
+        """Judge the messages that have arrived; order the end when it is time."""
         now = time.monotonic()
         if self.ending:
             return
@@ -87,7 +86,7 @@ class Monitor:
         return [failure for failure in known if failure]
 
     def conclude(self) -> Verdict | None:
-        """Return how the job failed, when all is over; None if it did not."""
+        """Return how the job failed, after its end; None if it did not fail."""
         failures = self.failures()
         if self.verdict is None and failures:
             self.verdict = judge(failures, self.size)
@@ -106,7 +105,7 @@ class Monitor:
         if not self.abort:
             return self.all_done
         since = now - (self._first or now)
-        if self.hurried:  # mpirun shows what this process says for some tenths of a second more
+        if self.hurried:  # mpirun shows the output of this process only for some tenths of a second more
             return not all(map(is_consequence, failures)) or since > SETTLE
         if since < self.lost_patience and judge(failures, self.size).first.cause is Cause.LOST_HOST:
             return False

@@ -1,19 +1,19 @@
-"""What the monitor knows of one rank: what the rank and its agent have told."""
+"""The monitor's knowledge of one rank, from the messages of the rank and its agent."""
 
 import time
-from dataclasses import dataclass, field
 from enum import Enum
 
 from unilaunch.json_value import JsonValue
 from unilaunch.monitor import messages
 from unilaunch.monitor.messages import OfAgent, OfRank
 from unilaunch.output.failure import Cause, Failure
+from unilaunch.record import Record, field
 
 _NOTHING = messages.Progress({}, 0.0)
 
 
 class RankState(Enum):
-    """How far a rank has come, as the monitor knows it."""
+    """The state of a rank, as far as the monitor knows."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -22,25 +22,24 @@ class RankState(Enum):
     LOST = "lost"
 
 
-@dataclass(slots=True)
-class RankSeen:
-    """What a rank and its agent have told; a later word takes the place of an earlier one.
+class RankSeen(Record, frozen=False):
+    """What a rank and its agent have sent; a later message replaces an earlier one.
 
     Attributes:
-        state: How far it has come.
-        host: Where it runs; "?" before it has said so, like the device.
-        run: The run that it says it is of, once it has an output folder.
+        state: Its state.
+        host: The host that it runs on; "?" before it is known, like the device.
+        run: The run that it belongs to, once it has an output folder.
         progress: What it is doing.
-        pace: What it has told last of its steps, its busy seconds, received bytes and memory.
-        step_seconds: Seconds of a step of late; 0 before that is known.
+        pace: The newest message on its steps, busy seconds, received bytes and memory.
+        step_seconds: Seconds of a recent step; 0 before that is known.
         moved: When it last made progress, in seconds of `time.monotonic`.
         failure: How it failed.
-        lost: Why nobody hears of it any more.
-        exit_code: With what it exited; None if it was ordered to.
-        overdue: It did not end in the time that the user gave it.
+        lost: Why the connection to its agent broke.
+        exit_code: Its exit code; None if it was ordered to end.
+        overdue: Whether it did not end in the time of --grace.
         value: What its function returned.
         result: What its model returned.
-        stack: Where it stood when it was asked.
+        stack: Its stacks, if they were requested.
     """
 
     state: RankState = RankState.STARTING
@@ -61,12 +60,12 @@ class RankSeen:
     _stepped: float = 0.0
 
     def hear(self, message: OfRank | OfAgent) -> None:
-        """Keep what is told."""
+        """Store a message's content."""
         age = 0.0
         match message:
             case messages.Stack():
                 self.stack = message
-                return  # no progress
+                return  # this is not progress
             case messages.Progress(facts, age):
                 self.progress = facts
                 self._note_pace(message)
@@ -99,10 +98,10 @@ class RankSeen:
 
     @property
     def is_over(self) -> bool:
-        """It has exited, or nobody hears of it any more."""
+        """Whether it has exited, or the connection to its agent is lost."""
         return self.state in {RankState.EXITED, RankState.LOST}
 
     @property
     def is_working(self) -> bool:
-        """Its program has not ended, as far as that is known."""
+        """Whether its program still runs, as far as the monitor knows."""
         return self.state in {RankState.STARTING, RankState.RUNNING}

@@ -1,4 +1,4 @@
-"""What is known of a running job at this moment, as JSON: what `unilaunch status` and the live metrics show."""
+"""The state of a running job at this moment as JSON, for `unilaunch status` and the live metrics."""
 
 import time
 from typing import Any
@@ -13,9 +13,9 @@ def take_snapshot(inbox: Inbox, size: int, straggler: Straggler | None) -> dict[
     """Return the job's state; times are in seconds, memory in bytes.
 
     Args:
-        inbox: What the agents have told.
+        inbox: The agents' messages.
         size: Number of ranks.
-        straggler: The rank that holds up the others.
+        straggler: The rank that delays the others; None if none does.
     """
     now = time.monotonic()
     return {

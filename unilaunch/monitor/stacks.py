@@ -1,4 +1,4 @@
-"""Where the ranks stand, read from faulthandler's text of each."""
+"""Read the ranks' stacks from the text of faulthandler or py-spy."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,11 +8,11 @@ from unilaunch.monitor.messages import Stack
 from unilaunch.step import Step
 
 _FRAME = re.compile(r'^ +File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
-#: The same as py-spy writes it: "    loop (train.py:7)", native frames too; its main thread comes first.
+#: The same in py-spy's format: "    loop (train.py:7)", native frames too; py-spy writes the main thread first.
 _NATIVE_FRAME = re.compile(r"^ {4}(?P<function>\S.*) \((?P<file>[^()]*?)(?::(?P<line>\d+))?\)$", re.MULTILINE)
 _NATIVE_THREAD = re.compile(r"^Thread \d+ .*$", re.MULTILINE)
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+ .*$", re.MULTILINE)
-#: Files of frames that are left out: the launcher's own are the same on all ranks.
+#: Files whose frames are omitted: unilaunch's frames are the same on all ranks.
 _LAUNCHER = (
     "/unilaunch/rank/",
     "/unilaunch/agent/",
@@ -25,7 +25,7 @@ _SHOWN = 4  # frames
 
 
 def group(stacks: Mapping[int, Stack]) -> list[dict[str, Any]]:
-    """Return the ranks that stand at the same place, the larger groups first: "ranks", "where", and one whole "stack".
+    """Return groups of ranks at the same place, the larger groups first: "ranks", "where", and one whole "stack".
 
     Args:
         stacks: Each rank's stack, by rank.
@@ -38,7 +38,7 @@ def group(stacks: Mapping[int, Stack]) -> list[dict[str, Any]]:
 
 
 def describe(stack: str, progress: Mapping[str, Any]) -> str:
-    """Return where the main thread stands, innermost first: "all_reduce (mpi.py:152) < train (model.py:96), in ..."."""
+    """Return the main thread's frames, innermost first: "all_reduce (mpi.py:152) < train (model.py:96), in ..."."""
     frames = _main_thread(stack)
     text = " < ".join(f"{function} ({file.rpartition('/')[2]}:{line})" for file, line, function in frames[:_SHOWN])
     step = Step.from_facts(progress)

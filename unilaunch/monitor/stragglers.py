@@ -1,32 +1,30 @@
-"""Which rank the others wait for: it works longer in each step than they do, and that lasts."""
+"""Find stragglers: ranks that compute longer than the others in each step, over some time."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 from unilaunch.monitor.messages import Progress
+from unilaunch.record import Record
 
-#: A rank is a straggler if it works so many times as long as the median of the others. Below 1.3, so that a rank
-#: that is 1.3 x as slow is named although each measurement has some per cent of error.
+#: A rank is a straggler if it computes this many times as long as the median of the others. The factor is below 1.3, so
+#: that a rank that takes 1.3 times as long is named although each measurement has an error of some per cent.
 FACTOR = 1.2
-#: Its excess must also be this share of the step: else the ranks lose next to nothing by it.
+#: The extra time must also be at least this share of the step: otherwise it costs the ranks almost nothing.
 _SHARE = 0.05
 #: Steps and seconds of a window; a rank is named after two windows in which it was the straggler.
 _STEPS, _SECONDS = 10, 1.0
-#: Counts of steps of two ranks in a window may differ by this factor: else their steps are not the same ones.
+#: The step counts of two ranks in a window may differ by this factor; beyond it their steps cannot be compared.
 _ALIKE = 1.5
 
 
-@dataclass(frozen=True, slots=True)
-class Straggler:
-    """A rank that holds up the others.
+class Straggler(Record):
+    """A rank that delays the others.
 
     Attributes:
         rank: Its number.
         host: Where it runs.
-        factor: Its busy seconds in a step, divided by the median of the other ranks' ones.
-        steps: For how many steps that has lasted.
+        factor: Its busy seconds in a step, divided by the median of the other ranks' busy seconds.
+        steps: The number of steps for which this has lasted.
     """
 
     rank: int
@@ -40,7 +38,7 @@ class Straggler:
         return f"straggler: rank {self.rank} on {self.host}, {self.factor:.1f} x the median for {self.steps} steps"
 
     def as_json(self) -> dict[str, Any]:
-        """Return what stands in `events.jsonl`, beside the time."""
+        """Return the fields for `events.jsonl`, without the time."""
         return {"straggler": self.rank, "host": self.host, "factor": round(self.factor, 3), "steps": self.steps}
 
 
@@ -48,7 +46,7 @@ class Stragglers:
     """Compares the ranks' paces, window by window.
 
     Attributes:
-        current: The rank that is the straggler now, if it has been for two windows; None if none is.
+        current: The straggler, if the same rank was it in two windows; None if there is none.
     """
 
     def __init__(self) -> None:
@@ -58,10 +56,10 @@ class Stragglers:
         self._suspect: Straggler | None = None
 
     def look(self, paces: Mapping[int, Progress], hosts: Mapping[int, str], now: float) -> Straggler | None:
-        """Judge the ranks if a window is over; return a straggler when it is first named, None otherwise.
+        """Compare the ranks if a window is over; return a straggler when it is first found, None otherwise.
 
         Args:
-            paces: What each working rank has told last, by rank.
+            paces: The newest progress message of each working rank, by rank.
             hosts: Where each rank runs.
             now: Seconds of `time.monotonic`.
         """
@@ -101,12 +99,13 @@ def find_slow(busy: Mapping[int, float], *, least: float = 0.0) -> tuple[int, fl
 
     Args:
         busy: Busy seconds of a step, by rank.
-        least: Excess over the median below which nobody is named, in seconds.
+        least: Smallest difference from the median for which a rank is named, in seconds.
     """
     if len(busy) < 2:  # noqa: PLR2004  (a rank and another one)
         return None
     slowest = max(busy, key=busy.__getitem__)
-    usual = median(value for rank, value in busy.items() if rank != slowest)
+    others = sorted(value for rank, value in busy.items() if rank != slowest)
+    usual = (others[len(others) // 2] + others[~(len(others) // 2)]) / 2  # the median; importing statistics takes 5 ms
     excess = busy[slowest] - usual
     if usual <= 0 or excess < least or busy[slowest] < FACTOR * usual:
         return None

@@ -1,11 +1,11 @@
-"""Which rank failed first, and what followed from it."""
+"""Decide which rank failed first, and which failures followed from it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from unilaunch.errors import one_line
 from unilaunch.output.failure import Cause, Failure
+from unilaunch.record import Record
 from unilaunch.step import Step
 
 #: Likelihood that a failure is a consequence: 0 (all others) = possible root cause, 1 = lost its launcher, 2 = lost a
@@ -13,18 +13,17 @@ from unilaunch.step import Step
 _DISTANCES = {Cause.LOST_LAUNCHER: 1, Cause.LOST_PEER: 2, Cause.ENDED_FROM_OUTSIDE: 3}
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Record):
     """How a job failed.
 
     Attributes:
-        first: The failure of the rank that failed first, as in its `failure.json`; if several failed alike, that of the
-            lowest of them.
-        exit_code: The job's.
-        consequences: The other ranks' failures, equal ones together: "ranks" and "what".
-        stacks: Where the ranks of a stalled job stood: "ranks" and "where".
-        alike: The ranks that failed as the first one did, and this one; none if no rank did.
-        everywhere: These are all ranks of the job, and more than one.
+        first: The failure of the rank that failed first, as in its `failure.json`. If several failed in the same way,
+            the failure of the lowest of these ranks.
+        exit_code: The job's exit code.
+        consequences: The other ranks' failures, in groups of equal ones: "ranks" and "what".
+        stacks: The places of the ranks of a stalled job, in groups: "ranks" and "where".
+        alike: The first rank and the ranks that failed in the same way; empty if no rank failed.
+        everywhere: Whether all ranks failed in this way, and there are several ranks.
     """
 
     first: Failure
@@ -42,31 +41,32 @@ class Verdict:
         if self.first.cause is Cause.ENDED_FROM_OUTSIDE:
             return f"the job was ended from outside, by {self.first.signal or 'a signal'}"
         if self.everywhere:
-            return f"all {len(self.alike)} ranks: {describe(self.first)}"
+            number = f" {len(self.alike)}" if len(self.alike) > 1 else ""
+            return f"all{number} ranks: {describe(self.first)}"
         first = " first" if self.consequences else ""
         who = ranks(self.alike) if len(self.alike) > 1 else name(self.first)
         return f"{who} failed{first}: {describe(self.first)}"
 
     @property
     def is_known(self) -> bool:
-        """All ranks refused alike, and rank 0 has said why."""
+        """Whether all ranks refused in the same way, and rank 0 has shown why."""
         return self.first.together and self.first.rank == 0
 
     @property
     def everyone(self) -> list[Mapping[str, Any]]:
-        """The failures of all ranks, equal ones together."""
+        """The failures of all ranks, in groups of equal ones."""
         return [{"ranks": list(self.alike), "what": describe(self.first)}, *self.consequences]
 
     def as_json(self) -> dict[str, Any]:
-        """Return what stands in `report.json`."""
-        return {"verdict": self.line, **asdict(self)}
+        """Return the content of `report.json`."""
+        return {"verdict": self.line, **vars(self), "first": vars(self.first)}
 
 
 def judge(failures: Sequence[Failure], size: int = 0) -> Verdict:
-    """Return the verdict over *failures*, which are in the order in which they became known.
+    """Return the verdict on *failures*, which are in the order in which they became known.
 
-    The root cause is the first of those that are least likely a consequence. The same failure of another rank is none
-    of its consequences.
+    The root cause is the first of the failures that are least likely a consequence. If another rank has the same
+    failure, that is not a consequence.
 
     Args:
         failures: At least one.
@@ -81,7 +81,8 @@ def judge(failures: Sequence[Failure], size: int = 0) -> Verdict:
     consequences = [{"ranks": _ranks_of(group), "what": describe(group[0])} for group in others]
     alike = _ranks_of(same)
     first = min(same, key=lambda failure: failure.rank or 0)
-    return Verdict(first, first.exit_code, consequences, alike=alike, everywhere=1 < size == len(alike))
+    everywhere = size > 1 and (first.together or len(alike) == size)
+    return Verdict(first, first.exit_code, consequences, alike=alike, everywhere=everywhere)
 
 
 def _ranks_of(failures: Sequence[Failure]) -> list[int]:
@@ -89,7 +90,7 @@ def _ranks_of(failures: Sequence[Failure]) -> list[int]:
 
 
 def is_consequence(failure: Failure) -> bool:
-    """Return whether a rank has failed since it has lost another process."""
+    """Return whether a rank has failed because it lost another process."""
     return _distance(failure) > 0
 
 
@@ -125,11 +126,11 @@ def _when(failure: Failure) -> str:
 
 
 def show(verdict: Verdict, *, unseen: bool) -> str:
-    """Return the report that the user reads, in whole lines; with the first rank's traceback, unless it has told why.
+    """Return the report for the user, in whole lines; with the first rank's traceback, unless the rank has shown it.
 
     Args:
         verdict: What to report.
-        unseen: The first rank's output has not been shown: also its traceback, or else the end of its log.
+        unseen: The first rank's output was not shown: the report has its traceback, or else the end of its log.
     """
     first = verdict.first
     if first.cause is Cause.ENDED_FROM_OUTSIDE and first.signal == "SIGINT":
@@ -146,7 +147,7 @@ def show(verdict: Verdict, *, unseen: bool) -> str:
         lines.append(f"unilaunch:   {ranks(group['ranks'])}: {group['where']}")
     for group in verdict.consequences:
         lines.append(f"unilaunch:   after it {ranks(group['ranks'])}: {group['what']}")
-    # Text from other processes can hold anything; only a traceback has several lines.
+    # Text from other processes can contain any characters; only a traceback has several lines.
     return "".join(f"{one_line(line)}\n" for text in lines for line in text.split("\n"))
 
 

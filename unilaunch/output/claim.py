@@ -1,8 +1,8 @@
-"""Whose a folder is: the marker in every folder that a run makes, and the lock that a running job holds on it.
+"""Claim an output folder: the marker in every folder that a run makes, and the lock that a running job holds on it.
 
-Each agent of a job holds a shared lock on the marker of the output folder, so the lock goes with the last of them,
-however the job ends. A job that comes must get an exclusive one first. On a file system without locks nothing is
-locked.
+Each agent of a job holds a shared lock on the marker of the output folder. So the lock is released when the last agent
+exits, however the job ends. A new job must first get an exclusive lock. On a file system without locks there is no
+lock.
 """
 
 import fcntl
@@ -11,13 +11,13 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
 from errno import EACCES, EAGAIN, EPERM
 from pathlib import Path
 from socket import gethostname
 from stat import S_ISVTX, S_IWGRP, S_IWOTH
 
 from unilaunch.output.files import open_file, write_text
+from unilaunch.record import Record, field, replace
 
 MARKER = ".unilaunch"
 _PATIENCE = 3.0  # seconds for the last agents of a job that has ended
@@ -25,17 +25,16 @@ _TICK = 0.1
 _LARGEST = 1 << 16  # bytes of a marker
 
 
-@dataclass(frozen=True, slots=True)
-class Marker:
-    """What stands in a marker.
+class Marker(Record):
+    """The content of a marker.
 
     Attributes:
-        run: The run that made the folder; of the output folder the one that used it last.
-        host: Where the process was that wrote the marker.
-        process: Its number.
-        since: When it did, in seconds since 1970.
-        files: The run that wrote each file beside the marker, by name; of the output folder only.
-        made: The run made the folder, and did not find it: only then may another run move it.
+        run: The run that made the folder; for the output folder, the run that used it last.
+        host: The host of the process that wrote the marker.
+        process: The number of that process.
+        since: When it was written, in seconds since 1970.
+        files: The run that wrote each file beside the marker, by name; only for the output folder.
+        made: Whether the run itself made the folder: only then may another run move it.
     """
 
     run: str = "unknown"
@@ -47,13 +46,13 @@ class Marker:
 
     @classmethod
     def of(cls, run: str) -> "Marker":
-        """Return this process's."""
+        """Return the marker of this process."""
         return cls(run, gethostname(), os.getpid(), time.time())
 
     @property
     def text(self) -> str:
-        """What is written: one line, so that the rest of a longer one is not read."""
-        return json.dumps(asdict(self)) + "\n"
+        """The marker as one line: if the file was longer before, the rest after this line is not read."""
+        return json.dumps(vars(self)) + "\n"
 
 
 def read_marker(folder: Path) -> Marker | None:
@@ -72,7 +71,7 @@ def make_folder(path: Path, run: str) -> None:
     """Make a folder, with its marker.
 
     Raises:
-        OSError: It cannot be made, or is there.
+        OSError: It cannot be made, or exists already.
     """
     path.mkdir(parents=True)
     descriptor = open_file(path / MARKER, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -85,7 +84,7 @@ def make_folder(path: Path, run: str) -> None:
 def claim(root: Path, run: str) -> int | Marker:
     """Return a descriptor that holds *root* for a run, or the marker of the other run that holds it.
 
-    Every host's first rank calls this; on a shared file system they find each other's claim.
+    The first rank of every host calls this; on a shared file system these ranks find the claim of their own run.
 
     Raises:
         OSError: The marker cannot be written.
@@ -99,7 +98,7 @@ def claim(root: Path, run: str) -> int | Marker:
         if _lock(descriptor, fcntl.LOCK_EX) and _is_in_place(descriptor, root / MARKER):
             before = _read(descriptor)
             _write(descriptor, replace(Marker.of(run), files=before.files, made=before.made))
-            # The lock may go for a moment while its kind changes, and `release` may have put another marker here.
+            # The lock may be lost for a moment while its kind changes, and `release` may have replaced the marker.
             if _lock(descriptor, fcntl.LOCK_SH) and _is_in_place(descriptor, root / MARKER):
                 return descriptor
         holder = _read(descriptor)
@@ -112,7 +111,7 @@ def claim(root: Path, run: str) -> int | Marker:
 
 
 def hold(root: Path) -> int:
-    """Return one more descriptor that holds *root*, which this run has claimed.
+    """Return another descriptor that holds *root*, which this run has claimed.
 
     Raises:
         OSError: The marker cannot be opened.
@@ -123,7 +122,7 @@ def hold(root: Path) -> int:
 
 
 def is_held(root: Path) -> bool:
-    """Return whether a job is running in *root*; False where the file system has no locks."""
+    """Return whether a job uses *root* now; False if the file system has no locks."""
     try:
         descriptor = open_file(root / MARKER, os.O_RDONLY)
     except OSError:
@@ -135,24 +134,24 @@ def is_held(root: Path) -> bool:
 
 
 def release(root: Path, run: str) -> None:
-    """Free a folder whose job has ended: for a host that is lost, a file server may hold the lock for minutes."""
+    """Release a folder whose job has ended: after the loss of a host, a file server may keep its lock for minutes."""
     with suppress(OSError):
         descriptor = open_file(root / MARKER, os.O_RDWR)
         try:
             marker = _read(descriptor)
             held = marker.run == run and not _lock(descriptor, fcntl.LOCK_EX)
             if held and _read(descriptor) == marker:
-                write_text(root / MARKER, marker.text)  # another file, which nobody holds
+                write_text(root / MARKER, marker.text)  # a new file, which has no lock
         finally:
             os.close(descriptor)
 
 
 def note_files(root: Path, files: Mapping[str, str]) -> None:
-    """Write down which files in *root* are ours, in place: the marker is locked.
+    """Record which files in *root* runs have written; the marker is locked, so it is changed in place.
 
     Args:
         root: The output folder.
-        files: The run that wrote each, by name.
+        files: The run that wrote each file, by name.
 
     Raises:
         OSError: The marker cannot be written.
@@ -165,7 +164,7 @@ def note_files(root: Path, files: Mapping[str, str]) -> None:
 
 
 def foreign_owner(folder: Path) -> int | None:
-    """Return whose *folder* is, or the link of its name, if that is neither this user nor root."""
+    """Return the owner of *folder*, or of a link of that name, if it is neither this user nor root; else None."""
     for status in (folder.lstat(), folder.stat()):
         if not _is_trusted(status):
             return status.st_uid
@@ -173,7 +172,7 @@ def foreign_owner(folder: Path) -> int | None:
 
 
 def open_to_others(folder: Path) -> Path | None:
-    """Return the folder above *folder* in which another user could put something else in its place; None if none is."""
+    """Return a parent folder of *folder* in which another user could replace it; None if there is none."""
     for above in (*folder.parents, *folder.resolve().parents):
         status = above.stat()
         writable = status.st_mode & (S_IWGRP | S_IWOTH) and not status.st_mode & S_ISVTX
@@ -183,7 +182,7 @@ def open_to_others(folder: Path) -> Path | None:
 
 
 def is_ours(folder: Path, run_id: str | None = None) -> bool:
-    """Return whether a run made a folder, or if one is named that one."""
+    """Return whether a run made a folder; if *run_id* is given, whether that run made it."""
     marker = None if folder.is_symlink() else read_marker(folder)
     if marker is None:
         return False
@@ -193,7 +192,7 @@ def is_ours(folder: Path, run_id: str | None = None) -> bool:
 
 
 def is_free(folder: Path) -> bool:
-    """Return whether there is nothing of that name, or an empty folder: a run may have been killed as it made it."""
+    """Return whether the path does not exist or is an empty folder: a run may have been killed while it made it."""
     if not os.path.lexists(folder):
         return True
     return folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())
@@ -204,7 +203,7 @@ def _is_trusted(status: os.stat_result) -> bool:
 
 
 def _lock(descriptor: int, kind: int) -> bool:
-    """Return False if another process has a lock that excludes this one; True also where there are no locks."""
+    """Return False if another process has a conflicting lock; True also on a file system without locks."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except OSError as error:
@@ -213,14 +212,14 @@ def _lock(descriptor: int, kind: int) -> bool:
 
 
 def _is_in_place(descriptor: int, path: Path) -> bool:
-    """Return whether the file was not replaced since it was opened."""
+    """Return whether the file has not been replaced since it was opened."""
     with suppress(OSError):
         return os.path.samestat(os.fstat(descriptor), path.lstat())
     return False
 
 
 def _read(descriptor: int) -> Marker:
-    """Return what a marker says; one that is not whole says nothing."""
+    """Return the content of a marker; an incomplete one gives an empty marker."""
     try:
         said = json.loads(os.pread(descriptor, _LARGEST, 0).partition(b"\n")[0])
         files = {str(name): str(run) for name, run in said["files"].items()}

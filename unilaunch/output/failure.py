@@ -5,11 +5,11 @@ import signal
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 
 from unilaunch.errors import PeerLostError, StoppedError, UnilaunchError
 from unilaunch.json_value import JsonValue
+from unilaunch.record import Record, field
 
 
 class Cause(StrEnum):
@@ -28,29 +28,28 @@ class Cause(StrEnum):
     REFUSED_INPUT = "refused input"
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """How a rank failed; what `failure.json` says.
+class Failure(Record):
+    """How a rank failed; the content of `failure.json`.
 
     Attributes:
-        cause: Why.
-        message: What happened, in the words of who noticed it.
-        exit_code: What the rank exits with: 128 + N for signal N.
+        cause: The cause.
+        message: What happened, from the process that noticed it.
+        exit_code: The rank's exit code: 128 + N for signal N.
         error: The exception's type; "" if there was none.
         signal: The name of the signal that ended it; None if none did.
-        rank: Which; None if it is the job's failure as a whole.
-        host: Where it ran; "?" if it did not live to say.
-        device: On what; "?" likewise.
+        rank: Its number; None for a failure of the whole job.
+        host: The host that it ran on; "?" if it failed before it reported that.
+        device: Its device; "?" likewise.
         phase: What it was doing.
-        progress: How far it had come: what a model notes.
-        time: When, in seconds since 1970.
-        traceback: The exception's, in lines.
+        progress: Its progress, as its model reports it.
+        time: When it failed, in seconds since 1970.
+        traceback: The exception's traceback, in lines.
         last_lines: The end of its log.
-        log: Where its log is.
-        evidence: What the system knows of the cause, each in a line.
-        together: All ranks fail alike; rank 0 has said why.
-        told: The rank itself has shown why.
-        final: The same start would fail again.
+        log: The path of its log.
+        evidence: What the system's records show about the cause, one line each.
+        together: Whether all ranks fail in the same way, and rank 0 has shown why.
+        told: Whether the rank itself has shown why.
+        final: Whether the job would fail again with the same options.
     """
 
     cause: Cause
@@ -73,28 +72,28 @@ class Failure:
     final: bool = False
 
 
-#: What frameworks, MPI and the system say when another rank has gone; the one place where texts decide.
+#: Messages of frameworks, MPI and the system that another rank is lost. Only here do texts decide.
 _LOST_PEER = re.compile(
     r"connection (was )?(reset|closed|aborted|refused)|broken pipe|socket (was )?closed|remote process exited"
     r"|recvvalue failed|sendbytes failed|proc_failed|connection lost|unexpected eof|end of file"
     r"|unexpectedly disconnected",
     re.IGNORECASE,
 )
-#: With this Open MPI 5 ends a process that finds the socket of another one closed.
+#: The exit code with which Open MPI 5 ends a process that finds the socket of another process closed.
 _MPI_ERR_UNKNOWN = 14
 
 
 def describe_exception(
     error: BaseException, exit_code: int, doing: Mapping[str, JsonValue], *, together: bool = False, told: bool = False
 ) -> Failure:
-    """Return what the rank itself knows of its failure.
+    """Return a rank's failure, from the exception that ends the rank.
 
     Args:
-        error: Why.
-        exit_code: What the process exits with.
-        doing: What the rank was doing: "phase", and what a model notes.
-        together: All ranks fail alike.
-        told: The rank itself has shown why.
+        error: The exception.
+        exit_code: The exit code of the process.
+        doing: What the rank was doing: "phase", and its model's progress.
+        together: Whether all ranks fail in the same way.
+        told: Whether the rank itself has shown why.
     """
     phase = doing.get("phase")
     return Failure(
@@ -127,11 +126,11 @@ def _cause_of(error: BaseException) -> Cause:
 
 
 def describe_exit(returncode: int, *, oom_kills: int = 0) -> Failure:
-    """Return what is known of a rank that did not say why it ended.
+    """Return the failure of a rank that ended without reporting why.
 
     Args:
         returncode: Its exit code; -N if signal N ended it.
-        oom_kills: How many processes of its cgroup the kernel's OOM killer has ended since the rank began.
+        oom_kills: How many processes of its cgroup the kernel's OOM killer has ended since the rank started.
     """
     if returncode < 0:
         name = signal_name(-returncode)

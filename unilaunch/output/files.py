@@ -3,21 +3,20 @@
 import json
 import os
 from contextlib import suppress
-from dataclasses import asdict
 from errno import EINVAL
 from pathlib import Path
 from typing import Any
 
 from unilaunch.output.failure import Failure
 
-_TAIL = 8192  # bytes of a log's end that are looked at for its last lines
+_TAIL = 8192  # bytes at the end of a log in which its last lines are searched
 
 
 def open_file(path: str | Path, flags: int) -> int:
-    """Open a file, or make it, and return its descriptor.
+    """Open a file, with O_CREAT in *flags* also make it, and return its descriptor.
 
     Raises:
-        OSError: It cannot be opened, or it is a link: somebody else may have put it there.
+        OSError: It cannot be opened, or it is a link: another user may have made the link.
     """
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
@@ -32,10 +31,10 @@ def append(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write *value* to *path*, whole or not at all.
+    """Write *value* to *path* completely or not at all.
 
     Raises:
-        OSError: It cannot be written, or it holds a number that is not finite, which no JSON can say.
+        OSError: It cannot be written, or it contains a number that is not finite, which JSON does not have.
     """
     try:
         text = json.dumps(value, indent=1, allow_nan=False) + "\n"
@@ -45,16 +44,16 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_failure(folder: Path, failure: Failure) -> None:
-    """Write a rank's `failure.json`, if that is possible; it is told all the same."""
+    """Write a rank's `failure.json`, if that is possible; the monitor gets the failure in any case."""
     with suppress(OSError):
-        write_json(folder / "failure.json", asdict(failure))
+        write_json(folder / "failure.json", vars(failure))
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write *text* to *path*, whole or not at all."""
+    """Write *text* to *path* completely or not at all."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        aside.unlink(missing_ok=True)  # left by a process that was killed and had the same number
+        aside.unlink(missing_ok=True)  # the file of a killed process that had the same number
         with open(open_file(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
@@ -67,7 +66,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def move_aside(path: Path, folder: Path) -> None:
-    """Move *path* into *folder* under a name that is free there; another rank may have moved it already."""
+    """Move *path* into *folder* under an unused name; another rank may have moved it already."""
     folder.mkdir(parents=True, exist_ok=True)
     target, copy = folder / path.name, 1
     while target.exists():
@@ -78,7 +77,7 @@ def move_aside(path: Path, folder: Path) -> None:
 
 
 def last_lines(path: Path, number: int) -> list[str]:
-    """Return the last *number* lines of a file; none if it cannot be read."""
+    """Return the last *number* lines of a file; empty if it cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _TAIL))

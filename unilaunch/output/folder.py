@@ -1,11 +1,10 @@
-"""The output folder: the only place that knows a file name in it."""
+"""The output folder: only this module knows the names of the files in it."""
 
 import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +22,22 @@ from unilaunch.output.claim import (
     read_marker,
 )
 from unilaunch.output.files import append, move_aside, write_json
+from unilaunch.record import Record
 
 SPEC, RESULT, REPORT = "spec.json", "result.json", "report.json"
-#: Where the monitor of a running job listens for its owner.
+#: The socket on which the monitor of a running job listens for the job's owner.
 SOCKET = ".monitor"
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(Record):
     """How a run uses its output folder.
 
     Attributes:
         shown: The folder as the user named it; None if that is its path.
-        claims: This rank claims the folder for its host.
-        foreign: Rank 0 named the folder, on another host.
-        files: Those that rank 0 will write beside the ranks' folders.
-        resumes: The run goes on from the checkpoints that an earlier one left.
+        claims: Whether this rank claims the folder for its host.
+        foreign: Whether rank 0, on another host, chose the folder's path.
+        files: The files that rank 0 will write beside the ranks' folders.
+        resumes: Whether the run continues from the checkpoints of an earlier run.
     """
 
     shown: Path | None = None
@@ -51,14 +50,14 @@ class Use:
 class OutputFolder:
     """`OUTPUT_DIR/rank.N/{stdout,stderr,events.jsonl,failure.json}`, and `OUTPUT_DIR/{spec,result}.json` of rank 0.
 
-    What an earlier run left under the same names is moved to `OUTPUT_DIR/previous/RUN_ID/`, never overwritten; what is
-    not a run's is never moved. First every rank calls `claim`, which moves nothing, and when all could, `open`. Each
-    rank moves its own folder, and rank 0 the files and the folders of ranks that this run does not have; so it works
-    with and without a shared file system.
+    Files of an earlier run with the same names are moved to `OUTPUT_DIR/previous/RUN_ID/`, never overwritten. Files
+    that no run has made are never moved. First every rank calls `claim`, which moves nothing. When all ranks have
+    succeeded, every rank calls `open`. Each rank moves its own folder; rank 0 moves the files, and the folders of ranks
+    that this run does not have. So this works with and without a shared file system.
 
     Args:
         root: The output folder.
-        rank: Whose this is.
+        rank: The rank that uses this object.
         size: Number of ranks.
         run_id: The run.
         use: How the run uses the folder.
@@ -66,44 +65,44 @@ class OutputFolder:
 
     def __init__(self, root: Path, rank: int, size: int, run_id: str, use: Use | None = None) -> None:
         use = use or Use()
-        self.root = root.absolute()  # a program may change the current folder
-        self.shown = use.shown or root
+        self.root: Path = root.absolute()  # a program may change the current folder
+        self.shown: Path = use.shown or root
         self.rank = rank
         self.run_id = run_id
         self.on_phase: Callable[..., None] = lambda **_: None
-        self.rank_dir = rank_folder(self.root, rank, size)
-        self.lock = -1
+        self.rank_dir: Path = rank_folder(self.root, rank, size)
+        self.lock: int = -1
         self._use = use
         self._files = use.files if rank == 0 else ()
-        # Only rank 0 asks: with all names in each rank, the reports of all ranks would take the square of their number.
+        # Only for rank 0: with all names in each rank, the total size would grow with the square of the world size.
         self._ranks = {rank_folder(root, other, size).name for other in range(size if rank == 0 else 0)}
         self._lost = False
 
     @property
     def stdout(self) -> Path:
-        """What this rank wrote to its standard output."""
+        """The file with this rank's standard output."""
         return self.rank_dir / "stdout"
 
     @property
     def stderr(self) -> Path:
-        """What this rank wrote to its standard error, and its log."""
+        """The file with this rank's standard error, and its log."""
         return self.rank_dir / "stderr"
 
     @property
     def result(self) -> Path:
-        """The result of the job, written by rank 0."""
+        """The file with the job's result; rank 0 writes it."""
         return self.root / RESULT
 
     @property
     def checkpoints(self) -> Path:
-        """Where a model keeps its checkpoints, if the user names no other folder."""
+        """The folder of a model's checkpoints, if the user names no other one."""
         return self.root / "checkpoints"
 
     def claim(self) -> None:
-        """Make sure that this run may have the folder: no other run is in it, and no file of the user in its way.
+        """Make sure that this run may use the folder: no other run uses it, and no file of the user has a needed name.
 
         Raises:
-            InputError: It may not, or the folder cannot be written.
+            InputError: This run may not use it, or the folder cannot be written.
         """
         with self._refusing():
             if self._use.claims:
@@ -140,7 +139,7 @@ class OutputFolder:
                 self.lock = hold(self.root)
 
     def let_go(self) -> None:
-        """Let other runs have the folder."""
+        """Release the lock: other runs may use the folder."""
         if self.lock >= 0:
             os.close(self.lock)
             self.lock = -1
@@ -153,12 +152,12 @@ class OutputFolder:
             append(self.rank_dir / "events.jsonl", event_line(**event))
 
     def append_stderr(self, text: str) -> None:
-        """Put *text* into this rank's standard error file, past the console."""
+        """Append *text* to this rank's standard error file, without showing it on the console."""
         with self._losing():
             append(self.stderr, text)
 
     def write_spec(self, spec: Mapping[str, Any]) -> None:
-        """Write what this run was told to do."""
+        """Write the spec of this run."""
         with self._losing():
             write_json(self.root / SPEC, spec)
 
@@ -168,18 +167,18 @@ class OutputFolder:
             write_json(self.result, result)
 
     def write_value(self, value: Any) -> None:
-        """Write what this rank's function returned."""
+        """Write the value of this rank's function."""
         with self._losing():
             write_json(self.rank_dir / "value.json", value)
 
     def make_checkpoints(self, instead: str = "choose another --output-dir") -> Path:
-        """Return the folder of the checkpoints, which is made if it is not there.
+        """Return the folder of the checkpoints; make it if it does not exist.
 
         Args:
-            instead: What the user can do if a file has its name.
+            instead: What the user can do if another file has its name.
 
         Raises:
-            InputError: There is one that is not a run's, or it cannot be made.
+            InputError: No run has made the existing folder, or it cannot be made.
         """
         with self._refusing():
             if is_free(self.checkpoints):
@@ -189,7 +188,7 @@ class OutputFolder:
         return self.checkpoints
 
     def _take(self) -> None:
-        """Claim the folder, or refuse it by naming the run that is in it."""
+        """Claim the folder, or raise an error that names the run that uses it."""
         found = claim(self.root, self.run_id)
         if isinstance(found, int):
             self.lock = found
@@ -201,7 +200,7 @@ class OutputFolder:
         )
 
     def _refuse_strangers(self) -> None:
-        """Refuse a folder in which another user could make a link to a file of this one."""
+        """Raise an error for a folder in which another user could make a link to a file of this user."""
         owner = foreign_owner(self.root)
         if owner is not None:
             raise InputError(
@@ -229,7 +228,7 @@ class OutputFolder:
         note_files(self.root, dict.fromkeys(self._files, self.run_id))
 
     def _move(self, path: Path) -> None:
-        """Move a folder of ours aside."""
+        """Move a folder of an earlier run aside."""
         move_aside(path, self.root / "previous" / _name((read_marker(path) or Marker()).run))
 
     def _marker(self) -> Marker:
@@ -237,7 +236,7 @@ class OutputFolder:
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
-        """Refuse a folder that cannot be written, with the reason."""
+        """Raise an InputError with the reason if the block cannot write the folder."""
         try:
             yield
         except OSError as error:
@@ -246,7 +245,7 @@ class OutputFolder:
 
     @contextmanager
     def _losing(self) -> Iterator[None]:
-        """Do without a record that cannot be written, and say so once: it is no reason for a job to fail."""
+        """Ignore a record that cannot be written, and show that once: the job must not fail for that reason."""
         try:
             yield
         except (OSError, ValueError) as error:
@@ -267,6 +266,6 @@ def event_line(**event: Any) -> str:
 
 
 def _name(run_id: str) -> str:
-    """Return a run's name as that of a folder."""
+    """Return a run's name as a folder's name."""
     name = Path(run_id).name
     return "unknown" if name in {"", ".."} else name

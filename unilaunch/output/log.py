@@ -1,19 +1,19 @@
 """The log: loguru, one line for each record in one write, `host:rank` in front.
 
-loguru is imported with the first line that is written. Until its framework is imported a rank has seldom anything to
-say, and afterwards most of what loguru imports is there already: that is a fifth of a rank's start-up.
+loguru is imported when the first line is written. A rank rarely writes a line before it has imported its framework, and
+the framework imports most modules that loguru needs. This saves a fifth of a rank's start-up time.
 """
 
 import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unilaunch.output.files import open_file
+from unilaunch.record import Record
 
 if TYPE_CHECKING:
     from loguru import Logger
@@ -21,18 +21,17 @@ if TYPE_CHECKING:
 LINE = "{time:HH:mm:ss.SSS} {extra[rank]} {level: <7} {message}"
 
 
-@dataclass(frozen=True)
-class Log:
-    """Where one process's records go.
+class Log(Record):
+    """The destinations of the log records of one process.
 
-    Rank 0's lines reach the console through its standard error. The other ranks' go to their own log file, and to the
-    console from WARNING up: the same progress from eight ranks helps nobody.
+    Rank 0's lines reach the console through its standard error. The lines of other ranks go to their own log files, and
+    from WARNING up to the console too: eight ranks would show the same progress.
 
     Attributes:
-        level: Least level that is kept.
+        level: Lowest level that is logged.
         line: loguru's format of a line.
-        name: What stands in front of a line: "node0:3".
-        file: This rank's log file, for a rank whose standard error nobody follows; None for rank 0 and for commands.
+        name: The start of each line: "node0:3".
+        file: The log file of a rank other than 0; None for rank 0 and for commands.
     """
 
     level: str = "INFO"
@@ -65,7 +64,7 @@ class Log:
 
 
 def _writer(path: Path) -> Callable[[str], None]:
-    """Return what appends a line to a file, and does without one that finds no room."""
+    """Return a function that appends a line to a file, and drops the line if the disk is full."""
     descriptor = open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def write(line: str) -> None:
@@ -79,7 +78,7 @@ def rank_log(level: str, host: str, rank: int, file: Path) -> Log:
     """Return the log of one rank.
 
     Args:
-        level: Least level that is kept.
+        level: Lowest level that is logged.
         host: This host's name.
         rank: This rank.
         file: The rank's own log file.

@@ -1,9 +1,8 @@
-"""What `launch` and the agents write into the output folder after the ranks: what they told, and how the job failed."""
+"""Write the files of `launch` and the agents into the output folder when the ranks have ended."""
 
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,11 @@ from unilaunch.output.claim import Marker, hold, is_ours, note_files, read_marke
 from unilaunch.output.failure import Failure
 from unilaunch.output.files import write_failure, write_json
 from unilaunch.output.folder import REPORT, RESULT, OutputFolder, Use, rank_folder
+from unilaunch.record import Record
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What a rank has told over the network: its run and its host, and what else there is."""
+class Told(Record):
+    """What a rank has sent over the network: its run, its host, and its other messages."""
 
     run: str
     host: str
@@ -27,12 +26,12 @@ class Told:
 
 
 def keep_reports(root: Path, size: int, ranks: Mapping[int, Told]) -> None:
-    """Write what ranks have told that could not write here themselves: their hosts have other file systems.
+    """Write the messages of ranks that cannot write here themselves, because their hosts have other file systems.
 
     Args:
         root: The output folder.
         size: Number of ranks.
-        ranks: What each rank has told, by rank.
+        ranks: What each rank has sent, by rank.
     """
     with ExitStack() as kept:
         claims = True
@@ -47,8 +46,8 @@ def keep_reports(root: Path, size: int, ranks: Mapping[int, Told]) -> None:
                 output.open()
                 _keep(output, told)
             except InputError as error:
-                say(f"what rank {rank} on {told.host} told is not kept here: {error}")
-                if claims and output.lock < 0:  # no rank's can be
+                say(f"the messages of rank {rank} on {told.host} are not kept here: {error}")
+                if claims and output.lock < 0:  # no rank can be written either
                     return
             claims = False
 
@@ -64,21 +63,21 @@ def _keep(output: OutputFolder, told: Told) -> None:
 
 
 def write_report(root: Path, run_id: str, report: Mapping[str, Any], rank_0: Path) -> str:
-    """Write `report.json` of a run, and return what the user is to know of that; "" if nothing.
+    """Write `report.json` of a run, and return a message for the user; "" if there is none.
 
-    If the user has a file of that name it is written into rank 0's folder.
+    If the user has a file of that name, the report is written into rank 0's folder.
 
     Args:
-        root: The output folder; nothing is written if another run has it.
+        root: The output folder; nothing is written if another run uses it.
         run_id: The run.
-        report: How its job failed.
+        report: The content of the report: how the job failed.
         rank_0: Rank 0's folder.
     """
     if not is_ours(root.resolve(), run_id):
         return ""
     path, said = root / REPORT, ""
     try:
-        with _held(root):  # from here on no other run can come, and one that has come is seen
+        with _held(root):  # from here on no other run can claim the folder, and an earlier claim is noticed
             marker = read_marker(root) or Marker()
             if marker.run != run_id:
                 return ""

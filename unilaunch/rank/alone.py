@@ -1,16 +1,15 @@
-"""The only rank of a job: nobody to talk to, and no MPI needed."""
+"""The only rank of a job: it has no peers and needs no MPI."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from typing_extensions import override
-
 from unilaunch.backend import Collectives, Exchange, Peers
 from unilaunch.json_value import JsonValue
+from unilaunch.overriding import override
 
 
 class Alone(Peers, Collectives, Exchange):
-    """Every message and every collective of one rank: the identity."""
+    """The collectives of a single rank: each returns its input unchanged."""
 
     @override
     def share(self, value: JsonValue) -> list[JsonValue]:

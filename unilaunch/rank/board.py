@@ -1,37 +1,35 @@
-"""Where the ranks of one start meet before they can speak: rank 0 posts its address and a secret, the others read them.
+"""The board of a start, where ranks find each other: rank 0 posts its address and a secret, the others read them.
 
-A board is what the launcher offers for that: its own key-value store (`pmix`, `pmi`), or where none can be used a
-file that only this user can read (`secret_file`). From there on `tcp` connects the ranks.
+A board is the launcher's key-value store (`pmix`, `pmi`) or, where no store can be used, a file that only this user can
+read (`secret_file`). With what they read there, `tcp` connects the ranks.
 """
 
 import socket
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from itertools import product
 from typing import Self
 
-from typing_extensions import override
-
 from unilaunch import addresses
 from unilaunch.errors import RendezvousError
 from unilaunch.handshake import new_secret
+from unilaunch.overriding import override
+from unilaunch.record import Record
 from unilaunch.world import LauncherInfo
 
-#: Below the ports that Linux gives to whoever asks for any.
+#: Below the range from which Linux assigns free ports.
 _PORTS = range(20000, 32768)
 _TRIES = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """Where rank 0 listens, and what a rank must know there.
+class Meeting(Record):
+    """Where rank 0 listens, and the secret that a rank needs to connect.
 
     Attributes:
-        places: Addresses and ports, likeliest first.
-        secret: The secret of this start.
+        places: Addresses and ports, the likeliest first.
+        secret: The secret of this attempt.
     """
 
     places: Sequence[tuple[str, int]]
@@ -39,15 +37,15 @@ class Meeting:
 
     @property
     def text(self) -> str:
-        """One word, as a launcher's store takes it: "10.0.0.1;PORT,fd00::1;PORT/SECRET"."""
+        """The meeting as one word without spaces, for a launcher's store: "10.0.0.1;PORT,fd00::1;PORT/SECRET"."""
         return ",".join(f"{address};{port}" for address, port in self.places) + f"/{self.secret.hex()}"
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """Return what `text` says.
+        """Return the meeting that `text` describes.
 
         Raises:
-            ValueError: It is no such text.
+            ValueError: The text does not describe a meeting.
         """
         places, _, secret = text.partition("/")
         pairs = [place.split(";") for place in places.split(",")]
@@ -55,35 +53,35 @@ class Meeting:
 
 
 class Board(ABC):
-    """One start's meeting place, as one rank sees it."""
+    """The place where the ranks of one attempt find each other, for one rank."""
 
     @abstractmethod
     def post(self) -> tuple[socket.socket, bytes]:
-        """Listen, and tell the other ranks where; for rank 0. Return the listening socket and the secret.
+        """Listen, and post the address for the other ranks; only rank 0 calls it. Return the socket and the secret.
 
         Raises:
-            RendezvousError: It cannot be told.
+            RendezvousError: The address cannot be posted.
         """
 
     @abstractmethod
     def read(self) -> Meeting | None:
-        """Return what rank 0 has posted, for the other ranks; None if nothing is there yet. Asked again and again."""
+        """Return what rank 0 has posted; None if it has posted nothing yet. The other ranks call it repeatedly."""
 
     @abstractmethod
     def close(self) -> None:
-        """Take down what was posted; every rank calls it once the ranks are connected, or will never be."""
+        """Remove what was posted. Every rank calls it when the ranks are connected, or when connecting has failed."""
 
-    def finish(self) -> None:  # noqa: B027  (most have nothing to do)
-        """Take leave of the launcher, at the end of the process."""
+    def finish(self) -> None:  # noqa: B027  (most boards need no such step)
+        """End the connection to the launcher, at the end of the process."""
 
     @property
     @abstractmethod
     def advice(self) -> str:
-        """What a person can look at when a rank did not find rank 0 here."""
+        """What a user can check if a rank did not find rank 0 on this board."""
 
 
 def open_meeting(found: LauncherInfo) -> tuple[socket.socket, Meeting]:
-    """Listen at a free port, with a new secret, at every address by which the job's hosts may reach this one."""
+    """Listen on a free port, with a new secret, at every address at which the job's hosts may reach this host."""
     several = not found.one_host
     listener = addresses.listen(0, several=several)
     port = int(listener.getsockname()[1])
@@ -92,14 +90,14 @@ def open_meeting(found: LauncherInfo) -> tuple[socket.socket, Meeting]:
 
 
 class PublicBoard(Board):
-    """No board at all: the ports follow from the run's name, and the secret from that name and a key.
+    """A board without a store: the ports are computed from the run's name, the secret from that name and a key.
 
-    Rank 0 binds the first of a few ports that is free. Without a key others can guess the secret: used only where the
+    Rank 0 binds the first free port of a few. Without a key other users can guess the secret, so it is used only if the
     user asks for it.
 
     Args:
-        found: What the launcher says.
-        key: What all ranks of the job were given, and nobody else; "" for none.
+        found: The launcher info.
+        key: A secret that only the ranks of the job have; "" for none.
     """
 
     def __init__(self, found: LauncherInfo, key: str = "") -> None:
@@ -110,7 +108,7 @@ class PublicBoard(Board):
 
     @property
     def ports(self) -> list[int]:
-        """The ports at which rank 0 may listen, first the likeliest."""
+        """The ports at which rank 0 may listen, the likeliest first."""
         words = struct.unpack(f"!{_TRIES}H", self.name[: 2 * _TRIES])
         return [_PORTS[word % len(_PORTS)] for word in words]
 
@@ -130,7 +128,7 @@ class PublicBoard(Board):
 
     @override
     def close(self) -> None:
-        """Nothing was posted."""
+        """Do nothing: nothing was posted."""
 
     @property
     @override

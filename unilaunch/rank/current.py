@@ -1,10 +1,9 @@
-"""Who this process is among the ranks: for a script, and for a library that the script uses."""
+"""This process as a rank, for a script and for a library that the script uses."""
 
 import atexit
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from types import TracebackType
 
 from unilaunch import launchers
@@ -15,6 +14,7 @@ from unilaunch.rank import joining, mpi
 from unilaunch.rank.facts import own_facts, read_facts
 from unilaunch.rank.identity import complete, count
 from unilaunch.rank.placement import DeviceRequest, place
+from unilaunch.record import Record, replace
 from unilaunch.world import LauncherInfo, World
 
 #: Seconds to wait for the other ranks of a script that unilaunch has not started.
@@ -23,16 +23,15 @@ _PATIENCE = 300.0
 _FILES = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Record):
     """This process as one of the ranks.
 
     Attributes:
-        world: Where it stands among the ranks.
+        world: Its rank, the world size and its host.
         placement: Its device and threads.
         peers: Small messages between the ranks.
         environ: The environment that its launcher gave it.
-        supervised: unilaunch started this process and watches it; else the script is on its own.
+        supervised: Whether unilaunch started this process and supervises it.
     """
 
     world: World
@@ -42,13 +41,13 @@ class Member:
     supervised: bool
 
     def collectives(self) -> Collectives:
-        """Return collectives on host arrays, over MPI where the launcher has wired MPI up, else over sockets.
+        """Return collectives on host arrays, over MPI if the launcher supports it, otherwise over sockets.
 
         All ranks must call this. MPI is initialised here, unless the script has initialised it before. Where the
         script has finalized MPI, or a rank has no mpi4py, the ranks use sockets.
 
         Raises:
-            EnvironmentMismatchError: libmpi cannot be loaded, or it counts other ranks than the launcher does.
+            EnvironmentMismatchError: libmpi cannot be loaded, or its ranks differ from the launcher's.
         """
         found = replace(launchers.detect(self.environ), size=self.world.size)
         collectives = joining.data_path(found, self.peers)
@@ -57,18 +56,18 @@ class Member:
         return collectives
 
 
-#: Set by `run` before the first line of a script; else by `join`.
+#: `run` sets it before the first line of a script; otherwise `join` does.
 member: Member | None = None
 
 
 def init() -> World:
-    """Return who this rank is: rank, size, local rank, device, ...
+    """Return the identity of this rank: rank, size, local rank, device, ...
 
     Works in a script that any launcher has started: `unilaunch launch`, mpirun, torchrun, srun, or none (one rank).
     All ranks must call this.
 
     Raises:
-        UnilaunchError: The launcher's variables make no sense, or the ranks do not find each other.
+        UnilaunchError: The launcher's variables are not valid, or the ranks do not find each other.
     """
     return join().world
 
@@ -80,7 +79,7 @@ def join(device: str = "auto") -> Member:
         device: "auto", "cpu", "cuda" or "npu", for a script that unilaunch has not started.
 
     Raises:
-        UnilaunchError: The launcher's variables make no sense, the ranks do not find each other, or a rank has no
+        UnilaunchError: The launcher's variables are not valid, the ranks do not find each other, or a rank has no
             device of that kind.
     """
     global member  # noqa: PLW0603  (a process is one rank)
@@ -102,7 +101,7 @@ def _join(environ: Mapping[str, str], device: str) -> Member:
 
 
 def _meet(found: LauncherInfo, environ: Mapping[str, str]) -> Peers:
-    """Join the other ranks; through MPI if the script has initialised it already."""
+    """Connect to the other ranks; over MPI if the script has initialised it already."""
     if found.size == 1:
         return joining.join(found, environ, _PATIENCE, insecure=False, thread_level="multiple")
     if found.mpi and mpi.is_initialized() and not mpi.is_finalized():
@@ -117,7 +116,7 @@ def _kinds() -> Sequence[str]:
 
 
 def _abort_when_failed() -> None:
-    """Let an uncaught exception end all ranks: else this rank's MPI_Finalize waits for ranks that wait for this one."""
+    """Let an uncaught exception end all ranks. Otherwise this rank's MPI_Finalize and the other ranks wait forever."""
     show = sys.excepthook
 
     def abort(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:

@@ -1,10 +1,9 @@
-"""What the ranks tell each other before anything starts: their hosts, cores and devices, and what they were told."""
+"""The facts that ranks exchange before the start: their hosts, cores and devices, and their task."""
 
 import os
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from secrets import token_hex
 from typing import TYPE_CHECKING, cast
 
 from unilaunch.backend import Peers
@@ -23,17 +22,17 @@ if TYPE_CHECKING:
 def tell_facts(
     task: "Task[RunSpec]", peers: Peers, environ: Mapping[str, str], run_id: str, monitor: str
 ) -> list[Facts]:
-    """Return what every rank sees of its host, by rank. All ranks must call it.
+    """Return the facts of every rank about its host, by rank. All ranks must call it.
 
     Args:
-        task: What this rank was told to do.
+        task: The task of this rank.
         peers: The ranks.
         environ: The process's environment.
         run_id: The run.
-        monitor: Where the agents are to call, on rank 0 if its agent is to be the monitor.
+        monitor: Where the agents must connect; set on rank 0, if its agent runs the monitor.
 
     Raises:
-        RefusedTogetherError: Two ranks were told to do different things.
+        RefusedTogetherError: Two ranks have different tasks.
     """
     told = task.spec.to_json() | (task.options.to_json() if task.options else {})
     answers = peers.share({"facts": own_facts(environ, run_id, monitor), "told": told})
@@ -44,14 +43,14 @@ def tell_facts(
 
 
 def read_facts(shared: Sequence[JsonValue]) -> list[Facts]:
-    """Return what `own_facts` of every rank has returned, by rank."""
+    """Return the facts from `own_facts` of every rank, by rank."""
     return [cast("Facts", facts) for facts in shared]
 
 
 def own_facts(environ: Mapping[str, str], run_id: str, monitor: str) -> JsonValue:
-    """Return what this rank sees of its host, as JSON. Arguments as of `tell_facts`."""
+    """Return the facts of this rank about its host, as JSON. The arguments are those of `tell_facts`."""
     name = socket.gethostname()
-    # Two hosts can have one name, and two containers of one machine have two.
+    # Two hosts can have the same name, and two containers of one machine have two names.
     host = f"{name} {BOOT_ID.read_text(encoding='ascii').strip()}"
     facts = Facts(
         name=name,
@@ -61,7 +60,7 @@ def own_facts(environ: Mapping[str, str], run_id: str, monitor: str) -> JsonValu
         devices=visible_devices(environ),
         monitor=monitor,
         placeholders=placeholder_values(environ, run_id),
-        start=token_hex(4),
+        start=os.urandom(4).hex(),
     )
     return cast("JsonValue", dict(facts))
 
@@ -70,7 +69,7 @@ def _compare(rank: int, told: Mapping[str, JsonValue], first: Mapping[str, JsonV
     for field in {**first, **told}:
         if told.get(field) != first.get(field):
             raise RefusedTogetherError(
-                f"rank 0 was told {field}={first.get(field)!r} and rank {rank} {field}={told.get(field)!r}: "
+                f"rank 0 has {field}={first.get(field)!r} and rank {rank} {field}={told.get(field)!r}: "
                 "start all ranks with the same options and the same UNILAUNCH_ variables",
                 exit_code=2,
             )

@@ -1,4 +1,4 @@
-"""The environment that a framework finds: one table, pure, so that what is shown is what is set."""
+"""The environment for a framework, from one pure function, so that `explain` shows exactly what `run` sets."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,15 +6,8 @@ from unilaunch.backend import Backend, Placement, Rendezvous
 from unilaunch.launchers import set_by_launchers
 from unilaunch.world import World
 
-#: Every library that starts threads of its own. MKL takes one thread under MPI unless it is told.
+#: Every library that starts threads. MKL uses one thread under MPI unless its variable is set.
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-#: Who a rank is, is not for a shell to say.
-IDENTITY = frozenset(
-    {
-        "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
-        "RANK_ID", "RANK_SIZE", "MS_NODE_ID", "MS_WORKER_NUM",
-    }
-)  # fmt: skip
 
 
 def framework_env(  # noqa: PLR0913  (it is the one table)
@@ -26,15 +19,15 @@ def framework_env(  # noqa: PLR0913  (it is the one table)
     *,
     program: bool = False,
 ) -> dict[str, str]:
-    """Return the variables to set before the framework is imported: none that the user exported.
+    """Return the variables to set before the framework is imported, without those that the user exported.
 
     Args:
         backends: The frameworks that may be imported.
-        world: Who this rank is.
-        placement: What it runs on.
+        world: The identity of this rank.
+        placement: Its device and threads.
         rendezvous: Where rank 0 is; None if the framework does not need it.
         exported: The process's environment.
-        program: The user's own program is to run, which looks for what the framework's own launcher sets.
+        program: Whether the target is a user's program, which may need the variables of the framework's launcher.
     """
     wanted = dict.fromkeys(THREADS, str(placement.threads))
     for backend in backends:
@@ -43,5 +36,5 @@ def framework_env(  # noqa: PLR0913  (it is the one table)
             wanted |= backend.program_variables(world, rendezvous)
     kept = set(exported) - set_by_launchers(exported, but=world.launcher)
     if world.launcher not in {backend.launcher for backend in backends}:
-        kept -= IDENTITY  # left by another launcher
+        kept -= {name for backend in backends for name in backend.identity}  # left by another launcher
     return {name: value for name, value in wanted.items() if name not in kept}

@@ -1,4 +1,4 @@
-"""Python's garbage collector, switched off while objects are made that stay: a framework makes 250,000."""
+"""Switch Python's garbage collector off while a framework creates 250,000 long-lived objects."""
 
 import gc
 from collections.abc import Iterator
@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Collect nothing inside, and do not look again at what there is at its end.
+    """Disable the collector inside the block, and exempt the objects that exist at its end from later collections.
 
-    A process that imports torch or MindSpore and ends takes two thirds of the time (`benchmarks/startup.py`), since an
-    interpreter's end collects too. An object is still freed when its last reference goes, and what the program makes
-    later is collected as ever.
+    A process that imports torch or MindSpore and exits then takes two thirds of the time (`benchmarks/startup.py`),
+    since the interpreter also collects when it exits. An object is still freed with its last reference, and objects
+    that the program makes later are collected as usual.
     """
     was_on = gc.isenabled()
     gc.disable()

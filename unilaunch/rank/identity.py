@@ -1,8 +1,7 @@
-"""Who this rank is: what all ranks agree on before any of them works."""
+"""The identity of this rank: the facts on which all ranks agree before they work."""
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from os import getpid
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from unilaunch.placeholders import replace_placeholders
 from unilaunch.rank.facts import tell_facts
 from unilaunch.rank.placement import DeviceRequest, Facts, place
 from unilaunch.rank.status import Status
+from unilaunch.record import Record, replace
 from unilaunch.start_variables import MONITOR
 from unilaunch.task import Task
 from unilaunch.world import LauncherInfo, World, count_world
@@ -25,18 +25,17 @@ if TYPE_CHECKING:
     from unilaunch.spec import RunSpec
 
 
-@dataclass(frozen=True, slots=True)
-class Rank:
-    """Who this rank is and what it is to do, once all ranks have agreed.
+class Rank(Record):
+    """The identity and the task of this rank, once all ranks have agreed.
 
     Attributes:
-        task: What it is to do.
-        world: Where it stands among the ranks.
+        task: Its task.
+        world: Its rank, the world size and its host.
         placement: Its device and threads.
         peers: The other ranks.
         output: Its part of the output folder.
         environ: The environment that its launcher gave it.
-        status: The way to its agent.
+        status: The status channel to its agent.
     """
 
     task: "Task[RunSpec]"
@@ -49,7 +48,7 @@ class Rank:
 
 
 def complete(found: LauncherInfo, peers: Peers) -> LauncherInfo:
-    """Return *found* with what its launcher does not tell: rank 0 names the run, and bare PMIx has no world size."""
+    """Return *found* completed: rank 0 names the run if the launcher does not, and bare PMIx gives no world size."""
     if found.run_id and found.size:
         return found
     names = peers.share(f"{found.launcher}-{time.strftime('%Y%m%d-%H%M%S')}-{getpid()}")
@@ -59,14 +58,14 @@ def complete(found: LauncherInfo, peers: Peers) -> LauncherInfo:
 def agree_on_rank(
     task: "Task[RunSpec]", found: LauncherInfo, peers: Peers, environ: Mapping[str, str], status: Status
 ) -> Rank:
-    """Return who this rank is, with its output folder open; all ranks must call it.
+    """Return the identity of this rank, with its output folder open; all ranks must call it.
 
     Raises:
-        UnilaunchError: The ranks contradict each other, or one of them cannot do what was asked.
+        UnilaunchError: The ranks contradict each other, or one of them cannot do its task.
     """
     listening = _listen(found, task.spec.host_timeout) if found.rank == 0 and MONITOR not in environ else None
     facts = tell_facts(task, peers, environ, found.run_id, listening.where if listening else "")
-    # torchrun's, msrun's and other starts of the same address have the same name, one after the other or on two hosts.
+    # Two starts of torchrun or msrun with the same address have the same name, also on two hosts.
     found = replace(found, run_id=f"{found.run_id}-{facts[0]['start']}")
     world = count(found, facts)
     placement = _place(task, facts)[world.rank]
@@ -93,10 +92,10 @@ def agree_on_rank(
 
 
 def count(found: LauncherInfo, facts: Sequence[Facts]) -> World:
-    """Return where this rank stands among the ranks, counted from the hosts that they name.
+    """Return this rank's `World`, counted from the hosts that the ranks name.
 
     Raises:
-        EnvironmentMismatchError: The launcher counts other ranks on this host.
+        EnvironmentMismatchError: The launcher has another number of ranks on this host.
     """
     world = count_world(found, [fact["host"] for fact in facts], facts[found.rank]["name"])
     if found.local_size not in {None, world.local_size}:
@@ -116,8 +115,8 @@ def _place(task: "Task[RunSpec]", facts: Sequence[Facts]) -> list[Placement]:
 def _open_output(
     task: "Task[RunSpec]", world: World, run_id: str, facts: Sequence[Facts], peers: Peers
 ) -> OutputFolder:
-    """Return the open output folder of this rank; nobody moves anything before all may."""
-    # mpirun starts a rank in the home folder of a host that has not the current one.
+    """Return the open output folder of this rank; no rank moves files before all ranks may use the folder."""
+    # If a host does not have the current folder, mpirun starts its ranks in the home folder.
     own = facts[world.rank]["folder"] == facts[0]["folder"]
     shown = alike(lambda: replace_placeholders(task.spec.output_dir, facts[0]["placeholders"]))
     root = shown if own else Path(facts[0]["folder"], shown)
@@ -136,7 +135,7 @@ def _open_output(
 
 
 def _shown(console: str, world: World) -> str:
-    """Return which of a rank's output is shown on the console, and how: a value of `Shown`."""
+    """Return how the console shows this rank's output: a value of `Shown`."""
     if console == "all" and world.size > 1:
         return "lines"
     return "nothing" if world.rank else "all"
@@ -148,7 +147,7 @@ def _be_monitor(spec: "RunSpec", world: World, listening: "Listening") -> messag
         size=world.size,
         several=world.num_hosts > 1,
         host_timeout=spec.host_timeout,
-        lost_patience=3.0,  # Open MPI 4 hangs if its ranks end before it has noticed by itself that a host is lost
+        lost_patience=3.0,  # Open MPI 4 hangs if its ranks end before it has noticed itself that a host is lost
         stall_timeout=spec.stall_timeout,
         abort=spec.abort,
         metrics=spec.metrics_port,
@@ -157,7 +156,7 @@ def _be_monitor(spec: "RunSpec", world: World, listening: "Listening") -> messag
 
 
 def _listen(found: LauncherInfo, host_timeout: float) -> "Listening":
-    """Return where the agents are to call: without a `launch` rank 0's agent is the monitor."""
+    """Return where the agents must connect: without `launch` the monitor runs in rank 0's agent."""
     from unilaunch.monitor.inbox import listen
 
     return listen(found.rank_0_hosts, several=not found.one_host, host_timeout=host_timeout)

@@ -1,4 +1,4 @@
-"""How the ranks of a start meet: which board there is, and when MPI is initialised."""
+"""Connect the ranks of a start: choose the board, and when to initialise MPI."""
 
 from collections.abc import Mapping
 
@@ -15,18 +15,18 @@ from unilaunch.world import LauncherInfo, Store
 def join(
     found: LauncherInfo, environ: Mapping[str, str], patience: float, *, insecure: bool, thread_level: str
 ) -> Peers:
-    """Meet the other ranks, over sockets; through MPI only where the launcher's store cannot be used.
+    """Connect to the other ranks over sockets; over MPI only if the launcher's store cannot be used.
 
     Args:
-        found: What the launcher says.
+        found: The launcher info.
         environ: The process's environment.
-        patience: Seconds to wait for the others, from this rank's start; where the ranks meet through the launcher's
-            own store, which waits without a limit, from the moment at which rank 0 listens.
-        insecure: Under a launcher without a store, meet without a secret.
-        thread_level: MPI's, where the ranks meet through MPI; as `mpi4py.rc.thread_level`.
+        patience: Seconds to wait for the other ranks. They count from this rank's start; with the launcher's store,
+            which waits without a limit, they count from the moment at which rank 0 listens.
+        insecure: Under a launcher without a store, connect without a secret.
+        thread_level: MPI's thread level, if the ranks connect over MPI; as `mpi4py.rc.thread_level`.
 
     Raises:
-        UnilaunchError: They do not meet.
+        UnilaunchError: The ranks cannot connect.
     """
     if found.size == 1:
         return Alone()
@@ -35,7 +35,7 @@ def join(
 
 
 def join_mpi(found: LauncherInfo, peers: Peers) -> Peers:
-    """Return the ranks' table through MPI, where the launcher has wired MPI up: for a model's data path."""
+    """Return the ranks' peers over MPI, if the launcher supports it: for a model's data path."""
     if isinstance(peers, tcp.TcpPeers) and found.mpi:
         peers.disconnect()
         return mpi.join(found, board=peers.board)
@@ -43,9 +43,9 @@ def join_mpi(found: LauncherInfo, peers: Peers) -> Peers:
 
 
 def data_path(found: LauncherInfo, peers: Peers) -> Collectives:
-    """Return a script's collectives on host arrays: MPI's where the launcher has wired MPI up, else over sockets.
+    """Return a script's collectives on host arrays: over MPI if the launcher supports it, otherwise over sockets.
 
-    All ranks must call this. *peers* stays in use beside it.
+    All ranks must call this. *peers* can still be used afterwards.
     """
     if isinstance(peers, tcp.TcpPeers) and found.mpi and all(peers.share(mpi.can_be_used())):
         return mpi.join(found, "multiple").collectives()
@@ -53,7 +53,7 @@ def data_path(found: LauncherInfo, peers: Peers) -> Collectives:
 
 
 def find_board(found: LauncherInfo, environ: Mapping[str, str], *, insecure: bool) -> Board | None:
-    """Return where the ranks of a start meet; None if only MPI is left. Arguments as of `join`."""
+    """Return the board of this attempt; None if the ranks can only use MPI. The arguments are those of `join`."""
     if MONITOR in environ and _is_reachable(environ[MONITOR], found):
         from unilaunch.rank.launch_board import LaunchBoard
 
@@ -77,6 +77,6 @@ def find_board(found: LauncherInfo, environ: Mapping[str, str], *, insecure: boo
 
 
 def _is_reachable(where: str, found: LauncherInfo) -> bool:
-    """Return whether all ranks can call `launch`; it listens for this host only if it was told of no other one."""
+    """Return whether all ranks can connect to `launch`: for a job on one host it accepts no other hosts."""
     places, _, _ = read_where(where)
     return found.one_host or not is_loopback(places[0][0])

@@ -1,30 +1,29 @@
-"""A board for ranks that `unilaunch launch` has started: the launching process, with which their agents speak too."""
+"""A board for ranks that `unilaunch launch` has started: the launching process, to which the agents connect too."""
 
 import socket
 import time
 from contextlib import suppress
-
-from typing_extensions import override
 
 from unilaunch import sockets
 from unilaunch.errors import RendezvousError
 from unilaunch.monitor import messages
 from unilaunch.monitor.connection import read_where
 from unilaunch.monitor.messages import BadMessageError, decode, encode
+from unilaunch.overriding import override
 from unilaunch.rank.board import Board, Meeting, open_meeting
 from unilaunch.world import LauncherInfo
 
 _TRY = 5.0  # seconds for one try to reach the launching process
-_PATIENCE, _PAUSE = 30.0, 0.2  # seconds in which rank 0 tries that, and between two tries
+_PATIENCE, _PAUSE = 30.0, 0.2  # seconds for all tries of rank 0, and between two tries
 _LARGEST = 4096  # bytes of its answer
 
 
 class LaunchBoard(Board):
-    """The launching process, as one rank sees it.
+    """A rank's connection to the launching process.
 
     Args:
-        found: What the launcher says.
-        where: Where it listens, as in `start_variables.MONITOR`.
+        found: The launcher info.
+        where: Where the launching process listens, as in `start_variables.MONITOR`.
         attempt: How often the job was started before.
     """
 
@@ -65,7 +64,7 @@ class LaunchBoard(Board):
             self.connection = None
 
     def _send(self, text: str | None) -> socket.socket | None:
-        """Tell the launching process where rank 0 listens, or ask it with None; return the line if it was reached."""
+        """Send where rank 0 listens, or request it with None; return the connection, or None if there is none."""
         self.close()
         self.connection = sockets.call(self.places, self.secret, self.found.rank, _TRY)
         if self.connection:

@@ -1,4 +1,4 @@
-"""MPI: the one module that imports mpi4py. The ranks' agreements, and the collectives on host arrays."""
+"""MPI: the agreements of the ranks, and the collectives on host arrays. Only this module imports mpi4py."""
 
 import ctypes
 import json
@@ -12,12 +12,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from typing_extensions import override
-
 from unilaunch import launchers
 from unilaunch.backend import Collectives, Exchange, Peers
 from unilaunch.errors import EnvironmentMismatchError
 from unilaunch.json_value import JsonValue
+from unilaunch.overriding import override
 from unilaunch.rank.board import Board
 from unilaunch.world import LauncherInfo
 
@@ -28,10 +27,10 @@ LIBRARY = "MPI4PY_LIBMPI"
 
 
 def variables(found: LauncherInfo, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what MPI is to find in the environment before it is initialised; nothing that the user exported.
+    """Return the environment variables to set before MPI is initialised, without those that the user exported.
 
-    That is what the launcher says, and the libmpi of the mpirun that started this rank: a wheel's would else be taken
-    under the system's mpirun.
+    They are the launcher's variables, and the path of the libmpi of the mpirun that started this rank. Otherwise the
+    libmpi of a wheel would be used under the system's mpirun.
     """
     daemon = launchers.find_daemon()
     library = daemon.find_library() if daemon and LIBRARY not in environ else None
@@ -40,7 +39,7 @@ def variables(found: LauncherInfo, environ: Mapping[str, str]) -> dict[str, str]
 
 
 def find_libmpi(environ: Mapping[str, str]) -> Path | None:
-    """Return the libmpi that this process will load; None if that cannot be told."""
+    """Return the libmpi that this process will load; None if that is unknown."""
     if LIBRARY in environ:
         return Path(environ[LIBRARY])
     daemon = launchers.find_daemon()
@@ -48,17 +47,17 @@ def find_libmpi(environ: Mapping[str, str]) -> Path | None:
 
 
 def is_initialized() -> bool:
-    """Return whether this process has initialised MPI, by whichever library; also after its end."""
+    """Return whether this process has initialised MPI, by any library; True also after MPI_Finalize."""
     return _ask_mpi("MPI_Initialized")
 
 
 def is_finalized() -> bool:
-    """Return whether this process has ended its use of MPI."""
+    """Return whether this process has finalized MPI."""
     return _ask_mpi("MPI_Finalized")
 
 
 def can_be_used() -> bool:
-    """Return whether mpi4py is installed, and this process has not ended its use of MPI."""
+    """Return whether mpi4py is installed and this process has not finalized MPI."""
     return find_spec("mpi4py") is not None and not is_finalized()
 
 
@@ -79,13 +78,13 @@ def _ask_mpi(function: str) -> bool:
 
 
 def check(found: LauncherInfo) -> None:
-    """Refuse to go on without mpi4py, before MPI is loaded.
+    """Raise an error if mpi4py is missing, before MPI is loaded.
 
     Raises:
-        EnvironmentMismatchError: It is missing.
+        EnvironmentMismatchError: mpi4py is missing.
     """
     try:
-        import mpi4py  # noqa: F401  (its package loads nothing)
+        import mpi4py  # noqa: F401  (the package itself does not load MPI)
     except ImportError as error:
         raise _cannot_be_loaded(found, error) from None
 
@@ -98,15 +97,15 @@ def _cannot_be_loaded(found: LauncherInfo, error: Exception) -> EnvironmentMisma
 
 
 def join(found: LauncherInfo, thread_level: str = "serialized", board: Board | None = None) -> "MpiPeers":
-    """Initialise MPI and return the ranks' table.
+    """Initialise MPI and return the peers over it.
 
     Args:
-        found: What the launcher says.
+        found: The launcher info.
         thread_level: As `mpi4py.rc.thread_level`.
-        board: Where the ranks met before.
+        board: The board on which the ranks found each other before, if any.
 
     Raises:
-        EnvironmentMismatchError: mpi4py or libmpi is missing, or MPI counts other ranks than the launcher's variables.
+        EnvironmentMismatchError: mpi4py or libmpi is missing, or MPI's ranks differ from the launcher's variables.
     """
     check(found)
     try:
@@ -116,7 +115,7 @@ def join(found: LauncherInfo, thread_level: str = "serialized", board: Board | N
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise _cannot_be_loaded(found, error) from None
-    signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGHUP))  # Open MPI 5 has taken it for itself
+    signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGHUP))  # Open MPI 5 has replaced the handler
     comm = MPI.COMM_WORLD
     if (comm.rank, comm.size) != (found.rank, found.size or comm.size):
         raise EnvironmentMismatchError(
@@ -128,7 +127,7 @@ def join(found: LauncherInfo, thread_level: str = "serialized", board: Board | N
 
 
 def lend() -> None:
-    """Let a program initialise MPI through mpi4py, though this process had to do that before, to meet the others.
+    """Let a program initialise MPI through mpi4py, although this process has already done so to connect the ranks.
 
     With `mpi4py.rc.initialize = False` MPI looks uninitialised until the program calls `Init` or `Init_thread`.
     """
@@ -143,7 +142,7 @@ def lend() -> None:
     def init() -> None:
         nonlocal initialised
         if is_initialized():
-            own_init()  # a second time: MPI says so
+            own_init()  # a second time: MPI raises its error
         initialised = True
 
     def init_thread(required: int = MPI.THREAD_MULTIPLE) -> int:
@@ -164,7 +163,7 @@ def library() -> str:
 
 
 class MpiPeers(Peers):
-    """Agreements over MPI. JSON travels, never a pickle."""
+    """Agreements over MPI. The messages are JSON, never a pickle."""
 
     def __init__(self, comm: "MPI.Intracomm", board: Board | None) -> None:
         self.comm = comm
@@ -187,11 +186,11 @@ class MpiPeers(Peers):
 
     @override
     def collectives(self) -> Collectives:
-        return MpiCollectives(self.comm.Dup())  # a communicator of its own: no message meets another's
+        return MpiCollectives(self.comm.Dup())  # a separate communicator: its messages cannot be mixed with others
 
 
 def _settle(request: "MPI.Request") -> None:
-    """Wait for *request* without spinning: the others may be at work on the processors that we share."""
+    """Wait for *request* without spinning: other ranks may be computing on the same CPUs."""
     pause = 0.0
     while not request.Test():
         time.sleep(pause)

@@ -1,26 +1,26 @@
-"""Which device and how many threads each rank gets: a pure function of what all ranks see."""
+"""Assign a device and threads to each rank: a pure function of the facts of all ranks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypedDict
 
 from unilaunch.backend import Placement
 from unilaunch.devices import DEVICES
 from unilaunch.errors import PlacementError
+from unilaunch.record import Record
 
 
 class Facts(TypedDict):
-    """What one rank sees of its host, told to all others.
+    """The facts of one rank about its host, which it sends to all other ranks.
 
     Attributes:
         name: The host's name.
-        host: What tells this host from every other: the name and the kernel's boot id.
+        host: An identifier of this host: the name and the kernel's boot id.
         folder: The current folder.
-        cores: The processors that this rank may run on.
+        cores: The CPUs that this rank may run on.
         devices: The visible devices of each kind, as the mask names them.
-        monitor: Where the agents are to call, from rank 0 if its agent is to be the monitor.
-        start: A random word; rank 0's tells this start from others of the same name.
-        placeholders: What those in the output folder's name stand for; rank 0's count.
+        monitor: Where the agents must connect; set by rank 0, if its agent runs the monitor.
+        start: A random word. Rank 0's word distinguishes this start from others of the same name.
+        placeholders: Values of the placeholders in the output folder's name; those of rank 0 are used.
     """
 
     name: str
@@ -33,14 +33,13 @@ class Facts(TypedDict):
     placeholders: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceRequest:
-    """What the user asked for.
+class DeviceRequest(Record):
+    """The device and the threads that the user asked for.
 
     Attributes:
         device: "auto" or a kind of device.
-        kinds: The kinds that the backend has, best first.
-        threads: Threads per rank; None for a fair share of the processors.
+        kinds: The kinds of device that the backend has, best first.
+        threads: Threads per rank; None for an equal share of the CPUs.
     """
 
     device: str
@@ -49,7 +48,7 @@ class DeviceRequest:
 
 
 def place(request: DeviceRequest, facts: Sequence[Facts]) -> list[Placement]:
-    """Return what every rank runs on, by rank.
+    """Return the device and threads of every rank, by rank.
 
     Raises:
         PlacementError: The backend has no such device, or a host has fewer devices than ranks.
@@ -79,9 +78,9 @@ def _choose(request: DeviceRequest, facts: Sequence[Facts]) -> str:
 
 
 def _index(kind: str, rank: int, local: Sequence[int], facts: Sequence[Facts]) -> int:
-    """Return the index of *rank*'s device among those it sees; *local* are the ranks on its host."""
+    """Return the index of *rank*'s device among the devices visible to it; *local* are the ranks on its host."""
     visible = facts[rank]["devices"].get(kind, [])
-    taken: set[str] = set()  # by name: a launcher may have given each rank a mask of its own, or one in another order
+    taken: set[str] = set()  # by name: a launcher may give each rank another mask, or the same devices in another order
     for other in local:
         free = [name for name in facts[other]["devices"].get(kind, []) if name not in taken]
         if other == rank and free:

@@ -1,7 +1,7 @@
-"""Hydra's store as a board: PMI version 1 over the file descriptor that MPICH's and Intel MPI's mpiexec hands down.
+"""Hydra's store as a board: PMI version 1 over a file descriptor that MPICH's and Intel MPI's mpiexec passes to ranks.
 
-One line asks, one line answers ("cmd=get kvsname=K key=K"). The MPI library that a program loads later speaks over the
-same descriptor, from the same beginning; so nothing is ended here unless the program has not used MPI at all.
+A request is one line, and so is its answer ("cmd=get kvsname=K key=K"). The MPI library that a program loads later uses
+the same descriptor and starts the protocol again. So this module ends the protocol only if the program did not use MPI.
 Protocol: "PMI v1 Wire Protocol", MPICH documentation.
 """
 
@@ -10,9 +10,8 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 
-from typing_extensions import override
-
 from unilaunch.errors import EnvironmentMismatchError
+from unilaunch.overriding import override
 from unilaunch.rank.board import Board, Meeting, open_meeting
 from unilaunch.rank.mpi import is_initialized
 from unilaunch.world import LauncherInfo
@@ -23,10 +22,10 @@ _LINE = 4096  # bytes of an answer
 
 
 class PmiBoard(Board):
-    """One start's key-value space.
+    """The key-value space of one attempt.
 
     Args:
-        found: What the launcher says.
+        found: The launcher info.
         environ: The process's environment.
     """
 
@@ -59,12 +58,12 @@ class PmiBoard(Board):
 
     @override
     def close(self) -> None:
-        """Nothing: the store goes with the job."""
+        """Do nothing: the store is removed with the job."""
 
     @override
     def finish(self) -> None:
-        if not is_initialized():  # MPI's own finalisation says it
-            with suppress(EnvironmentMismatchError):  # the job has ended well, whatever mpiexec makes of it
+        if not is_initialized():  # otherwise MPI_Finalize ends the protocol
+            with suppress(EnvironmentMismatchError):  # the job has succeeded, even if mpiexec does not answer
                 self._ask("finalize")
 
     @property
@@ -73,10 +72,10 @@ class PmiBoard(Board):
         return "at the address that mpiexec's store gives: can the hosts of the job reach each other?"
 
     def _ask(self, command: str) -> dict[str, str]:
-        """Return the answer's words.
+        """Return the values in the answer, by key.
 
         Raises:
-            EnvironmentMismatchError: Nobody answers, or not as Hydra does.
+            EnvironmentMismatchError: There is no answer, or it is not an answer of Hydra.
         """
         answer = b""
         try:

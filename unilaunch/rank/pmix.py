@@ -1,10 +1,11 @@
 """Open MPI 4's store as a board: PMIx, called through ctypes, without MPI_Init.
 
-So a program finds MPI as `mpirun python program.py` leaves it: not initialised, with every thread level to be had.
+So MPI is in the same state for a program as under `mpirun python program.py`: not initialised, with every thread level
+available.
 
-A rank that is a PMIx client first and initialises MPI afterwards stays that client until its end, or else MPI_Init
-fails (4.1.4). Under Open MPI 5 there is no way to be one: MPI_Finalize aborts after a client in the same process, and
-after one in another process MPI_Init fails now and then (5.0.11).
+A rank that initialises MPI after it became a PMIx client must stay a client until its end, otherwise MPI_Init fails
+(4.1.4). Under Open MPI 5 a rank cannot be a client: MPI_Finalize aborts after a client in the same process, and after a
+client in another process MPI_Init sometimes fails (5.0.11).
 
 API: the PMIx Standard 3.1, chapters 4 and 5.
 """
@@ -13,9 +14,8 @@ import ctypes
 import socket
 from pathlib import Path
 
-from typing_extensions import override
-
 from unilaunch.errors import EnvironmentMismatchError
+from unilaunch.overriding import override
 from unilaunch.rank.board import Board, Meeting, open_meeting
 from unilaunch.world import LauncherInfo
 
@@ -38,11 +38,11 @@ class _Info(ctypes.Structure):
 
 
 class PmixBoard(Board):
-    """One start's PMIx namespace.
+    """The PMIx namespace of one attempt.
 
     Args:
-        found: What the launcher says.
-        library: The libpmix that Open MPI itself uses.
+        found: The launcher info.
+        library: The libpmix that Open MPI uses.
     """
 
     def __init__(self, found: LauncherInfo, library: ctypes.CDLL) -> None:
@@ -63,11 +63,11 @@ class PmixBoard(Board):
 
     @override
     def close(self) -> None:
-        """Nothing: the store goes with the job."""
+        """Do nothing: the store is removed with the job."""
 
     @override
     def finish(self) -> None:
-        self.library.PMIx_Finalize(None, ctypes.c_size_t(0))  # or else mpirun takes the process's end for a crash
+        self.library.PMIx_Finalize(None, ctypes.c_size_t(0))  # otherwise mpirun takes the exit for a crash
 
     @property
     @override
@@ -75,10 +75,10 @@ class PmixBoard(Board):
         return "at the addresses that mpirun's store gives: can the hosts of the job reach each other?"
 
     def _exchange(self, text: str) -> str:
-        """Give *text* to the other ranks if this is rank 0, and return rank 0's. All ranks must call it, once.
+        """Return rank 0's *text*; the text of other ranks is ignored. All ranks must call it, once.
 
         Raises:
-            EnvironmentMismatchError: There is no PMIx server, or it counts other ranks than the launcher's variables.
+            EnvironmentMismatchError: There is no PMIx server, or its ranks differ from the launcher's variables.
         """
         try:
             return _exchange(self.library, self.found.rank, text)
@@ -91,7 +91,7 @@ class PmixBoard(Board):
 
 
 def _exchange(library: ctypes.CDLL, rank: int, text: str) -> str:
-    """Be a client; raise ValueError with what went wrong."""
+    """Exchange *text* as a PMIx client; raise ValueError with the fault."""
     process = _Proc()
     _check(library.PMIx_Init(ctypes.byref(process), None, ctypes.c_size_t(0)), "PMIx_Init")
     if process.rank != rank:
@@ -119,7 +119,7 @@ def _check(status: int, function: str) -> None:
 
 
 def find_library(libmpi: Path) -> ctypes.CDLL | None:
-    """Return the libpmix that an Open MPI 4 uses; None if that cannot be told, or if it has one of its own inside.
+    """Return the libpmix that an Open MPI 4 uses; None if that is unknown, or if libmpi contains its own PMIx.
 
     Args:
         libmpi: The MPI library that belongs to the mpirun that started this process.
@@ -127,7 +127,7 @@ def find_library(libmpi: Path) -> ctypes.CDLL | None:
     if not any((libmpi.parent / "openmpi").rglob("mca_pmix_ext*.so")):
         return None
     try:
-        ctypes.CDLL(str(libmpi))  # and with it the libpmix that it is linked to, under whichever path
+        ctypes.CDLL(str(libmpi))  # this also loads the libpmix that it is linked to, from any path
         return ctypes.CDLL(_LIBRARY)
     except OSError:
         return None

@@ -6,30 +6,33 @@ import linecache
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import Any
-
-from typing_extensions import override
+from typing import TYPE_CHECKING, Any
 
 from unilaunch.errors import SpecError
 from unilaunch.json_value import JsonValue
 from unilaunch.monitor.messages import LARGEST
+from unilaunch.overriding import override
 from unilaunch.rank.garbage_collector import uncollected
 from unilaunch.target import LOADING, Target
 from unilaunch.values import SENDABLE, into_files, pack, unpack
 
-#: Bytes of what a function or a model returns, as JSON: with the words around it, it is one message.
+if TYPE_CHECKING:
+    from importlib.abc import Loader, MetaPathFinder
+else:  # importing it takes 8 ms; Python needs only the methods
+    Loader = MetaPathFinder = object
+
+#: Most bytes of the value of a function or a model, as JSON: with its envelope the value is one message.
 _LARGEST_VALUE = LARGEST - 4096
 Hook = Callable[[ModuleType], None]
 
 
 def run_program(target: Target, args: Sequence[str]) -> Any:
-    """Run *target*, and return a function's value; None of a script or a module.
+    """Run *target*, and return a function's value; None for a script or a module.
 
-    What the program raises passes, SystemExit too.
+    Exceptions of the program are not caught, nor is SystemExit.
 
     Raises:
         SpecError: A function does not exist.
@@ -47,7 +50,7 @@ def run_program(target: Target, args: Sequence[str]) -> Any:
 
 
 def _run_script(path: str, args: Sequence[str]) -> None:
-    """As `python PATH ARGS`: its own __main__, which stays after its end as pickling and atexit need it."""
+    """Run a script as `python PATH ARGS` does. Its __main__ is kept afterwards, since pickling and atexit need it."""
     main = ModuleType("__main__")
     file = str(Path(path).absolute())
     main.__file__ = file
@@ -62,7 +65,7 @@ def _run_script(path: str, args: Sequence[str]) -> None:
 
 
 def _run_module(name: str, args: Sequence[str]) -> None:
-    """As `python -m NAME ARGS`."""
+    """Run a module as `python -m NAME ARGS` does."""
     import runpy
 
     sys.argv[:] = [name, *args]
@@ -83,7 +86,7 @@ def _call(target: Target, args: Sequence[str]) -> Any:
 
 
 def _load_main(target: Target, file: str) -> ModuleType:
-    """Return the module of a file, or of a notebook's cells, without what stands under `__name__ == "__main__"`.
+    """Return the module of a file or of a notebook's cells; code under `__name__ == "__main__"` does not run.
 
     It has the name that it has in processes of `multiprocessing`.
     """
@@ -101,7 +104,7 @@ def _load_main(target: Target, file: str) -> ModuleType:
 
 
 def keep_value(value: Any, name: str, folder: Path) -> JsonValue:
-    """Return what a function has returned as JSON; its arrays are in files of *folder*.
+    """Return a function's value as JSON, with its arrays in files of *folder*.
 
     Raises:
         SpecError: It cannot be written as JSON and arrays.
@@ -115,14 +118,14 @@ def keep_value(value: Any, name: str, folder: Path) -> JsonValue:
 
 
 def check_value(value: object, name: str) -> None:
-    """Refuse what a function or a model has returned, if it cannot be sent back.
+    """Raise an error if the value of a function or a model cannot be sent back.
 
     Args:
-        value: What was returned.
-        name: Of the function or of the model.
+        value: The returned value.
+        name: The name of the function or of the model.
 
     Raises:
-        SpecError: It cannot be written as JSON (NaN cannot either), or it is too large.
+        SpecError: The value cannot be written as JSON (nor can NaN), or it is too large.
     """
     try:
         size = len(json.dumps(value, allow_nan=False))
@@ -138,7 +141,7 @@ def check_value(value: object, name: str) -> None:
 
 
 def read_arguments(args: Sequence[str]) -> tuple[list[JsonValue], dict[str, JsonValue]]:
-    """Return a function's arguments by position and by name; what is not JSON is text.
+    """Return a function's arguments by position and by name; a word that is not JSON is text.
 
     Args:
         args: JSON, or NAME=JSON.
@@ -162,7 +165,7 @@ def _json(text: str) -> Any:
 
 
 def exit_code(exit_: SystemExit) -> int:
-    """Return what a process that raises *exit_* ends with, and show its text as Python does."""
+    """Return the exit code of a process that raises *exit_*, and show its text as Python does."""
     if exit_.code is None or isinstance(exit_.code, int):
         return (exit_.code or 0) & 0xFF
     print(exit_.code, file=sys.stderr, flush=True)  # noqa: T201  (as Python does)
@@ -170,9 +173,9 @@ def exit_code(exit_: SystemExit) -> int:
 
 
 def leave_out_launcher(error: BaseException) -> None:
-    """Let the traceback of *error* begin with the program's first line, as plain Python's does.
+    """Let the traceback of *error* begin with the program's first line, as in plain Python.
 
-    A program that could not be read, or was not found, has no line in it.
+    The traceback of a program that could not be read or was not found has no such line.
     """
     launcher = {__file__, str(Path(__file__).with_name("work.py")), importlib.__file__}
     frame, began = error.__traceback__, False
@@ -188,7 +191,7 @@ def leave_out_launcher(error: BaseException) -> None:
 
 
 def join_hooks(first: Mapping[str, Hook], second: Mapping[str, Hook]) -> dict[str, Hook]:
-    """Return the hooks of both; of a module that both have, the first one's is called first."""
+    """Return the hooks of both; if both have a hook for a module, the first one's is called first."""
 
     def both(name: str) -> Hook:
         def hook(module: ModuleType) -> None:
@@ -201,7 +204,7 @@ def join_hooks(first: Mapping[str, Hook], second: Mapping[str, Hook]) -> dict[st
 
 
 def around_import(hooks: Mapping[str, Hook]) -> None:
-    """Do what *hooks* say right after a module's import; now, if it has been imported already."""
+    """Call each hook right after its module's import, or now if the module has been imported already."""
     sys.meta_path.insert(0, AroundImport({name: hook for name, hook in hooks.items() if name not in sys.modules}))
     for name, hook in hooks.items():
         if name in sys.modules:
@@ -209,10 +212,10 @@ def around_import(hooks: Mapping[str, Hook]) -> None:
 
 
 class AroundImport(MetaPathFinder):
-    """What is to be done when the program imports a framework, whichever it imports and whenever.
+    """Calls the hooks when the program imports a framework, at any time.
 
     Args:
-        hooks: What is to be done right after a module's import, by the module's name.
+        hooks: The function to call right after a module's import, by the module's name.
     """
 
     def __init__(self, hooks: Mapping[str, Hook]) -> None:
@@ -235,7 +238,7 @@ def no_hook(module: ModuleType) -> None:
 
 
 class _Hooked(Loader):
-    """A module's loader, without the garbage collector, and with something to do afterwards."""
+    """A module's loader, which disables the garbage collector and then calls a hook."""
 
     def __init__(self, loader: Any, hook: Hook) -> None:
         self.loader = loader

@@ -1,11 +1,10 @@
-"""Where is rank 0: an address that every rank reached, a port that rank 0 holds, and each rank's way to it."""
+"""The rendezvous: an address of rank 0 that every rank reached, a port that rank 0 holds, and each rank's interface."""
 
 import os
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,28 +13,29 @@ from unilaunch.agreement import agree
 from unilaunch.backend import Peers, Rendezvous
 from unilaunch.errors import RendezvousError
 from unilaunch.json_value import JsonValue
+from unilaunch.record import Record
 from unilaunch.world import World
 
 if TYPE_CHECKING:
     from unilaunch.spec import RunSpec
 
-PATIENCE = 2.0  # seconds in which a rank tries all addresses, and in which what it sends there is to arrive
+PATIENCE = 2.0  # seconds for a rank to try all addresses, and for its tokens to arrive
 _TOKEN_SIZE = 16
-#: What a rank tells of each address that has answered: the token, and this host's interface towards it.
+#: What a rank reports for each address that has answered: the token, and this host's interface towards it.
 _Sent = Mapping[str, tuple[str, str | None]]
 
 
 def meet(peers: Peers, world: World, spec: "RunSpec") -> Rendezvous:
     """Agree on where rank 0 listens. All ranks must call it.
 
-    Rank 0 binds its port and keeps it, so nobody can take it in between. It names its addresses, every rank calls all
-    of them and sends a token there. The first address at which rank 0 got the tokens of all ranks is taken: another
-    host or program that answers at the same address and port is not mistaken for rank 0. The interface of each rank
-    follows from its connection. On one host there is nothing to try.
+    Rank 0 binds its port and keeps it, so no other process can take it. Rank 0 lists its addresses; every rank connects
+    to all of them and sends a token. The ranks use the first address at which rank 0 received the tokens of all ranks.
+    So another host or program that answers at the same address and port is not mistaken for rank 0. Each rank's network
+    interface follows from its connection. On one host no address is tried.
 
     Raises:
         RefusedTogetherError: Rank 0 cannot listen.
-        RendezvousError: No address is reached by every rank, or a rank has no interface towards it.
+        RendezvousError: No address is reached by every rank, or a rank has no interface towards the address.
     """
     listener = _listen_together(peers, world, spec)
     offer = peers.share([*_addresses(world, spec), listener.getsockname()[1]] if listener else None)[0]
@@ -73,20 +73,19 @@ def _listen_together(peers: Peers, world: World, spec: "RunSpec") -> socket.sock
 
 
 def _addresses(world: World, spec: "RunSpec") -> list[str]:
-    """Return rank 0's addresses, likeliest first."""
+    """Return rank 0's addresses, the likeliest first."""
     if spec.master_addr:
         return [spec.master_addr]
     return own_addresses(several=world.num_hosts > 1, interface=spec.interface)
 
 
-@dataclass(frozen=True, slots=True)
-class _Trial:
+class _Trial(Record):
     """A connection of this rank to one of rank 0's addresses.
 
     Attributes:
         connection: The connection.
-        token: What this rank has sent over it.
-        interface: This host's interface towards the address; None if that cannot be told.
+        token: The token that this rank has sent over it.
+        interface: This host's interface towards the address; None if it is unknown.
     """
 
     connection: socket.socket
@@ -96,13 +95,13 @@ class _Trial:
 
 @contextmanager
 def _trials(addresses: Sequence[str], port: int) -> Iterator[dict[str, _Trial]]:
-    """Call all addresses at once, and send a token to each that answers; hang up at the end of the block."""
+    """Connect to all addresses at once, send a token to each that answers, and disconnect at the end of the block."""
     deadline = time.monotonic() + PATIENCE
     trials: dict[str, _Trial] = {}
     with DefaultSelector() as selector, ExitStack() as kept:
         for called in addresses:
             for place in resolve(called):
-                with suppress(OSError):  # this host has not that IP version
+                with suppress(OSError):  # this host does not have that IP version
                     connection = kept.enter_context(socket.socket(FAMILIES[":" in place], socket.SOCK_STREAM))
                     connection.setblocking(False)
                     connection.connect_ex((place, port))
@@ -119,13 +118,13 @@ def _send_token(connection: socket.socket) -> _Trial | None:
     token = os.urandom(_TOKEN_SIZE)
     try:
         connection.send(token)
-    except OSError:  # nobody has answered there
+    except OSError:  # the address has not answered
         return None
     return _Trial(connection, token.hex(), interface_of(plain(connection.getsockname()[0])))
 
 
 def _hear(listener: socket.socket, sent: Sequence[_Sent]) -> dict[str, str]:
-    """Return at which of this host's addresses each token has arrived; take all that stand in the queue."""
+    """Accept all waiting connections; return the address of this host at which each token has arrived."""
     expected = {token for trials in sent for token, _ in trials.values()}
     arrived: dict[str, str] = {}
     deadline = time.monotonic() + PATIENCE
@@ -152,10 +151,10 @@ def _hear(listener: socket.socket, sent: Sequence[_Sent]) -> dict[str, str]:
 def _choose(
     addresses: Sequence[str], port: int, sent: Sequence[_Sent], arrived: Mapping[str, str], named: str | None
 ) -> list[str] | str:
-    """Return the address to take, and the address and the interface that it means on rank 0's host; or what is wrong.
+    """Return the address to use, with the address and interface that it has on rank 0's host; or return the fault.
 
-    A host's name can mean a loopback address on that host itself (127.0.1.1), and nowhere else. So on rank 0's host
-    the address counts at which the ranks of other hosts have arrived.
+    On its own host, a host's name can resolve to a loopback address (127.0.1.1), unlike on other hosts. So rank 0's
+    host uses the address at which the tokens of other hosts have arrived.
     """
     for address in addresses:
         if all(address in trials and trials[address][0] in arrived for trials in sent):

@@ -1,11 +1,10 @@
-"""Be one rank: the steps from the launcher's environment to the result, in their order."""
+"""Run one rank: the steps from the launcher's environment to the result, in order."""
 
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from socket import gethostname
 from typing import TYPE_CHECKING, cast
 
@@ -22,6 +21,7 @@ from unilaunch.rank.identity import Rank, agree_on_rank, complete
 from unilaunch.rank.joining import join, join_mpi
 from unilaunch.rank.status import Status
 from unilaunch.rank.work import work
+from unilaunch.record import replace
 from unilaunch.start_variables import KEY, MONITOR, SPEC, attempt_of
 from unilaunch.task import Task
 from unilaunch.version import __version__
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
 #: mpirun can hang when many ranks end within a few tenths of a second of their start (Open MPI 4 and 5).
 SHORTEST_LIFE = 0.5
-#: Seconds to wait for the other ranks when this one could not even read how long.
+#: Seconds to wait for the other ranks if this rank could not read its options.
 PATIENCE = 60.0
-#: Open files for each other rank: of the star around rank 0, and of a model's data path.
+#: Open files for each other rank: for the connections to rank 0, and for a model's data path.
 _FILES = 4
 
 
 def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], started: float, status: Status) -> int:
-    """Be the rank that the launcher assigned, or under no launcher the only one; return the exit code.
+    """Run the rank that the launcher assigned, or the only rank without a launcher; return the exit code.
 
     Args:
-        read_task: Reads and checks what is to be done; raises UnilaunchError.
+        read_task: Reads and checks the task; raises UnilaunchError.
         environ: The process's environment.
-        started: When this process began to work, in seconds of `time.monotonic`.
+        started: When this process started, in seconds of `time.monotonic`.
         status: This rank's status channel.
     """
     _forget_launch()
@@ -89,13 +89,13 @@ def _record_start(rank: Rank, found: LauncherInfo, variables: Mapping[str, str])
 
 
 def _forget_launch() -> None:
-    """Take out of the environment what is not meant for a job that a program may start."""
+    """Remove the variables of this job from the environment: a program may start another job."""
     for variable in (MONITOR, SPEC, KEY):
         os.environ.pop(variable, None)  # noqa: TID251
 
 
 def _end_at_once_when_interrupted() -> None:
-    """Let SIGINT end this rank also inside MPI; a program gets Python's handler back."""
+    """Let SIGINT end this rank, even inside MPI; before a program runs, Python's handler is restored."""
     if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -103,10 +103,10 @@ def _end_at_once_when_interrupted() -> None:
 def _meet_others(
     found: LauncherInfo, environ: Mapping[str, str], task: "Task[RunSpec] | None", refused: UnilaunchError | None
 ) -> Peers:
-    """Join the other ranks, if only to tell them why this one cannot go on; where that fails, raise why."""
+    """Connect to the other ranks, even to tell them why this rank must stop; if that fails, raise that reason."""
     try:
         insecure = bool(task and task.spec.insecure_rendezvous)
-        # A program that uses MPI itself may find it initialised, but then with every thread level.
+        # A program that uses MPI may find it initialised; then it must have every thread level.
         level = "serialized" if task and task.model else "multiple"
         patience = task.spec.timeout if task else PATIENCE
         return join(found, environ, patience, insecure=insecure, thread_level=level)
@@ -121,14 +121,14 @@ def _check(task: "Task[RunSpec]", found: LauncherInfo) -> None:
 
 
 def _schedule(task: "Task[RunSpec]") -> int:
-    """Be msrun's scheduler: a program's `init()` does it; our models' ranks meet without one."""
+    """Run msrun's scheduler: a program's `init()` is the scheduler; the ranks of a model need none."""
     if task.model is None:
         program.run_program(task.target, task.spec.args)
     return 0
 
 
 def _tell_refusal(error: UnilaunchError, number: int, status: Status) -> None:
-    """Say why this rank ends before its work begins; what all ranks refuse alike, rank 0 says."""
+    """Show why this rank ends before its work begins; if all ranks refuse for the same reason, only rank 0 shows it."""
     together = isinstance(error, RefusedTogetherError)
     if together:
         status.send(messages.Refused())

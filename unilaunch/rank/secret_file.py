@@ -1,9 +1,9 @@
-"""A board for launchers without a store of their own: a file that only this user can write or read.
+"""A board for launchers without a store: a file that only this user can read or write.
 
-It lies in the user's cache folder, which the hosts of a cluster usually share. Of a job on one host it may also lie in
-the user's runtime folder or in a folder of the user's among the temporary files. A folder is taken only if it belongs
-to this user and nobody else may write in it; the file is made with O_EXCL and mode 0600 and then gets its name, and a
-file that somebody else could have made or changed is not believed.
+The file is in the user's cache folder, which the hosts of a cluster usually share. For a job on one host it may also be
+in the user's runtime folder, or in a folder of the user below the temporary files. A folder is used only if it belongs
+to this user and no other user may write in it. The file is made with O_EXCL and mode 0600 and then renamed. A file that
+another user could have made or changed is ignored.
 """
 
 import os
@@ -16,37 +16,36 @@ from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 
-from typing_extensions import override
-
 from unilaunch.errors import EnvironmentMismatchError, RendezvousError
+from unilaunch.overriding import override
 from unilaunch.rank.board import Board, Meeting, open_meeting
 from unilaunch.world import BOOT_ID, LauncherInfo
 
 _LARGEST = 4096  # bytes of a file
-_OLD = 24 * 3600.0  # seconds after which a file is of a start that was killed
+_OLD = 24 * 3600.0  # seconds after which a file belongs to an attempt that was killed
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class FileBoard(Board):
-    """One start's file.
+    """The file of one attempt.
 
     Args:
-        found: What the launcher says: the file's name follows from the run's.
+        found: The launcher info; the file's name contains the run's name.
         environ: The process's environment.
 
     Raises:
-        EnvironmentMismatchError: There is no folder that only this user can write.
+        EnvironmentMismatchError: There is no folder in which only this user can write.
     """
 
     def __init__(self, found: LauncherInfo, environ: Mapping[str, str]) -> None:
         self.found = found
-        # Jobs of one host can have one name on every host (torchrun-none-29500-0), or in every container, where process
-        # numbers begin anew (prterun-box-7@1); and hosts and containers can share a home.
+        # Jobs on different hosts can have the same name (torchrun-none-29500-0), and so can jobs in different
+        # containers with their own process numbers (prterun-box-7@1). Hosts and containers can share a home folder.
         servers = sorted(value for name, value in environ.items() if name.startswith("PMIX_SERVER_URI"))
         start = " ".join([found.run_id, *([BOOT_ID.read_text(encoding="ascii"), *servers] if found.one_host else [])])
         self.name = sha256(f"unilaunch {start}".encode()).hexdigest()[:32]
         self.folder = find_folder(environ, one_host=found.one_host)
-        self.posted: int | None = None  # the inode of what this rank has posted
+        self.posted: int | None = None  # the inode of the file that this rank has posted
 
     @override
     def post(self) -> tuple[socket.socket, bytes]:
@@ -62,7 +61,7 @@ class FileBoard(Board):
         return listener, meeting.secret
 
     def _write(self, text: str) -> None:
-        """Write the file aside, and then give it its name."""
+        """Write the file under a temporary name, and then rename it."""
         aside = f".{self.name}.{os.getpid()}.{os.urandom(4).hex()}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with _opened(self.folder) as folder:
@@ -106,14 +105,14 @@ class FileBoard(Board):
 
 
 def find_folder(environ: Mapping[str, str], *, one_host: bool) -> Path:
-    """Return the folder for such files, and make it if need be.
+    """Return the folder for such files; make it if it does not exist.
 
     Args:
         environ: The process's environment.
-        one_host: All ranks are on this host.
+        one_host: Whether all ranks are on this host.
 
     Raises:
-        EnvironmentMismatchError: There is none that only this user can write.
+        EnvironmentMismatchError: There is no folder in which only this user can write.
     """
     refused = []
     for folder in _candidates(environ, one_host=one_host):
@@ -146,10 +145,10 @@ def _candidates(environ: Mapping[str, str], *, one_host: bool) -> Iterator[Path]
 
 @contextmanager
 def _opened(folder: Path) -> Iterator[int]:
-    """Open a folder; refuse one that is another user's, or that others may write in, or that is a link.
+    """Open a folder; refuse a link, another user's folder, and a folder in which others may write.
 
     Raises:
-        OSError: It is refused, or cannot be opened.
+        OSError: The folder is refused, or cannot be opened.
     """
     descriptor = os.open(folder, _FOLDER_FLAGS)
     try:
@@ -164,7 +163,7 @@ def _opened(folder: Path) -> Iterator[int]:
 
 
 def _remove_old(folder: int) -> None:
-    """Remove what starts that were killed have left."""
+    """Remove the files of attempts that were killed."""
     for name in os.listdir(folder):
         with suppress(OSError):
             if time.time() - os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime > _OLD:

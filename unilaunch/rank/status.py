@@ -1,4 +1,4 @@
-"""The rank's end of its status channel: it tells the agent who it is, what it is doing, and how it failed."""
+"""The rank's end of the status channel: it sends the agent its identity, its progress and its failure."""
 
 import os
 import socket
@@ -13,11 +13,11 @@ from unilaunch.step import Step
 
 #: The agent sends this to its rank when the user stops the job.
 STOP = b"s"
-_NEWEST = 0.1  # share of the newest stretch of work in what is usual
+_NEWEST = 0.1  # weight of the newest interval of work in the moving average
 
 
 class Status:
-    """What a rank tells its agent.
+    """Sends the agent what the rank is and does.
 
     Args:
         connection: The status channel.
@@ -30,25 +30,25 @@ class Status:
         self.failed = False
         self.released = False
         self.pace = Pace()
-        self._waited = 0.0  # when the last wait ended; 0 if that is unknown
-        self._usual = 0.0  # seconds of work between two waits, of late
+        self._waited = 0.0  # when the previous wait ended; 0 if that is unknown
+        self._usual = 0.0  # moving average of the seconds of work between two waits
 
     def note(self, **facts: Any) -> None:
-        """Note what this rank is doing; costs microseconds."""
+        """Write what this rank is doing to the status page; this takes microseconds."""
         self.page.note(**facts)
 
     def note_step(self, step: Step) -> None:
-        """Note the step that this rank is in; costs microseconds."""
+        """Write the step that this rank is in to the status page; this takes microseconds."""
         self.page.note(**step.as_facts())
         steps, busy, received = self.pace
         self.pace = Pace(steps + 1, busy + (step.busy or 0.0), received + step.received)
         self.page.note_pace(self.pace)
 
     def note_wait(self, seconds: float | None) -> None:
-        """Note that a program has waited for other ranks until now; what lies between two waits was its own work.
+        """Record that a program has waited for other ranks until now; the time between two waits counts as work.
 
         Args:
-            seconds: How long it has waited; None if that was not measured: then its work was as long as it is usually.
+            seconds: How long it has waited. None if that was not measured: then the average work is used.
         """
         now, own = time.perf_counter(), self._usual
         if seconds is not None and self._waited:
@@ -60,19 +60,19 @@ class Status:
         self.page.note_pace(self.pace)
 
     def fail(self, error: BaseException, exit_code: int, *, together: bool = False, log: str = "") -> None:
-        """Tell the agent how this rank fails, what it was doing, and what its log is to say."""
+        """Send the agent how this rank fails, what it was doing, and the text for its log."""
         self.failed = True
         self.send(Failed(describe_exception(error, exit_code, self.page.facts, together=together, told=not log), log))
 
     @property
     def stopped(self) -> bool:
-        """The user stops the job: another rank may have ended, so this one must not wait for it in a collective."""
+        """Whether the user stops the job: then other ranks may have ended, and this rank must not wait for them."""
         with suppress(OSError):
             return self.connection.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK) == STOP
         return False
 
     def wait_for_release(self) -> None:
-        """In a job that is stopped: tell that the program has ended, and wait until all programs have."""
+        """In a stopped job: send that the program has ended, and wait until the programs of all ranks have ended."""
         self.released = True
         self.send(Done(leaving=True))  # in one message: the release may follow the first one
         with suppress(OSError):
@@ -81,11 +81,11 @@ class Status:
 
     def send(self, message: OfRank) -> None:
         """Send a message to the agent, and through it to the monitor."""
-        with suppress(OSError):  # there is no agent any more
+        with suppress(OSError):  # the agent has exited
             self.connection.sendall(encode(message))
 
     def hand_over(self, descriptor: int, message: OfRank) -> None:
-        """Send the agent a descriptor, and close it here, so that a program's children do not inherit it."""
+        """Send the agent an open file, and close it here, so that a program's children do not inherit it."""
         with suppress(OSError):
             socket.send_fds(self.connection, [encode(message)], [descriptor])
         os.close(descriptor)

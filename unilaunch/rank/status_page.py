@@ -1,4 +1,4 @@
-"""The status page: memory that a rank shares with its agent, which can read it after the rank was killed."""
+"""The status page: memory that a rank shares with its agent, which can still read it after the rank was killed."""
 
 import json
 import mmap
@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 _SLOT = 2000  # bytes of one status
 _COUNT = struct.Struct("=QHH")
 _PACE = struct.Struct("=QdQ")
-_SLOTS = 64  # where the status begins, behind the count and the pace
+_SLOTS = 64  # offset of the first status, after the count and the pace
 
 
 class Pace(NamedTuple):
-    """What a rank has done since its start; each number only grows.
+    """A rank's counters since its start; they only grow.
 
     Attributes:
         steps: Steps of a model, or waits of a script for other ranks.
-        busy: Seconds of them in which the rank did not wait for other ranks.
-        received: Bytes that came from other ranks, where the model counts them.
+        busy: Seconds of these steps in which the rank did not wait for other ranks.
+        received: Bytes received from other ranks, if the model counts them.
     """
 
     steps: int = 0
@@ -26,7 +26,7 @@ class Pace(NamedTuple):
 
 
 class StatusPage:
-    """Double-buffered status: if the rank is killed while it writes, the status before is intact."""
+    """Double-buffered status: if the rank is killed while it writes, the previous status is intact."""
 
     def __init__(self) -> None:
         self.memory = mmap.mmap(-1, _SLOTS + 2 * _SLOT)
@@ -35,7 +35,7 @@ class StatusPage:
         self.facts: dict[str, Any] = {}
 
     def note(self, **facts: Any) -> None:
-        """Add *facts*, which must be JSON, to what stands here; a new phase begins without the old one's facts."""
+        """Add *facts*, which must be JSON, to the status; a new phase starts without the facts of the previous one."""
         known = facts if "phase" in facts else self.facts | facts
         text = json.dumps(known, allow_nan=False).encode()[:_SLOT]
         self.facts = known
@@ -52,11 +52,11 @@ class StatusPage:
         begin = _SLOTS + count % 2 * _SLOT
         try:
             return count, json.loads(self.memory[begin : begin + sizes[count % 2]])
-        except ValueError:  # there is none yet, it is too long, or a newer one was written meanwhile
+        except ValueError:  # there is no status yet, it is too long, or a newer one was written meanwhile
             return count, {}
 
     def note_pace(self, pace: Pace) -> None:
-        """Note the pace; costs less than a microsecond."""
+        """Write the pace; this takes less than a microsecond."""
         _PACE.pack_into(self.memory, _COUNT.size, *pace)
 
     def read_pace(self) -> Pace:

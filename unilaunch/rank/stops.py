@@ -1,4 +1,4 @@
-"""How a model that stops patiently hears of a stop."""
+"""Let a model that stops patiently find out that a stop was requested."""
 
 import os
 import signal
@@ -7,20 +7,20 @@ from types import FrameType
 
 from unilaunch.rank.status import Status
 
-#: The user's stop, of which the agent tells besides; and what a scheduler sends before a job's time ends.
+#: Signals of the user's stop, which the agent also reports, and those that a scheduler sends before a time limit.
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _NOTICES = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 def note_stops(status: Status, *, patient: bool) -> Callable[[], bool]:
-    """Let signals that stop the job be noted from now on; return what tells whether one has come.
+    """Record signals that stop the job from now on; return a function that returns whether one has arrived.
 
-    A signal that is not the monitor's stop (mpirun's own, say, which is followed by SIGKILL) ends the rank at once, but
-    for SIGTERM of a patient launcher.
+    A signal without a stop of the monitor ends the rank at once: for instance mpirun's, which is followed by SIGKILL.
+    The exception is SIGTERM of a patient launcher.
 
     Args:
-        status: The way to the agent.
-        patient: After a SIGTERM the launcher waits half a minute or so for its ranks.
+        status: The status channel to the agent.
+        patient: Whether the launcher waits about half a minute for its ranks after a SIGTERM.
     """
     asked = False
 

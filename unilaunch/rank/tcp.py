@@ -1,7 +1,7 @@
-"""The ranks' agreements over sockets: a star around rank 0.
+"""The ranks' agreements over sockets: each rank has one connection, to rank 0.
 
-So the ranks agree before MPI is initialised, and under launchers that bring no MPI. Each rank finds rank 0, and the
-secret of this start, on a board.
+So the ranks can agree before MPI is initialised, and under launchers without MPI. Each rank reads rank 0's address and
+the secret of this attempt from a board.
 """
 
 import json
@@ -12,32 +12,31 @@ from collections.abc import Iterator
 from selectors import DefaultSelector
 from typing import cast
 
-from typing_extensions import override
-
 from unilaunch import sockets
 from unilaunch.backend import Collectives, Peers
 from unilaunch.errors import PeerLostError, RendezvousError
 from unilaunch.json_value import JsonValue
+from unilaunch.overriding import override
 from unilaunch.rank.board import Board, Meeting, open_meeting
 from unilaunch.world import LauncherInfo
 
 _SIZE = struct.Struct("!Q")
-#: Bytes of one rank's value at most; rank 0's answer holds every rank's.
+#: Most bytes of one rank's value; rank 0's answer holds the values of all ranks.
 _LARGEST = 1 << 26
 _TRY = 5.0  # seconds for one try to reach rank 0
 _TICK = 0.2
 
 
 def join(found: LauncherInfo, patience: float, board: Board) -> "TcpPeers":
-    """Connect the ranks and return their table.
+    """Connect the ranks and return the peers.
 
     Args:
-        found: What the launcher says.
+        found: The launcher info.
         patience: Seconds to wait for the other ranks.
-        board: Where they meet.
+        board: Where they find rank 0.
 
     Raises:
-        RendezvousError: The others were not there in time.
+        RendezvousError: Some ranks did not connect in time.
     """
     try:
         if found.rank:
@@ -57,10 +56,10 @@ def join(found: LauncherInfo, patience: float, board: Board) -> "TcpPeers":
 def accept_ranks(
     listener: socket.socket, expected: set[int], secret: bytes, deadline: float
 ) -> dict[int, socket.socket]:
-    """Return the connection of every expected rank; whoever else calls delays nobody.
+    """Return the connection of every expected rank; other connections do not delay a rank.
 
     Raises:
-        RendezvousError: Some did not come before *deadline*, in seconds of `time.monotonic`.
+        RendezvousError: Some ranks did not connect before *deadline*, in seconds of `time.monotonic`.
     """
     connections: dict[int, socket.socket] = {}
     missing = set(expected)
@@ -85,7 +84,7 @@ def accept_ranks(
 
 
 def _seat(connections: dict[int, socket.socket], connection: socket.socket, rank: int, missing: set[int]) -> None:
-    """Keep the connection of a rank that is missing, which it is no more; one that comes again is not let in."""
+    """Store the connection of a missing rank and remove the rank from *missing*; close a second connection."""
     if rank in missing:
         missing.remove(rank)
         connection.setblocking(True)
@@ -97,7 +96,7 @@ def _seat(connections: dict[int, socket.socket], connection: socket.socket, rank
 def _reach(found: LauncherInfo, board: Board, deadline: float) -> socket.socket:
     pause = 0.01
     while True:
-        meeting = board.read()  # a launcher's own store waits here for rank 0
+        meeting = board.read()  # a launcher's store waits here for rank 0
         if meeting and (connection := sockets.call(meeting.places, meeting.secret, found.rank, _TRY)):
             return connection
         if time.monotonic() > deadline:
@@ -110,12 +109,12 @@ def _reach(found: LauncherInfo, board: Board, deadline: float) -> socket.socket:
 
 
 class TcpPeers(Peers):
-    """Agreements over a star of sockets. JSON travels, never a pickle.
+    """Agreements over the connections to rank 0. The messages are JSON, never a pickle.
 
     Args:
-        found: What the launcher says.
-        connections: To every other rank on rank 0; to rank 0 on the others.
-        board: Where the ranks met.
+        found: The launcher info.
+        connections: On rank 0, the connections to every other rank; on the others, the connection to rank 0.
+        board: Where the ranks found rank 0.
     """
 
     def __init__(self, found: LauncherInfo, connections: dict[int, socket.socket], board: Board) -> None:
@@ -147,12 +146,12 @@ class TcpPeers(Peers):
         self.board.finish()
 
     def disconnect(self) -> None:
-        """Hang up; the ranks go on in another way."""
+        """Close the connections; the ranks communicate in another way from now on."""
         for connection in self.connections.values():
             connection.close()
 
     def _mesh(self) -> Iterator[tuple[int, socket.socket]]:
-        """Connect every two ranks: the higher one calls the lower one, whose secret is its own."""
+        """Connect every two ranks: the higher rank connects to the lower rank, which has its own secret."""
         deadline = time.monotonic() + 60.0
         listener, meeting = open_meeting(self.found)
         with listener:
@@ -181,7 +180,7 @@ def _send(connection: socket.socket, message: bytes) -> None:
     try:
         connection.sendall(_SIZE.pack(len(message)) + message)
     except OSError as error:
-        raise PeerLostError(f"a rank has gone, and the job with it: {error.strerror}") from None
+        raise PeerLostError(f"a rank is lost, and the job ends: {error.strerror}") from None
 
 
 def _receive(connection: socket.socket, rank: int, largest: int) -> bytes:
@@ -192,7 +191,7 @@ def _receive(connection: socket.socket, rank: int, largest: int) -> bytes:
         reason = f"it announces a message of {size} bytes, and {largest} are allowed"
     except (OSError, PeerLostError):
         reason = "its own log says why"
-    raise PeerLostError(f"rank {rank} has gone, and the job with it: {reason}")
+    raise PeerLostError(f"rank {rank} is lost, and the job ends: {reason}")
 
 
 def _read(connection: socket.socket, size: int) -> bytes:

@@ -1,21 +1,19 @@
-"""Collectives on host arrays over sockets between every two ranks, where the launcher brings no MPI."""
+"""Collectives on host arrays over sockets between every two ranks, for launchers without MPI."""
 
 import select
 import socket
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
-
-from typing_extensions import override
 
 from unilaunch.backend import Collectives, Exchange
 from unilaunch.errors import PeerLostError
+from unilaunch.overriding import override
+from unilaunch.record import Record
 
 
-@dataclass(slots=True)
-class _Piece:
-    """Bytes on their way: a view of the caller's own array, of which the first *done* have passed."""
+class _Piece(Record, frozen=False):
+    """Bytes in transit: a view of the caller's array; the first *done* bytes have been transferred."""
 
     view: memoryview
     done: int = 0
@@ -39,7 +37,7 @@ class TcpCollectives(Collectives):
 
     @override
     def all_reduce(self, buffer: Any) -> None:
-        # Rank 0 adds in the order of the ranks: every rank has the same bits, and every run too.
+        # Rank 0 adds in the order of the ranks: every rank gets the same bits, in every run.
         if self.rank:
             self._wait([*self._send(buffer, 0), *self._receive(buffer, 0)])
             return
@@ -90,7 +88,7 @@ class TcpCollectives(Collectives):
             self.move(block=True)
 
     def move(self, *, block: bool) -> None:
-        """Send and receive what can be, in the order in which it was asked for; wait until something can be."""
+        """Send and receive as much as the sockets allow, in the order of the requests; *block*: wait for a socket."""
         poll = select.poll()
         for other, connection in self.connections.items():
             events = select.POLLIN * bool(self.receiving[other]) | select.POLLOUT * bool(self.sending[other])
@@ -102,7 +100,7 @@ class TcpCollectives(Collectives):
                 self._push(other)
                 self._pull(other)
             except OSError:
-                raise PeerLostError(f"rank {other} has gone, and the job with it: its own log says why") from None
+                raise PeerLostError(f"rank {other} is lost, and the job ends: its own log says why") from None
 
     def _push(self, rank: int) -> None:
         queue = self.sending[rank]

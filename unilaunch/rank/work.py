@@ -1,4 +1,4 @@
-"""A rank's work, once all ranks have agreed: its framework's variables, then the model or the program."""
+"""A rank's work, once all ranks have agreed: set the framework's variables, then run the model or the program."""
 
 import gc
 import os
@@ -6,7 +6,6 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from unilaunch.agreement import alike
@@ -20,6 +19,7 @@ from unilaunch.rank.framework_env import framework_env
 from unilaunch.rank.garbage_collector import uncollected
 from unilaunch.rank.identity import Rank
 from unilaunch.rank.stops import note_stops
+from unilaunch.record import replace
 from unilaunch.values import carry_files
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ INTERRUPTED = 130
 
 
 def work(rank: Rank) -> int:
-    """Do the task; show and tell whatever ends it badly."""
+    """Do the task; show a failure, and send it to the agent."""
     try:
         _do(rank)
     except RefusedTogetherError as error:
@@ -39,7 +39,7 @@ def work(rank: Rank) -> int:
         else:
             rank.output.append_stderr(f"unilaunch: {error}\n")
         return _ended(rank, error.exit_code)
-    except BaseException as error:  # noqa: BLE001  (a rank's last net: SystemExit and Ctrl-C of a program too)
+    except BaseException as error:  # noqa: BLE001  (every failure of a rank, also SystemExit and Ctrl-C of a program)
         if rank.task.model is None:
             program.leave_out_launcher(error)
         exit_code, log = _explain(error, rank)
@@ -52,10 +52,10 @@ def work(rank: Rank) -> int:
 
 
 def _explain(error: BaseException, rank: Rank) -> tuple[int, str]:
-    """Return the exit code, and what this rank's log is to say of the failure.
+    """Return the exit code, and the text on the failure for this rank's log.
 
-    The monitor shows it, once for all ranks that fail alike. Where the job goes on, or the user has ended it, the rank
-    shows it itself.
+    The monitor shows the text, once for all ranks that fail in the same way. If the job continues, or the user has
+    ended it, the rank shows the text itself.
     """
     code, text = 1, ""
     match error:
@@ -85,7 +85,7 @@ def _ended(rank: Rank, exit_code: int) -> int:
 
 
 def _do(rank: Rank) -> None:
-    """Set what the framework is to find, then run the model or the program."""
+    """Set the framework's variables, then run the model or the program."""
     task, world, placement, output = rank.task, rank.world, rank.placement, rank.output
     rendezvous = _meet(rank)
     chosen = framework_env(task.backends, world, placement, rendezvous, rank.environ, program=task.model is None)
@@ -100,11 +100,11 @@ def _do(rank: Rank) -> None:
 
 
 def _part(backends: Sequence[Backend]) -> None:
-    """Make what was imported for all ranks of this host this rank's own, as its own import would have made it."""
-    if "numpy" not in sys.modules:  # nothing was
+    """Give the modules that were imported before the fork this rank's random numbers and number of threads."""
+    if "numpy" not in sys.modules:  # nothing was imported before the fork
         return
     sys.modules["numpy"].random.seed()
-    told = os.environ["OMP_NUM_THREADS"].partition(",")[0]  # noqa: TID251  (which a library reads at its import)
+    told = os.environ["OMP_NUM_THREADS"].partition(",")[0]  # noqa: TID251  (a library reads it when it is imported)
     threads = int(told) if told.isdecimal() else 1
     if threads > 1:
         from threadpoolctl import threadpool_limits
@@ -116,7 +116,7 @@ def _part(backends: Sequence[Backend]) -> None:
 
 
 def _run_model(rank: Rank, model: Model, backend: Backend, rendezvous: Rendezvous | None) -> None:
-    """Refuse bad input first, then start the framework, then train."""
+    """Check the input, then start the framework, then train."""
     task, world, output = rank.task, rank.world, rank.output
     log = rank_log(task.spec.log_level, world.host, world.rank, output.stderr)
     session = Session(world, rank.placement, rank.peers, output, log, task.spec.seed, rank.status.note_step)
@@ -143,7 +143,7 @@ def _run_model(rank: Rank, model: Model, backend: Backend, rendezvous: Rendezvou
 
 
 def _run_program(rank: Rank, rendezvous: Rendezvous) -> None:
-    """Let the user's own program find what its framework's launcher would have left, and run it."""
+    """Set the variables that the framework's launcher would set, and run the user's program."""
     task, world, output = rank.task, rank.world, rank.output
     if world.rank == 0:
         output.write_spec(task.spec.to_json())
@@ -168,7 +168,7 @@ def _run_program(rank: Rank, rendezvous: Rendezvous) -> None:
 
 
 def _return(rank: Rank, value: Any) -> None:
-    """Keep what the function has returned, and tell the monitor; another host may not see this rank's files."""
+    """Write the function's value to a file, and send it to the monitor: other hosts may not see this rank's files."""
     name, folder = str(rank.task.target), rank.output.rank_dir
     kept = program.keep_value(value, name, folder)
     rank.output.write_value(kept)
@@ -178,9 +178,9 @@ def _return(rank: Rank, value: Any) -> None:
 
 
 def _wait_for_all(rank: Rank) -> None:
-    """Rank 0 serves the others' store: nobody leaves before all have come to their end.
+    """Wait until all ranks have ended: rank 0 serves the store that the others use.
 
-    But a rank that ended too early is missed at once: its connections do not wait.
+    If a rank has exited too early, the others notice at once, since its connections are closed.
     """
     for backend in rank.task.backends:
         if backend.framework in sys.modules and rank.placement.device == "cpu":
@@ -191,14 +191,14 @@ def _wait_for_all(rank: Rank) -> None:
         return
     rank.status.send(messages.Done())
     if isinstance(rank.peers, mpi.MpiPeers) and mpi.is_finalized():
-        return  # the program has ended MPI itself, and with it waited for the others
-    with suppress(PeerLostError):  # a rank may end in its own way, os._exit too; how it ended its agent tells
+        return  # the program has finalized MPI, which has waited for the others
+    with suppress(PeerLostError):  # a rank may end in any way, for instance by os._exit; its agent reports how
         rank.peers.share(None)
     rank.status.send(messages.Done(leaving=True))
 
 
 def _meet(rank: Rank) -> Rendezvous | None:
-    """Find rank 0, where the framework's own communication is needed: between devices, and for a program."""
+    """Find rank 0, if the framework's communication is needed: between devices, and for a program."""
     if rank.task.model and (rank.world.size == 1 or rank.placement.device == "cpu"):
         return None
     from unilaunch.rank.rendezvous import meet

@@ -1,13 +1,14 @@
-"""Charts as plain HTML and SVG: right as soon as the page is there, at every width and in print, without a script.
+"""Charts as plain HTML and SVG: they need no script, and are correct at every width and in print.
 
 The curves are stretched to the width of the page; every text is HTML, so it is not stretched. A curve's name stands
 beside its end, outside the curves' area.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil, floor, isfinite, log10
 from typing import NamedTuple
+
+from unilaunch.record import Record
 
 _SIDE = 1000  # of the square into which curves are drawn
 _TICKS = 4
@@ -19,12 +20,11 @@ _FROM_ZERO = 0.25  # an axis whose least value is under this share of its greate
 POINTS = 1500
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(Record):
     """A curve.
 
     Attributes:
-        name: What stands beside its end; "" for a single curve, which the title names.
+        name: The text beside its end; "" for a single curve, which the title names.
         points: Its values by x, of which at least one.
         colour: The number of its colour.
         dashed: It is drawn in dashes.
@@ -36,12 +36,11 @@ class Curve:
     dashed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(Record):
     """Curves over one axis.
 
     Attributes:
-        title: What stands above them.
+        title: The text above the chart.
         x: The name of the horizontal axis.
         y: The name of the vertical axis, with its unit.
         curves: The curves.
@@ -55,7 +54,7 @@ class Chart:
     percent: bool = False
 
     def draw(self) -> "Drawing":
-        """Return where everything stands."""
+        """Return the drawing, with all positions."""
         drawn = [(curve, *thin(list(curve.points), list(curve.points.values()))) for curve in self.curves]
         across, low_high = (
             _Axis(*_span([x for _, xs, _ in drawn for x in xs])),
@@ -79,7 +78,7 @@ class Chart:
 
 
 class Tick(NamedTuple):
-    """A text at a place of an axis, in percent of its length from the left or from the top."""
+    """A text at a position of an axis, in percent of its length from the left or from the top."""
 
     place: float
     text: str
@@ -118,7 +117,7 @@ class _Axis(NamedTuple):
     high: float
 
     def place(self, value: float) -> float:
-        """Return where a value is, in percent of the axis."""
+        """Return the position of a value, in percent of the axis."""
         return 100 * (value - self.low) / (self.high - self.low)
 
 
@@ -150,7 +149,7 @@ def _before_last(axis: _Axis) -> list[float]:
 
 
 def _text(value: float, step: float, *, percent: bool = False) -> str:
-    """Return a tick's text, with the digits that tell it from its neighbours."""
+    """Return a tick's text, with enough digits to differ from its neighbours."""
     if percent:
         return f"{value:.{max(0, -floor(log10(step)) - 2)}%}"
     for unit, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):

@@ -15,7 +15,7 @@ from unilaunch.spec import Spec
 
 
 class ReportSpec(Spec):
-    """Which run is shown, and where the page goes."""
+    """Which run to show, and where to write the page."""
 
     positional: ClassVar[tuple[str, ...]] = ("folder",)
     folder: Path = Field(default=Path("log_output"), description="the output folder of a run")

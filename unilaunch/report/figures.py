@@ -10,7 +10,7 @@ from unilaunch.report.series import Split, curve, split_time, step_seconds
 from unilaunch.report.timeline import Timeline
 from unilaunch.report_layout import Plot
 
-#: Ranks that get a curve of their own; of more the fastest, the median and the slowest are drawn.
+#: The largest number of ranks with one curve each; of more ranks the fastest, median and slowest are drawn.
 _MOST_RANKS = 8
 _MOST_BARS = 16
 
@@ -20,7 +20,7 @@ Named = Sequence[tuple[str, Run]]
 def plot_chart(plot: Plot, runs: Named) -> Chart | None:
     """Return the curves of each run over its steps; None if there are none.
 
-    Of two runs the colour tells the run, and the name the curve; of one the colour tells the curves from each other.
+    With two runs each run has a colour, and names tell the curves apart; with one run each curve has a colour.
     """
     single = len(plot.curves) == 1
     curves = []
@@ -64,7 +64,7 @@ def _curves(by_name: Mapping[str, Mapping[float, float]], colour: int | None) ->
 
 
 class Bar(NamedTuple):
-    """Where the time of a rank goes.
+    """The time of a rank in a step, by its parts.
 
     Attributes:
         name: The rank.
@@ -78,7 +78,7 @@ class Bar(NamedTuple):
 
 
 class Bars(NamedTuple):
-    """Where each rank's time goes in a step."""
+    """The time of each rank in a step."""
 
     title: str
     parts: Sequence[str]
@@ -86,7 +86,7 @@ class Bars(NamedTuple):
 
 
 def time_bars(runs: Named) -> list[Bars]:
-    """Return where each rank's time goes, of the runs that tell; of many ranks some, from the most computing one on."""
+    """Return the bars of the runs that have times; of many ranks a selection, by falling computing time."""
     bars = []
     for folder, run in runs:
         of = f", {folder}" if len(runs) > 1 else ""

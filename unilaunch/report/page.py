@@ -1,4 +1,4 @@
-"""One page, from one run or from two: jinja2 escapes all that ranks have written."""
+"""Make one page from one run or two; jinja2 escapes all text that ranks have written."""
 
 import shlex
 from collections import Counter
@@ -15,7 +15,7 @@ from unilaunch.report.series import largest_difference
 from unilaunch.report.timeline import span_text
 from unilaunch.report_layout import Plot, Value
 
-#: What the page shows of every run.
+#: The facts that the page shows for every run.
 _FACTS = (
     Value("model", "model"), Value("backend", "framework"), Value("device", "device"), Value("world_size", "ranks"),
     Value("launcher", "launcher"), Value("threads", "threads per rank"), Value("seed", "seed"),
@@ -27,7 +27,7 @@ def make_page(runs: Named) -> str:
     """Return the HTML of a page.
 
     Args:
-        runs: One run, or two that are laid over each other; with the name of each.
+        runs: One run, or two that are shown together; with the name of each.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
@@ -42,7 +42,7 @@ def make_page(runs: Named) -> str:
 
 
 def _about(runs: Named) -> list[tuple[str, list[str]]]:
-    """Return the rows that say what was run: a name, and each run's value."""
+    """Return the rows about the runs: a name, and each run's value."""
     rows = {
         "state": _state, "start": _start, "duration": _duration, "command": _command, "hosts": _hosts,
         "versions": _versions,
@@ -120,7 +120,7 @@ def _facts(runs: Named) -> list[tuple[str, list[str]]]:
 
 
 def _figures(run: Run) -> Sequence[Value]:
-    """Return the figures that the model names, or else all those of the result."""
+    """Return the figures that the model names, or else all figures of the result."""
     own = [key for key in run.result.figures if key not in {value.key for value in _FACTS}]
     return run.layout.figures or [Value(key, key.replace("_", " ")) for key in own]
 

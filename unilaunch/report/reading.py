@@ -1,4 +1,4 @@
-"""Read the output folder of a run: every file may be missing, since a run may have failed or still go on."""
+"""Read the output folder of a run. Every file may be missing, since a run may have failed or may still run."""
 
 import json
 import shlex
@@ -29,7 +29,7 @@ M = TypeVar("M")
 
 
 def read_run(folder: Path) -> Run:
-    """Return what is in an output folder.
+    """Read an output folder.
 
     Raises:
         InputError: It is not an output folder, or a file in it cannot be read.
@@ -58,7 +58,7 @@ def _option(value: object) -> str:
 
 
 def _layout(model: str | None) -> tuple[ReportLayout, str]:
-    """Return what the page shows of a model's run, and why that is not what the model wants to be shown."""
+    """Return the layout of a model's report, and why it is not the layout that the model defines."""
     if model is None:
         return ReportLayout(), ""
     try:
@@ -105,7 +105,7 @@ def _stragglers(rank: int, events: Sequence[Event]) -> list[str]:
 
 
 def _report(ranks: Sequence[RankRun]) -> Report | None:
-    """Return the verdict over the ranks' own failures, where the launcher has not lived to write `report.json`."""
+    """Return the verdict over the ranks' own failures, where the launcher ended before it wrote `report.json`."""
     failures = sorted((rank.failure for rank in ranks if rank.failure), key=lambda failure: failure.time)
     if not failures:
         return None
@@ -113,7 +113,7 @@ def _report(ranks: Sequence[RankRun]) -> Report | None:
 
 
 def _read(path: Path, model: type[M]) -> M | None:
-    """Return what a file holds; None if there is none."""
+    """Return the content of a file; None if there is no file."""
     if not path.exists():
         return None
     try:
@@ -127,7 +127,7 @@ def _read(path: Path, model: type[M]) -> M | None:
 
 
 def _lines(path: Path, adapter: TypeAdapter[M]) -> tuple[list[M], list[str]]:
-    """Return a file's lines, and a warning if some make no sense.
+    """Return a file's lines, and a warning if some are invalid.
 
     A last line without an end is left out silently: it is still being written, or the rank was killed meanwhile.
     """
@@ -144,7 +144,7 @@ def _lines(path: Path, adapter: TypeAdapter[M]) -> tuple[list[M], list[str]]:
         except ValidationError:
             continue
     lost = len(lines) - len(valid)
-    return valid, [f"{path}: {lost} of {len(lines)} lines make no sense and are left out"] if lost else []
+    return valid, [f"{path}: {lost} of {len(lines)} lines are not valid and are left out"] if lost else []
 
 
 def _warnings(path: Path) -> list[str]:

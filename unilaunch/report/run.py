@@ -1,17 +1,17 @@
-"""What a run has left, as values: what its files hold, rank by rank."""
+"""The content of a run's output folder as values, rank by rank."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, FiniteFloat
 
 from unilaunch.output.failure import Failure
+from unilaunch.record import Record, field
 from unilaunch.report_layout import ReportLayout
 
 
 class Event(BaseModel):
-    """A line of `events.jsonl`; what a model has noted is `extra`."""
+    """A line of `events.jsonl`; `extra` holds a model's fields."""
 
     model_config = ConfigDict(extra="allow")
     time: FiniteFloat | None = None
@@ -33,7 +33,7 @@ class UsageRow(BaseModel):
 
 
 class Result(BaseModel):
-    """`result.json`; a model's own figures are `extra`."""
+    """`result.json`; `extra` holds a model's figures."""
 
     model_config = ConfigDict(extra="allow")
     model: str | None = None
@@ -41,7 +41,7 @@ class Result(BaseModel):
 
     @property
     def figures(self) -> dict[str, Any]:
-        """The model's own figures, by name."""
+        """The model's figures, by name."""
         return self.model_extra or {}
 
     @property
@@ -70,7 +70,7 @@ class Report(BaseModel):
 
 
 class Told(BaseModel):
-    """What the monitor has noted of a straggler."""
+    """The monitor's record of a straggler."""
 
     host: str = "?"
     factor: float = 0.0
@@ -85,17 +85,16 @@ class Settings(BaseModel):
     options: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RankRun:
+class RankRun(Record):
     """What one rank has left.
 
     Attributes:
         rank: Its number.
         host: Where it ran; "?" if unknown.
-        device: What it ran on; "?" if unknown.
+        device: Its device; "?" if unknown.
         exit_code: None if it has not ended, or if that is unknown.
         series: Each step's figures, by name.
-        events: What it has noted.
+        events: The events of the rank.
         failure: How it failed; None if it did not.
         warnings: Lines of its log from WARNING up.
         usage: What it used, over time.
@@ -117,19 +116,18 @@ class RankRun:
 
     @property
     def times(self) -> list[float]:
-        """When it left something, in seconds since 1970."""
+        """The times of its events, in seconds since 1970."""
         noted = [event.time for event in self.events if event.time is not None]
         return [*noted, *(row.time for row in self.usage), *(time for time, _ in self.sizes)]
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Record):
     """What a run has left.
 
     Attributes:
         target: The model, or the program; "run" if unknown.
-        layout: What the page shows of it.
-        missing: Why that is not what its model wants to be shown; "" if it is.
+        layout: The layout of the page.
+        missing: Why it is not the layout that the model defines; "" if it is.
         facts: Every number and text of its spec and of its result, by name.
         options: What its spec says, by name: the program's arguments, and every option that has a value.
         result: Its result; empty for a program, and of a run that failed or goes on.
@@ -159,7 +157,7 @@ class Run:
 
     @property
     def command(self) -> Sequence[str]:
-        """The command line, as rank 0 tells it."""
+        """The command line, from rank 0's events."""
         return next((event.command for rank in self.ranks for event in rank.events if event.command), [])
 
     @property

@@ -1,4 +1,4 @@
-"""The curves of a run, and how far those of two runs differ."""
+"""The curves of a run, and the differences between those of two runs."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isfinite
@@ -9,7 +9,7 @@ from unilaunch.report.run import RankRun, Run
 
 
 class Split(NamedTuple):
-    """Mean seconds of a step; their sum is the step's."""
+    """Mean seconds of the parts of a step; their sum is the whole step."""
 
     computing: float
     communicating: float
@@ -29,7 +29,7 @@ def curve(run: Run, key: str) -> dict[float, float]:
 
 
 def _sources(run: Run) -> Iterator[Sequence[Mapping[str, Any]]]:
-    """Give the places where a step's figures may be, the best one first."""
+    """Give the sources of a step's figures, the best one first."""
     lists = (value for value in run.result.figures.values() if isinstance(value, list))
     yield [row for rows in lists for row in rows if isinstance(row, dict)]
     yield max((rank.series for rank in run.ranks), key=len, default=[])  # a rank that was killed has written less
@@ -42,9 +42,9 @@ def _is_number(value: object) -> bool:
 
 
 def split_time(run: Run) -> dict[int, Split]:
-    """Return where each rank's time goes; {} if not every rank says.
+    """Return the parts of each rank's time; {} if a rank has none.
 
-    In a step the rank that communicated the shortest waited for nobody: the others' excess over it is waiting. These
+    In a step the rank with the shortest communication did not wait: the excess of the others is waiting. These
     are means, since they add up: a wait in every tenth step has a median of 0.
     """
     by_rank = {rank.rank: _times(rank, run.layout.step) for rank in run.ranks}
@@ -72,7 +72,7 @@ def step_seconds(run: Run, most: int) -> dict[str, dict[float, float]]:
     """Return the seconds of each step but the first, which warms up, by the name of a curve.
 
     Args:
-        run: Of which run.
+        run: The run.
         most: For so many ranks a curve each; for more the fastest, the median and the slowest one of each step.
     """
     step = run.layout.step

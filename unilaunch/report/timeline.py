@@ -1,4 +1,4 @@
-"""What a run used and wrote over its time: for every kind of program, also one that says nothing of its steps."""
+"""The memory, processor time and output of a run over time, for programs with and without steps."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
@@ -12,7 +12,7 @@ class Timeline(NamedTuple):
     """Values over the time of a run.
 
     Attributes:
-        unit: Of the time.
+        unit: The unit of the time.
         by_rank: Each rank's values by the time since the run's start; ranks without two values are left out.
     """
 
@@ -54,7 +54,7 @@ def _unit(run: Run) -> tuple[str, int]:
 
 
 def span_text(seconds: float) -> str:
-    """Return a duration as people write it: "4.2 s", "3 min 5 s", "2 h 7 min"."""
+    """Return a duration as text: "4.2 s", "3 min 5 s", "2 h 7 min"."""
     if seconds < 60:  # noqa: PLR2004
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

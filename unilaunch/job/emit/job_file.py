@@ -86,5 +86,8 @@ def emit(kind: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> str
             f"--emit {kind} --max-restarts {task.spec.max_restarts}: only launch starts a job again: leave it out, or "
             "start launch itself from a job file of your own"
         )
+    for option, does in (("tensorboard", "writes curves"), ("otlp", "sends metrics")):
+        if getattr(task.spec, option):
+            raise SpecError(f"--emit {kind} --{option} {getattr(task.spec, option)}: only launch {does}: leave it out")
     plan = make_plan(form.complete(task, options), environ, machine)
     return "\n".join(form.lines(plan, options)) + "\n"

@@ -1,8 +1,7 @@
-"""What the manifests of Kubernetes' engines have in common: the options, the pods, and how a job is started again."""
+"""Common parts of the manifests for Kubernetes: the options, the pods, and the restart of a job."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Annotated, Any
 
@@ -13,6 +12,7 @@ from unilaunch.errors import SpecError
 from unilaunch.exports import secrets
 from unilaunch.job.plan import Plan
 from unilaunch.launch_spec import LaunchSpec
+from unilaunch.record import replace
 from unilaunch.spec import Spec
 from unilaunch.task import Task
 

@@ -1,7 +1,6 @@
-"""What the two engines of Kubernetes that start an mpirun have in common: a pod with mpirun, and pods with sshd."""
+"""Common parts of the two Kubernetes engines that start mpirun: a pod with mpirun, and pods with sshd."""
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 from pydantic import Field
@@ -13,6 +12,7 @@ from unilaunch.job.emit.job_file import JobFile
 from unilaunch.job.emit.kubernetes import SSHD, USER, PodSpec, command, from_secret, go_on, pod, share_cores
 from unilaunch.job.plan import Plan, hosts_of
 from unilaunch.launch_spec import LaunchSpec
+from unilaunch.record import replace
 from unilaunch.task import Machine, Task
 
 #: Where both operators put the hosts. Open MPI 4 finds them by a variable that Open MPI 5 does not read.

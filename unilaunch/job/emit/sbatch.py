@@ -5,7 +5,6 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from typing_extensions import override
@@ -17,13 +16,14 @@ from unilaunch.job.emit.sbatch_options import SbatchSpec
 from unilaunch.job.emit.spec_line import spec_json
 from unilaunch.job.plan import Plan
 from unilaunch.launch_spec import LaunchSpec
+from unilaunch.record import replace
 from unilaunch.task import Machine, Task
 
 #: What Slurm usually calls each kind of device, in --gres.
 GRES = {"cuda": "gpu", "npu": "npu"}
 #: Folders of the output: a job that is put into the queue again keeps its id.
 FOLDER, FOLDER_IN_ARRAY = Path("log_output/{job}"), Path("log_output/{job}-{array}")
-#: Seconds before the end of a job's time at which its ranks are told.
+#: Seconds before the end of a job's time at which its ranks get a signal.
 _NOTICE = 60
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LOOPBACK = re.compile(r"localhost|127\..*|::1")  # no node of Slurm's has such a name
