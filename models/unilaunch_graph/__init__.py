@@ -1,6 +1,7 @@
 """Graphs over many ranks: data sets, METIS parts, the halo exchange, and exact operators.
 
 `load` gives a script this rank's part of a graph; `torch` and `mindspore` hold what a network needs to be exact there.
+Begin with `loading.py`; the packages are `data`, `partition`, `exchange` and `operators`, in the order of their use.
 Importing this package imports no framework and no numpy; the public names are resolved when they are used.
 """
 

@@ -1,4 +1,4 @@
-"""Names for the arrays that are passed around, and what is asked of the library whose they are."""
+"""Names for the arrays that are passed around, and the interface of the library that holds them."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -16,24 +16,24 @@ Indices = NDArray[np.int32]
 
 
 class Arrays(Protocol):
-    """What numpy, torch and MindSpore each call by another name."""
+    """Functions that numpy, torch and MindSpore name differently."""
 
     def concatenate(self, arrays: list[Any], axis: int) -> Any:
         """Return *arrays*, one after the other along an axis."""
 
     def empty(self, shape: tuple[int, int], like: Any) -> Any:
-        """Return an array of a shape, of the type and at the place of another; its values mean nothing."""
+        """Return an array of a shape, with the type and the device of another array; its values are undefined."""
 
 
 class NumpyArrays:
-    """numpy's."""
+    """The functions of numpy."""
 
     def concatenate(self, arrays: list[Any], axis: int) -> Any:
         """Return *arrays*, one after the other along an axis."""
         return np.concatenate(arrays, axis)
 
     def empty(self, shape: tuple[int, int], like: Any) -> Any:
-        """Return an array of a shape and of the type of another; its values mean nothing."""
+        """Return an array of a shape and of the type of another; its values are undefined."""
         return np.empty(shape, like.dtype)
 
 
@@ -41,17 +41,20 @@ class DeviceArrays(Arrays, Protocol):
     """A framework's arrays on a device."""
 
     def tensor(self, array: NDArray[Any]) -> Any:
-        """Return an array of the host as a tensor of the device."""
+        """Copy a host array to a tensor on the device."""
 
     def take(self, rows: Any, places: Any) -> Any:
         """Return the rows at *places*, a tensor of int64."""
+
+    def pack(self, rows: Any, places: Any, factors: Any = None) -> Any:
+        """Return the rows at *places*, times *factors* (places, 1) if given, in the type in which they travel."""
 
     def sparse(self, indptr: NDArray[Any], indices: NDArray[Any], values: NDArray[Any], shape: tuple[int, int]) -> Any:
         """Return a CSR matrix whose `matmat(rows, values=None)` is the product, also with other values."""
 
 
 class HostFunction(Protocol):
-    """A function of arrays that knows its derivative; each object is for one call."""
+    """A function of arrays with its derivative; each object is used for one call."""
 
     def forward(self, inputs: Sequence[Floats]) -> Floats:
         """Return the result."""

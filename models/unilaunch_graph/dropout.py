@@ -1,9 +1,11 @@
-"""Dropout that does not know of parts: what is kept depends on the seed, the epoch, the layer, the node, the column.
+"""Dropout that does not depend on the parts: its mask is a function of seed, epoch, layer, node and column.
 
 Each pair of node and column gets 32 bits from a hash (the mixing function "lowbias32" of Chris Wellons' hash
 prospector), so any rank can make any rows of the mask, on any framework, and gets the same.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from unilaunch_graph.arrays import Floats, FloatType
 Words = NDArray[np.uint32]
 
 _MASK64 = (1 << 64) - 1
-#: Elements that are hashed at a time: they stay in a core's cache.
+#: Elements that are hashed at a time, so that they fit into a core's cache.
 _BLOCK = 1 << 16
 
 
@@ -29,9 +31,14 @@ def stream_keys(seed: int, epoch: int, layer: int) -> tuple[int, int]:
     return state & 0xFFFFFFFF, state >> 32
 
 
-def threshold(probability: float) -> int:
-    """Return the least 32-bit word that is kept."""
-    return round(probability * 2**32)
+def least_kept(probability: float) -> int:
+    """Return the smallest 32-bit word whose element is kept."""
+    return min(round(probability * 2**32), 2**32 - 1)
+
+
+def scale_of_kept(probability: float) -> float:
+    """Return what the elements that are kept are multiplied by, so that the mean stays."""
+    return 1.0 / (1.0 - probability)
 
 
 def mix(words: Words) -> Words:
@@ -57,6 +64,39 @@ def column_keys(columns: NDArray[np.integer[Any]], keys: tuple[int, int]) -> Wor
     return mix(columns.astype(np.uint32) + np.uint32(keys[1]))
 
 
+@dataclass(frozen=True, slots=True)
+class MaskWords:
+    """What a mask is made of: the element (i, j) is kept if mix(rows[i] ^ columns[j]) is *least* or more.
+
+    Attributes:
+        rows: `row_keys` of the rows' nodes. (rows,)
+        columns: `column_keys`. (width,)
+        least: The least word that is kept.
+        scale: What is kept is multiplied by this.
+    """
+
+    rows: Words
+    columns: Words
+    least: int
+    scale: float
+
+    def fill(self, out: Floats, span: slice) -> None:
+        """Write some rows of the mask: *scale* where an element is kept, else 0. (rows of the span, width)"""
+        words = mix(self.rows[span, None] ^ self.columns)
+        np.multiply(words >= np.uint32(self.least), out.dtype.type(self.scale), out=out)
+
+    def spans(self) -> Iterator[slice]:
+        """Yield stretches of rows whose words stay in a core's cache."""
+        step = max(1, _BLOCK // max(1, len(self.columns)))
+        return (slice(begin, begin + step) for begin in range(0, len(self.rows), step))
+
+
+def mask_words(nodes: NDArray[np.int64], width: int, keys: tuple[int, int], probability: float) -> MaskWords:
+    """Return what the mask of some rows is made of; the arguments are those of `fill_mask`."""
+    rows, columns = row_keys(nodes, keys), column_keys(np.arange(width), keys)
+    return MaskWords(rows, columns, least_kept(probability), scale_of_kept(probability))
+
+
 def fill_mask(out: Floats, nodes: NDArray[np.int64], keys: tuple[int, int], probability: float) -> None:
     """Fill *out* with 0 where an element is dropped, and 1 / (1 - probability) where it is kept.
 
@@ -66,12 +106,9 @@ def fill_mask(out: Floats, nodes: NDArray[np.int64], keys: tuple[int, int], prob
         keys: The mask's `stream_keys`.
         probability: Share that is dropped, below 1.
     """
-    rows, columns = row_keys(nodes, keys), column_keys(np.arange(out.shape[1]), keys)
-    step = max(1, _BLOCK // max(1, out.shape[1]))
-    least, scale = np.uint32(min(threshold(probability), 2**32 - 1)), out.dtype.type(1.0 / (1.0 - probability))
-    for begin in range(0, len(rows), step):
-        words = mix(rows[begin : begin + step, None] ^ columns)
-        np.multiply(words >= least, scale, out=out[begin : begin + step])
+    words = mask_words(nodes, out.shape[1], keys, probability)
+    for span in words.spans():
+        words.fill(out[span], span)
 
 
 def entry_mask(
@@ -88,5 +125,4 @@ def entry_mask(
         dtype: Type of the mask.
     """
     words = mix(row_keys(nodes, keys) ^ column_keys(columns, keys))
-    least = np.uint32(min(threshold(probability), 2**32 - 1))
-    return (words >= least) * dtype.type(1.0 / (1.0 - probability))
+    return (words >= np.uint32(least_kept(probability))) * dtype.type(scale_of_kept(probability))

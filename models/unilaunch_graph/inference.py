@@ -1,7 +1,7 @@
 """Inference layer by layer in bounded memory: a layer is applied to blocks of nodes, and its output is a mapped file.
 
 A layer that reads each node's in-neighbours is exact on a block of nodes that brings all their in-edges along. So a
-network needs no memory for the graph's activations, and the layers need to know nothing of parts.
+network needs no memory for the graph's activations, and the layers need no information about parts.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -152,9 +152,9 @@ def _take(rows: Features, remote: Rows, nodes: NDArray[np.int64], num_owned: int
 
 
 def _create(file: Path, shape: tuple[int, ...]) -> Rows:
-    """Return a mapped array of float32; an earlier one of that file is read on until nobody holds it."""
+    """Return a mapped array of float32; an older mapping of the same file stays readable while it is referenced."""
     file.unlink(missing_ok=True)
     if 0 in shape:
-        return np.zeros(shape, np.float32)  # a file of no length cannot be mapped
+        return np.zeros(shape, np.float32)  # an empty file cannot be mapped
     rows: Rows = np.lib.format.open_memmap(file, "w+", np.dtype(np.float32), shape)  # type: ignore[no-untyped-call]
     return rows

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+#: As torch's defaults.
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+
 
 class Adam:
     """Adam of Kingma and Ba (ICLR 2015) as in `torch.optim.Adam`, on one flat buffer of numbers.
@@ -21,17 +24,20 @@ class Adam:
         self.first = zeros
         self.second = zeros + 0.0
         self.lr, self.decay, self.decayed = lr, decay, decayed
-        self.steps = 0
+        self.steps: Any = 0
+
+    def resume(self, steps: int) -> None:
+        """Go on as after so many steps."""
+        self.steps = steps
 
     def step(self, gradient: Any) -> None:
         """Take one step against *gradient*. (num_weights,)"""
-        beta1, beta2, epsilon = 0.9, 0.999, 1e-8
         self.steps += 1
         if self.decay:
             gradient[: self.decayed] += self.decay * self.weights[: self.decayed]
-        self.first *= beta1
-        self.first += (1 - beta1) * gradient
-        self.second *= beta2
-        self.second += (1 - beta2) * gradient * gradient
-        root = (self.second**0.5) / (1 - beta2**self.steps) ** 0.5
-        self.weights -= (self.lr / (1 - beta1**self.steps)) * self.first / (root + epsilon)
+        self.first *= BETA1
+        self.first += (1 - BETA1) * gradient
+        self.second *= BETA2
+        self.second += (1 - BETA2) * gradient * gradient
+        root = (self.second**0.5) / (1 - BETA2**self.steps) ** 0.5
+        self.weights -= (self.lr / (1 - BETA1**self.steps)) * self.first / (root + EPSILON)

@@ -27,6 +27,7 @@ class DataSpec(Spec):
     dataset: Annotated[str, BeforeValidator(_text)] = Field(
         default="sbm",
         description="sbm (generated), cora, citeseer, pubmed, reddit, ogbn-arxiv, or a file or folder",
+        examples=["sbm", "cora", "citeseer", "pubmed", "reddit", "ogbn-arxiv", "ogbn-products"],
     )
     data_dir: Path | None = Field(
         default=None, description="folder of data sets; default: UNILAUNCH_DATA, or the cache folder"
@@ -41,8 +42,10 @@ class DataSpec(Spec):
         default="graph",
         description="what ranks divide: graph: the nodes; tensor: the columns; auto: what sends fewer bytes",
     )
-    balance: Literal["nodes", "edges", "train"] = Field(
-        default="nodes", description="what METIS balances over the parts"
+    balance: Literal["nodes", "edges", "train"] = Field(default="nodes", description="what is balanced over the parts")
+    partitioner: str = Field(
+        default="auto",
+        description="what cuts the graph: auto (the smallest halo of those installed), metis, mtkahypar, kaminpar",
     )
     use_gdc: bool = Field(default=False, description="diffuse the graph first: its edges become PageRank's")
     gdc_alpha: float = Field(default=0.05, gt=0, lt=1, description="PageRank's probability of going back")

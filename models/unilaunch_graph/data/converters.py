@@ -1,4 +1,4 @@
-"""Graphs that users have: of PyG, networkx or SciPy, in arrays or in tables, written as the folder of a graph.
+"""Convert a user's graph (PyG, networkx, SciPy, arrays or tables) to the folder of a graph.
 
 Each function writes a folder that `unilaunch run --dataset` takes and `unilaunch_graph.load` reads, and returns its
 path. The folder is written aside and renamed; one that exists already is refused. Edges keep their directions, loops

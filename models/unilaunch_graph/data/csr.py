@@ -1,4 +1,4 @@
-"""Whether three arrays that a file brought are a sparse matrix in CSR form."""
+"""Check that three arrays from a file are a sparse matrix in CSR form."""
 
 from typing import Any
 
@@ -7,16 +7,16 @@ from numpy.typing import NDArray
 
 
 def check_csr(indptr: NDArray[Any], indices: NDArray[Any], shape: tuple[int, int], prefix: str = "") -> None:
-    """Check where rows begin and which columns they name.
+    """Check the row pointers and the columns of a CSR matrix.
 
     Args:
         indptr: Where each row begins in *indices*; whole numbers, one dimension.
         indices: Columns of the entries; whole numbers, one dimension.
         shape: Rows and columns of the matrix.
-        prefix: What the arrays' names begin with, for the message.
+        prefix: Prefix of the arrays' names, for the message.
 
     Raises:
-        ValueError: They are no matrix of that shape; the text says which entry is wrong.
+        ValueError: They are not a matrix of that shape; the text names the wrong entry.
     """
     rows, columns = shape
     if len(indptr) != rows + 1:

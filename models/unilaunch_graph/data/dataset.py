@@ -1,4 +1,4 @@
-"""A data set that was found but not read: what its source is asked for, and what it answers."""
+"""A data set that has been found but not read: the request to its source, and the answer."""
 
 import hashlib
 import json
@@ -13,11 +13,11 @@ Identity = Mapping[str, str | int | float]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a source is asked for.
+    """A request to a source of data sets.
 
     Attributes:
         name: The data set's name, or the path of a file.
-        folder: Where raw files lie, and where they are put.
+        folder: The folder of raw files, also for downloads.
         mirror: Base address to fetch raw files from in place of their public one.
         split_seed: Seed of the split, where one must be drawn.
     """
@@ -30,10 +30,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A data set that is there and can be read.
+    """A data set that exists and can be read.
 
     Attributes:
-        name: What the user called it.
+        name: The name that the user gave.
         identity: Names the graph exactly: two data sets of equal identity load equal graphs. JSON values.
         load: Reads it, edges as given. Raises InputError when the files are damaged or do not fit together.
         is_symmetric: Its edges are known to be symmetric before it is read.

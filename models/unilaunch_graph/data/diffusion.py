@@ -28,7 +28,7 @@ class Diffusion:
     Attributes:
         alpha: Probability of going back to the start.
         top_k: Largest entries that are kept of each row.
-        threshold: Least entry that is kept instead; None: the *top_k* largest are.
+        threshold: Smallest entry that is kept; None: keep the *top_k* largest.
     """
 
     alpha: float

@@ -1,4 +1,4 @@
-"""Raw files: the ones that lie in the data folder as they are, others from their address."""
+"""Raw files: read from the data folder, or downloaded first."""
 
 from pathlib import Path
 
@@ -6,12 +6,12 @@ from unilaunch.errors import InputError
 
 
 def raw_file(path: Path, url: str, sha256: str) -> Path:
-    """Return *path*, once it is there: whatever lies there already, else what *url* holds.
+    """Return *path*; download *url* to it if the file does not exist.
 
-    The download is written aside, compared with its hash and renamed: a killed one leaves nothing under that name.
+    The download is written to another file, compared with its hash and renamed: a killed download leaves no *path*.
 
     Raises:
-        InputError: It is not there, and could not be had.
+        InputError: The file does not exist and cannot be downloaded.
     """
     if path.exists():
         return path

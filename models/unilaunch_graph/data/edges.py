@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
 
-#: Entries from which on 32 bits do not number a matrix's entries.
+#: Number of entries from which on 32 bits are too few to number them.
 WIDE = 1 << 31
 
 

@@ -34,19 +34,19 @@ from unilaunch_graph.data.labels import Labels, count_classes, is_known, read_la
 from unilaunch_graph.data.npz import Arrays, Shape, map_arrays, read_arrays
 from unilaunch_graph.data.split import draw_split
 
-#: To be raised when the same file is read into another graph.
+#: Raise it when a change reads the same file into another graph.
 VERSION = 2
 Names = tuple[str, ...]
 EDGE_INDEX: Names = ("edge_index",)
 DENSE: Names = ("x",)
 SPLIT = {"train_mask": TRAIN, "val_mask": VAL, "test_mask": TEST}
-#: In which arrays each thing can be given; the empty form stands for nothing at all.
+#: The arrays in which each input can be given; the empty form means that it is not given.
 EDGES: tuple[Names, ...] = (EDGE_INDEX, ("indptr", "indices"))
 FEATURES: tuple[Names, ...] = (DENSE, ("x_indptr", "x_indices", "x_data", "x_shape"))
 MASKS: tuple[Names, ...] = ((), tuple(SPLIT))
 LABELS: tuple[Names, ...] = (("y",),)
 EDGE_VALUES: Names = ("edge_weight", "edge_attr")
-#: Rows, or entries, that are looked at at a time.
+#: Rows or entries that are checked at a time.
 _ROWS = 1 << 16
 KNOWN = frozenset(chain(*EDGES, *FEATURES, *MASKS, *LABELS, EDGE_VALUES))
 
@@ -78,7 +78,7 @@ def read_graph(path: Path, split_seed: int) -> Graph:
         split_seed: Seed of the split that is drawn.
 
     Raises:
-        InputError: The file is damaged, an array is missing, or a value in it cannot be; the text says which.
+        InputError: The file is damaged, an array is missing, or a value is not allowed; the text names it.
     """
     arrays = map_arrays(_members(path)) if path.is_dir() else read_arrays(path, KNOWN)
     try:
@@ -91,7 +91,7 @@ def check_arrays(arrays: Mapping[str, NDArray[Any]], path: Path) -> None:
     """Check that arrays are a graph, before they are written to *path*.
 
     Raises:
-        InputError: They are none; the text says which array is wrong.
+        InputError: They are not a graph; the text names the wrong array.
     """
     try:
         _graph(Arrays(arrays), 0)
@@ -114,7 +114,7 @@ def _graph(arrays: Arrays, split_seed: int) -> Graph:
 
 
 def _layout(names: Collection[str]) -> list[Names]:
-    """Return in which arrays edges, features and split are given, or raise ValueError with all that is missing."""
+    """Return the arrays that hold edges, features and split, or raise ValueError with all that are missing."""
     found, faults = [], []
     for forms in (EDGES, FEATURES, MASKS, LABELS):
         begun = [form for form in forms if not {*form}.isdisjoint(names)] or [forms[0]]

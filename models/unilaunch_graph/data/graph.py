@@ -1,4 +1,4 @@
-"""A whole graph: what a data set is read into and a partition is made from."""
+"""A whole graph: data sets are read into it, and partitions are made from it."""
 
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -85,11 +85,11 @@ class Graph:
                        weights=None, edge_attr=None)  # fmt: skip
 
     def structure(self) -> "Graph":
-        """Return which nodes neighbour each other, as METIS needs it: symmetric, without weights and edge features."""
+        """Return the neighbourhood structure for METIS: symmetric, without weights and edge features."""
         return replace(self, weights=None, edge_attr=None).symmetrised()[0]
 
     def symmetrised(self) -> tuple["Graph", list[str]]:
-        """Return the symmetric form of the graph, which A_hat needs, and what that changed, a clause for each change.
+        """Return the symmetric form of the graph, which A_hat needs, and a list of the changes in words.
 
         Every edge is there in both directions, once. Weights of duplicates are added; then an edge of two directions
         gets the mean of its weights in both, and an edge of one direction keeps its own. The weight of a node's loops

@@ -20,7 +20,7 @@ _SPARSE = ("x_indptr", "x_indices", "x_data", "x_shape")
 
 
 class Names(NamedTuple):
-    """What nodes and classes are called in the user's own data.
+    """The names of nodes and classes in the user's data.
 
     Attributes:
         nodes: Name of each node, in the order of the rows; None: a node's name is its number.
@@ -35,7 +35,7 @@ def read_names(folder: str | PathLike[str]) -> Names:
     """Return the names that a converter wrote into the folder of a graph.
 
     Args:
-        folder: What `from_pyg`, `from_networkx`, `from_scipy` or `from_edges` returned.
+        folder: The folder that `from_pyg`, `from_networkx`, `from_scipy` or `from_edges` returned.
 
     Raises:
         InputError: The file of the names is damaged.
@@ -56,7 +56,7 @@ def write_graph(
     """Write the folder of a graph, whole or not at all: aside, then renamed.
 
     Args:
-        folder: Where it is to stand; nothing may stand there yet.
+        folder: The path of the new folder; it must not exist.
         arrays: The arrays of `unilaunch_graph.data.files` by name; None stands for one that is not given. *x* may be a
             sparse matrix. *y* may be text: its values in order of the alphabet are the classes.
         nodes: Name of each node; None: its number.

@@ -1,4 +1,4 @@
-"""What is to be predicted of each node: a class, several labels at once, or numbers."""
+"""The labels of nodes: a class, several labels at once, or numbers."""
 
 from enum import StrEnum
 from typing import Any, TypeAlias
@@ -13,7 +13,7 @@ Labels: TypeAlias = NDArray[np.int64] | NDArray[np.uint8] | NDArray[np.float32]
 
 
 class Task(StrEnum):
-    """What a network is to predict, which the type of the labels says."""
+    """The task of a network, which follows from the type of the labels."""
 
     CLASSES = "classes"  # int64 (num_nodes,): the class, -1 where unknown
     MULTILABEL = "multilabel"  # uint8 (num_nodes, num_classes): 0 or 1 for each label
@@ -45,7 +45,7 @@ def read_labels(arrays: Arrays) -> Labels:
     """Return the array *y* as labels: whole numbers of one dimension are classes, of two 0 and 1, floats are values.
 
     Raises:
-        ValueError: It is none of these, or no node has a label.
+        ValueError: The array has another form, or no node has a label.
     """
     given = arrays.values["y"]
     shape = (None,) * min(max(given.ndim, 1), 2)

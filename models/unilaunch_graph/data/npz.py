@@ -1,4 +1,4 @@
-"""The arrays of one .npz file, each checked for kind and shape where it is asked for."""
+"""The arrays of one .npz file, each checked for kind and shape when it is read."""
 
 import zipfile
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +17,7 @@ Shape = tuple[int | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """What a file holds, by name."""
+    """The arrays of a file, by name."""
 
     values: Mapping[str, NDArray[Any]]
 
@@ -41,7 +41,7 @@ class Arrays:
         return self._shaped(name, shape, "iu", "whole numbers")
 
     def float32(self, name: str, shape: Shape) -> NDArray[np.float32]:
-        """Return an array of numbers as float32; what is beyond that becomes infinite.
+        """Return an array of numbers as float32; larger numbers become infinite.
 
         Raises:
             ValueError: It is of another kind or shape.
@@ -70,7 +70,7 @@ class Arrays:
 
 
 def read_arrays(path: Path, known: Collection[str]) -> Arrays:
-    """Read the arrays of *path* whose names are *known*; others are logged and left. No pickle is read.
+    """Read the arrays of *path* whose names are *known*; others are logged and skipped. No pickle is read.
 
     Raises:
         InputError: The file is missing, truncated or no .npz file, or holds objects in place of numbers.
@@ -95,7 +95,7 @@ def map_arrays(paths: Sequence[Path]) -> Arrays:
     """Map .npy files, without reading them into memory. No pickle is read.
 
     Raises:
-        InputError: One is no .npy file, or is damaged.
+        InputError: One of them is not an .npy file, or is damaged.
     """
     arrays = {}
     for path in paths:
@@ -112,5 +112,5 @@ def _read(archive: Mapping[str, Any], name: str) -> NDArray[Any]:
     except Exception as error:
         raise ValueError(f"{name}: {error}") from error
     if not isinstance(values, np.ndarray):
-        raise TypeError(f"{name} is no array")  # numpy returns the bytes of what does not begin as an array
+        raise TypeError(f"{name} is no array")  # numpy returns bytes if a member does not begin as an array
     return values

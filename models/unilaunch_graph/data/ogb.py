@@ -24,7 +24,7 @@ from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Graph
 from unilaunch_graph.data.hashes import hash_file
 from unilaunch_graph.data.labels import count_classes
 
-#: To be raised when the same files are read into another graph.
+#: Raise it when a change reads the same files into another graph.
 VERSION = 1
 PUBLIC = "https://snap.stanford.edu/ogb/data/nodeproppred"
 RAW = ("edge", "node-feat", "node-label")
@@ -32,10 +32,10 @@ SPLIT = {"train": TRAIN, "valid": VAL, "test": TEST}
 
 
 def open_ogb(request: Request) -> Dataset:
-    """Find the files of ogbn-arxiv, ogbn-products and the like: in ogbn_arxiv/ of the data folder, or in the one named.
+    """Find the files of ogbn-arxiv, ogbn-products or another set: in ogbn_arxiv/ of the data folder, or in a named one.
 
     Raises:
-        InputError: A file is not there.
+        InputError: A file is missing.
     """
     named = Path(request.name).expanduser()
     folder = named if named.is_dir() else request.folder / request.name.replace("-", "_")

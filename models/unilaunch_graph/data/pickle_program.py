@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 
 class Kind(Enum):
-    """What a pickle may name."""
+    """The names that a pickle may contain."""
 
     RECONSTRUCT = auto()
     NDARRAY = auto()
@@ -24,7 +24,7 @@ class Kind(Enum):
     LIST = auto()
 
 
-#: Under the module names of then and now.
+#: Under the old and the new names of the modules.
 _ADMITTED = {
     "numpy.core.multiarray._reconstruct": Kind.RECONSTRUCT,
     "numpy._core.multiarray._reconstruct": Kind.RECONSTRUCT,
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class ForbiddenError(Exception):
-    """A pickle wants something that is not admitted; the text says what."""
+    """A pickle contains something that is not allowed; the text names it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +64,7 @@ def follow(content: bytes) -> object:
     """Return what the pickle *content* describes: numbers, text, bytes, tuples, lists, dicts, `Named` and `Made`.
 
     Raises:
-        ForbiddenError: It wants to import what is not admitted, or has an instruction that data needs not.
+        ForbiddenError: It imports a name that is not allowed, or has an instruction that data does not need.
         ValueError: It is damaged.
     """
     try:
@@ -130,7 +130,7 @@ class _Machine:
 
     def update(self, items: list[Any]) -> None:
         keys, values = items[::2], items[1::2]
-        # Only keys whose hash is no computation: that of nested tuples can take for ever, or the whole C stack.
+        # Only keys whose hash is no computation: hashing nested tuples can take very long, or overflow the C stack.
         if not {*map(type, keys)} <= {int, str}:
             raise ValueError("a dict's key is neither a whole number nor text")
         _of(dict, self.stack[-1]).update(zip(keys, values, strict=True))

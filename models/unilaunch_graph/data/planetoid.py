@@ -24,7 +24,7 @@ from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Graph
 from unilaunch_graph.data.hashes import hash_file
 from unilaunch_graph.data.safe_pickle import Lists, read_array, read_lists, read_matrix
 
-#: To be raised when the same files are read into another graph.
+#: Raise it when a change reads the same files into another graph.
 VERSION = 1
 PUBLIC = "https://raw.githubusercontent.com/kimiyoung/planetoid/master/data"
 FOLDER = "planetoid"
@@ -35,7 +35,7 @@ def open_planetoid(request: Request) -> Dataset:
     """Find the eight files of cora, citeseer or pubmed, and fetch those that are missing.
 
     Raises:
-        InputError: A file is neither there nor to be had.
+        InputError: A file is missing and cannot be downloaded.
     """
     folder = request.folder / FOLDER
     base = PUBLIC if request.mirror is None else f"{request.mirror.rstrip('/')}/{FOLDER}"
@@ -62,7 +62,7 @@ def read_planetoid(folder: Path, name: str) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class _Raw:
-    """What the files hold; `x` is the beginning of `allx`, and of `y` only the length counts.
+    """The content of the files; `x` is the beginning of `allx`, and of `y` only the length counts.
 
     Attributes:
         allx: Features of the first nodes. (num_known, num_features) CSR
@@ -98,7 +98,7 @@ def _read_test_index(path: Path) -> NDArray[np.int64]:
 
 
 def _check(raw: _Raw) -> None:
-    """Raise ValueError with all that does not fit; sizes first, so that nothing large is made of a wrong number."""
+    """Raise ValueError with all that does not fit; sizes first, so that a wrong number allocates no memory."""
     num_known, num_nodes = raw.allx.shape[0], len(raw.graph.keys)
     faults = {
         "ally is not one row of classes for each of allx": raw.ally.shape != (num_known, raw.ally.shape[-1]),

@@ -14,7 +14,7 @@ from unilaunch_graph.data.hashes import hash_file
 from unilaunch_graph.data.labels import count_classes
 from unilaunch_graph.data.npz import Arrays, read_arrays
 
-#: To be raised when the same files are read into another graph.
+#: Raise it when a change reads the same files into another graph.
 VERSION = 1
 PUBLIC = "https://data.dgl.ai/dataset/reddit.zip"
 DATA, EDGES = "reddit_data.npz", "reddit_graph.npz"
@@ -24,7 +24,7 @@ def open_reddit(request: Request) -> Dataset:
     """Find the two files in reddit/ of the data folder, or in the data folder itself.
 
     Raises:
-        InputError: They are not there: 1.5 GB are not fetched unasked.
+        InputError: The files are missing: 1.5 GB are not downloaded automatically.
     """
     folder = next((f for f in (request.folder / "reddit", request.folder) if (f / DATA).exists()), None)
     if folder is None:

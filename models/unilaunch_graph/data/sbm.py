@@ -15,7 +15,7 @@ from unilaunch_graph.data.edges import undirected
 from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Graph
 from unilaunch_graph.data.split import place_in_class
 
-#: To be raised with every change to the graph: partitions are found again by it.
+#: Raise it with every change to the graph: it is part of a partition's identity.
 VERSION = 1
 SEED = 20_170_224
 NUM_NODES, NUM_CLASSES, NUM_DRAWN_EDGES = 3_000, 7, 11_000
@@ -27,7 +27,7 @@ NUM_TRAIN_PER_CLASS, NUM_VAL, NUM_TEST = 20, 500, 1_000
 
 
 def open_sbm(request: Request) -> Dataset:
-    """Return the generated data set; nothing is read, nothing depends on the request but the name."""
+    """Return the generated data set; no file is read, and only the name of the request matters."""
     return Dataset(
         request.name, {"name": "sbm", "version": VERSION, "seed": SEED, "nodes": NUM_NODES}, generate, is_symmetric=True
     )

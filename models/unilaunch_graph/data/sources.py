@@ -16,7 +16,7 @@ from unilaunch_graph.data.sbm import open_sbm
 
 __all__ = ["SOURCES", "Dataset", "Request", "data_folder", "open_dataset"]
 
-#: Where each name leads. A new data set is a file in this folder and a line here.
+#: The source of each name. A new data set is a file in this folder and a line here.
 SOURCES: dict[str, Callable[[Request], Dataset]] = {
     "sbm": open_sbm,
     "cora": open_planetoid,
@@ -39,7 +39,7 @@ def open_dataset(
     split_seed: int,
     normalize_features: bool | None,  # noqa: FBT001  (an option of the spec, passed on by its name)
 ) -> Dataset:
-    """Find the data set *name*, and fetch its raw files if they are not there; it is not read yet.
+    """Find the data set *name*, and download its raw files if they are missing; it is not read yet.
 
     Args:
         name: One of `SOURCES`, a path that ends in .npz, a folder of .npy files, or one of a set of the OGB.
@@ -49,7 +49,7 @@ def open_dataset(
         normalize_features: Divide each node's features by their absolute sum; None: those of `WORDS`.
 
     Raises:
-        InputError: There is no such data set, or its files are neither there nor to be had.
+        InputError: There is no such data set, or its files are missing and cannot be downloaded.
     """
     dataset = _source(name)(Request(name, data_folder(data_dir), mirror, split_seed))
     normalises = name in WORDS if normalize_features is None else normalize_features

@@ -1,4 +1,4 @@
-"""Which nodes to train on, to validate with and to test with, where a data set does not say."""
+"""Draw training, validation and test nodes for a data set that brings no split."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ TRAIN_PER_CLASS, VAL_PER_CLASS = 20, 30
 
 
 def draw_split(labels: Labels, seed: int) -> NDArray[np.uint8]:
-    """Draw which nodes to train on, to validate with and to test with.
+    """Draw the nodes for training, validation and test.
 
     Classes: 20 nodes of each class are to train on, 30 to validate with, the rest of it to test with. A small class is
     shared out: at most a third of it, rounded up, is to train on, and at most half of what remains to validate with.

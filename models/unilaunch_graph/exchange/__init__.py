@@ -1,1 +1,4 @@
-"""What ranks send each other: halo rows, or columns."""
+"""What ranks send to each other: halo rows, approximate halo rows, or columns.
+
+Begin with `halo.py`. `wire.py` sends the rows, and `meter.py` counts their bytes.
+"""

@@ -1,4 +1,4 @@
-"""Exchanges that send less or wait less, and are not exact: off unless asked for, and never used in an evaluation."""
+"""Approximate exchanges, which send less or wait less: used only on request, and never in an evaluation."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +20,7 @@ _STREAM = 1 << 20
 
 
 class RoughHalo:
-    """Rows that travel in eight bits in training, and as they are in an evaluation.
+    """Send rows as eight bits in training, and unchanged in an evaluation.
 
     How they are rounded depends on seed, epoch and part, so a training that is resumed rounds as one that is not.
 
@@ -51,14 +51,14 @@ class RoughHalo:
 
 
 class StaleHalo:
-    """Last epoch's halo rows, while this epoch's travel: PipeGCN (Wan et al., ICLR 2022), without its smoothing.
+    """Use the last epoch's halo rows while this epoch's are sent: PipeGCN (Wan et al., ICLR 2022) without smoothing.
 
-    The first epoch waits for its own. Gradients are treated as the rows are.
+    The first epoch waits for its rows. Gradients are delayed in the same way.
 
     Args:
         part: The part.
         collectives: The way to the other parts.
-        meter: Counts.
+        meter: Counts bytes and time.
     """
 
     def __init__(self, part: Part, collectives: Collectives, meter: Meter) -> None:
@@ -69,7 +69,7 @@ class StaleHalo:
         self.buffers: dict[int, list[tuple[NDArray[Any], NDArray[Any]]]] = {}
 
     def start_epoch(self, epoch: int | None) -> None:
-        """Begin to count the epoch's exchanges; before an evaluation, all that travels must have come."""
+        """Begin to count the epoch's exchanges; before an evaluation all messages must have arrived."""
         self.is_training, self.call = epoch is not None, 0
         if not self.is_training:
             for rows in self.travelling.values():
@@ -87,13 +87,13 @@ class StaleHalo:
         if before:
             before.wait()
         buffers = self.buffers[call]
-        buffers.reverse()  # what has come stays, while the other one is filled
+        buffers.reverse()  # the rows that have arrived stay valid while the other buffer is filled
         self.travelling[call] = self.exact.send(rows, *buffers[0])
         return _Old(before, self.travelling[call]) if before else self.travelling[call]
 
 
 class _Old:
-    """Rows that have come already, while newer ones are on their way."""
+    """Rows that have arrived already, while newer rows are being sent."""
 
     def __init__(self, old: Travelling, new: Travelling) -> None:
         self.old, self.new = old, new
@@ -108,8 +108,8 @@ class _Old:
 class SampledHalo:
     """A new sample of the halo rows in each epoch, scaled up: BNS-GCN (Wan et al., MLSys 2022), right in the mean.
 
-    Which row goes to which part is a hash of seed, epoch, node and part, which both sides know: no index travels. The
-    transpose gives back sums for the sampled rows only, so the gradient is exactly that of the sampled product.
+    A hash of seed, epoch, node and part decides which row goes to which part. Both sides compute it, so no index is
+    sent. The transpose returns sums for the sampled rows only: the gradient is exactly that of the sampled product.
 
     Args:
         exact: The exact exchange.
@@ -189,13 +189,13 @@ class _Sampled:
 
 
 class _Returned:
-    """Sums on their way back to the rows' owners."""
+    """Sums that are being sent back to the rows' owners."""
 
     def __init__(self, halo: SampledHalo, exchange: Exchange, received: Rows, sent: Rows) -> None:
         self.halo, self.exchange, self.received, self.sent = halo, exchange, received, sent
 
     def progress(self) -> None:
-        """Let the sums come nearer."""
+        """Advance the communication of the sums."""
         with self.halo.meter.communication():
             self.exchange.progress()
 

@@ -17,14 +17,14 @@ NUMPY = NumpyArrays()
 class ColumnSwitch:
     """The all-to-all between some rows of all columns and all rows of some columns.
 
-    Columns are dealt out as evenly as they go, none is added to make them so.
+    The ranks' numbers of columns differ by at most one; no padding columns are added.
 
     Args:
         part: Which nodes this rank has.
-        adjacency: The whole graph, mapped from a file: the ranks of a host have it in memory once.
-        collectives: The way to them.
+        adjacency: The whole graph, mapped from a file: the ranks of a host share one copy in memory.
+        collectives: The ranks' collectives.
         meter: Counts the bytes that arrive, and the time spent waiting.
-        arrays: Whose arrays travel.
+        arrays: The library of the arrays that are sent.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class ColumnSwitch:
         self.counts: list[int] = np.diff(adjacency.offsets).tolist()
 
     def to_columns(self, rows: Any) -> Any:
-        """Return all nodes' rows of this rank's columns. (num_owned, width) -> (num_nodes, own width)"""
+        """Return all nodes' rows of this rank's columns. (num_owned, width) -> (num_nodes, width of this rank)"""
         if len(self.counts) == 1:
             return rows
         spans = self._spans(rows.shape[1])
@@ -47,7 +47,7 @@ class ColumnSwitch:
         return received.reshape(sum(self.counts), width)
 
     def to_rows(self, columns: Any, width: int) -> Any:
-        """Return all columns of this rank's nodes. (num_nodes, own width) -> (num_owned, width)"""
+        """Return all columns of this rank's nodes. (num_nodes, width of this rank) -> (num_owned, width)"""
         if len(self.counts) == 1:
             return columns
         spans, num_owned = self._spans(width), self.counts[self.index]

@@ -1,4 +1,4 @@
-"""From the ranks' rows to one file with the rows of all nodes, in the user's order: at rank 0, in bounded memory."""
+"""Gather the rows of all nodes in the user's order into one file, at rank 0 and in bounded memory."""
 
 import shutil
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ def gather_rows(
         part: This rank's part.
         rows: Its rows, also mapped from a file. (num_owned, width)
         collectives: The ranks' collectives on host arrays.
-        put: Called with global ids and their rows, on rank 0 until all nodes have come; elsewhere with none.
+        put: Called with global ids and their rows, on rank 0 until all nodes have arrived; not called elsewhere.
     """
     sizes = np.zeros(part.num_parts)
     sizes[part.index] = part.num_owned
@@ -44,7 +44,7 @@ def gather_rows(
 
 
 def _to_first(part: Part, rows: NDArray[Any], counts: list[int], collectives: Collectives) -> NDArray[Any]:
-    """Return the other ranks' rows on rank 0, no row elsewhere."""
+    """Return the other ranks' rows on rank 0, no rows elsewhere."""
     is_first, others = part.index == 0, part.num_parts - 1
     received = np.empty((sum(counts[1:]) if is_first else 0, rows.shape[1]), rows.dtype)
     send_counts = [0 if is_first else len(rows), *[0] * others]
@@ -56,7 +56,7 @@ def _to_first(part: Part, rows: NDArray[Any], counts: list[int], collectives: Co
 def save_rows(path: Path, part: Part, arrays: Mapping[str, NDArray[Any]], collectives: Collectives) -> None:
     """Write the rows of all nodes as one .npz file, whole or not at all; all ranks must call it.
 
-    Rank 0 puts the rows in order in a file beside the result, so that no rank has more than a block of the others'
+    Rank 0 puts the rows in order in a file beside the result, so that no rank has more than one block of other ranks'
     rows in its memory.
 
     Args:

@@ -13,20 +13,20 @@ from unilaunch_graph.partition.part import Part
 
 
 class Arriving(Protocol):
-    """Halo rows on their way."""
+    """Halo rows that are being received."""
 
     def progress(self) -> None:
-        """Let the rows come nearer; called between pieces of other work."""
+        """Advance the communication; called between pieces of other work."""
 
     def wait(self) -> Rows:
         """Return the halo rows, in the order of `Part.halo`; valid until the next exchange. (num_halo, width)"""
 
 
 class Halo(Protocol):
-    """A way to the halo rows."""
+    """An exchange that provides the halo rows."""
 
     def start_epoch(self, epoch: int | None) -> None:
-        """Note that an epoch begins, or, with None, that what comes must be exact: an evaluation."""
+        """Note that an epoch begins. None means an evaluation: the rows must be exact."""
 
     def begin(self, rows: Rows) -> Arriving:
         """Start to send the owned rows that others need.
@@ -37,13 +37,13 @@ class Halo(Protocol):
 
 
 class HaloExchange:
-    """Exchanges of one part, one after the other, on memory that is kept from one to the next.
+    """Exchanges of one part, one after the other, with buffers that are reused.
 
     Args:
         part: The part: which rows go where.
-        collectives: The way to the other parts.
+        collectives: The ranks' collectives.
         meter: Counts the bytes that arrive, and the time spent waiting.
-        wire: What the rows are on their way.
+        wire: The encoding of the rows in messages.
     """
 
     def __init__(self, part: Part, collectives: Collectives, meter: Meter, wire: Wire) -> None:
@@ -56,14 +56,14 @@ class HaloExchange:
         self.kept = [np.empty(0, np.uint8), np.empty(0, np.uint8)]
 
     def start_epoch(self, epoch: int | None) -> None:
-        """Do nothing: every exchange is like the other."""
+        """Do nothing: every exchange is alike."""
 
     def begin(self, rows: Rows) -> "Travelling":
         """Start to send the owned rows that others need. (num_owned, width)"""
         return self.send(rows, *self._buffers(rows.shape[1], rows.dtype))
 
     def send(self, rows: Rows, sent: NDArray[Any], received: NDArray[Any]) -> "Travelling":
-        """The same with buffers of the caller's own, as `new_buffers` makes them."""
+        """Do the same with the caller's buffers, made by `new_buffers`."""
         self.wire.pack(rows, self.send_rows, sent)
         with self.meter.communication():
             exchange = self.collectives.exchange(sent, self.send_counts, received, self.receive_counts)
@@ -81,7 +81,7 @@ class HaloExchange:
         return len(self.send_rows), sum(self.receive_counts)
 
     def _buffers(self, width: int, dtype: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return buffers on the memory that is kept, which grows to the widest."""
+        """Return buffers in reused memory, which grows to the widest exchange."""
         columns, kind = self.wire.columns(width, dtype)
         sizes = [rows * columns * np.dtype(kind).itemsize for rows in self._rows]
         if any(size > len(memory) for size, memory in zip(sizes, self.kept, strict=True)):
@@ -94,7 +94,7 @@ class HaloExchange:
 
 
 class Travelling:
-    """Halo rows of this epoch on their way."""
+    """Halo rows of this epoch that are being received."""
 
     def __init__(self, exchange: Exchange, received: NDArray[Any], rows: Rows, halo: HaloExchange) -> None:
         self.exchange, self.received, self.halo = exchange, received, halo
@@ -102,7 +102,7 @@ class Travelling:
         self.arrived: Rows | None = None
 
     def progress(self) -> None:
-        """Let the rows come nearer; called between pieces of other work."""
+        """Advance the communication; called between pieces of other work."""
         with self.halo.meter.communication():
             self.exchange.progress()
 

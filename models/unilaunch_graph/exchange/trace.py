@@ -1,4 +1,4 @@
-"""What a rank did when, as chrome://tracing and Perfetto read it."""
+"""The timeline of a rank, in the format of chrome://tracing and Perfetto."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-#: The rows of a rank: what it does, and when it communicates.
+#: The timeline's rows of a rank: its work, and its communication.
 LANES = {"work": 0, "communication": 1}
 
 
@@ -17,7 +17,7 @@ class Trace:
     Args:
         rank: This rank.
         host: Its host.
-        kept: Or else nothing is, and a span costs a microsecond.
+        kept: Whether spans are recorded; if not, a span costs a microsecond.
     """
 
     def __init__(self, rank: int, host: str, *, kept: bool) -> None:
@@ -27,14 +27,14 @@ class Trace:
 
     @contextmanager
     def span(self, name: str, lane: str = "work") -> Iterator[None]:
-        """Keep when the block began and ended."""
+        """Record when the block began and ended."""
         begin = time.perf_counter()
         yield
         if self.kept:
             self.spans.append((name, LANES[lane], begin, time.perf_counter()))
 
     def write(self, path: Path) -> None:
-        """Write the spans in Google's Trace Event Format, whole or not at all; nothing if none were kept."""
+        """Write the spans in Google's Trace Event Format, whole or not at all; write nothing if none were recorded."""
         if not self.kept:
             return
         names = [("process_name", 0, f"rank {self.rank} on {self.host}")]

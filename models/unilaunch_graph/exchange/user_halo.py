@@ -1,4 +1,4 @@
-"""The halo exchange of a user's own network, as a linear operator: owned rows in, owned and halo rows out."""
+"""The halo exchange of a user's own network, as a linear operator: it maps owned rows to owned and halo rows."""
 
 from typing import Any
 
@@ -14,12 +14,12 @@ from unilaunch_graph.partition.part import Part
 
 
 class RowHalo:
-    """(num_owned, width) -> (num_owned + num_halo, width). The transpose sends the halo's rows home and adds them.
+    """(num_owned, width) -> (num_owned + num_halo, width). The transpose sums halo rows at their owners.
 
     Args:
         part: The part of this rank.
         collectives: The ranks' collectives on host arrays.
-        meter: Counts the bytes that arrive, and the time spent waiting; None if nobody asks.
+        meter: Counts the bytes that arrive, and the time spent waiting; None: no counting.
     """
 
     def __init__(self, part: Part, collectives: Collectives, meter: Meter | None = None) -> None:
@@ -35,7 +35,7 @@ class RowHalo:
         return np.concatenate((rows, self.exchange.begin(np.ascontiguousarray(rows)).wait()))
 
     def rmatmat(self, rows: Rows) -> Rows:
-        """Return the owned rows with what their copies elsewhere have, added in the order of the ranks."""
+        """Return the owned rows plus the halo rows of other ranks for these nodes, added in the order of the ranks."""
         received: Any = np.empty((len(self.home.indices), rows.shape[1]), rows.dtype)
         halo = np.ascontiguousarray(rows[self.num_owned :])
         with self.meter.communication():

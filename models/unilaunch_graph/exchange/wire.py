@@ -1,31 +1,32 @@
-"""How halo rows travel: as they are, as bfloat16, or as eight bits with a range for each row."""
+"""The encodings of halo rows in messages: unchanged, bfloat16, or eight bits with a range for each row."""
 
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unilaunch_graph.arrays import Floats, Indices, Rows
+from unilaunch_graph.arrays import Indices, Rows
+from unilaunch_graph.kernels.rounding import from_bfloat16, to_bfloat16
 
 
 class Wire(Protocol):
-    """What rows become on their way."""
+    """An encoding of rows in messages."""
 
     def columns(self, width: int, dtype: Any) -> tuple[int, Any]:
-        """Return how many columns of which type an array has in which they travel."""
+        """Return the number of columns and the type of the encoded array."""
 
     def pack(self, rows: Rows, chosen: Indices, out: NDArray[Any]) -> None:
-        """Write the *chosen* rows into such an array."""
+        """Encode the *chosen* rows into an array of that kind."""
 
     def unpack(self, arrived: NDArray[Any], width: int, dtype: Any) -> Rows:
-        """Return the rows that have arrived in such an array."""
+        """Decode the rows that have arrived in an array of that kind."""
 
 
 class Exact:
-    """Rows travel as they are."""
+    """Send rows unchanged."""
 
     def columns(self, width: int, dtype: Any) -> tuple[int, Any]:
-        """Return the rows' own."""
+        """Return the columns and the type of the rows."""
         return width, dtype
 
     def pack(self, rows: Rows, chosen: Indices, out: NDArray[Any]) -> None:
@@ -38,41 +39,32 @@ class Exact:
 
 
 class BFloat16:
-    """Rows travel with the upper half of float32's bits, rounded to the nearest, ties to even."""
+    """Send the upper half of float32's bits, rounded to the nearest, ties to even."""
 
     def columns(self, width: int, dtype: Any) -> tuple[int, Any]:  # noqa: ARG002
         """Return 16-bit words."""
         return width, np.uint16
 
     def pack(self, rows: Rows, chosen: Indices, out: NDArray[Any]) -> None:
-        """Round the *chosen* rows."""
-        out[...] = to_bfloat16(rows[chosen].astype(np.float32, copy=False))
+        """Round the *chosen* rows, or take them if they are bfloat16's words already."""
+        if rows.dtype == np.uint16:
+            np.take(rows, chosen, axis=0, out=out, mode="clip")
+        else:
+            out[...] = to_bfloat16(rows[chosen].astype(np.float32, copy=False))
 
-    def unpack(self, arrived: NDArray[Any], width: int, dtype: Any) -> Rows:  # noqa: ARG002
-        """Return the rows as float32, in *dtype*."""
-        return from_bfloat16(arrived).astype(dtype, copy=False)
-
-
-def to_bfloat16(numbers: Floats) -> NDArray[np.uint16]:
-    """Return finite float32 *numbers* as bfloat16's words."""
-    words = numbers.view(np.uint32)
-    return ((words + 0x7FFF + ((words >> 16) & 1)) >> 16).astype(np.uint16)
-
-
-def from_bfloat16(words: NDArray[np.uint16]) -> Rows:
-    """Return bfloat16's words as float32 numbers."""
-    numbers: Rows = (words.astype(np.uint32) << 16).view(np.float32)
-    return numbers
+    def unpack(self, arrived: NDArray[Any], width: int, dtype: Any) -> Any:  # noqa: ARG002
+        """Return the rows in *dtype*: a float type, or uint16 for bfloat16's words."""
+        return arrived if dtype == np.uint16 else from_bfloat16(arrived).astype(dtype, copy=False)
 
 
 class Int8:
-    """Rows travel as eight-bit steps of their own range, rounded up or down by chance: right in the mean.
+    """Send eight-bit steps of each row's range, rounded up or down at random: unbiased.
 
     The quantisation of AdaQP (Wan, Zhao and Wu, MLSys 2023), with eight bits throughout. Least value and step of each
-    row go with it, as float32.
+    row are sent with it, as float32.
 
     Args:
-        draw: Where the chance comes from; each rank has its own.
+        draw: The random generator; each rank has another one.
     """
 
     _STEPS = 255
@@ -96,7 +88,7 @@ class Int8:
         out[:, width:] = np.concatenate((low, step), axis=1).astype(np.float32).view(np.uint8)
 
     def unpack(self, arrived: NDArray[Any], width: int, dtype: Any) -> Rows:
-        """Return the rows, each at its steps."""
+        """Return the rows, decoded from their steps."""
         scale = np.ascontiguousarray(arrived[:, width:]).view(np.float32)
         rows = arrived[:, :width].astype(dtype)
         rows *= scale[:, 1:].astype(dtype)

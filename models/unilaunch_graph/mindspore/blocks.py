@@ -1,4 +1,4 @@
-"""Layers of a user's on a block of nodes with all their in-edges, which looks to them like a part of one rank."""
+"""Apply a user's layers to a block of nodes with all their in-edges, as to a part of one rank."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,8 +22,8 @@ Call = Callable[[Any, Tensor, GraphPart], Tensor]
 class Step:
     """Layers that share one step along the edges, as a function of a block.
 
-    The block gets one node more, a stranger, with an edge to each source that is no target. What the stranger is must
-    not change a target: else the layers read neighbours of neighbours, which a block does not have.
+    The block gets one more node, a probe, with an edge to each source that is not a target. The probe's values must
+    not change a target: otherwise the layers read neighbours of neighbours, which a block does not have.
 
     Args:
         layers: The first may take edges, the others take rows alone.
@@ -66,9 +66,9 @@ class Step:
 
 
 def _part_of(rows: Rows, block: Neighbourhood) -> GraphPart:
-    """Return the block and the stranger, the last row, as the part of the only rank."""
+    """Return the block and the probe node, the last row, as the part of a single rank."""
     nodes = np.arange(len(rows))
-    others = nodes[block.num_targets :]  # the stranger too: a part without edges would get another row
+    others = nodes[block.num_targets :]  # for the probe too: a part without edges would get another row
     sources = np.concatenate((block.edge_index[0], np.full(len(others), nodes[-1])))
     targets = np.concatenate((block.edge_index[1], others))
     features = np.zeros((0, 0), np.float32) if block.edge_attr is None else block.edge_attr

@@ -1,4 +1,4 @@
-"""MindSpore's side of the layers of our own."""
+"""The functions of MindSpore that unilaunch's layers use."""
 
 from typing import Any
 

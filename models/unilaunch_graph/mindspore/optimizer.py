@@ -1,4 +1,4 @@
-"""Adam with PyTorch's formula: MindSpore's own corrects the bias elsewhere, and its curve differs by 1e-3."""
+"""Adam with PyTorch's formula: MindSpore's Adam corrects the bias in another place, and its curve differs by 1e-3."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,10 +11,10 @@ from unilaunch_graph.optimizer import Adam as HostAdam
 class Adam:
     """Adam of Kingma and Ba (ICLR 2015, algorithm 1) as in `torch.optim.Adam`, in the type of each parameter.
 
-    MindSpore's `nn.Adam` keeps its learning rate in float32; in this one the curve of a float64 training is PyTorch's.
+    MindSpore's `nn.Adam` keeps its learning rate in float32; this class gives the same curve as PyTorch in float64.
 
     Args:
-        parameters: What is trained, as `net.trainable_params()`.
+        parameters: The parameters to train, as `net.trainable_params()` returns them.
         learning_rate: Step size; an attribute, which a schedule may set.
         weight_decay: L2 factor.
     """
@@ -32,6 +32,6 @@ class Adam:
         every = (gradients,) if isinstance(gradients, Tensor) else gradients
         for parameter, step, gradient in zip(self.parameters, self.steps, every, strict=True):
             step.lr = self.learning_rate
-            step.weights[...] = parameter.asnumpy().ravel()  # a checkpoint may have been read since
+            step.weights[...] = parameter.asnumpy().ravel()  # a checkpoint may have been loaded in between
             step.step(np.array(gradient.asnumpy()).ravel())
             parameter.set_data(Tensor(step.weights.reshape(parameter.shape)))

@@ -1,4 +1,4 @@
-"""A part without edges gets a node: MindSpore multiplies no rows into memory's garbage, or ends the process."""
+"""Add a node to a part without edges: without rows MindSpore's operators return undefined values or crash."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,11 +14,11 @@ PADDING = -1
 
 
 def padded(part: Part) -> Part:
-    """Return *part* with a node and an edge at least.
+    """Return *part* with at least one node and one edge.
 
     If it has no edge, it gets one node more, the last one: its global id is -1, its features are 0, it is in no split,
-    and its only edge comes from itself. No other rank knows it, and its rows count in no loss: gradients stay what they
-    are.
+    and its only edge comes from itself. Other ranks do not have it, and its rows count in no loss, so gradients do not
+    change.
     """
     if len(part.owned_indices) + len(part.halo_indices):
         return part

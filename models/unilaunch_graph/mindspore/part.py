@@ -1,4 +1,4 @@
-"""One rank's part of a graph, as a network in MindSpore takes it."""
+"""One rank's part of a graph, as tensors of MindSpore."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -30,22 +30,22 @@ class GraphPart(PartFields[Tensor, Ids, Ranks]):
     operators: "Operators" = field(repr=False)
 
     def masked(self, rows: Tensor, mask: Callable[[Ids, FloatType], Floats]) -> Tensor:
-        """Return *rows* times the array that *mask* makes of the owned nodes' ids and a type."""
+        """Return *rows* times the array that *mask* computes from the owned nodes' ids and a type."""
         return rows * Tensor.from_numpy(mask(self.owned, rows.asnumpy().dtype))
 
 
 @dataclass(frozen=True, slots=True)
 class Operators:
-    """What the functions on a part apply.
+    """The operators of a part.
 
     Attributes:
         edges: The part's edges on the host.
-        halo: Owned rows to owned and halo rows.
-        halo_sum: Its transpose.
-        rank_sum: Numbers to their sums over all ranks.
-        segment_sum: Messages to their sums.
-        segment_softmax: Scores to their shares.
-        made: What layers have made of the edges.
+        halo: From owned rows to owned and halo rows.
+        halo_sum: The transpose of `halo`.
+        rank_sum: From numbers to their sums over all ranks.
+        segment_sum: From messages to their sums.
+        segment_softmax: From scores to their shares.
+        made: Cache of the layers' preparations of the edges.
     """
 
     edges: InEdges

@@ -1,4 +1,4 @@
-"""`predict`: what a network says of every node, whole or layer by layer in bounded memory."""
+"""`predict`: the output of a network for every node, whole or layer by layer in bounded memory."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ from unilaunch_graph.mindspore.ranks import Ranks
 from unilaunch_graph.network import prediction as network
 from unilaunch_graph.partition.part import Part
 
-#: What a model or a layer may take beside rows.
+#: The arguments that a model or a layer may take beside rows.
 _ARGUMENTS = ("part", "edge_index", "edge_weight", "edge_attr")
 
 
@@ -29,7 +29,7 @@ def predict(
     memory: int = MEMORY,
     **options: Any,
 ) -> Tensor:
-    """Return what a network says of this rank's nodes, and write what it says of all. All ranks must call this.
+    """Return a network's output for this rank's nodes, and write the output for all nodes. All ranks must call this.
 
     A network as a whole is called once, as in training; its memory grows with the part. A list of its layers is applied
     layer by layer to blocks of nodes, in float32; what lies between two layers are files in the folder for temporary
@@ -86,7 +86,7 @@ def _call(layer: Any, rows: Tensor, part: GraphPart) -> Tensor:
     """Return the layer's output.
 
     Raises:
-        SpecError: It is in training mode.
+        SpecError: The layer is in training mode.
     """
     if isinstance(layer, nn.Cell) and any(cell.training for _, cell in layer.cells_and_names()):
         raise SpecError(f"predict: {network.name_of(layer)} is in training mode: call set_train(False) before")
@@ -94,10 +94,10 @@ def _call(layer: Any, rows: Tensor, part: GraphPart) -> Tensor:
 
 
 def _further(layer: Any) -> list[str]:
-    """Return the names of what a layer needs beside rows.
+    """Return the names of the arguments that a layer needs beside rows.
 
     Raises:
-        SpecError: It needs something else.
+        SpecError: The layer needs another argument.
     """
     needed = network.needed_arguments(layer.construct if isinstance(layer, nn.Cell) else layer)
     further = (needed or [])[1:]

@@ -1,4 +1,4 @@
-"""The other ranks, as a network in MindSpore sees them: collectives that MindSpore differentiates in one order."""
+"""The collectives of a network in MindSpore, which MindSpore differentiates in one order."""
 
 import numpy as np
 from mindspore import Tensor, nn
@@ -12,7 +12,7 @@ from unilaunch_mindspore.linear import FirstDerivative, OnHost, Operator
 class Ranks(ScriptRanks):
     """The ranks of a job.
 
-    MindSpore leaves out the backward of what the loss does not depend on, and a rank without training nodes may have a
+    MindSpore skips the backward of operations that do not affect the loss, and a rank without training nodes may have a
     loss that depends on nothing: the other ranks would wait for its part in their exchanges. So each collective takes a
     number from the one before it, and `mean` the last one: all ranks go back through all of them, in the same order.
 
@@ -27,11 +27,11 @@ class Ranks(ScriptRanks):
         self.forget_order()
 
     def forget_order(self) -> None:
-        """Begin with a collective that follows no other one."""
+        """Start a new sequence of collectives."""
         self.last = Tensor(np.zeros(1, np.float32))
 
     def apply(self, collective: "Collective", rows: Tensor) -> Tensor:
-        """Return operator @ rows, behind the last collective."""
+        """Return operator @ rows, ordered after the last collective."""
         out, self.last = collective(rows, self.last)
         return out
 
@@ -49,7 +49,7 @@ class Collective(nn.Cell):  # type: ignore[misc]
         self.once = FirstDerivative()
 
     def construct(self, rows: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-        """Return operator @ rows, and what the next collective takes."""
+        """Return operator @ rows, and the number that the next collective takes."""
         return self.operator.matmat(rows), last
 
     def bprop(self, rows: Tensor, last: Tensor, out: object, grads: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:  # noqa: ARG002

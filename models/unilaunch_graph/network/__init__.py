@@ -1,1 +1,4 @@
-"""What `ug.torch` and `ug.mindspore` share: the fields of a part, checks, and the layers; no framework is imported."""
+"""What `ug.torch` and `ug.mindspore` share; it imports no framework.
+
+Begin with `part.py` (the fields of a part), then read `layer.py` (the layers without a framework's calls).
+"""

@@ -1,4 +1,4 @@
-"""What the functions on a part refuse."""
+"""Checks of the arguments of the functions on a part."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def check_count(count: int) -> None:
 
 
 def check_probability(name: str, probability: float) -> None:
-    """Refuse a probability of dropout that leaves nothing.
+    """Refuse a probability of dropout of 1 or more.
 
     Raises:
         ValueError: *probability* is not in [0, 1).
@@ -34,7 +34,7 @@ def check_probability(name: str, probability: float) -> None:
 
 
 def check_width(layer: str, in_channels: object) -> None:
-    """Refuse an input width that PyG would take, but a layer of our own does not.
+    """Refuse an input width that PyG accepts but unilaunch's layers do not.
 
     Raises:
         ValueError: *in_channels* is not a positive integer.

@@ -20,6 +20,23 @@ class GraphAttention(Layer):
     one seed any number of parts drops the same, on both frameworks.
     """
 
+    in_channels: int
+    out_channels: int
+    heads: int
+    concat: bool
+    negative_slope: float
+    dropout: float
+    add_self_loops: bool
+    edge_dim: int | None
+    fill_value: Any
+    lin: Any
+    att_src: Any
+    att_dst: Any
+    lin_edge: Any
+    att_edge: Any
+    res: Any
+    bias: Any
+
     def __init__(
         self, in_channels: int, out_channels: int, heads: int = 1, concat: bool = True, negative_slope: float = 0.2,
         dropout: float = 0.0, add_self_loops: bool = True, edge_dim: int | None = None, fill_value: Any = "mean",

@@ -1,4 +1,4 @@
-"""What the layers of our own need of a framework, and the steps that they share."""
+"""The base of unilaunch's layers, and the interface to a framework that they use."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, Protocol
@@ -10,7 +10,7 @@ from unilaunch_graph.operators.edges import ChosenEdges, choose_edges
 
 
 class Framework(Protocol):
-    """A framework's side of a layer."""
+    """The functions of a framework that a layer uses."""
 
     def check(self, layer: str, rows: Any, part: Any) -> None:
         """Refuse rows that the layer cannot use."""
@@ -34,17 +34,17 @@ class Framework(Protocol):
         """Return numpy's type of a tensor."""
 
     def edges(self, part: Any) -> tuple[NDArray[Any], dict[Any, Any]]:
-        """Return both ends of each edge (2, edges), and where what layers make of these edges is kept."""
+        """Return both ends of each edge (2, edges), and the cache for the layers' preparations of these edges."""
 
     def pool(self) -> ThreadPoolExecutor | None:
-        """Return the threads that share the work; None without."""
+        """Return the threads that share the work; None for one thread."""
 
 
 class Layer:
-    """A layer of our own on either framework.
+    """A layer of unilaunch on either framework.
 
     Attributes:
-        framework: The framework's side.
+        framework: The functions of the framework.
         name: The name of the class, for messages.
     """
 

@@ -1,4 +1,4 @@
-"""`predict` on either framework: what a network says of every node, whole or layer by layer in bounded memory."""
+"""`predict` on either framework: the output of a network for every node, whole or layer by layer in bounded memory."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ Callee = Callable[..., Any]
 
 
 class Predictor(Protocol):
-    """A framework's side of `predict`."""
+    """The part of `predict` that depends on the framework."""
 
     def load(self, name: str | Path) -> tuple[Part, Any]:
         """Return this rank's part as mapped arrays, and the ranks."""
@@ -28,7 +28,7 @@ class Predictor(Protocol):
         """Return the features of the owned nodes, in float32."""
 
     def whole(self, model: Callee, part: Any) -> Rows:
-        """Return what the model says of the owned nodes."""
+        """Return the model's output for the owned nodes."""
 
     def step(self, layers: Sequence[Callee]) -> Layer:
         """Return layers that share one step along the edges as a function of a block of nodes."""
@@ -52,7 +52,7 @@ def predict(
     if layers is not None:
         given = replace(part, features=use.features(graph)) if is_part else part
         steps = [use.step(together) for together in _group(use, layers)]
-        with TemporaryDirectory(prefix="unilaunch-") as folder:  # a mapped file is read on until nobody holds it
+        with TemporaryDirectory(prefix="unilaunch-") as folder:  # a mapped file stays readable while it is referenced
             rows = infer(given, ranks.collectives, steps, Path(folder), memory)
     elif is_part and not isinstance(model, Sequence):
         rows = use.whole(model, graph)
@@ -74,7 +74,7 @@ def _group(use: Predictor, layers: Sequence[Callee]) -> list[list[Callee]]:
 
 
 def needed_arguments(function: Callee) -> list[str] | None:
-    """Return the names of the arguments without a default value; None of a function that Python knows none of."""
+    """Return the names of the arguments without a default value; None if Python has no signature of the function."""
     try:
         parameters = inspect.signature(function).parameters
     except ValueError:

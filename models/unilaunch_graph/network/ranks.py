@@ -1,4 +1,4 @@
-"""The ranks of a job, as a script knows them once it has loaded a graph."""
+"""The ranks of a job, for a script that has loaded a graph."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
@@ -15,7 +15,7 @@ class ScriptRanks:
         collectives: The data path: on host arrays, or on tensors of the device.
     """
 
-    #: Those of this process, once the script has loaded a graph.
+    #: The ranks of this process, after the script has loaded a graph.
     of_script: ClassVar[Any] = None
 
     def __init__(self, rank: int, size: int, collectives: Collectives) -> None:
@@ -34,7 +34,7 @@ class ScriptRanks:
         """Return the ranks of *part*; of None, those of the graph that the script has loaded.
 
         Raises:
-            RuntimeError: The script has loaded none.
+            RuntimeError: The script has loaded no graph.
         """
         ranks: Self | None = part.ranks if part else cls.of_script
         if ranks is None:

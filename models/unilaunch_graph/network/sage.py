@@ -14,6 +14,16 @@ class GraphSage(Layer):
     weight before they are exchanged and summed.
     """
 
+    in_channels: int
+    out_channels: int
+    aggr: str
+    normalize: bool
+    root_weight: bool
+    project: bool
+    lin: Any
+    lin_l: Any
+    lin_r: Any
+
     def __init__(
         self, in_channels: int, out_channels: int, aggr: str = "mean", normalize: bool = False,
         root_weight: bool = True, project: bool = False, bias: bool = True, dtype: Any = None,

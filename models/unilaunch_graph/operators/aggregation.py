@@ -5,7 +5,7 @@ A framework wraps an operator by its own autograd in a few lines; the mathematic
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from unilaunch_graph.arrays import FloatType, Rows
+from unilaunch_graph.kernels.choice import Kernels, Products
 from unilaunch_graph.operators.normalization import node_scales
 from unilaunch_graph.partition.part import Part
 
@@ -91,16 +92,19 @@ class DiagonalScaling:
         left: (n, 1)
         right: (n, 1)
         loops: (n, 1), or `ONES`
+        kernels: What finishes rows on the host.
     """
 
     left: Any
     right: Any
     loops: Any
+    kernels: Kernels | None = None
 
     @classmethod
     def of(
-        cls, part: Part, conv: str, dtype: FloatType, tensor: Callable[[NDArray[Any]], Any] = np.asarray
-    ) -> "DiagonalScaling":
+        cls, part: Part, conv: str, dtype: FloatType, tensor: Callable[[NDArray[Any]], Any] = np.asarray,
+        kernels: Kernels | None = None,
+    ) -> "DiagonalScaling":  # fmt: skip
         """Return the scaling of a part's owned rows.
 
         Args:
@@ -108,6 +112,7 @@ class DiagonalScaling:
             conv: The normalisation: "gcn" or "sage".
             dtype: Type of the rows.
             tensor: Returns an array as the kind of array that the rows are.
+            kernels: What finishes rows on the host.
         """
         scales = node_scales(conv, part.strengths, part.loops)
 
@@ -116,21 +121,40 @@ class DiagonalScaling:
 
         left, right = (column(side) if (side != 1).any() else None for side in (scales.left, scales.right))
         if not scales.loops.any():
-            return cls(left, right, None)
-        return cls(left, right, ONES if (scales.loops == 1).all() else column(scales.loops))
+            return cls(left, right, None, kernels)
+        return cls(left, right, ONES if (scales.loops == 1).all() else column(scales.loops), kernels)
 
     @property
     def transposed(self) -> "DiagonalScaling":
         """The scaling of the transposed matrix."""
-        return DiagonalScaling(self.right, self.left, self.loops)
+        return DiagonalScaling(self.right, self.left, self.loops, self.kernels)
+
+    def restricted(self, inputs: NDArray[np.bool_], outputs: NDArray[np.bool_]) -> "DiagonalScaling":
+        """Return the scaling of a matrix with some of the columns and rows.
+
+        Args:
+            inputs: Which columns. (n,)
+            outputs: Which rows. (n,)
+        """
+        left, right = (
+            None if side is None else side[chosen] for side, chosen in ((self.left, outputs), (self.right, inputs))
+        )
+        loops = self.loops if self.loops is None or self.loops is ONES else self.loops[outputs]
+        return DiagonalScaling(left, right, loops, self.kernels)
 
     def finish(self, scaled: Any, product: Any, span: slice | None) -> Any:
         """Add the loops to rows of W @ *scaled*, and multiply them by the left factor."""
-        if self.loops is not None:
-            own = scaled if span is None else scaled[span]
-            product += own if self.loops is ONES else own * (self.loops if span is None else self.loops[span])
-        if self.left is not None:
-            product *= self.left if span is None else self.left[span]
+        own, loops, left = (
+            None if rows is None or rows is ONES else rows if span is None else rows[span]
+            for rows in (None if self.loops is None else scaled, self.loops, self.left)
+        )
+        if self.kernels:
+            self.kernels.finish(product, own, loops, left)
+            return product
+        if own is not None:
+            product += own if loops is None else own * loops
+        if left is not None:
+            product *= left
         return product
 
 
@@ -151,8 +175,28 @@ class SparseFeatures:
         return product
 
 
+class HostFeatures:
+    """X @ W for a dense X on the host."""
+
+    def __init__(self, features: Rows, products: Products) -> None:
+        self.features, self.products = features, products
+
+    @cached_property
+    def operand(self) -> Any:
+        """X as the products take it."""
+        return self.products.operand(self.features)
+
+    def matmat(self, rows: Rows) -> Rows:
+        """Return X @ W. (num_owned, width)"""
+        return self.products.product(self.operand, self.products.operand(rows))
+
+    def rmatmat(self, rows: Rows) -> Rows:
+        """Return X.T @ G. (num_features, width)"""
+        return self.products.product(self.operand.T, self.products.operand(rows))
+
+
 class DenseFeatures:
-    """X @ W for a dense X: an array, or a tensor of a device."""
+    """X @ W for a dense X on a device."""
 
     def __init__(self, features: Any) -> None:
         self.features = features

@@ -2,16 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from unilaunch.backend import Collectives, Exchange
 from unilaunch_graph.arrays import DeviceArrays, FloatType, Ids, Indices
 from unilaunch_graph.exchange.column_switch import ColumnSwitch
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.operators.aggregation import Finish
+from unilaunch_graph.operators.aggregation import Aggregation, DiagonalScaling, Finish
+from unilaunch_graph.operators.epilogue import Epilogue
 from unilaunch_graph.operators.normalization import edge_weights
 from unilaunch_graph.partition.part import Part
 
@@ -36,8 +38,7 @@ def edges_on_device(
         switch = ColumnSwitch(part, whole, collectives, meter, arrays)
         every = matrix(whole.indptr, whole.indices, whole.weights, (part.num_nodes, part.num_nodes))
         return ColumnEdges(switch, every)
-    send_rows = arrays.tensor(part.send_rows.astype(np.int64))
-    halo = DeviceHalo(part, collectives, meter, lambda rows: arrays.take(rows, send_rows), arrays.empty)
+    halo = DeviceHalo(part, collectives, meter, arrays)
     owned = matrix(part.owned_indptr, part.owned_indices, part.owned_weights, (part.num_owned, part.num_owned))
     remote = matrix(part.halo_indptr, part.halo_indices, part.halo_weights, (part.num_owned, part.num_halo))
     return HaloEdges(halo, owned, remote)
@@ -95,6 +96,64 @@ class ColumnEdges:
     rmatmat = matmat
 
 
+class _Direction(NamedTuple):
+    """A_hat, or its transpose.
+
+    Attributes:
+        scaling: The normalisation.
+        sent: The right factors of the rows that are sent; None: each is 1. (rows sent, 1)
+    """
+
+    scaling: DiagonalScaling
+    sent: Any
+
+
+class FusedAggregation(Aggregation):
+    """A_hat of ranks that divide nodes, in one pass over the edges: scaling, loops and epilogue are part of it.
+
+    Args:
+        edges: W; its matrices are `multiply`'s.
+        scaling: The normalisation, in the type of the sums.
+        multiply: `triton_kernels.multiply`.
+        empty_sums: Returns an array for sums that are not finished yet, of a shape.
+    """
+
+    def __init__(
+        self, edges: HaloEdges, scaling: DiagonalScaling, multiply: Callable[..., Any],
+        empty_sums: Callable[[tuple[int, ...]], Any],
+    ) -> None:  # fmt: skip
+        super().__init__(edges, scaling)
+        self.halo, self.owned, self.remote = edges.halo, edges.owned, edges.remote
+        self.multiply, self.empty_sums = multiply, empty_sums
+        self.forward, self.backward = (
+            _Direction(side, None if side.right is None else self.halo.sent(side.right))
+            for side in (scaling, scaling.transposed)
+        )
+
+    def finished(self, rows: Any, epilogue: Epilogue, out: Any) -> Any:
+        """Return *out* after epilogue(A_hat @ rows) was written into it; all ranks must call it. (num_owned, width)"""
+        return self._product(rows, self.forward, epilogue, out)
+
+    @override
+    def matmat(self, rows: Any) -> Any:
+        return self._product(rows, self.forward, Epilogue(), rows.new_empty(rows.shape))
+
+    @override
+    def rmatmat(self, rows: Any) -> Any:
+        return self._product(rows, self.backward, Epilogue(), rows.new_empty(rows.shape))
+
+    def _product(self, rows: Any, direction: _Direction, epilogue: Epilogue, out: Any) -> Any:
+        scaling = direction.scaling
+        exchange, received = self.halo.begin(rows, direction.sent)
+        if exchange is None:
+            return self.multiply(self.owned, rows, out, scaling=scaling, epilogue=epilogue)
+        sums = self.empty_sums(rows.shape)
+        self.multiply(self.owned, rows, sums, scaling=DiagonalScaling(None, scaling.right, scaling.loops))
+        self.halo.wait(exchange)
+        rest = DiagonalScaling(scaling.left, None, None)
+        return self.multiply(self.remote, received, out, scaling=rest, partial=sums, epilogue=epilogue)
+
+
 class DeviceHalo:
     """The halo rows, from the other ranks' devices.
 
@@ -102,23 +161,30 @@ class DeviceHalo:
         part: This rank's part.
         collectives: The ranks' collectives on tensors of the device.
         meter: Counts bytes and waiting.
-        take: Returns the rows that others need. (num_owned, width) -> (rows sent, width)
-        empty: As in `arrays.Arrays`.
+        arrays: The framework's arrays on the device.
     """
 
-    def __init__(
-        self, part: Part, collectives: Collectives, meter: Meter, take: Callable[[Any], Any],
-        empty: Callable[[tuple[int, int], Any], Any],
-    ) -> None:  # fmt: skip
-        self.collectives, self.meter, self.take, self.empty = collectives, meter, take, empty
+    def __init__(self, part: Part, collectives: Collectives, meter: Meter, arrays: DeviceArrays) -> None:
+        self.collectives, self.meter, self.arrays = collectives, meter, arrays
+        self.send_rows = arrays.tensor(part.send_rows.astype(np.int64))
         self.send_counts, self.receive_counts = part.send_counts.tolist(), part.halo_counts.tolist()
 
-    def begin(self, rows: Any) -> tuple[Exchange | None, Any]:
-        """Return the exchange that is on its way, None of a rank that is alone, and where the halo rows will be."""
+    def sent(self, rows: Any) -> Any:
+        """Return the rows that other ranks need, in their own type. (num_owned, width) -> (rows sent, width)"""
+        return self.arrays.take(rows, self.send_rows)
+
+    def begin(self, rows: Any, factors: Any = None) -> tuple[Exchange | None, Any]:
+        """Return the running exchange (None on one rank), and the tensor that will hold the halo rows.
+
+        Args:
+            rows: (num_owned, width)
+            factors: What each row that is sent is multiplied by, before it is rounded. (rows sent, 1)
+        """
         if len(self.send_counts) == 1:
             return None, None
-        received = self.empty((sum(self.receive_counts), rows.shape[1]), rows)
-        exchange = self.collectives.exchange(self.take(rows), self.send_counts, received, self.receive_counts)
+        sent = self.arrays.pack(rows, self.send_rows, factors)
+        received = self.arrays.empty((sum(self.receive_counts), rows.shape[1]), sent)
+        exchange = self.collectives.exchange(sent, self.send_counts, received, self.receive_counts)
         self.meter.received(received.nbytes)
         return exchange, received
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch_graph.arrays import Floats, FloatType, Ids
-from unilaunch_graph.dropout import Words, mix, row_keys, stream_keys, threshold
+from unilaunch_graph.dropout import Words, least_kept, mix, row_keys, scale_of_kept, stream_keys
 from unilaunch_graph.operators.edges import EdgeBlock
 
 
@@ -39,8 +39,8 @@ class EdgeMask:
         return self._mask(np.bitwise_xor(block.spread(self.sources[block.rows]), np.take(self.targets, block.columns)))
 
     def _mask(self, words: NDArray[np.uint32]) -> Floats:
-        least = np.uint32(min(threshold(self.probability), 2**32 - 1))
-        return (mix(words) >= least) * self.dtype.type(1.0 / (1.0 - self.probability))
+        is_kept = mix(words) >= np.uint32(least_kept(self.probability))
+        return is_kept * self.dtype.type(scale_of_kept(self.probability))
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,9 +74,11 @@ class Edges:
     """
 
     def __init__(self, indptr: NDArray[Any], indices: NDArray[np.int32], num_sources: int) -> None:
-        self.indptr, self.indices, self.num_sources = indptr, indices, num_sources
-        self.num_targets = len(indptr) - 1
-        self.by_target = edge_blocks(indptr, indices)
+        self.indptr: NDArray[Any] = indptr
+        self.indices: NDArray[np.int32] = indices
+        self.num_sources: int = num_sources
+        self.num_targets: int = len(indptr) - 1
+        self.by_target: list[EdgeBlock] = edge_blocks(indptr, indices)
 
     @property
     def num_edges(self) -> int:

@@ -1,13 +1,16 @@
 """The edges of the whole graph on host arrays: ranks divide either the nodes or the columns."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from unilaunch_graph.arrays import FloatType, Rows
 from unilaunch_graph.exchange.approximate import SampledHalo
 from unilaunch_graph.exchange.column_switch import ColumnSwitch
-from unilaunch_graph.exchange.halo import Halo
+from unilaunch_graph.exchange.halo import Halo, HaloExchange
+from unilaunch_graph.exchange.wire import BFloat16
+from unilaunch_graph.kernels.choice import Kernels, choose_kernels
 from unilaunch_graph.operators.aggregation import Aggregation, DiagonalScaling, Finish
 from unilaunch_graph.operators.row_blocks import Block, Pool, RowBlocks, each, make_pool
 from unilaunch_graph.partition.part import Part
@@ -23,7 +26,8 @@ def aggregation_over_halo(part: Part, halo: Halo, threads: int, conv: str, dtype
         conv: The normalisation: "gcn" or "sage".
         dtype: Type of the rows.
     """
-    return Aggregation(HaloEdges(part, halo, threads, dtype), DiagonalScaling.of(part, conv, dtype))
+    edges = HaloEdges(part, halo, kernels_of(part, threads, dtype), make_pool(threads))
+    return Aggregation(edges, DiagonalScaling.of(part, conv, dtype, kernels=edges.kernels))
 
 
 def aggregation_over_columns(
@@ -42,25 +46,45 @@ def aggregation_over_columns(
         conv: The normalisation: "gcn" or "sage".
         dtype: Type of the rows.
     """
-    return Aggregation(ColumnEdges(switch, threads, dtype), DiagonalScaling.of(part, conv, dtype))
+    edges = ColumnEdges(switch, threads, dtype)
+    return Aggregation(edges, DiagonalScaling.of(part, conv, dtype, kernels=edges.kernels))
+
+
+def kernels_of(part: Part, threads: int, dtype: FloatType) -> Kernels:
+    """Return the kernels of a part.
+
+    Args:
+        part: The part.
+        threads: Threads that share the rows of a result.
+        dtype: Type of the rows.
+    """
+    return choose_kernels(dtype, part.num_edges, threads)
 
 
 class HaloEdges:
     """W of ranks that divide nodes; the halo travels while the owned columns are multiplied.
 
     Args:
-        part: This rank's part.
+        part: This rank's part; it may have edges to some of its nodes only.
         halo: The way to its halo rows.
-        threads: Threads that share the product's rows.
-        dtype: Type of the rows.
+        kernels: What multiplies.
+        pool: Threads that share the product's rows.
     """
 
-    def __init__(self, part: Part, halo: Halo, threads: int, dtype: FloatType) -> None:
-        self.halo = halo
-        self.owned = RowBlocks(part.owned_indptr, part.owned_indices, part.owned_weights, part.num_owned, dtype)
-        self.remote = RowBlocks(part.halo_indptr, part.halo_indices, part.halo_weights, part.num_halo, dtype)
+    def __init__(self, part: Part, halo: Halo, kernels: Kernels, pool: Pool) -> None:
+        self.halo, self.kernels, self.pool = halo, kernels, pool
+        self.num_rows = len(part.owned_indptr) - 1
+        self.owned, self.remote = (
+            RowBlocks(indptr, indices, weights, num_columns, self.kernels)
+            for indptr, indices, weights, num_columns in (
+                (part.owned_indptr, part.owned_indices, part.owned_weights, part.num_owned),
+                (part.halo_indptr, part.halo_indices, part.halo_weights, part.num_halo),
+            )
+        )
         self.without_halo = {block.span.start for block in self.remote.blocks if not block.num_entries}
-        self.pool = make_pool(threads)
+        self.round: Callable[[Rows], Any] = np.asarray
+        if isinstance(halo, HaloExchange) and isinstance(halo.wire, BFloat16):
+            self.round = self.kernels.rounded  # rows are gathered as they travel
 
     def start_epoch(self, epoch: int | None) -> None:
         """Note that an epoch begins, or an evaluation (None)."""
@@ -68,12 +92,12 @@ class HaloEdges:
 
     def matmat(self, rows: Rows, finish: Finish) -> Rows:
         """Return the owned rows of W @ rows; each block of rows is finished while it is in the cache."""
-        rows = np.ascontiguousarray(rows)
+        product = np.empty((self.num_rows, rows.shape[1]), rows.dtype)
+        rows = self.round(np.ascontiguousarray(rows))
         arriving = self.halo.begin(rows)
-        product = np.empty_like(rows)
 
         def multiply_owned(block: Block) -> None:
-            product[block.span] = block.multiply(rows)
+            block.multiply(rows, product[block.span], add=False)
             if block.span.start in self.without_halo:
                 finish(product[block.span], block.span)
 
@@ -81,7 +105,7 @@ class HaloEdges:
         halo_rows = arriving.wait()
 
         def multiply_halo(block: Block) -> None:
-            product[block.span] += block.multiply(halo_rows)
+            block.multiply(halo_rows, product[block.span], add=True)
             finish(product[block.span], block.span)
 
         each(self.pool, self.remote.filled, multiply_halo, _nothing)
@@ -112,8 +136,8 @@ class ColumnEdges:
 
     def __init__(self, switch: ColumnSwitch, threads: int, dtype: FloatType) -> None:
         whole = switch.adjacency
-        self.switch = switch
-        self.whole = RowBlocks(whole.indptr, whole.indices, whole.weights, len(whole.indptr) - 1, dtype)
+        self.switch, self.kernels = switch, choose_kernels(dtype, len(whole.indices), threads)
+        self.whole = RowBlocks(whole.indptr, whole.indices, whole.weights, len(whole.indptr) - 1, self.kernels)
         self.pool = make_pool(threads)
 
     def start_epoch(self, epoch: int | None) -> None:
@@ -132,7 +156,7 @@ class ColumnEdges:
 
 def _multiply(matrix: RowBlocks, rows: Rows, out: Rows, pool: Pool, between: Callable[[], None]) -> None:
     def multiply(block: Block) -> None:
-        out[block.span] = block.multiply(rows)
+        block.multiply(rows, out[block.span], add=False)
 
     each(pool, matrix.blocks, multiply, between)
 

@@ -1,4 +1,4 @@
-"""How this process keeps its memory."""
+"""Keep freed memory in the process."""
 
 import ctypes
 

@@ -6,6 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from unilaunch_graph.arrays import FloatType, Rows
+from unilaunch_graph.kernels.choice import choose_kernels
 from unilaunch_graph.operators.edges import Edges
 from unilaunch_graph.operators.row_blocks import Block, RowBlocks, each
 
@@ -23,15 +24,16 @@ class Neighbours:
     """
 
     def __init__(self, edges: Edges, dtype: FloatType, pool: ThreadPoolExecutor | None = None, *, mean: bool) -> None:
-        self.edges, self.dtype, self.pool = edges, dtype, pool
-        self.by_target = RowBlocks(edges.indptr, edges.indices, _ONES, edges.num_sources, dtype)
+        self.edges, self.pool = edges, pool
+        self.kernels = choose_kernels(dtype, edges.num_edges, 1)
+        self.by_target = RowBlocks(edges.indptr, edges.indices, _ONES, edges.num_sources, self.kernels)
         self.scale = (1 / np.maximum(np.diff(edges.indptr), 1)).astype(dtype)[:, None] if mean else None
 
     @cached_property
     def by_source(self) -> RowBlocks:
         """The transposed matrix."""
         transposed = self.edges.transposed
-        return RowBlocks(transposed.indptr, transposed.indices, _ONES, self.edges.num_targets, self.dtype)
+        return RowBlocks(transposed.indptr, transposed.indices, _ONES, self.edges.num_targets, self.kernels)
 
     def matmat(self, rows: Rows) -> Rows:
         """Return the sum or mean of each owned node. (num_sources, width) -> (num_targets, width)"""
@@ -50,7 +52,7 @@ class Neighbours:
         product = np.empty((num_rows, rows.shape[1]), rows.dtype)
 
         def multiply(block: Block) -> None:
-            product[block.span] = block.multiply(rows)
+            block.multiply(rows, product[block.span], add=False)
 
         each(self.pool, blocks.blocks, multiply, lambda: None)
         return product

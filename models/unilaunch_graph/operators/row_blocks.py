@@ -5,18 +5,18 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from unilaunch_graph.arrays import FloatType, Rows
+from unilaunch_graph.kernels.choice import Kernels, torch_is_worth_its_import
+from unilaunch_graph.kernels.native import Multiply, NativeKernels
 
 #: Rows that are multiplied at a time: the product is written while it is in the cache, and the exchange moves on.
 _PIECE = 2048
-#: Entries from which on FBGEMM's product earns the second that importing torch takes, where it is not there anyway.
-_MANY = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,44 +26,72 @@ class Block:
     Attributes:
         span: Which rows.
         num_entries: Entries in them.
-        multiply: Returns their product. (columns of the matrix, width) -> (rows of the block, width)
+        multiply: Writes their product with rows (columns of the matrix, width) to an array (rows of the block, width),
+            or adds it to what stands there.
     """
 
     span: slice
     num_entries: int
-    multiply: Callable[[Rows], Rows]
+    multiply: Multiply
 
 
 class RowBlocks:
-    """W, or a part of it, in blocks of rows. FBGEMM multiplies float32, SciPy all else and what is small.
+    """W, or a part of it, in blocks of rows.
 
     Args:
         indptr: Where each row begins. (rows + 1,)
         indices: Column of each entry. int32
         weights: Of each entry; of no length if each is 1.
         num_columns: Columns of W.
-        dtype: Type of the rows that it is multiplied by.
+        kernels: The rank's kernels: those in C multiply; beside the portable ones FBGEMM or SciPy does.
     """
 
     def __init__(
-        self, indptr: NDArray[np.int64], indices: NDArray[np.int32], weights: NDArray[np.float32], num_columns: int,
-        dtype: FloatType,
+        self, indptr: NDArray[Any], indices: NDArray[np.int32], weights: NDArray[np.float32], num_columns: int,
+        kernels: Kernels,
     ) -> None:  # fmt: skip
         num_rows = len(indptr) - 1
         ends = [*range(0, num_rows, _PIECE), num_rows]
-        most = max(np.diff(indptr[ends]), default=0)
-        product = choose_product(dtype, len(indices), num_columns, 0 if len(weights) else most)
-        self.blocks = []
-        for begin, end in pairwise(ends):
-            first, last = int(indptr[begin]), int(indptr[end])
-            values = weights[first:last].astype(dtype, copy=False) if len(weights) else None
-            local = (indptr[begin : end + 1] - first).astype(np.int32)
-            self.blocks.append(Block(slice(begin, end), last - first, product(local, indices[first:last], values)))
+        values = weights.astype(kernels.dtype, copy=False) if len(weights) else None
+        if isinstance(kernels, NativeKernels):
+            multiply_rows = kernels.aggregate(indptr.astype(np.int64, copy=False), indices, values)
+        else:
+            most = 0 if values is not None else max(np.diff(indptr[ends]), default=0)
+            product = choose_product(kernels.dtype, len(indices), num_columns, most)
+            multiply_rows = _by_library(indptr, indices, values, product)
+        self.blocks = [
+            Block(slice(begin, end), int(indptr[end] - indptr[begin]), multiply_rows(begin, end))
+            for begin, end in pairwise(ends)
+        ]
 
     @property
     def filled(self) -> list[Block]:
         """The blocks that have an entry."""
         return [block for block in self.blocks if block.num_entries]
+
+
+def _by_library(
+    indptr: NDArray[Any],
+    indices: NDArray[np.int32],
+    values: Rows | None,
+    product: Callable[..., Callable[[Rows], Rows]],
+) -> Callable[[int, int], Multiply]:
+    """Return the same function as `NativeKernels.aggregate`, by a library's product."""
+
+    def of_rows(begin: int, end: int) -> Multiply:
+        first, last = int(indptr[begin]), int(indptr[end])
+        local = (indptr[begin : end + 1] - first).astype(np.int32)
+        multiply = product(local, indices[first:last], None if values is None else values[first:last])
+
+        def write(rows: Rows, out: Rows, *, add: bool) -> None:
+            if add:
+                out += multiply(rows)
+            else:
+                out[...] = multiply(rows)
+
+        return write
+
+    return of_rows
 
 
 def choose_product(
@@ -77,7 +105,7 @@ def choose_product(
         num_columns: Columns of the matrix.
         most_ones: Entries of the largest block whose values are None, which stands for ones.
     """
-    if dtype == np.float32 and ("torch" in sys.modules or num_entries >= _MANY):
+    if dtype == np.float32 and torch_is_worth_its_import(num_entries):
         from unilaunch_graph.operators.fbgemm import product
 
         return product

@@ -1,1 +1,4 @@
-"""From a whole graph to the share of each rank."""
+"""Divide a graph into one part for each rank, in memory and on disk.
+
+Begin with `part.py` (the data of one rank), then read `assign.py` (the owner of each node) and `preparation.py`.
+"""

@@ -1,4 +1,4 @@
-"""From an ordered graph to its parts: each learns its edges, and whom it exchanges rows with."""
+"""Make the parts of an ordered graph: the edges of each part, and the rows that it exchanges with other parts."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -16,12 +16,12 @@ from unilaunch_graph.partition.part import Adjacency, Part
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """What is the same for all parts.
+    """The data that all parts share.
 
     Attributes:
         graph: The graph.
         order: Its nodes, part after part.
-        owner_of: The part of each place in the order. (num_nodes,) int32
+        owner_of: The part of each position in the order. (num_nodes,) int32
         split_sizes: Training, validation and test nodes.
         strengths: Sum of the weights of each node's in-edges. (num_nodes,)
         by_source: The edges by their source, if the graph is directed.
@@ -36,7 +36,7 @@ class _Cut:
 
 
 def split_parts(graph: Graph, order: Order, chosen: Iterable[int] | None = None) -> Iterator[Part]:
-    """Yield the parts one by one, or those *chosen*; only one is in memory at a time."""
+    """Yield all parts, or those *chosen*, one by one; only one is in memory at a time."""
     train, val, test = (int((graph.split == use).sum()) for use in (TRAIN, VAL, TEST))
     num_parts = len(order.offsets) - 1
     owner_of = np.repeat(np.arange(num_parts, dtype=np.int32), np.diff(order.offsets))
@@ -54,16 +54,10 @@ def _part(cut: _Cut, index: int) -> Part:
     columns = order.position[edges.indices]
     inside = (columns >= begin) & (columns < end)
     outside = ~inside
-    is_halo = np.zeros(graph.num_nodes, bool)
-    is_halo[columns[outside]] = True
-    halo = np.flatnonzero(is_halo)
-    place = np.cumsum(is_halo, dtype=np.int32) - 1
-    values = None if graph.weights is None and graph.edge_attr is None else edges.data
-    owned_indptr, owned_indices, owned_values = _csr(edges.indptr, inside, columns[inside] - begin, values)
-    halo_indptr, halo_indices, halo_values = _csr(edges.indptr, outside, place[columns[outside]], values)
-    owned_weights, owned_edge_attr = _edge_values(graph, owned_values)
-    halo_weights, halo_edge_attr = _edge_values(graph, halo_values)
-    # Where the graph is symmetric, a node is halo exactly where it has a neighbour: halo edges say what is sent.
+    halo, halo_columns = _halo(graph.num_nodes, columns[outside])
+    owned_indptr, owned_indices, owned_weights, owned_edge_attr = _chosen(graph, edges, inside, columns[inside] - begin)
+    halo_indptr, halo_indices, halo_weights, halo_edge_attr = _chosen(graph, edges, outside, halo_columns)
+    # In a symmetric graph a node is a halo node of exactly the parts of its neighbours: halo edges give the sent rows.
     receivers, send_rows = _sent(cut, index, halo_indptr, cut.owner_of[halo][halo_indices])
     return Part(
         index=index,
@@ -92,10 +86,26 @@ def _part(cut: _Cut, index: int) -> Part:
     )
 
 
+def _halo(num_nodes: int, columns: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Return the halo nodes' positions in the order, ascending, and for each of *columns* its index among them."""
+    is_halo = np.zeros(num_nodes, bool)
+    is_halo[columns] = True
+    return np.flatnonzero(is_halo), (np.cumsum(is_halo, dtype=np.int32) - 1)[columns]
+
+
+def _chosen(
+    graph: Graph, edges: sp.csr_array, chosen: NDArray[np.bool_], columns: NDArray[np.int32]
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:
+    """Return the chosen edges of `_in_edges` as CSR, with their weights and their features."""
+    values = None if graph.weights is None and graph.edge_attr is None else edges.data
+    indptr, indices, kept = _csr(edges.indptr, chosen, columns, values)
+    return indptr, indices, *_edge_values(graph, kept)
+
+
 def _sent(
     cut: _Cut, index: int, halo_indptr: NDArray[np.int64], halo_owners: NDArray[np.int32]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the receiver of each row that the part sends, ascending, and the row: an owned node with a target there.
+    """Return the receiver of each row that the part sends, ascending, and the row: an owned node.
 
     Args:
         cut: The cut.
@@ -116,7 +126,7 @@ def _sent(
 
 
 def _in_edges(graph: Graph, owned: NDArray[np.int64]) -> sp.csr_array:
-    """Return the in-edges of some nodes; their values are weights, or their places in the graph if it has features."""
+    """Return the in-edges of *owned*; their values are weights, or edge indices if the edges have features."""
     if graph.edge_attr is None:
         return graph.adjacency()[owned]
     places = np.arange(len(graph.indices), dtype=np.int32 if len(graph.indices) < WIDE else np.int64)
@@ -132,7 +142,7 @@ def _edge_values(graph: Graph, values: NDArray[Any]) -> tuple[NDArray[np.float32
 
 
 def slice_nodes(graph: Graph, num_parts: int) -> tuple[Adjacency, Iterator[Part]]:
-    """Return the whole graph, with neighbours near each other, and its nodes dealt out evenly in that order."""
+    """Return the whole graph in an order with neighbours near each other, and parts with equal numbers of nodes."""
     order = order_nodes(graph, np.zeros(graph.num_nodes, np.int64), 1)
     offsets = np.arange(num_parts + 1) * graph.num_nodes // num_parts
     edges = graph.adjacency()[order.nodes]
@@ -143,7 +153,7 @@ def slice_nodes(graph: Graph, num_parts: int) -> tuple[Adjacency, Iterator[Part]
 
 
 def _slices(graph: Graph, order: Order, offsets: NDArray[np.int64]) -> Iterator[Part]:
-    """Yield the stretches as parts of a graph without edges."""
+    """Yield the ranges of nodes as parts of a graph without edges."""
     without = replace(graph, indptr=np.zeros_like(graph.indptr), indices=np.zeros(0, np.int32), weights=None)
     strengths = graph.strengths
     for part in split_parts(without, replace(order, offsets=offsets)):
@@ -153,13 +163,13 @@ def _slices(graph: Graph, order: Order, offsets: NDArray[np.int64]) -> Iterator[
 def _csr(
     indptr: NDArray[Any], chosen: NDArray[np.bool_], columns: NDArray[np.int32], values: NDArray[Any] | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[Any]]:
-    """Return the chosen entries of a CSR matrix as one of their own, ascending within each row.
+    """Return the chosen entries of a CSR matrix as a CSR matrix, with ascending columns in each row.
 
     Args:
         indptr: The matrix's rows.
-        chosen: Which of its entries. (entries,)
-        columns: The new column of each chosen entry; it is put in order in place. int32
-        values: Of all entries; None where there are none, then none are returned.
+        chosen: Mask of the chosen entries. (entries,)
+        columns: The new column of each chosen entry; the array is sorted in place. int32
+        values: The values of all entries; None if there are none, then None is returned.
     """
     counted = np.zeros(len(chosen) + 1, np.int32 if len(chosen) < WIDE else np.int64)
     np.cumsum(chosen, out=counted[1:])

@@ -1,4 +1,4 @@
-"""The edges into a part's nodes, from owned and from halo nodes, as one list: what a network of the user's own gets."""
+"""The in-edges of a part's nodes, from owned and from halo nodes, as one list, for a user's network."""
 
 from dataclasses import dataclass
 
@@ -10,12 +10,13 @@ from unilaunch_graph.partition.part import Part
 
 @dataclass(frozen=True, slots=True)
 class InEdges:
-    """All edges that end at a part's nodes, by target and then by the source's global id: the same for any parts.
+    """All in-edges of a part's nodes, sorted by target and then by the source's global id, for any partition.
 
     Attributes:
-        ends: Source row and target row of each edge; the sources are owned rows, then halo rows. (2, edges) int64
-        indptr: Where each owned node's in-edges begin. (num_owned + 1,) int64
-        weights: Weight of each edge; of no length if each is 1. float32
+        ends: Source row and target row of each edge; source rows number the owned nodes, then the halo nodes.
+            (2, edges) int64
+        indptr: Index of the first in-edge of each owned node. (num_owned + 1,) int64
+        weights: Weight of each edge; empty if each is 1. float32
         edge_attr: Features of each edge; k is 0 if there are none. (edges, k) float32
     """
 
@@ -26,7 +27,7 @@ class InEdges:
 
 
 def merge_in_edges(part: Part) -> InEdges:
-    """Return the edges into the nodes of *part*."""
+    """Return the in-edges of the nodes of *part*."""
     nodes = np.arange(part.num_owned, dtype=np.int64)
     targets = [np.repeat(nodes, np.diff(indptr)) for indptr in (part.owned_indptr, part.halo_indptr)]
     sources = [part.owned_indices.astype(np.int64), part.halo_indices.astype(np.int64) + part.num_owned]
@@ -38,5 +39,5 @@ def merge_in_edges(part: Part) -> InEdges:
         ends[:, order],
         part.owned_indptr + part.halo_indptr,
         weights[order] if len(weights) else weights,
-        edge_attr[order],
+        edge_attr[order] if edge_attr.shape[1] else np.zeros((len(order), 0), np.float32),
     )

@@ -1,4 +1,4 @@
-"""The order of the nodes within a part: neighbours near each other, so that their rows are in the cache together."""
+"""Order the nodes within a part, with neighbours near each other, so that their rows are in the cache together."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from unilaunch_graph.data.graph import Graph
-from unilaunch_graph.partition.assign import metis, sketch
+from unilaunch_graph.partition.metis import metis, sketch
 
 #: Nodes of one block in the order within a part: its rows, 128 wide, stay in a core's cache.
 BLOCK_NODES = 400
@@ -19,8 +19,8 @@ class Order:
 
     Attributes:
         nodes: Global ids, part after part; within a part neighbours near each other. (num_nodes,) int64
-        position: Where each node stands in *nodes*. (num_nodes,) int32
-        offsets: Where each part begins. (num_parts + 1,) int64
+        position: Index of each node in *nodes*. (num_nodes,) int32
+        offsets: Index of the first node of each part. (num_parts + 1,) int64
     """
 
     nodes: NDArray[np.int64]
@@ -29,7 +29,7 @@ class Order:
 
 
 def order_nodes(graph: Graph, owner: NDArray[np.int64], num_parts: int) -> Order:
-    """Put the nodes in order of their parts, and within a part in order of a second, finer METIS partition."""
+    """Sort the nodes by part, and within a part by the blocks of a second, finer METIS partition."""
     block = np.zeros(graph.num_nodes, np.int64)
     adjacency = sketch(graph)
     for part in range(num_parts):
@@ -44,7 +44,7 @@ def order_nodes(graph: Graph, owner: NDArray[np.int64], num_parts: int) -> Order
 
 def _blocks(adjacency: sp.csr_array, members: NDArray[np.int64]) -> NDArray[np.int64]:
     num_blocks = len(members) // BLOCK_NODES
-    if num_blocks < 2:  # noqa: PLR2004  (one block is no order)
+    if num_blocks < 2:  # noqa: PLR2004  (one block gives no order)
         return np.zeros(len(members), np.int64)
     inside = adjacency[members][:, members].tocsr()
-    return metis(inside.indptr, inside.indices, num_blocks, None, by_volume=False)
+    return metis(inside.indptr, inside.indices, num_blocks, None)

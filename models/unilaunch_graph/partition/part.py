@@ -1,4 +1,4 @@
-"""The share of one rank: its nodes, their edges, and whom it exchanges rows with."""
+"""The share of one rank: its nodes, their edges, and the rows that it exchanges with other ranks."""
 
 from dataclasses import dataclass
 
@@ -12,13 +12,13 @@ from unilaunch_graph.data.labels import Labels, Task, task_of
 
 @dataclass(frozen=True, slots=True)
 class Adjacency:
-    """The whole graph, for ranks that divide columns: its nodes in order, so that each rank has a stretch of them.
+    """The whole graph, for ranks that divide the columns of features; each rank has a range of the ordered nodes.
 
     Attributes:
-        offsets: Where each rank's nodes begin. (num_parts + 1,) int64
+        offsets: Index of the first node of each rank. (num_parts + 1,) int64
         indptr: CSR of the edges, without loops. (num_nodes + 1,) int64
-        indices: Neighbours, by their place in the order. int32
-        weights: Weights of the edges; of no length if each is 1. float32
+        indices: Neighbours, by their position in the order. int32
+        weights: Weights of the edges; empty if each is 1. float32
     """
 
     offsets: NDArray[np.int64]
@@ -32,7 +32,7 @@ class Part:
     """The share of one rank: its nodes and all their in-edges.
 
     Attributes:
-        index: Which part this is, 0 to num_parts - 1.
+        index: Index of this part, 0 to num_parts - 1.
         num_nodes: Nodes of the whole graph.
         num_classes: Classes of the whole graph, or columns of its labels.
         split_sizes: Training, validation and test nodes of the whole graph.
@@ -41,13 +41,14 @@ class Part:
         halo: Global ids of the remote sources of their in-edges, grouped by owner, in the owner's order.
             (num_halo,) int64
         halo_counts: Halo nodes of each owner. (num_parts,) int64
-        send_rows: Owned nodes (local indices) that are halo elsewhere, grouped by receiver. (num_sent,) int32
+        send_rows: Owned nodes (local indices) that are halo nodes of other parts, grouped by receiver.
+            (num_sent,) int32
         send_counts: Rows to each receiver. (num_parts,) int64
         owned_indptr: CSR of the in-edges of owned nodes from owned nodes. (num_owned + 1,) int64
         owned_indices: Local indices of their sources, ascending within each node. int32
         halo_indptr: CSR of the in-edges of owned nodes from halo nodes. (num_owned + 1,) int64
         halo_indices: Their sources: indices into *halo*, ascending within each node. int32
-        owned_weights: Weights of the edges from owned nodes; of no length if each is 1. float32
+        owned_weights: Weights of the edges from owned nodes; empty if each is 1. float32
         halo_weights: Weights of the edges from halo nodes; the same.
         owned_edge_attr: Features of the edges from owned nodes; k is 0 if there are none. (edges, k) float32
         halo_edge_attr: Features of the edges from halo nodes; the same.
@@ -56,8 +57,8 @@ class Part:
         features: Rows of the owned nodes. (num_owned, num_features) float32, dense or CSR
         labels: Labels of the owned nodes, as in `Graph.labels`. (num_owned,) or (num_owned, num_classes)
         split: NONE, TRAIN, VAL or TEST of the owned nodes. (num_owned,) uint8
-        adjacency: The whole graph, where ranks divide columns; then there is no halo, and no edge here.
-        data_sha256: Names the content of the data set, however it is divided; "" where nobody asks for it.
+        adjacency: The whole graph, if ranks divide columns; then the part has no halo and no edges.
+        data_sha256: SHA-256 of the data set's content, the same for any partition; "" if it is not needed.
     """
 
     index: int
@@ -98,8 +99,15 @@ class Part:
 
     @property
     def num_halo(self) -> int:
-        """Number of remote sources of in-edges."""
+        """Number of halo nodes: remote sources of in-edges."""
         return len(self.halo)
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges that this part's rank multiplies by."""
+        if self.adjacency:
+            return len(self.adjacency.indices)
+        return len(self.owned_indices) + len(self.halo_indices)
 
     @property
     def num_features(self) -> int:
@@ -108,11 +116,11 @@ class Part:
 
     @property
     def task(self) -> Task:
-        """What the labels are for."""
+        """The task that the labels belong to."""
         return task_of(self.labels)
 
     def loss_share(self) -> NDArray[np.float64]:
-        """Return what each owned node's loss counts: 1 / (training nodes of the whole graph), or 0. (num_owned,)"""
+        """Return the weight of each owned node's loss: 1 / (training nodes of the whole graph), or 0. (num_owned,)"""
         training: NDArray[np.bool_] = self.split == TRAIN
         return training / max(1, self.split_sizes[0])
 
@@ -121,14 +129,14 @@ def lonely_part(
     rows: Rows, indptr: NDArray[np.int64], sources: NDArray[np.int32], weights: NDArray[np.float32],
     edge_attr: NDArray[np.float32],
 ) -> Part:  # fmt: skip
-    """Return a graph without labels as the only part of it.
+    """Return the only part of a graph that is not divided and has no labels.
 
     Args:
         rows: Features of the nodes. (nodes, width)
-        indptr: Where the in-edges of each node begin. (nodes + 1,)
-        sources: Their sources. (edges,)
-        weights: Their weights; of no length if each is 1.
-        edge_attr: Their features; k is 0 if there are none. (edges, k)
+        indptr: Index of the first in-edge of each node. (nodes + 1,)
+        sources: Sources of the edges. (edges,)
+        weights: Weights of the edges; empty if each is 1.
+        edge_attr: Features of the edges; k is 0 if there are none. (edges, k)
     """
     size, none = len(rows), np.zeros(0, np.int64)
     return Part(

@@ -1,4 +1,4 @@
-"""Which host each part goes to: those that send each other most go to the same one."""
+"""Assign a host to each part: parts that send each other the most rows get the same host."""
 
 from collections.abc import Mapping
 
@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 
 def place(traffic: NDArray[np.int64], slots: Mapping[str, int]) -> list[str]:
-    """Return the host of each part, hosts filled in their order: what is nearest to those on a host joins them.
+    """Return the host of each part. Hosts are filled in order; a host gets next the part with most rows to its parts.
 
-    A greedy growth, then swaps of two parts as long as one lowers what crosses between hosts.
+    After this greedy step, two parts are swapped as long as a swap reduces the rows between hosts.
 
     Args:
         traffic: Rows that part i sends to part j. (num_parts, num_parts)
@@ -34,7 +34,7 @@ def _grow(both: NDArray[np.float64], sizes: list[int]) -> NDArray[np.int64]:
         near = np.zeros(len(both))
         for taken in range(min(size, int((host < 0).sum()))):
             free = host < 0
-            # The first one of a host is the one with least to the parts that are placed already: it lies at an edge.
+            # The first part of a host is the one that exchanges the fewest rows with the placed parts.
             wanted = near if taken else -both[:, ~free].sum(axis=1)
             part = int(np.where(free, wanted, -np.inf).argmax())
             host[part] = at
@@ -43,7 +43,7 @@ def _grow(both: NDArray[np.float64], sizes: list[int]) -> NDArray[np.int64]:
 
 
 def _swap(both: NDArray[np.float64], host: NDArray[np.int64]) -> None:
-    """Exchange the two parts that gain most by it, as long as any do (Kernighan and Lin, 1970, without look-ahead)."""
+    """Swap the two parts with the largest gain, as long as there is a gain (Kernighan and Lin, 1970, no look-ahead)."""
     for _ in range(len(both)):
         to_host = np.stack([both[:, host == at].sum(axis=1) for at in range(host.max() + 1)], axis=1)
         own = to_host[np.arange(len(host)), host]

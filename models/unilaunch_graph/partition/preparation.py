@@ -1,4 +1,4 @@
-"""From a data set's name to a partition on disk: the fitting one that is there, or a new one."""
+"""Prepare the partition of a data set on disk: use the existing one if it fits, or make it."""
 
 import time
 from collections.abc import Iterator
@@ -18,29 +18,31 @@ from unilaunch.world import World
 from unilaunch_graph.data.diffusion import Diffusion, diffuse
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.data.sources import Dataset, data_folder, open_dataset
-from unilaunch_graph.partition.assign import assign, halo_size
+from unilaunch_graph.partition.assign import assign
 from unilaunch_graph.partition.cut import slice_nodes, split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Adjacency, Part
-from unilaunch_graph.partition.store import fingerprint_of, load_part, part_dir, write_parts
+from unilaunch_graph.partition.partitioner import refuse_if_missing
+from unilaunch_graph.partition.statistics import halo_size
+from unilaunch_graph.partition.store import Origin, fingerprint_of, load_part, part_dir, write_parts
 
 if TYPE_CHECKING:
     from unilaunch_graph.spec import DataSpec
 
 
 class Log(Protocol):
-    """Where the progress of a preparation is told."""
+    """An object that reports the progress of a preparation."""
 
     def say(self, message: str, /) -> None:
-        """Tell it."""
+        """Log *message*."""
 
 
 class Ranks(Protocol):
-    """The ranks that prepare a partition together; `unilaunch.model.Session` is one such."""
+    """The ranks that prepare a partition together, for instance a `unilaunch.model.Session`."""
 
     @property
     def world(self) -> World:
-        """Where this rank stands."""
+        """The identity of this rank."""
 
     @property
     def peers(self) -> Peers:
@@ -51,7 +53,7 @@ class Ranks(Protocol):
         """This rank's log."""
 
     def together(self, phase: str) -> AbstractContextManager[None]:
-        """Run the block on all ranks: what one rank refuses there, every rank refuses."""
+        """Run the block on all ranks; if one rank raises a UnilaunchError, every rank raises it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,9 @@ class Partition:
     """A partition on disk.
 
     Attributes:
-        folder: Where it is.
-        fingerprint: What it is made from.
-        data_sha256: The content of the data set alone, which is the same for any number of parts.
+        folder: Its folder.
+        fingerprint: The fingerprint of the data and the options from which it is made.
+        data_sha256: SHA-256 of the data set's content, the same for any number of parts.
     """
 
     folder: Path
@@ -70,19 +72,20 @@ class Partition:
 
 
 def prepare(options: "DataSpec", num_parts: int, log: Log, *, as_given: bool = False) -> Partition:
-    """Return the partition that *options* describe; make it when it is not there.
+    """Return the partition that *options* describe; make it if it does not exist.
 
     Args:
-        options: Which graph, and how it is divided.
+        options: The graph, and how it is divided.
         num_parts: Number of parts.
-        log: Where what is done is said.
-        as_given: Keep directions, loops, duplicates and features of the edges, as networks of users can; else each edge
-            is there in both directions, once, as the GCN's A_hat needs it. A data set that is symmetric by its
+        log: Logs the progress.
+        as_given: Keep directions, loops, duplicates and features of the edges, for a user's network. Otherwise each
+            edge is kept once in both directions, as the GCN's A_hat needs it. A data set that is symmetric by its
             definition (sbm, cora, citeseer, pubmed) has one partition for both.
 
     Raises:
         InputError: The data set is unknown or damaged, or a folder cannot be written.
         SpecError: *as_given* with `use_gdc`, or with another `parallel` than "graph".
+        PluginError: The partitioner is unknown or not installed, and the partition does not exist.
     """
     dataset, how = _found(options, log), _diffusion(options)
     if as_given:
@@ -90,16 +93,22 @@ def prepare(options: "DataSpec", num_parts: int, log: Log, *, as_given: bool = F
     cut: dict[str, Any] = {"num_parts": num_parts, "balance": options.balance, "parallel": options.parallel}
     if as_given and not dataset.is_symmetric:
         cut["edges"] = "as given"
+    by_nodes = options.parallel != "tensor"  # else no partitioner is asked
+    if by_nodes and options.partitioner != "auto":  # "auto" accepts any partition
+        cut["partitioner"] = options.partitioner
     fingerprint = fingerprint_of({**dataset.identity, **cut, **({"gdc": asdict(how)} if how else {})})
     root = options.partition_dir or data_folder(options.data_dir) / "partitions"
     folder = root / f"{Path(dataset.name).stem}-{num_parts}-{fingerprint[:12]}"
     if part_dir(folder, num_parts - 1).exists():
         log.say(f"partition: {folder}")
         return Partition(folder, fingerprint, dataset.sha256)
+    if by_nodes:
+        refuse_if_missing(options.partitioner)
     begin = time.perf_counter()
     graph = _read(dataset, how, log, as_given=as_given)
     divided = _divide(graph, num_parts, options, log)
-    write_parts(folder, dataset.name, fingerprint, divided.parts, divided.adjacency)
+    origin = Origin(dataset.name, fingerprint, divided.partitioner)
+    write_parts(folder, origin, divided.parts, divided.adjacency)
     log.say(f"partition: {num_parts} parts, {divided.said}, {time.perf_counter() - begin:.1f} s: {folder}")
     return Partition(folder, fingerprint, dataset.sha256)
 
@@ -112,15 +121,15 @@ def _refuse_as_given(options: "DataSpec") -> None:
 
 
 def read_graph(options: "DataSpec", log: Log, *, as_given: bool = False) -> Graph:
-    """Return the graph that *options* describe, diffused if they say so.
+    """Return the graph that *options* describe, with diffusion if they request it.
 
     Args:
-        options: Which graph.
-        log: Where what is done is said.
+        options: The graph.
+        log: Logs the progress.
         as_given: As in `prepare`.
 
     Raises:
-        InputError: The data set is unknown or damaged, or has a negative weight that A_hat cannot have.
+        InputError: The data set is unknown or damaged, or has a negative weight, which A_hat does not allow.
     """
     return _read(_found(options, log), _diffusion(options), log, as_given=as_given)
 
@@ -172,23 +181,25 @@ def _diffusion(options: "DataSpec") -> Diffusion | None:
 
 class _Divided(NamedTuple):
     said: str
+    partitioner: str
     parts: Iterator[Part]
     adjacency: Adjacency | None
 
 
 def _divide(graph: Graph, num_parts: int, options: "DataSpec", log: Log) -> _Divided:
-    """Divide the graph as the user chose."""
+    """Divide the graph as *options* request."""
     if options.parallel != "tensor":
         log.say(f"cutting it into {num_parts} parts")
         structure = graph.structure()
-        owner = assign(structure, num_parts, options.balance)
+        owner, partitioner = assign(structure, num_parts, options.balance, options.partitioner)
         halo = halo_size(graph, owner, num_parts)
         said = f"halo {halo:,} ({halo / graph.num_nodes:.1%} of the nodes)"
         if options.parallel == "graph" or not sends_less_by_columns(halo, graph.num_nodes, num_parts):
-            return _Divided(said, split_parts(graph, order_nodes(structure, owner, num_parts)), None)
+            parts = split_parts(graph, order_nodes(structure, owner, num_parts))
+            return _Divided(f"{said} by {partitioner}", partitioner, parts, None)
         log.say(f"{said}: more than the columns' all-to-all: ranks divide columns")
     adjacency, slices = slice_nodes(graph, num_parts)
-    return _Divided("by columns", slices, adjacency)
+    return _Divided("by columns", "none", slices, adjacency)
 
 
 def sends_less_by_columns(halo: int, num_nodes: int, num_parts: int) -> bool:
@@ -199,16 +210,16 @@ def sends_less_by_columns(halo: int, num_nodes: int, num_parts: int) -> bool:
 def prepare_part(options: "DataSpec", session: Ranks, *, as_given: bool = False) -> Part:
     """Return this rank's part. All ranks must call it.
 
-    Rank 0 finds or makes the partition, and the others wait. On a host that does not see it (no shared file system) the
-    first rank makes it again; that comes out alike, which is checked.
+    Rank 0 finds or makes the partition, and the other ranks wait. On a host that cannot read it (without a shared file
+    system) the first rank makes it again; the ranks check that the result is the same.
 
     Args:
-        options: Which graph, and how it is divided.
+        options: The graph, and how it is divided.
         session: This rank.
         as_given: As in `prepare`.
 
     Raises:
-        RefusedTogetherError: What one rank must refuse, every rank refuses.
+        RefusedTogetherError: On every rank, with the error of one rank.
     """
     world = session.world
     place: JsonValue = None
@@ -225,7 +236,7 @@ def prepare_part(options: "DataSpec", session: Ranks, *, as_given: bool = False)
 
 
 def _seen_here(folder: str, fingerprint: str, options: "DataSpec", session: Ranks, *, as_given: bool) -> str:
-    """Return where this host has the partition; make it here if rank 0's folder is another host's own."""
+    """Return the partition's folder on this host; make the partition if rank 0's folder is not shared."""
     world = session.world
     blind = not part_dir(Path(folder), world.rank).is_dir()
     answers = cast("list[list[int]]", session.peers.share([world.node_rank, int(blind)]))
@@ -245,10 +256,10 @@ def _seen_here(folder: str, fingerprint: str, options: "DataSpec", session: Rank
 
 
 def _check_fit(part: Part, session: Ranks) -> None:
-    """Refuse parts of two partitions: what each rank is to send must be what the other has a place for.
+    """Raise an error for parts of different partitions: the rows that one rank sends must be the other's halo rows.
 
     Raises:
-        RefusedTogetherError: They do not fit.
+        RefusedTogetherError: The parts do not fit.
     """
     sent = _checksums(part.owned[part.send_rows], part.send_counts)
     awaited = _checksums(part.halo, part.halo_counts)
@@ -257,14 +268,14 @@ def _check_fit(part: Part, session: Ranks) -> None:
         for other, (_, waits) in enumerate(answers):
             if sends.get(str(other)) != waits.get(str(rank)):
                 raise RefusedTogetherError(
-                    f"part {rank} and part {other} are of two partitions of one graph (two versions of pymetis?): "
-                    "delete the partition's folders, or make it once and copy it to every host",
+                    f"part {rank} and part {other} are of two partitions of one graph (two partitioners, or "
+                    "versions of one?): delete the partition's folders, or make it once and copy it to every host",
                     exit_code=InputError.exit_code,
                 )
 
 
 def _checksums(nodes: NDArray[Any], counts: NDArray[Any]) -> dict[str, JsonValue]:
-    """Return a checksum of the nodes that go to or come from each rank, by rank; of those with any."""
+    """Return a checksum of the nodes that are sent to or received from each rank, by rank, without empty ones."""
     ends = np.cumsum(counts)
     return {
         str(rank): crc32(np.ascontiguousarray(nodes[end - count : end], dtype=np.int64).tobytes())

@@ -1,33 +1,40 @@
-"""What the parts of a graph have, and what they send each other, counted."""
+"""Partition statistics: the nodes and edges of each part, and the rows that the parts send each other."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch_graph.data.graph import Graph
+from unilaunch_graph.partition.reach import Flags, reached
 
-#: Edges, or pairs of a node and a part, that are looked at at a time.
+#: Rows that part i sends to part j in an exchange. (num_parts, num_parts)
+Traffic = NDArray[np.int64]
+#: Edges, or pairs of a node and a part, that are processed at once.
 _PIECE = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatistics:
-    """A graph's parts, counted.
+    """The sizes of a graph's parts.
 
     Attributes:
         num_nodes: Nodes of the graph.
         nodes: Nodes of each part. (num_parts,)
         edges: Directed edges that end in each part. (num_parts,)
-        cut: Edges between parts; those of both directions of a symmetric graph count once.
-        traffic: Rows that part i sends to part j in an exchange. (num_parts, num_parts)
+        cut: Edges between parts; in a symmetric graph the two directions count as one edge.
+        traffic: Rows that part i sends to part j in an exchange of all halo rows.
+        exchanged: The traffic of each layer's exchanges, forward and backward, in a training that leaves out rows;
+            empty: each is *traffic*.
     """
 
     num_nodes: int
     nodes: NDArray[np.int64]
     edges: NDArray[np.int64]
     cut: int
-    traffic: NDArray[np.int64]
+    traffic: Traffic
+    exchanged: Sequence[tuple[Traffic, Traffic]] = ()
 
     @property
     def num_parts(self) -> int:
@@ -41,27 +48,67 @@ class PartitionStatistics:
 
 
 def count(graph: Graph, owner: NDArray[np.int64], num_parts: int) -> PartitionStatistics:
-    """Return what a partition's parts have, and what they send each other.
+    """Return the statistics of a partition.
 
     Args:
         graph: The graph.
         owner: The part of each node. (num_nodes,)
         num_parts: Number of parts.
     """
-    traffic, cut = np.zeros((num_parts, num_parts), np.int64), 0
-    parts_of, by_source = owner.astype(np.int32), graph.reversed() if graph.is_directed else graph
-    step = max(1, _PIECE // max(num_parts, len(graph.indices) // max(1, graph.num_nodes)))
-    for begin in range(0, graph.num_nodes, step):
-        end = min(begin + step, graph.num_nodes)
-        near = np.zeros((end - begin, num_parts), bool)
-        rows = np.repeat(np.arange(end - begin, dtype=np.int32), np.diff(by_source.indptr[begin : end + 1]))
-        others = parts_of[by_source.indices[by_source.indptr[begin] : by_source.indptr[end]]]
-        cut += int(np.count_nonzero(others != parts_of[begin:end][rows]))
-        near[rows, others] = True
-        near[np.arange(end - begin), owner[begin:end]] = False
-        nodes, parts = np.nonzero(near)
-        pairs = owner[begin:end][nodes] * num_parts + parts
-        traffic += np.bincount(pairs, minlength=num_parts**2).reshape(num_parts, num_parts)
+    by_source, every = graph.reversed() if graph.is_directed else graph, np.ones(graph.num_nodes, bool)
+    traffic, cut = _count(by_source, owner, num_parts, every, every)
     edges = np.bincount(owner, weights=graph.degrees, minlength=num_parts).astype(np.int64)
     nodes_of = np.bincount(owner, minlength=num_parts)
     return PartitionStatistics(graph.num_nodes, nodes_of, edges, cut if graph.is_directed else cut // 2, traffic)
+
+
+def _count(
+    by_source: Graph, owner: NDArray[np.int64], num_parts: int, sources: Flags, targets: Flags
+) -> tuple[Traffic, int]:
+    """Return the traffic, and the edges between parts, of the edges from some nodes to some nodes."""
+    traffic, cut = np.zeros((num_parts, num_parts), np.int64), 0
+    parts_of = owner.astype(np.int32)
+    step = max(1, _PIECE // max(num_parts, len(by_source.indices) // max(1, by_source.num_nodes)))
+    for begin in range(0, by_source.num_nodes, step):
+        end = min(begin + step, by_source.num_nodes)
+        near = np.zeros((end - begin, num_parts), bool)
+        rows = np.repeat(np.arange(end - begin, dtype=np.int32), np.diff(by_source.indptr[begin : end + 1]))
+        nodes = by_source.indices[by_source.indptr[begin] : by_source.indptr[end]]
+        if not targets.all():
+            rows, nodes = rows[targets[nodes]], nodes[targets[nodes]]
+        others = parts_of[nodes]
+        cut += int(np.count_nonzero(others != parts_of[begin:end][rows]))
+        near[rows, others] = True
+        near[np.arange(end - begin), owner[begin:end]] = False
+        near[~sources[begin:end]] = False
+        sent, parts = np.nonzero(near)
+        pairs = owner[begin:end][sent] * num_parts + parts
+        traffic += np.bincount(pairs, minlength=num_parts**2).reshape(num_parts, num_parts)
+    return traffic, cut
+
+
+def count_pruned(
+    graph: Graph, owner: NDArray[np.int64], statistics: PartitionStatistics, num_layers: int
+) -> PartitionStatistics:
+    """Return the statistics of a training that leaves out the rows that no training node's loss reaches.
+
+    Args:
+        graph: The graph; an undirected one.
+        owner: The part of each node. (num_nodes,)
+        statistics: Its parts, counted.
+        num_layers: Number of layers.
+    """
+
+    def traffic(sources: Flags, targets: Flags) -> Traffic:
+        if sources.all() and targets.all():
+            return statistics.traffic
+        return _count(graph, owner, statistics.num_parts, sources, targets)[0]
+
+    every = np.ones(graph.num_nodes, bool)
+    leaving = reached(graph, num_layers)[1:]
+    return replace(statistics, exchanged=[(traffic(every, rows), traffic(rows, every)) for rows in leaving])
+
+
+def halo_size(graph: Graph, owner: NDArray[np.int64], num_parts: int) -> int:
+    """Return the number of halo nodes of all parts: pairs of a node and another part with a target of the node."""
+    return int(count(graph, owner, num_parts).traffic.sum())

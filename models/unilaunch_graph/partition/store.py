@@ -1,10 +1,11 @@
-"""Parts on disk: for each a folder of memory-mappable arrays and a manifest. A rank opens only its own."""
+"""Parts on disk: each is a folder of memory-mappable arrays and a manifest. A rank opens only its own part."""
 
 import hashlib
 import json
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,9 +17,10 @@ from numpy.typing import NDArray
 from unilaunch.errors import InputError
 from unilaunch_graph.data.edges import csr_matrix
 from unilaunch_graph.data.graph import Features
+from unilaunch_graph.data.hashes import read_hash, remember
 from unilaunch_graph.partition.part import Adjacency, Part
 
-FORMAT = 4
+FORMAT = 5
 MANIFEST = "manifest.json"
 _ARRAYS = (
     "owned", "halo", "halo_counts", "send_rows", "send_counts", "owned_indptr", "owned_indices", "halo_indptr",
@@ -30,7 +32,13 @@ _ADJACENCY = ("offsets", "indptr", "indices", "weights")
 _SPARSE = ("features_indptr", "features_indices", "features_data")
 #: The manifest's tables of arrays with the names in each, its texts, and the types of an array's entry.
 _TABLES = {"arrays": (*_ARRAYS, *_SPARSE, "features"), "shared": _ADJACENCY}
-_TYPES = {"source": str, "fingerprint": str, "sha256": str, "is_directed": bool}  # of its other fields: int
+_TYPES = {
+    "source": str,
+    "fingerprint": str,
+    "partitioner": str,
+    "sha256": str,
+    "is_directed": bool,
+}  # of its other fields: int
 _ENTRY = {"size": int, "sha256": str}
 
 
@@ -43,12 +51,28 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """The data and options from which a partition was made.
+
+    Attributes:
+        source: The data set's name, for messages.
+        fingerprint: The fingerprint of the data and options, by `fingerprint_of`.
+        partitioner: Name and version of what decided who owns a node; "none" where ranks divide columns.
+    """
+
+    source: str
+    fingerprint: str
+    partitioner: str
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a part's folder holds, and what it was made from."""
+    """The content of a part's folder, and its origin."""
 
     format: int
     source: str
     fingerprint: str
+    partitioner: str
     num_parts: int
     index: int
     num_nodes: int
@@ -69,7 +93,7 @@ class Manifest:
 
 
 def fingerprint_of(identity: Mapping[str, Any]) -> str:
-    """Return the name of what a partition is made from: the data set's content and every option that changes it."""
+    """Return a fingerprint of the data set's content and of every option that changes the partition."""
     text = json.dumps({"format": FORMAT, **identity}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -79,17 +103,14 @@ def part_dir(folder: Path, index: int) -> Path:
     return folder / f"part.{index}"
 
 
-def write_parts(
-    folder: Path, source: str, fingerprint: str, parts: Iterable[Part], adjacency: Adjacency | None = None
-) -> None:
-    """Write a partition, whole or not at all: aside, then renamed.
+def write_parts(folder: Path, origin: Origin, parts: Iterable[Part], adjacency: Adjacency | None = None) -> None:
+    """Write a partition completely or not at all: under a temporary name, then renamed.
 
     Args:
-        folder: Where it is to stand; what stands there already is kept.
-        source: The data set's name, for people.
-        fingerprint: Of what it is made from, by `fingerprint_of`.
-        parts: The parts, in order; one is held at a time.
-        adjacency: The whole graph, where ranks divide columns.
+        folder: The folder to write; if it exists, it is kept unchanged.
+        origin: The data and options from which it was made.
+        parts: The parts, in order; one is in memory at a time.
+        adjacency: The whole graph, if ranks divide columns.
 
     Raises:
         InputError: The folder cannot be written.
@@ -99,7 +120,7 @@ def write_parts(
         aside.mkdir(parents=True)
         shared = _write_adjacency(aside / "adjacency", adjacency) if adjacency else {}
         for part in parts:
-            _write_part(part_dir(aside, part.index), source, fingerprint, part, shared)
+            _write_part(part_dir(aside, part.index), origin, part, shared)
         aside.rename(folder)
     except OSError as error:
         if part_dir(folder, 0).exists():
@@ -114,13 +135,12 @@ def _write_adjacency(folder: Path, adjacency: Adjacency) -> dict[str, Stored]:
     return {name: _store(folder, name, getattr(adjacency, name)) for name in _ADJACENCY}
 
 
-def _write_part(folder: Path, source: str, fingerprint: str, part: Part, shared: dict[str, Stored]) -> None:
+def _write_part(folder: Path, origin: Origin, part: Part, shared: dict[str, Stored]) -> None:
     folder.mkdir()
     arrays = {name: _store(folder, name, array) for name, array in _arrays(part).items()}
     manifest = Manifest(
         format=FORMAT,
-        source=source,
-        fingerprint=fingerprint,
+        **asdict(origin),
         num_parts=part.num_parts,
         index=part.index,
         num_nodes=part.num_nodes,
@@ -147,26 +167,21 @@ def _arrays(part: Part) -> dict[str, NDArray[Any]]:
 def _store(folder: Path, name: str, array: NDArray[Any]) -> Stored:
     path = folder / f"{name}.npy"
     np.save(path, np.ascontiguousarray(array), allow_pickle=False)
-    return Stored(size=path.stat().st_size, sha256=_sha256(path))
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return Stored(size=path.stat().st_size, sha256=read_hash(path))
 
 
 def load_part(folder: Path, index: int, num_parts: int, fingerprint: str, *, checks_shared: bool = True) -> Part:
-    """Map one part of a partition, after checking every byte of it.
+    """Map one part of a partition, after checking every byte of it, unless that was done since its files last changed.
 
     Args:
         folder: The partition.
-        index: Which part; no other part's files are opened.
-        num_parts: How many parts there must be.
-        fingerprint: The one that the partition must have, by `fingerprint_of`.
+        index: Index of the part; files of other parts are not opened.
+        num_parts: The number of parts that the partition must have.
+        fingerprint: The fingerprint that the partition must have, by `fingerprint_of`.
         checks_shared: Read what the parts share to its end, to check it; one rank of a host need do so.
 
     Raises:
-        InputError: It is missing, damaged, or made from something else.
+        InputError: The part is missing or damaged, or was made from other data or options.
     """
     own = part_dir(folder, index)
     manifest = _read_manifest(own / MANIFEST)
@@ -178,11 +193,8 @@ def load_part(folder: Path, index: int, num_parts: int, fingerprint: str, *, che
         )
     if manifest.sha256 != manifest.checksum():
         raise InputError(f"{own / MANIFEST}: damaged, its SHA-256 is another: delete the partition, it is made again")
-    arrays = {name: _load(own / f"{name}.npy", stored) for name, stored in manifest.arrays.items()}
-    beside = folder / "adjacency"
-    shared = {
-        name: _load(beside / f"{name}.npy", stored, checks=checks_shared) for name, stored in manifest.shared.items()
-    }
+    arrays = _load(own, manifest.arrays)
+    shared = _load(folder / "adjacency", manifest.shared, checks=checks_shared)
     return Part(
         index=index,
         num_nodes=manifest.num_nodes,
@@ -221,7 +233,7 @@ def _read_manifest(path: Path) -> Manifest:
 
 
 def _manifest(told: Any) -> Manifest:
-    """Return what a manifest says; ValueError names the first field that is not as it must be."""
+    """Return the manifest; the ValueError names the first field that is not valid."""
     names = {field.name for field in fields(Manifest)}
     if not isinstance(told, dict) or set(told) != names:
         raise ValueError(f"expected the fields {', '.join(sorted(names))}")
@@ -245,16 +257,32 @@ def _stored(table: str, told: Any, known: Iterable[str]) -> dict[str, Stored]:
     return {name: Stored(**entry) for name, entry in told.items()}
 
 
-def _load(path: Path, stored: Stored, *, checks: bool = True) -> NDArray[Any]:
+def _load(folder: Path, stored: Mapping[str, Stored], *, checks: bool = True) -> dict[str, NDArray[Any]]:
+    """Map the arrays of a folder after a check of their content, which is read unless it has been read before."""
+    files = {folder / f"{name}.npy": one for name, one in stored.items()}
+    if files and checks:
+        table = hashlib.sha256(repr([(path.name, one.size, one.sha256) for path, one in files.items()]).encode())
+        checked = partial(_checked, files, table.hexdigest())
+        if remember(folder, files, checked) != table.hexdigest():
+            checked()
     try:
+        return {path.stem: np.load(path, mmap_mode="r", allow_pickle=False) for path in files}
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder}: cannot be read: {error}; delete the partition, it is made again") from None
+
+
+def _checked(files: Mapping[Path, Stored], table: str) -> str:
+    """Return *table* if every file is as it was written.
+
+    Raises:
+        InputError: A file has another size or content.
+    """
+    for path, stored in files.items():
         size = path.stat().st_size
         if size != stored.size:
             raise InputError(
                 f"{path}: {size} bytes, {stored.size} were written: delete the partition, it is made again"
             )
-        if checks and _sha256(path) != stored.sha256:
+        if read_hash(path) != stored.sha256:
             raise InputError(f"{path}: damaged, its SHA-256 is another: delete the partition, it is made again")
-        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    return array
+    return table

@@ -1,6 +1,7 @@
 """A user's own network in PyTorch on a part of the graph: exact on any number of ranks.
 
 Every rank makes the same calls in the same order. `distribute` needs PyTorch Geometric, the other names do not.
+Begin with `halo.py` (the exchange), then read `distributed.py` (where PyG's layers get their halo rows).
 """
 
 from typing import TYPE_CHECKING, Any

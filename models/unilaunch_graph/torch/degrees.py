@@ -15,7 +15,7 @@ Weights = torch.Tensor | None
 
 
 def exact_functions(part: GraphPart) -> Mapping[Callable[..., Any], Callable[..., Any]]:
-    """Return what stands in for PyG's functions in a layer on *part*; arguments and results are the same."""
+    """Return the functions that replace PyG's in a layer on *part*; arguments and results are the same."""
 
     def exact_gcn_norm(  # noqa: PLR0913, PLR0917
         edge_index: torch.Tensor, edge_weight: Weights = None, num_nodes: int | None = None,  # noqa: ARG001

@@ -69,7 +69,7 @@ def _exchange_sources(layer: MessagePassing, name: str, part: GraphPart) -> None
 
 
 def _lifted(names: list[str]) -> set[str]:
-    """Return the arguments of which a layer wants the sources' rows: "x" where it takes "x_j"."""
+    """Return the arguments whose source rows a layer needs: "x" if it takes "x_j"."""
     return {name.removesuffix("_j") for name in names if name.endswith("_j")} - {"edge_index", "size"}
 
 
@@ -136,7 +136,7 @@ def _normalise(module: torch.nn.Module, exact: Forward, name: str, part: GraphPa
 
 
 def _replace_functions(module: torch.nn.Module, functions: Mapping[Callable[..., Any], Callable[..., Any]]) -> None:
-    """Let the module's own methods call the exact functions in place of PyG's; no other module is touched."""
+    """Let the module's methods call the exact functions instead of PyG's; other modules do not change."""
     for name in dir(type(module)):
         method = getattr(type(module), name, None)
         if not isinstance(method, FunctionType) or not callable(getattr(module, name)):
@@ -176,5 +176,5 @@ def _explain_index_errors(model: torch.nn.Module, part: GraphPart) -> None:
 
 
 def _bind(module: torch.nn.Module, name: str, function: Callable[..., Any]) -> None:
-    """Give *module* a method of its own; a deep copy of the module gets it bound to itself."""
+    """Set a method on *module*; a deep copy of the module gets the method bound to the copy."""
     setattr(module, name, MethodType(function, module))

@@ -82,7 +82,7 @@ class _SumHalo(torch.autograd.Function):
 
 
 def _fetch_once(rows: torch.Tensor, part: GraphPart) -> torch.Tensor:
-    """Return the rows with their halo, as they were fetched before, if nobody has written to them since."""
+    """Return the cached rows with their halo, if neither has been written to since."""
     kept = part.kept.get("x")
     if kept is None or not kept.is_of(rows):
         whole = _fetch(rows, part)
@@ -91,7 +91,7 @@ def _fetch_once(rows: torch.Tensor, part: GraphPart) -> torch.Tensor:
 
 
 def _fetch(rows: torch.Tensor, part: GraphPart) -> torch.Tensor:
-    """Return owned rows and the halo's, in new memory: what autograd keeps is never written again."""
+    """Return owned and halo rows in new memory: autograd's saved tensors are never overwritten."""
     plan, num_owned = part.plan, part.num_owned
     sent = rows.index_select(0, plan.every)
     whole = rows.new_empty((num_owned + part.num_halo, *rows.shape[1:]))
@@ -102,7 +102,7 @@ def _fetch(rows: torch.Tensor, part: GraphPart) -> torch.Tensor:
 
 
 def _send_home(rows: torch.Tensor, part: GraphPart) -> torch.Tensor:
-    """Return the owned rows, plus what other ranks have in their halo rows of these nodes."""
+    """Return the owned rows plus the halo rows of other ranks for these nodes."""
     plan, num_owned = part.plan, part.num_owned
     halo_rows = rows[num_owned:].contiguous()
     arrived = rows.new_empty((len(plan.every), *rows.shape[1:]))

@@ -1,4 +1,4 @@
-"""torch's side of the layers of our own."""
+"""The functions of torch that unilaunch's layers use."""
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -20,7 +20,7 @@ _known: Any = WeakIdKeyDictionary()  # edge_index -> what layers have made of th
 
 class _Torch:
     def check(self, layer: str, rows: torch.Tensor, part: GraphPart) -> None:
-        """Refuse rows that a layer of our own cannot use.
+        """Refuse rows that the layer cannot use.
 
         Raises:
             TypeError: They are neither float32 nor float64, or not in the host's memory.

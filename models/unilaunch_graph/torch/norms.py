@@ -73,7 +73,7 @@ def graph_size_norm(module: Any, rows: torch.Tensor, ranks: Ranks) -> torch.Tens
 
 
 def exact_forward(module: torch.nn.Module) -> "Forward | None":
-    """Return the exact forward of *module*; None if it normalises over no nodes, or has a forward of its own."""
+    """Return the exact forward of *module*; None if it does not normalise over nodes, or defines another forward."""
     return next((exact for kind, exact in EXACT.items() if type(module).forward is kind.forward), None)
 
 

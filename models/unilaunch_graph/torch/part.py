@@ -1,4 +1,4 @@
-"""One rank's part of a graph, as a network on tensors takes it."""
+"""One rank's part of a graph, as tensors of PyTorch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from unilaunch_graph.torch.ranks import Ranks
 
 @dataclass(frozen=True, slots=True)
 class SendPlan:
-    """Which rows this rank sends in a halo exchange, and how many it receives.
+    """The rows that this rank sends in a halo exchange, and how many it receives.
 
     Attributes:
         rows: For each receiver, the owned rows that are halo rows there; within one receiver no row twice. int64
@@ -45,7 +45,7 @@ class Kept:
     whole: tuple[torch.Tensor, int]
 
     def is_of(self, rows: torch.Tensor) -> bool:
-        """Return whether these are *rows*, and nobody has written to either."""
+        """Return whether these are *rows*, and neither tensor has been written to."""
         return self.rows[0] is rows and all(tensor._version == count for tensor, count in (self.rows, self.whole))  # noqa: SLF001  (torch has no other name for it)
 
 
@@ -54,7 +54,7 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
     """One rank's part of a graph as tensors: the attributes are those of `PartFields`."""
 
     plan: SendPlan = field(repr=False)
-    #: What `halo` keeps of *x*, which seldom changes: see there.
+    #: The cache of `halo` for *x*, which seldom changes.
     kept: dict[str, "Kept"] = field(default_factory=dict, repr=False)
 
     @property
@@ -63,7 +63,7 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
         return self.ranks.device
 
     def masked(self, rows: torch.Tensor, mask: Callable[[Ids, FloatType], Floats]) -> torch.Tensor:
-        """Return *rows* times the array that *mask* makes of the owned nodes' ids and a type."""
+        """Return *rows* times the array that *mask* computes from the owned nodes' ids and a type."""
         array = mask(self.owned.cpu().numpy(), np.dtype(np.float64 if rows.dtype == torch.float64 else np.float32))
         return rows * torch.from_numpy(array).to(rows.device, rows.dtype)
 

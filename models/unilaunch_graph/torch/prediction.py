@@ -1,4 +1,4 @@
-"""`predict`: what a network says of every node, whole or layer by layer in bounded memory."""
+"""`predict`: the output of a network for every node, whole or layer by layer in bounded memory."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -26,7 +26,7 @@ def predict(
     memory: int = MEMORY,
     **options: Any,
 ) -> torch.Tensor:
-    """Return what a network says of this rank's nodes, and write what it says of all. All ranks must call this.
+    """Return a network's output for this rank's nodes, and write the output for all nodes. All ranks must call this.
 
     A network as a whole is called once, as in training; its memory grows with the part. A list of its layers is applied
     layer by layer to blocks of nodes, in float32; what lies between two layers are files in the folder for temporary

@@ -1,4 +1,4 @@
-"""The other ranks, as a network on tensors sees them: the exchange of rows, sums and broadcasts."""
+"""The communication of a network on tensors: the exchange of rows, sums and broadcasts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,7 @@ import torch
 from unilaunch.backend import Collectives, Exchange
 from unilaunch_graph.network.ranks import ScriptRanks
 
-#: MPI and numpy have no 16-bit floats: such rows travel as integers, and are added as float32.
+#: MPI and numpy have no 16-bit floats: such rows are sent as integers, and added as float32.
 _HALVES = {torch.bfloat16, torch.float16}
 
 
@@ -19,7 +19,7 @@ class Ranks(ScriptRanks):
         rank: Index of this rank.
         size: Number of ranks.
         collectives: The data path: on host arrays, or on tensors of the device.
-        device: Where the tensors are.
+        device: The device of the tensors.
     """
 
     def __init__(self, rank: int, size: int, collectives: Collectives, device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""What a training adds up over the ranks: losses, gradients, statistics; and rows of all nodes on rank 0."""
+"""Sums over the ranks for a training (losses, gradients, statistics), and the rows of all nodes on rank 0."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""What cannot be exact on parts, and why: modules by class, and functions that a user's own module calls."""
+"""Modules and functions that cannot be exact on parts, with the reasons."""
 
 from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FunctionType
@@ -59,7 +59,7 @@ CLASSES: Mapping[type[torch.nn.Module], str] = {
     **{getattr(attention, name): _ATTENTION for name in attention.__all__},
 }
 
-#: Why a function is refused that a module of the user's own calls.
+#: Why a function that a user's module calls is refused.
 FUNCTIONS: Mapping[Callable[..., Any], str] = {
     **{
         function: _WHOLE

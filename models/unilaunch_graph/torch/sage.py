@@ -1,10 +1,11 @@
 """SAGEConv: PyG's parameters and results, without a message in memory."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from typing_extensions import override
 
+from unilaunch_graph.network.layer import Framework
 from unilaunch_graph.network.sage import GraphSage
 from unilaunch_graph.torch.layer import TORCH
 from unilaunch_graph.torch.part import GraphPart
@@ -16,7 +17,8 @@ class SAGEConv(GraphSage, torch.nn.Module):
     A `state_dict` of either loads into the other, and the same torch seed gives the same initial weights.
     """
 
-    framework, name = TORCH, "ug.torch.SAGEConv"
+    framework: ClassVar[Framework] = TORCH
+    name: ClassVar[str] = "ug.torch.SAGEConv"
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)

@@ -1,0 +1,167 @@
+"""The functions of kernels.c on float32 arrays. ctypes releases the interpreter's lock, so threads run side by side."""
+
+import ctypes
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unilaunch_graph.arrays import FloatType, Rows
+from unilaunch_graph.dropout import MaskWords
+
+_POINTER, _SIZE, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+_ARGUMENTS = {
+    "multiply": (*(_POINTER, _SIZE, _SIZE) * 2, _POINTER, _SIZE, _SIZE, _SIZE, _POINTER),
+    "aggregate": (_POINTER, _POINTER, _POINTER, _SIZE, _POINTER, _SIZE, _POINTER, _INT),
+    "aggregate_rounded": (_POINTER, _POINTER, _POINTER, _SIZE, _POINTER, _SIZE, _POINTER, _INT),
+    "round_rows": (_POINTER, _POINTER, _SIZE),
+    "finish": (_POINTER, _SIZE, _SIZE, _POINTER, _POINTER, _POINTER),
+    "drop_out": (*(_POINTER,) * 2, _SIZE, _SIZE, *(_POINTER,) * 2, ctypes.c_uint32, ctypes.c_float, _INT),
+    "pass_positive": (*(_POINTER,) * 3, _SIZE, ctypes.c_float),
+}
+
+
+class Multiply(Protocol):
+    """The product of some rows of a sparse matrix."""
+
+    def __call__(self, rows: Any, out: Rows, *, add: bool) -> None:
+        """Write the product with *rows*, floats or bfloat16's words, to *out*, or add it to what stands there."""
+
+
+#: Fewer rows than this are not worth a thread.
+_FEW = 512
+
+
+class NativeKernels:
+    """`PortableKernels` in C, for float32.
+
+    Args:
+        library: What `library.load_library` returns.
+        threads: Threads that share the rows of a result.
+    """
+
+    dtype: FloatType = np.dtype(np.float32)
+
+    def __init__(self, library: ctypes.CDLL, threads: int) -> None:
+        self.library, self.threads = library, threads
+        self.pool = ThreadPoolExecutor(threads) if threads > 1 else None
+        library.packed_size.argtypes, library.packed_size.restype = (_SIZE,), _SIZE
+        for name, arguments in _ARGUMENTS.items():
+            getattr(library, name).argtypes, getattr(library, name).restype = arguments, None
+
+    def operand(self, array: Rows) -> Rows:
+        """Return what `product` takes for an array: itself."""
+        return array
+
+    def product(self, left: Rows, right: Rows) -> Rows:
+        """Return left @ right; both may be views, with any steps. (rows, depth), (depth, width) -> (rows, width)"""
+        (rows, depth), width = left.shape, right.shape[1]
+        out = np.zeros((rows, width), np.float32) if not depth else np.empty((rows, width), np.float32)
+        steps = [step // 4 for step in (*left.strides, *right.strides)]
+
+        def multiply(begin: int, end: int) -> None:
+            packed = np.empty(self.library.packed_size(width), np.float32)
+            self.library.multiply(
+                _address(left) + begin * left.strides[0], *steps[:2], _address(right), *steps[2:],
+                _address(out) + begin * out.strides[0], end - begin, depth, width, _address(packed),
+            )  # fmt: skip
+
+        self._share(rows, multiply, max(16, _FEW * 128 // max(1, depth)))
+        return out
+
+    def drop_out(self, rows: Rows, words: MaskWords) -> Rows:
+        """Return the rows times a dropout mask. (rows, width)"""
+        return self._masked(rows, words, relu=False)
+
+    def activate(self, rows: Rows, words: MaskWords | None) -> Rows:
+        """Return max(0, rows), times a dropout mask if there is one. (rows, width)"""
+        return self.pass_positive(rows, rows, 1.0) if words is None else self._masked(rows, words, relu=True)
+
+    def _masked(self, rows: Rows, words: MaskWords, *, relu: bool) -> Rows:
+        rows, out = np.ascontiguousarray(rows), np.empty(rows.shape, np.float32)
+
+        def mask(begin: int, end: int) -> None:
+            self.library.drop_out(
+                _address(rows) + begin * rows.strides[0], _address(out) + begin * out.strides[0], end - begin,
+                rows.shape[1], _address(words.rows) + 4 * begin, _address(words.columns), words.least, words.scale,
+                relu,
+            )  # fmt: skip
+
+        self._share(len(rows), mask)
+        return out
+
+    def pass_positive(self, rows: Rows, gradient: Rows, scale: float) -> Rows:
+        """Return 0 where *rows* is 0 or less, else scale * gradient. (rows, width)"""
+        rows, gradient, out = np.ascontiguousarray(rows), np.ascontiguousarray(gradient), np.empty(rows.shape, "f")
+
+        def choose(begin: int, end: int) -> None:
+            offset = begin * rows.strides[0]
+            addresses = (_address(array) + offset for array in (rows, gradient, out))
+            self.library.pass_positive(*addresses, (end - begin) * rows.shape[1], scale)
+
+        self._share(len(rows), choose)
+        return out
+
+    def finish(self, out: Rows, own: Rows | None, loops: Rows | None, left: Rows | None) -> None:
+        """Make left (out + loops own) of *out*; see `PortableKernels.finish`."""
+        arrays = [None if array is None else np.ascontiguousarray(array) for array in (own, loops, left)]
+        self.library.finish(
+            _address(out), *out.shape, *(None if array is None else _address(array) for array in arrays)
+        )
+
+    def rounded(self, rows: Rows) -> NDArray[np.uint16]:
+        """Return finite rows as bfloat16's words."""
+        rows, out = np.ascontiguousarray(rows), np.empty(rows.shape, np.uint16)
+        self.library.round_rows(_address(rows), _address(out), rows.size)
+        return out
+
+    def aggregate(
+        self, indptr: NDArray[np.int64], indices: NDArray[np.int32], values: Rows | None
+    ) -> Callable[[int, int], Multiply]:
+        """Return a function that returns, for a stretch of a CSR matrix's rows, their product with rows.
+
+        The product writes to an array, or adds to it.
+
+        Args:
+            indptr: Where each row's entries begin in *indices*. (rows + 1,)
+            indices: Column of each entry.
+            values: Of each entry; None: each is 1.
+        """
+        indices = np.ascontiguousarray(indices)
+        return lambda begin, end: _SparseRows(self.library, (indptr[begin : end + 1], indices, values))
+
+    def _share(self, rows: int, work: Callable[[int, int], None], least: int = _FEW) -> None:
+        """Do *work* for stretches of rows, each in a thread, if each has *least* rows or more."""
+        if self.pool is None or rows < least * self.threads:
+            work(0, rows)
+            return
+        ends = [rows * thread // self.threads for thread in range(self.threads + 1)]
+        for _ in self.pool.map(work, ends[:-1], ends[1:]):
+            pass
+
+
+class _SparseRows:
+    """The product of some rows of a sparse matrix.
+
+    Args:
+        library: The kernels.
+        arrays: indptr of these rows, then indices and values of the whole matrix; C has only their addresses, so they
+            are held here.
+    """
+
+    def __init__(self, library: ctypes.CDLL, arrays: tuple[NDArray[np.int64], NDArray[np.int32], Rows | None]) -> None:
+        self.library, self.arrays = library, arrays
+        self.places = [None if array is None else _address(array) for array in arrays]
+
+    def __call__(self, rows: Any, out: Rows, *, add: bool) -> None:
+        """Write the product with *rows*, float32 or bfloat16's words, to *out*, or add it to what stands there."""
+        count = len(self.arrays[0]) - 1
+        aggregate = self.library.aggregate_rounded if rows.dtype == np.uint16 else self.library.aggregate
+        aggregate(*self.places, count, _address(rows), rows.shape[1], _address(out), add)
+
+
+def _address(array: NDArray[Any]) -> int:
+    address: int = array.ctypes.data
+    return address

@@ -1,0 +1,62 @@
+"""The passes of kernels.c by numpy: for any float type, and where there is no compiler."""
+
+import numpy as np
+
+from unilaunch_graph.arrays import FloatType, Rows
+from unilaunch_graph.dropout import MaskWords
+from unilaunch_graph.kernels.rounding import from_bfloat16, to_bfloat16
+
+
+class PortableKernels:
+    """Dense products and passes over rows.
+
+    Args:
+        dtype: Type of the rows.
+    """
+
+    def __init__(self, dtype: FloatType) -> None:
+        self.dtype = dtype
+
+    def operand(self, array: Rows) -> Rows:
+        """Return what `product` takes for an array: itself."""
+        return array
+
+    def product(self, left: Rows, right: Rows) -> Rows:
+        """Return left @ right. (rows, depth), (depth, width) -> (rows, width)"""
+        product: Rows = left @ right
+        return product
+
+    def rounded(self, rows: Rows) -> Rows:
+        """Return finite rows, rounded to bfloat16. (rows, width)"""
+        return from_bfloat16(to_bfloat16(rows))
+
+    def drop_out(self, rows: Rows, words: MaskWords) -> Rows:
+        """Return the rows times a dropout mask. (rows, width)"""
+        out = np.empty_like(rows)
+        for span in words.spans():
+            words.fill(out[span], span)
+            out[span] *= rows[span]
+        return out
+
+    def activate(self, rows: Rows, words: MaskWords | None) -> Rows:
+        """Return max(0, rows), times a dropout mask if there is one. (rows, width)"""
+        positive: Rows = np.maximum(rows, 0)
+        return positive if words is None else self.drop_out(positive, words)
+
+    def pass_positive(self, rows: Rows, gradient: Rows, scale: float) -> Rows:
+        """Return 0 where *rows* is 0 or less, else scale * gradient. (rows, width)"""
+        return np.where(rows <= 0, 0, gradient * rows.dtype.type(scale))
+
+    def finish(self, out: Rows, own: Rows | None, loops: Rows | None, left: Rows | None) -> None:
+        """Make left (out + loops own) of *out*.
+
+        Args:
+            out: Changed in place. (rows, width)
+            own: None: no loops. (rows, width)
+            loops: Weight of each row's loop; None: each is 1. (rows, 1)
+            left: Factor of each row; None: each is 1. (rows, 1)
+        """
+        if own is not None:
+            out += own if loops is None else own * loops
+        if left is not None:
+            out *= left

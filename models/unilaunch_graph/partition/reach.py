@@ -1,0 +1,55 @@
+"""Which rows of a layer a training needs: those from which a path of the remaining layers leads to a training node."""
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from unilaunch_graph.data.graph import TRAIN, Graph
+
+Flags = NDArray[np.bool_]
+
+
+def is_pruned(num_reached: int, num_nodes: int) -> bool:
+    """Return whether a layer leaves out the rows that are not reached: at most half of the nodes are.
+
+    Where more are, leaving out the rest gains less than gathering the rows costs. Without training nodes there is
+    nothing to gain.
+    """
+    return 0 < 2 * num_reached <= num_nodes
+
+
+def has_flagged(indptr: NDArray[np.int64], indices: NDArray[np.int32], flags: Flags) -> Flags:
+    """Return which rows of a matrix have an entry in a flagged column. (rows,)
+
+    Args:
+        indptr: Where each row begins. (rows + 1,)
+        indices: Column of each entry.
+        flags: (columns,)
+    """
+    if not flags.any():
+        return np.zeros(len(indptr) - 1, bool)
+    matrix = sp.csr_array((np.ones(len(indices), bool), indices, indptr), shape=(len(indptr) - 1, len(flags)))
+    found: Flags = matrix @ flags
+    return found
+
+
+def reached(graph: Graph, num_layers: int) -> list[Flags]:
+    """Return the rows of the whole graph that enter each layer in a training epoch, and those that leave the last one.
+
+    Args:
+        graph: An undirected graph.
+        num_layers: Number of layers.
+
+    Returns:
+        One array for each layer and one for the scores. All rows from the layer on, towards the first, where
+        `is_pruned` says no. (num_layers + 1) x (num_nodes,)
+    """
+    levels: list[Flags] = []
+    flags: Flags = graph.split == TRAIN
+    for _ in range(num_layers + 1):
+        if not is_pruned(int(flags.sum()), graph.num_nodes):
+            flags = np.ones(graph.num_nodes, bool)
+        levels.insert(0, flags)
+        if not flags.all():
+            flags = flags | has_flagged(graph.indptr, graph.indices, flags)
+    return levels
