@@ -1,4 +1,4 @@
-"""MindSpore's tensors from and to numpy arrays, for values that travel between processes."""
+"""MindSpore's tensors from and to numpy arrays, for values that are sent between processes."""
 
 from typing import Any
 
@@ -19,5 +19,5 @@ def to_tensor(array: Any, type_name: str) -> Any:
     return mindspore.Tensor(array, getattr(mindspore, _NAMES.get(type_name, type_name)))
 
 
-#: MindSpore's name of its truth type is not the one under which it is found.
+#: The name that MindSpore gives its boolean type, and the attribute that holds the type.
 _NAMES = {"bool": "bool_"}

@@ -7,10 +7,9 @@ from importlib.metadata import version
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from typing_extensions import override
-
 from unilaunch.backend import Backend, Collectives, Peers, Placement, Rendezvous
 from unilaunch.errors import PlacementError, PluginError
+from unilaunch.overriding import override
 from unilaunch.world import World
 
 #: MindSpore's name of each kind of device.
@@ -23,10 +22,15 @@ class MindSporeBackend(Backend):
     name = "mindspore"
     framework = "mindspore"
     launcher = "msrun"
+    identity = frozenset({"RANK_ID", "RANK_SIZE", "MS_NODE_ID", "MS_WORKER_NUM"})
     order = 20
-    install = "pip install 'unilaunch[mindspore]'"
-    import_variables = MappingProxyType({"GLOG_v": "3"})  # errors; its INFO and WARNING are about itself
-    devices = ("npu", "cpu", "cuda")  # cuda is never taken unasked: the public wheel's GPU part is CUDA 11's
+    install = (
+        "pip install 'unilaunch[mindspore]'"
+        if sys.version_info < (3, 13)
+        else "MindSpore has no wheels for Python 3.13 or later: use Python 3.11 or 3.12, or --backend torch"
+    )
+    import_variables = MappingProxyType({"GLOG_v": "3"})  # errors only; the others are about MindSpore's internals
+    devices = ("npu", "cpu", "cuda")  # cuda is used only on request: the public wheel supports CUDA 11 only
 
     @override
     def variables(self, world: World, placement: Placement, rendezvous: Rendezvous | None) -> dict[str, str]:
@@ -44,12 +48,12 @@ class MindSporeBackend(Backend):
 
     @override
     def program_variables(self, world: World, rendezvous: Rendezvous) -> dict[str, str]:
-        # Not MS_ROLE: with it MindSpore would look for msrun's scheduler process.
+        # MS_ROLE is not set: with it MindSpore would look for msrun's scheduler process.
         return {"MS_WORKER_NUM": str(world.size), "MS_NODE_ID": str(world.rank)}
 
     @override
     def hooks(self, rendezvous: Rendezvous, world: World, peers: Peers) -> dict[str, Callable[[ModuleType], None]]:
-        """`init()` joins the ranks under any launcher, and on cpu too, where MindSpore's own does not know mpirun."""
+        """Let `init()` join the ranks under any launcher, also on cpu, where MindSpore does not support mpirun."""
 
         def replace(management: ModuleType) -> None:
             from unilaunch_mindspore.joining import join_through_store
@@ -57,7 +61,7 @@ class MindSporeBackend(Backend):
             native: Any = management.init
             joining = join_through_store(native, rendezvous, world, peers)
             management.init = joining  # type: ignore[attr-defined]
-            for module in list(sys.modules.values()):  # who has imported it already, if all this was imported before
+            for module in list(sys.modules.values()):  # modules that imported `init` before this hook ran
                 if getattr(module, "__name__", "").startswith("mindspore.") and vars(module).get("init") is native:
                     vars(module)["init"] = joining
 
@@ -71,7 +75,7 @@ class MindSporeBackend(Backend):
 
     @override
     def after_fork(self, threads: int) -> None:
-        """Do nothing: its threads and its random numbers, but for numpy's, are made at the first operation."""
+        """Do nothing: MindSpore creates its threads and its random generators at the first operation."""
 
     @override
     def start(self, world: World, placement: Placement) -> None:
@@ -81,7 +85,7 @@ class MindSporeBackend(Backend):
 
         if placement.device == "cpu":
             ms.set_device("CPU")
-            ms.device_context.cpu.op_tuning.threads_num(placement.threads)  # else one for every core, up to 25
+            ms.device_context.cpu.op_tuning.threads_num(placement.threads)  # by default one per core, up to 25
             ms.runtime.launch_blocking()  # handing each small operation to another thread costs ten times the operation
         else:
             try:
@@ -145,7 +149,7 @@ class MindSporeBackend(Backend):
 
 
 def _release(rendezvous: Rendezvous) -> int:
-    """Return the port of the rendezvous, free for MindSpore: its store takes no socket, it binds one itself."""
+    """Close the rendezvous' socket and return its port: MindSpore's store accepts no socket, it binds one itself."""
     if rendezvous.listener:
         rendezvous.listener.close()
     return rendezvous.port

@@ -38,7 +38,7 @@ class _MindSporeExchange(Exchange):
 
     @override
     def progress(self) -> None:
-        """Do nothing: the device's communication moves by itself."""
+        """Do nothing: the device's communication advances without calls."""
 
     @override
     def wait(self) -> None:

@@ -1,7 +1,7 @@
-"""MindSpore's `init()` for a user's own program, under launchers and on devices for which it has none.
+"""MindSpore's `init()` for a user's program, under launchers and on devices that MindSpore does not support.
 
-MindSpore knows mpirun on Ascend and on GPU only, and else msrun with its scheduler process. The ranks can also meet at
-a store, without a scheduler; in MindSpore 2.10 that is public for HCCL alone, so `_init_with_store` is called as
+MindSpore supports mpirun on Ascend and on GPU, and msrun with its scheduler process. The ranks can also meet at a
+store, without a scheduler; in MindSpore 2.10 that is public for HCCL only, so `_init_with_store` is called as
 `mint.distributed.init_process_group` calls it.
 """
 
@@ -24,7 +24,7 @@ PATIENCE = timedelta(seconds=300)
 def join_through_store(
     native: Callable[..., None], rendezvous: Rendezvous, world: World, peers: Peers
 ) -> Callable[..., None]:
-    """Return an `init` that takes the store where the *native* one would not find the other ranks."""
+    """Return an `init` that uses the store where the *native* `init` would not find the other ranks."""
 
     def init(backend_name: str | None = None) -> None:
         import mindspore as ms
@@ -45,7 +45,7 @@ def join_through_store(
 
 
 def _store(address: str, world: World, peers: Peers) -> Any:
-    """Return the ranks' store. Rank 0 serves it, and tells the port only when it listens."""
+    """Return the ranks' store. Rank 0 serves it, and sends its port to the others once it listens."""
     from mindspore.mint.distributed import TCPStore
 
     store, mine = None, None
@@ -58,7 +58,7 @@ def _store(address: str, world: World, peers: Peers) -> Any:
 
 
 def _serve(address: str, size: int, kind: Any) -> tuple[Any, int | None]:
-    for _ in range(5):  # it takes no socket that is bound already: somebody may take the port in between
+    for _ in range(5):  # it accepts no bound socket: another process may bind the port in between
         with socket.create_server(("", 0)) as free:
             port = free.getsockname()[1]
         try:
@@ -70,7 +70,7 @@ def _serve(address: str, size: int, kind: Any) -> tuple[Any, int | None]:
 
 @contextmanager
 def _short_sleeps() -> Iterator[None]:
-    """MindSpore sleeps for 3 s between two looks at whether the other ranks are there; a signal ends a sleep early."""
+    """Shorten MindSpore's sleeps of 3 s between two checks for the other ranks; a signal ends a sleep early."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -6,7 +6,7 @@ from mindspore import Tensor, nn
 
 
 class Operator(Protocol):
-    """Rows in, rows out, with its exact transpose."""
+    """A linear map of rows with its exact transpose."""
 
     def matmat(self, rows: Any) -> Any:
         """Return operator @ rows."""
@@ -16,7 +16,7 @@ class Operator(Protocol):
 
 
 class OnHost:
-    """An operator on host arrays, as one on tensors in the host's memory; nothing is copied."""
+    """Wrap an operator on host arrays as one on tensors in host memory, without a copy."""
 
     def __init__(self, operator: Operator) -> None:
         self.operator = operator
@@ -34,7 +34,7 @@ class Apply(nn.Cell):  # type: ignore[misc]
     """Return operator @ rows; its gradient is operator.T @ gradient.
 
     Args:
-        operator: Takes and returns tensors; of host arrays, wrapped in `OnHost`.
+        operator: Takes and returns tensors; an operator on host arrays is wrapped in `OnHost`.
     """
 
     def __init__(self, operator: Operator) -> None:
@@ -75,10 +75,10 @@ class Call(nn.Cell):  # type: ignore[misc]
 
 
 class FirstDerivative(nn.Cell):  # type: ignore[misc]
-    """Marks a gradient that has no gradient of its own: MindSpore would take its derivative to be 0."""
+    """Marks a gradient that has no gradient of its own: MindSpore would compute its derivative as 0."""
 
     def construct(self, grad: Tensor, result: Tensor) -> Tensor:  # noqa: ARG002  (what the result was made from)
-        """Return the result, made from *grad* outside of MindSpore's sight."""
+        """Return the result, computed from *grad* where MindSpore does not record operations."""
         return result
 
     def bprop(self, grad: Tensor, result: Tensor, out: Tensor, second: Tensor) -> None:

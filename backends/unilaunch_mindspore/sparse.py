@@ -31,7 +31,7 @@ class SparseMatrix:
 
         Args:
             rows: (columns, width)
-            values: In place of the matrix's own. (entries,)
+            values: Values to use instead of the matrix's. (entries,)
         """
         if self.empty:
             return Tensor(np.zeros((self.num_rows, rows.shape[1]), self.dtype))

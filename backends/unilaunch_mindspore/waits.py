@@ -10,17 +10,17 @@ from time import perf_counter
 from types import ModuleType
 from typing import Any
 
-#: Collectives that are measured, of how many.
+#: Number of collectives in a row that are measured, out of how many.
 STRETCH, PERIOD = 64, 640
 _PRIMITIVES = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "AlltoAll", "Barrier")
 
 
 def measure_waits(operations: ModuleType, note_wait: Callable[[float | None], None]) -> None:
-    """Let *note_wait* know of the waits in the collective primitives.
+    """Call *note_wait* for the waits in the collective primitives.
 
     Args:
         operations: `mindspore.ops.operations.comm_ops`.
-        note_wait: Told the seconds of each wait; None of one that is not measured.
+        note_wait: Called with the seconds of each wait, or with None for a wait that is not measured.
     """
     count = 0
 

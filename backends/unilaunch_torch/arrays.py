@@ -1,4 +1,4 @@
-"""PyTorch's tensors from and to numpy arrays, for values that travel between processes."""
+"""PyTorch's tensors from and to numpy arrays, for values that are sent between processes."""
 
 from typing import Any
 

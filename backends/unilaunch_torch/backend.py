@@ -7,10 +7,9 @@ from datetime import timedelta
 from types import ModuleType
 from typing import Any
 
-from typing_extensions import override
-
 from unilaunch.backend import Backend, Collectives, Peers, Placement, Rendezvous
 from unilaunch.errors import PlacementError
+from unilaunch.overriding import override
 from unilaunch.world import World
 
 #: torch's name of the communication of each kind of device.
@@ -24,6 +23,7 @@ class TorchBackend(Backend):
     framework = "torch"
     devices = ("cuda", "npu", "cpu")
     launcher = "torchrun"
+    identity = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"})
     order = 10
     install = "pip install 'unilaunch[torch]'"
 
@@ -56,18 +56,18 @@ class TorchBackend(Backend):
             "TORCHELASTIC_RUN_ID": "unilaunch",
             "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_MAX_RESTARTS": "0",
-            "TORCHELASTIC_USE_AGENT_STORE": "False",  # a store of the program's own is its own: see hooks
+            "TORCHELASTIC_USE_AGENT_STORE": "False",  # the program itself connects to a store of its own: see hooks
             "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         }
 
     @override
     def hooks(self, rendezvous: Rendezvous, world: World, peers: Peers) -> dict[str, Callable[[ModuleType], None]]:
-        """As under torchrun a store is served for the program, here in rank 0, on the socket bound at the rendezvous.
+        """Serve the program's store, as torchrun does: in rank 0, on the socket that was bound at the rendezvous.
 
-        So no rank ever finds a closed port and waits for its next try. A program that meets elsewhere, at a port of
-        its own, does so as without a launcher.
+        So no rank finds a closed port and waits before it tries again. A program that uses another address or port
+        connects there as it would without a launcher.
         """
-        served: list[object] = []  # lives as long as the hook, which is as long as the program
+        served: list[object] = []  # the hook keeps the reference until the program ends
 
         def serve(distributed: ModuleType) -> None:
             if not distributed.is_available():
@@ -121,11 +121,12 @@ class TorchBackend(Backend):
 
     @override
     def connect(self, world: World, placement: Placement, rendezvous: Rendezvous, timeout: float) -> Collectives:
+        import torch
         import torch.distributed as dist
 
         from unilaunch_torch.collectives import TorchCollectives
 
-        # Rank 0's socket has been bound since the rendezvous and is handed over: nobody can take the port in between.
+        # Rank 0 hands over the socket that it bound at the rendezvous: no other process can bind the port in between.
         listener = os.dup(rendezvous.listener.fileno()) if rendezvous.listener else None
         store = dist.TCPStore(  # type: ignore[attr-defined]  # public, and not in its __all__
             rendezvous.address,
@@ -141,6 +142,8 @@ class TorchBackend(Backend):
             rank=world.rank,
             world_size=world.size,
             timeout=timedelta(seconds=timeout),
+            # NCCL then connects here, on this rank's device, and not in the first epoch on a device that it guesses.
+            device_id=torch.device(str(placement)) if placement.device == "cuda" else None,
         )
         return TorchCollectives()
 
@@ -172,13 +175,13 @@ class TorchBackend(Backend):
 
 
 def _find_served_store(distributed: Any, port: int) -> None:
-    """Let `init_process_group` be a client of the store at *port*, on rank 0 too; it makes any other one itself.
+    """Let `init_process_group` connect to the store at *port*, on rank 0 too; it creates other stores itself.
 
-    torch knows one switch for every address (TORCHELASTIC_USE_AGENT_STORE), so the function that reads it is replaced.
+    torch has one switch for all addresses (TORCHELASTIC_USE_AGENT_STORE), so the function that reads it is replaced.
     """
     rendezvous = sys.modules.get("torch.distributed.rendezvous")
     native = getattr(rendezvous, "_create_c10d_store", None)
-    if native is None:  # another torch than 2.6 to 2.13
+    if native is None:  # for versions of torch outside of 2.8 to 2.13
         os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # noqa: TID251
         return
 

@@ -38,7 +38,7 @@ class _TorchExchange(Exchange):
 
     @override
     def progress(self) -> None:
-        """Do nothing: torch's communication moves by itself."""
+        """Do nothing: torch's communication advances without calls."""
 
     @override
     def wait(self) -> None:

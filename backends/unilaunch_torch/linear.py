@@ -8,7 +8,7 @@ from typing_extensions import override
 
 
 class Operator(Protocol):
-    """Rows in, rows out, with its exact transpose."""
+    """A linear map of rows with its exact transpose."""
 
     def matmat(self, rows: Any) -> Any:
         """Return operator @ rows."""
@@ -18,7 +18,7 @@ class Operator(Protocol):
 
 
 class OnHost:
-    """An operator on host arrays, as one on tensors in the host's memory; nothing is copied."""
+    """Wrap an operator on host arrays as one on tensors in host memory, without a copy."""
 
     def __init__(self, operator: Operator) -> None:
         self.operator = operator
@@ -55,7 +55,7 @@ def apply(operator: Operator, rows: torch.Tensor) -> torch.Tensor:
     """Return operator @ rows; its gradient is operator.T @ gradient, which is differentiable itself.
 
     Args:
-        operator: Takes and returns tensors; of host arrays, wrapped in `OnHost`.
+        operator: Takes and returns tensors; an operator on host arrays is wrapped in `OnHost`.
         rows: (columns of the operator, width)
     """
     product: torch.Tensor = _Apply.apply(operator, rows)  # type: ignore[no-untyped-call]

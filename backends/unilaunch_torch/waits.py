@@ -1,6 +1,6 @@
 """How long a program's ranks wait for each other, measured where torch waits on the CPU: `Work.wait`, and DDP.
 
-A wait on CPU tensors (gloo) ends when all ranks have come. NCCL's `Work.wait` returns at once, so on GPUs it is short.
+A wait on CPU tensors (gloo) ends when all ranks reach it. NCCL's `Work.wait` returns at once.
 """
 
 import sys
@@ -10,12 +10,12 @@ from time import perf_counter
 from types import ModuleType
 from typing import Any
 
-#: Told how many seconds each wait has taken.
+#: Called with the seconds of each wait.
 NoteWait = Callable[[float], None]
 
 
 def measure_waits(distributed: ModuleType, note_wait: NoteWait) -> None:
-    """Let *note_wait* know of every `Work.wait`: each collective of `torch.distributed` that blocks ends with one."""
+    """Call *note_wait* after every `Work.wait`: each collective of `torch.distributed` that blocks ends with one."""
     if not distributed.is_available():
         return
     work: Any = distributed.Work
@@ -33,14 +33,14 @@ def measure_waits(distributed: ModuleType, note_wait: NoteWait) -> None:
 
 
 def measure_ddp(parallel: ModuleType, note_wait: NoteWait) -> None:
-    """Let *note_wait* know how long DistributedDataParallel waits at the end of each backward pass.
+    """Call *note_wait* with the time that DistributedDataParallel waits at the end of each backward pass.
 
-    DDP's own callback, which waits for the gradients of all ranks, is queued when this rank's last gradient is there.
+    DDP's own callback, which waits for the gradients of all ranks, is queued when this rank's last gradient is ready.
     Ours is queued when the backward pass begins, so it runs just before; then it queues another one, behind DDP's.
     """
     ddp: Any = parallel.DistributedDataParallel
     native = getattr(ddp, "_post_forward", None)
-    if native is None:  # another torch than 2.1 to 2.13
+    if native is None:  # for versions of torch outside of 2.1 to 2.13
         return
     torch: Any = sys.modules["torch"]
     queue = torch.autograd.Variable._execution_engine.queue_callback  # noqa: SLF001

@@ -1,1 +1,4 @@
-"""The partitioned GCN: one training on METIS parts, the same on every number of ranks and on both frameworks."""
+"""The partitioned GCN: one training, the same for any number of ranks and in both frameworks.
+
+Begin with `model.py` (how a rank trains), then read `training.py`, `network.py` and `convolution.py` (the formulas).
+"""

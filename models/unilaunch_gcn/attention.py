@@ -1,4 +1,4 @@
-"""What a graph attention network (Velickovic et al., ICLR 2018) computes beside its products, on host arrays."""
+"""The computations of a graph attention network (Velickovic et al., ICLR 2018) beside its products, on host arrays."""
 
 from collections.abc import Sequence
 

@@ -1,5 +1,8 @@
 """From a part to this backend's network: ours for torch and mindspore, or the one that another backend brings."""
 
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
 from unilaunch.backend import Backend, Collectives, Placement
 from unilaunch.errors import SpecError
 from unilaunch.model import Framework
@@ -16,11 +19,16 @@ from unilaunch_graph.exchange.column_switch import ColumnSwitch
 from unilaunch_graph.exchange.halo import Halo, HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import BFloat16, Exact
+from unilaunch_graph.kernels.choice import choose_products
 from unilaunch_graph.operators.aggregation import Aggregation, DiagonalScaling
 from unilaunch_graph.operators.device import edges_on_device
-from unilaunch_graph.operators.host import aggregation_over_columns, aggregation_over_halo
+from unilaunch_graph.operators.host import aggregation_over_columns, aggregation_over_halo, kernels_of
 from unilaunch_graph.operators.malloc import keep_freed_memory
+from unilaunch_graph.operators.pruning import prune
 from unilaunch_graph.partition.part import Part
+
+if TYPE_CHECKING:
+    from unilaunch_gcn.torch_device_tensors import TorchDeviceTensors
 
 
 def load_network(
@@ -36,15 +44,20 @@ def load_network(
     tensors = _tensors(framework.backend, placement, config)
     if isinstance(tensors, DeviceTensors):
         return device_network(config, part, tensors, framework.collectives, meter)
-    return HostNetwork(host_problem(framework.collectives, placement.threads, config, part, meter), tensors)
+    return HostNetwork(training_problem(framework.collectives, placement.threads, config, part, meter), tensors)
 
 
 def device_network(
     config: NetworkConfig, part: Part, tensors: DeviceTensors, collectives: Collectives, meter: Meter
 ) -> DeviceNetwork:
     """Return the network on a device, over collectives on the device's tensors; all ranks must call it."""
+    meter.watch = tensors.watch()
     edges = edges_on_device(part, config.dtype, tensors, collectives, meter)
     aggregate = Aggregation(edges, DiagonalScaling.of(part, config.conv, config.dtype, tensors.tensor))
+    if tensors.framework == "torch":
+        from unilaunch_gcn.torch_device_network import TorchDeviceNetwork
+
+        return TorchDeviceNetwork(config, part, objective_of(part), cast("TorchDeviceTensors", tensors), aggregate)
     return DeviceNetwork(config, part, objective_of(part), tensors, aggregate)
 
 
@@ -52,10 +65,12 @@ def _tensors(backend: Backend, placement: Placement, config: NetworkConfig) -> T
     """Return the framework: ours for torch and mindspore, or what another backend brings for the GCN on cpu."""
     name, device, is_bfloat16 = backend.name, placement.device, config.is_bfloat16
     if name == "torch":
-        from unilaunch_gcn.torch_tensors import TorchDeviceTensors, TorchTensors
-
         if device == "cpu":
+            from unilaunch_gcn.torch_tensors import TorchTensors
+
             return TorchTensors(is_bfloat16=is_bfloat16)
+        from unilaunch_gcn.torch_device_tensors import TorchDeviceTensors
+
         return TorchDeviceTensors(str(placement), is_bfloat16=is_bfloat16)
     if name == "mindspore" and device != "cuda":
         from unilaunch_gcn.mindspore_tensors import MindSporeDeviceTensors, MindSporeTensors
@@ -103,4 +118,17 @@ def host_problem(collectives: Collectives, threads: int, config: NetworkConfig, 
     else:
         halo = make_halo(config, part, collectives, meter)
         aggregate = aggregation_over_halo(part, halo, threads, config.conv, config.dtype)
-    return Problem(config, part, objective_of(part), aggregate, FirstLayer(config, part, aggregate))
+    kernels = kernels_of(part, threads, config.dtype)
+    products = choose_products(kernels, part.num_edges, is_bfloat16=config.is_bfloat16)
+    first_layer = FirstLayer(config, part, aggregate, kernels, products)
+    return Problem(config, part, objective_of(part), aggregate, first_layer, kernels, products)
+
+
+def training_problem(
+    collectives: Collectives, threads: int, config: NetworkConfig, part: Part, meter: Meter
+) -> Problem:
+    """Return what `host_problem` does, with the rows that a training epoch needs; all ranks must call it."""
+    problem = host_problem(collectives, threads, config, part, meter)
+    if not isinstance(problem.aggregate, Aggregation):
+        return problem
+    return replace(problem, pruned=prune(part, problem.aggregate, [layer.exchanges for layer in config.layers]))

@@ -1,19 +1,18 @@
-"""What an epoch's computing and a message cost here, measured by ranks: a model that trains nothing."""
+"""Measure the cost of an epoch's computing and of a message: a model that trains nothing."""
 
 import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, JsonValue
-from typing_extensions import override
 
 from unilaunch.backend import Collectives, Exchange
 from unilaunch.errors import InputError
 from unilaunch.model import Framework, Model, Session
+from unilaunch.overriding import override
 from unilaunch.spec import Spec
 from unilaunch_gcn.spec import TrainingSpec
 
@@ -100,6 +99,8 @@ def _slowest(session: Session, seconds: float) -> float:
 
 def _epoch(options: TrainingSpec, part: "Part", session: Session, framework: Framework) -> float:
     """Return the median seconds of a gradient and a step; the ranks compute at once, and wait for each other."""
+    import numpy as np
+
     from unilaunch_gcn.build import load_network
     from unilaunch_gcn.layers import count_decayed, plan_layers
     from unilaunch_gcn.network_config import NetworkConfig
@@ -121,7 +122,7 @@ def _epoch(options: TrainingSpec, part: "Part", session: Session, framework: Fra
 
     timed(0)
     fitting = int(_SECONDS / _slowest(session, timed(1)))
-    return median(timed(2 + epoch) for epoch in range(min(max(fitting, _EPOCHS[0]), _EPOCHS[1])))
+    return float(np.median([timed(2 + epoch) for epoch in range(min(max(fitting, _EPOCHS[0]), _EPOCHS[1]))]))
 
 
 def _messages(collectives: Collectives, session: Session) -> dict[str, JsonValue]:
@@ -138,7 +139,7 @@ def _messages(collectives: Collectives, session: Session) -> dict[str, JsonValue
             begin = time.perf_counter()
             collectives.exchange(send, counts, receive, counts).wait()
             taken.append(time.perf_counter() - begin)
-        return median(taken[5:])
+        return float(np.median(taken[5:]))
 
     latency = exchange(8)
     rate = _LARGE / max(exchange(_LARGE) - latency, 1e-9)

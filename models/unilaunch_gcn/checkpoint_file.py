@@ -1,4 +1,4 @@
-"""What is in the file of a checkpoint: parameters and moments by name, and the history as text. Nothing is executed."""
+"""The content of a checkpoint's file: parameters and moments by name, and the history as text. Nothing is executed."""
 
 import hashlib
 import json

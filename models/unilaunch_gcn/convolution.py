@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from unilaunch_gcn.attention import Elu
 from unilaunch_gcn.layers import Layer
@@ -18,68 +18,87 @@ class Operations:
     """What the ranks do together, and the features as operations on the first layer's weights.
 
     Attributes:
-        aggregate: A_hat; of attention: owned rows to owned and halo rows.
+        aggregate: Returns A_hat of a layer, by its depth: rows that enter the layer to rows that leave it; of
+            attention: owned rows to owned and halo rows.
+        leaving: Returns the rows of nodes that leave a layer, by its depth, of the rows that enter it.
         attend: Returns the attention of a layer, by its depth: a function of those rows, att_src and att_dst.
         weighted: What *weight* is multiplied by: X, or A_hat X, as the layer's order says.
-        own: What *self_weight* is multiplied by: X.
+        own: What *self_weight* is multiplied by: X, the rows that leave the layer.
         epsilon: What keeps the norm from dividing by zero, in the type of the weights: MindSpore rounds a plain number
             to float32. (1, 1)
     """
 
-    aggregate: Operation
+    aggregate: Callable[[int], Operation]
+    leaving: Callable[[int, Any], Any]
     attend: Callable[[int], HostFunction]
     weighted: Operation
     own: Operation
     epsilon: Any
 
 
+class Drop(Protocol):
+    """Dropout of the rows that enter a layer."""
+
+    def __call__(self, depth: int, rows: Any, *, relu: bool) -> Any:
+        """Return the rows that enter layer *depth*, dropped out; after ReLU if *relu* is true."""
+
+
 def outputs(
     layers: Sequence[Layer], weights: Sequence[Mapping[str, Any]], operations: Operations,
-    mask: Callable[[int], Any] | None, use: Tensors,
+    drop: Drop | None, use: Tensors,
 ) -> Iterator[Any]:  # fmt: skip
-    """Yield each layer's output, the rows of the owned nodes; the last one's are the logits. (num_owned, width_out)
+    """Yield each layer's output; the last one's are the logits. (rows that leave the layer, width_out)
+
+    In an evaluation these are the rows of all owned nodes, in training those that the loss reaches.
+
+    In training a layer's output may already be dropped out, for the next layer: then it is one step with ReLU.
 
     Args:
         layers: The layers.
         weights: Each layer's, by the names of its parameters.
         operations: A_hat and the features.
-        mask: Returns the dropout mask of the rows that enter a layer; None for evaluation.
+        drop: Returns the rows that enter a layer, dropped out; None for evaluation.
         use: The framework.
     """
     rows: Any = None
+    with_relu = drop and not any(layer.is_residual or layer.heads for layer in layers)
     for depth, (layer, own) in enumerate(zip(layers, weights, strict=True)):
-        entering = rows * mask(depth) if mask and rows is not None else rows
-        out = _aggregated(layer, own["weight"], operations, entering, use)
+        drops = drop and not with_relu and rows is not None
+        entering = drop(depth, rows, relu=False) if drop and drops else rows
+        out = _aggregated(layer, operations.aggregate(depth), entering, operations, use)(own["weight"])
         if layer.heads:
             out = use.call(operations.attend(depth), out, own["att_src"], own["att_dst"])
         if "self_weight" in own:
-            out = out + (operations.own if entering is None else _by(entering, use))(own["self_weight"])
+            by = operations.own if entering is None else _by(operations.leaving(depth, entering), use)
+            out = out + by(own["self_weight"])
         if "bias" in own:
             out = out + own["bias"]
         if layer.is_last:
             yield out
             return
         if "norm_scale" in own:
-            out = _normalise(out, operations.epsilon, use) * own["norm_scale"] + own["norm_shift"]
-        out = use.call(Elu(), out) if layer.heads else use.relu(out)
-        rows = out + rows if layer.is_residual else out
+            out = normalise(out, operations.epsilon, use) * own["norm_scale"] + own["norm_shift"]
+        if drop and with_relu:
+            rows = drop(depth + 1, out, relu=True)
+        else:
+            out = use.call(Elu(), out) if layer.heads else use.relu(out)
+            rows = out + operations.leaving(depth, rows) if layer.is_residual else out
         yield rows
 
 
-def _aggregated(layer: Layer, weight: Any, operations: Operations, entering: Any, use: Tensors) -> Any:
-    if entering is None:
-        product = operations.weighted(weight)
-        return operations.aggregate(product) if layer.order == "product first" else product
-    if layer.order == "product first":
-        return operations.aggregate(use.product(entering, weight))
-    return use.product(operations.aggregate(entering), weight)
+def _aggregated(layer: Layer, aggregate: Operation, entering: Any, operations: Operations, use: Tensors) -> Operation:
+    """Return the function from a layer's weight to A_hat H W."""
+    if layer.order != "product first":
+        return operations.weighted if entering is None else _by(aggregate(entering), use)
+    by = operations.weighted if entering is None else _by(entering, use)
+    return lambda weight: aggregate(by(weight))
 
 
 def _by(rows: Any, use: Tensors) -> Operation:
     return lambda weight: use.product(rows, weight)
 
 
-def _normalise(rows: Any, epsilon: Any, use: Tensors) -> Any:
+def normalise(rows: Any, epsilon: Any, use: Tensors) -> Any:
     """Layer normalisation of Ba, Kiros and Hinton (2016): each row has mean 0 and variance 1."""
     centred = rows - use.mean(rows)
     return centred / (use.mean(centred * centred) + epsilon) ** 0.5

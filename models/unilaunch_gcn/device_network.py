@@ -35,10 +35,13 @@ class DeviceNetwork(Network):
         self.flat = tensors.buffer(initial_weights(config.layers, config.seed).astype(config.dtype))
         self.targets = tensors.tensor(objective.targets(np.asarray(part.labels), config.dtype))
         self.share = tensors.tensor((part.loss_share() / objective.values_per_node).astype(config.dtype)[:, None])
-        self.masks = tensors.masks(config.dropout, config.seed, part.owned, config.dtype)
-        self.first_layer = DeviceFirstLayer(config, part, aggregate, tensors, self.masks)
+        self.masks = tensors.masks(config.dropout, config.seed, part.owned, config.dtype, len(config.layers))
         self.value: Any = None
         super().__init__(config, part, objective, tensors, aggregate)
+        self.first_layer = self._load_features(config, part, aggregate)
+
+    def _load_features(self, config: NetworkConfig, part: Part, aggregate: Aggregation) -> Any:
+        return DeviceFirstLayer(config, part, aggregate, self.tensors, self.masks)
 
     @override
     def gradient(self, epoch: int) -> Any:
@@ -66,11 +69,13 @@ class DeviceNetwork(Network):
 
     @override
     def _first_layer(self) -> tuple[LinearOperator, LinearOperator]:
-        return self.first_layer.operators(self._dropout_epoch)
+        operators: tuple[LinearOperator, LinearOperator] = self.first_layer.operators(self._dropout_epoch)
+        return operators
 
     @override
-    def _mask(self, depth: int) -> Any:
-        return self.masks.rows(self.epoch or 0, depth, self.layers[depth].width_in)
+    def _dropped(self, depth: int, rows: Any, *, relu: bool) -> Any:
+        mask = self.masks.rows(self.epoch or 0, depth, self.layers[depth].width_in)
+        return (self.tensors.relu(rows) if relu else rows) * mask
 
     @override
     def _gradient_of(self, logits: Any) -> Any:

@@ -1,15 +1,19 @@
 """What the first layer starts from: the owned features, dropped out anew in each epoch, as linear operators on W."""
 
+from copy import copy
 from mmap import MADV_DONTNEED, mmap
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from unilaunch_gcn.attention import GraphAttention
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_graph.arrays import Floats, Rows
-from unilaunch_graph.dropout import entry_mask, fill_mask, stream_keys
-from unilaunch_graph.operators.aggregation import Aggregation, DenseFeatures, LinearOperator, SparseFeatures
+from unilaunch_graph.dropout import entry_mask, mask_words, stream_keys
+from unilaunch_graph.kernels.choice import Kernels, Products
+from unilaunch_graph.operators.aggregation import Aggregation, HostFeatures, LinearOperator, SparseFeatures
+from unilaunch_graph.operators.pruning import PrunedAggregation, PrunedLayer, Selection
 from unilaunch_graph.partition.part import Part
 
 #: Columns of sparse features that are aggregated at a time, as a dense block; and of dense ones.
@@ -25,16 +29,42 @@ class FirstLayer:
         config: What is trained.
         part: The part.
         aggregate: A_hat, or attention.
+        kernels: What drops out.
+        products: What multiplies.
     """
 
-    def __init__(self, config: NetworkConfig, part: Part, aggregate: Aggregation | GraphAttention) -> None:
+    def __init__(
+        self, config: NetworkConfig, part: Part, aggregate: Aggregation | GraphAttention, kernels: Kernels,
+        products: Products,
+    ) -> None:  # fmt: skip
         features = part.features.astype(config.dtype, copy=False)
-        self.config, self.nodes, self.aggregate = config, part.owned, aggregate
+        self.aggregate: Aggregation | GraphAttention | PrunedAggregation = aggregate
+        self.config, self.nodes, self.kernels = config, part.owned, kernels
         self.order = config.layers[0].order
         if isinstance(features, sp.csr_array) and self.order == "aggregation first":
             features = features.toarray()  # it is narrower than the hidden layer: small
-        self.aggregated = _aggregate(aggregate, features) if self.order == "aggregated once" else None
-        self.features = features
+        self.aggregated = aggregate_features(aggregate, features) if self.order == "aggregated once" else None
+        self.features, self.products = features, products
+        self.leaving: Selection | None = None
+        self.constant: dict[int, HostFeatures] = {}
+
+    def pruned(self, layer: PrunedLayer) -> "FirstLayer":
+        """Return the same features with the rows of a training epoch only.
+
+        Args:
+            layer: The rows.
+        """
+        made, entering = copy(self), layer.entering
+        made.aggregate = layer.aggregate
+        has_self_weight = any(parameter.name == "self_weight" for parameter in self.config.layers[0].parameters)
+        if self.aggregated is not None:
+            made.aggregated, entering = _rows(self.aggregated, layer.leaving), layer.leaving
+        elif has_self_weight:
+            made.leaving = layer.selection
+        made.nodes = self.nodes[entering]
+        if self.aggregated is None or has_self_weight:
+            made.features = _rows(self.features, entering)
+        return made
 
     def operators(self, epoch: int | None) -> tuple[LinearOperator, LinearOperator]:
         """Return what the first layer's weights are multiplied by; all ranks must call it.
@@ -43,7 +73,7 @@ class FirstLayer:
             epoch: Which epoch's dropout; None for evaluation, without dropout.
 
         Returns:
-            What *weight* is, in the layer's order, and what *self_weight* is: X.
+            What *weight* is, in the layer's order, and what *self_weight* is: X, the rows that leave the layer.
         """
         self.aggregate.start_epoch(epoch)
         dropped = epoch is not None and self.config.dropout
@@ -51,7 +81,7 @@ class FirstLayer:
         weighted = own if self.aggregated is None else self.aggregated
         if self.order == "aggregation first":
             weighted = self.aggregate.matmat(own)
-        return _operator(weighted), _operator(own)
+        return self._operator(weighted), self._operator(self.leaving.matmat(own) if self.leaving else own)
 
     def _dropped(self, features: Floats | sp.csr_array, epoch: int) -> Floats | sp.csr_array:
         keys = stream_keys(self.config.seed, epoch, 0)
@@ -59,17 +89,20 @@ class FirstLayer:
             rows = np.repeat(self.nodes, np.diff(features.indptr))
             mask = entry_mask(rows, features.indices, keys, self.config.dropout, features.dtype)
             return sp.csr_array((features.data * mask, features.indices, features.indptr), shape=features.shape)
-        dropped = np.empty_like(features)
-        fill_mask(dropped, self.nodes, keys, self.config.dropout)
-        dropped *= features
-        return dropped
+        return self.kernels.drop_out(features, mask_words(self.nodes, features.shape[1], keys, self.config.dropout))
+
+    def _operator(self, features: Floats | sp.csr_array) -> LinearOperator:
+        if isinstance(features, sp.csr_array):
+            return SparseFeatures(features)
+        made = HostFeatures(features, self.products)
+        if features is not self.features and features is not self.aggregated:
+            return made
+        if id(features) not in self.constant:
+            self.constant[id(features)] = made  # it may hold them rounded
+        return self.constant[id(features)]
 
 
-def _operator(features: Floats | sp.csr_array) -> LinearOperator:
-    return SparseFeatures(features) if isinstance(features, sp.csr_array) else DenseFeatures(features)
-
-
-def _aggregate(aggregate: LinearOperator, features: Floats | sp.csr_array) -> Floats | sp.csr_array:
+def aggregate_features(aggregate: LinearOperator, features: Floats | sp.csr_array) -> Floats | sp.csr_array:
     """Return A_hat X, sparse if X is; made in blocks of columns, for the halo rows of all would be as large as X."""
     if not isinstance(features, sp.csr_array):
         aggregated = np.empty(features.shape, features.dtype)
@@ -83,6 +116,11 @@ def _aggregate(aggregate: LinearOperator, features: Floats | sp.csr_array) -> Fl
         for begin in range(0, features.shape[1], _COLUMNS)
     ]
     return sp.csr_array(sp.hstack(blocks, format="csr"))
+
+
+def _rows(features: Floats | sp.csr_array, chosen: NDArray[np.int64]) -> Floats | sp.csr_array:
+    """Return some rows; the array itself if they are all of them."""
+    return features if len(chosen) == features.shape[0] else features[chosen]
 
 
 def _columns(features: Floats, block: slice) -> Rows:

@@ -1,11 +1,11 @@
-"""What a partition of a graph costs, before anyone rents machines: counted, and predicted by an alpha-beta model."""
+"""Forecast the cost of a partition before machines are rented: counts, and an alpha-beta model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, log2
 
 from unilaunch_gcn.layers import Layer
-from unilaunch_graph.partition.statistics import PartitionStatistics
+from unilaunch_graph.partition.statistics import PartitionStatistics, Traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,28 +54,37 @@ def predict(
     """
     itemsize = 8 if precision == "float64" else 4
     halo_itemsize = 2 if precision == "bfloat16" else itemsize
-    parts, exchanges = statistics.num_parts, [layer.width for layer in layers for _ in range(layer.exchanges)]
-    columns = sum(exchanges)
+    parts = statistics.num_parts
+    every = [(statistics.traffic, statistics.traffic)] * len(layers)
+    exchanges = [
+        (layer.width, traffic)
+        for layer, traffics in zip(layers, statistics.exchanged or every, strict=True)
+        for traffic in traffics[: layer.exchanges]
+    ]
+    columns = sum(width for width, _ in exchanges)
     moved = 2 * statistics.num_nodes * (parts - 1) // parts
     weights = sum(parameter.size for layer in layers for parameter in layer.parameters)
     reduced = (
         (2 * 8 * weights / machine.bytes_per_second + 2 * machine.latency * ceil(log2(parts))) if parts > 1 else 0.0
     )
-    # The busiest rank's rows, in and out; messages to all neighbours leave one after the other.
-    rows = max(int((statistics.traffic.sum(axis=0) + statistics.traffic.sum(axis=1)).max()) // 2, 0)
-    neighbours = int((statistics.traffic > 0).sum(axis=1).max())
-    by_halo = columns * rows * halo_itemsize / machine.bytes_per_second + len(exchanges) * neighbours * machine.latency
+    by_halo = sum(_seconds(traffic, width * halo_itemsize, machine) for width, traffic in exchanges)
     share = columns * moved * itemsize / parts
     by_columns = share / machine.bytes_per_second + 2 * len(exchanges) * (parts - 1) * machine.latency
     evenly = statistics.edges.sum() / parts / max(1, statistics.edges.max())
     is_attention = any(layer.heads for layer in layers)
     return Forecast(
-        halo_bytes=int(statistics.halo.sum()) * columns * halo_itemsize,
+        halo_bytes=sum(int(traffic.sum()) * width for width, traffic in exchanges) * halo_itemsize,
         tensor_bytes=None if is_attention else moved * columns * itemsize,
         memory=_memory(statistics, layers, itemsize),
         graph_seconds=compute + by_halo + reduced,
         tensor_seconds=None if is_attention else compute * float(evenly) + by_columns + reduced,
     )
+
+
+def _seconds(traffic: Traffic, row_bytes: int, machine: Machine) -> float:
+    """Return the seconds of an exchange: the busiest rank's rows, in and out, and its messages, one after the other."""
+    rows = max(int((traffic.sum(axis=0) + traffic.sum(axis=1)).max()) // 2, 0)
+    return row_bytes * rows / machine.bytes_per_second + int((traffic > 0).sum(axis=1).max()) * machine.latency
 
 
 def _memory(statistics: PartitionStatistics, layers: Sequence[Layer], itemsize: int) -> int:

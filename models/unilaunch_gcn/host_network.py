@@ -1,6 +1,7 @@
 """The GCN on the host: a framework's derivatives over the operators that all frameworks share."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -12,10 +13,13 @@ from unilaunch_gcn.first_layer import FirstLayer
 from unilaunch_gcn.loss import Objective, TrainingLoss
 from unilaunch_gcn.network import Network, initial_weights, views
 from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_gcn.tensors import Tensors
+from unilaunch_gcn.tensors import Operation, Tensors
 from unilaunch_graph.arrays import Floats, HostFunction
-from unilaunch_graph.dropout import fill_mask, stream_keys
+from unilaunch_graph.dropout import MaskWords, mask_words, stream_keys
+from unilaunch_graph.kernels.choice import Kernels, Products
 from unilaunch_graph.operators.aggregation import Aggregation, LinearOperator
+from unilaunch_graph.operators.functions import Activation, Dropout
+from unilaunch_graph.operators.pruning import PrunedLayer
 from unilaunch_graph.partition.part import Part
 
 
@@ -29,6 +33,9 @@ class Problem:
         objective: The loss and its metrics.
         aggregate: A_hat over all parts, or attention.
         first_layer: The features.
+        kernels: What activates and drops out.
+        products: What multiplies.
+        pruned: The layers of a training epoch; none: each has all owned rows.
     """
 
     config: NetworkConfig
@@ -36,13 +43,24 @@ class Problem:
     objective: Objective
     aggregate: Aggregation | GraphAttention
     first_layer: FirstLayer
+    kernels: Kernels
+    products: Products
+    pruned: Sequence[PrunedLayer] = ()
 
-    def mask(self, epoch: int, depth: int) -> Floats:
-        """Return the dropout mask of the owned rows that enter layer *depth*. (num_owned, width_in)"""
+    def mask(self, epoch: int, depth: int) -> MaskWords:
+        """Return the dropout mask of the rows that enter layer *depth*. (rows, width_in)"""
         config = self.config
-        out = np.empty((self.part.num_owned, config.layers[depth].width_in), config.dtype)
-        fill_mask(out, self.part.owned, stream_keys(config.seed, epoch, depth), config.dropout)
-        return out
+        nodes = self.part.owned[self.pruned[depth].entering] if self.pruned else self.part.owned
+        keys = stream_keys(config.seed, epoch, depth)
+        return mask_words(nodes, config.layers[depth].width_in, keys, config.dropout)
+
+    @property
+    def trained_part(self) -> Part:
+        """The part with the labels and the split of the nodes whose scores a training epoch computes."""
+        if not self.pruned:
+            return self.part
+        scored = self.pruned[-1].leaving
+        return replace(self.part, labels=self.part.labels[scored], split=self.part.split[scored])
 
 
 class HostNetwork(Network):
@@ -56,30 +74,55 @@ class HostNetwork(Network):
     def __init__(self, problem: Problem, tensors: Tensors) -> None:
         config = problem.config
         self.problem = problem
+        tensors.host_kernels, tensors.host_products = problem.kernels, problem.products
         self.flat: Floats = initial_weights(config.layers, config.seed).astype(config.dtype)
-        self.loss, self.value = TrainingLoss(problem.objective, problem.part, config.dtype), 0.0
+        self.loss, self.value = TrainingLoss(problem.objective, problem.trained_part, config.dtype), 0.0
         super().__init__(config, problem.part, problem.objective, tensors, problem.aggregate)
+        self.pruned = [
+            (tensors.operation(layer.aggregate), tensors.operation(layer.selection)) for layer in problem.pruned
+        ]
+        self.first_layers = problem.first_layer, problem.first_layer
+        if problem.pruned:
+            self.first_layers = problem.first_layer, problem.first_layer.pruned(problem.pruned[0])
 
     @override
     def gradient(self, epoch: int) -> NDArray[np.float64]:
         self.epoch = epoch
         gradients = self.gradients(views(self.flat, self.layers))
-        if not self.part.num_owned:
-            return np.zeros(2 + len(self.flat))  # MindSpore's product over no rows is whatever the memory held
-        arrays = (self.tensors.array(gradient).ravel() for gradient in gradients)
-        return np.concatenate([[self.value, 0.0], *arrays], dtype=np.float64)
+        arrays = [self.tensors.array(gradient).ravel() for gradient in gradients]
+        sums = (array if count else np.zeros_like(array) for array, count in zip(arrays, self._counts(), strict=True))
+        return np.concatenate([[self.value, 0.0], *sums], dtype=np.float64)
+
+    def _counts(self) -> Iterator[int]:
+        """Yield how many rows each gradient is a sum over: MindSpore's sum over none is whatever the memory held."""
+        for depth, layer in enumerate(self.layers):
+            pruned = self.problem.pruned[depth] if self.problem.pruned else None
+            for parameter in layer.parameters:
+                rows = self.part.owned if not pruned else pruned.leaving
+                if pruned and parameter.name == "weight":
+                    rows = pruned.entering
+                yield len(rows)
 
     @override
     def _first_layer(self) -> tuple[LinearOperator, LinearOperator]:
-        return self.problem.first_layer.operators(self.epoch)
+        return self.first_layers[self.epoch is not None].operators(self.epoch)
+
+    @override
+    def _aggregation(self, depth: int) -> Operation:
+        return self.pruned[depth][0] if self.pruned and self.epoch is not None else self.aggregate
+
+    @override
+    def _leaving(self, depth: int, rows: Any) -> Any:
+        return self.pruned[depth][1](rows) if self.pruned and self.epoch is not None else rows
 
     @override
     def _attention(self, depth: int) -> HostFunction:
         return cast("GraphAttention", self.problem.aggregate).of_layer(depth)
 
     @override
-    def _mask(self, depth: int) -> Any:
-        return self.tensors.tensor(self.problem.mask(self.epoch or 0, depth))
+    def _dropped(self, depth: int, rows: Any, *, relu: bool) -> Any:
+        mask, kernels = self.problem.mask(self.epoch or 0, depth), self.problem.kernels
+        return self.tensors.call(Activation(kernels, mask) if relu else Dropout(kernels, mask), rows)
 
     @override
     def _gradient_of(self, logits: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a training keeps: checkpoints on the way, the last and the best model at the end, and where it goes on."""
+"""The states that a training saves: checkpoints, the last and the best model, and the state from which it resumes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -165,7 +165,8 @@ class Keeper:
         for kept, row in zip((network.flat, self.adam.first, self.adam.second), rows, strict=True):
             kept[:] = row
         history = History(shared["losses"], shared["evaluations"])
-        self.adam.steps = self.saved = len(history.losses)
+        self.saved = len(history.losses)
+        self.adam.resume(self.saved)
         session.log.say(f"resumed after epoch {self.saved}, from {folder}")
         if self.options.halo == "stale":
             session.log.say("--halo stale: the first epoch waits for its own rows, so the curve is not that of one run")

@@ -1,4 +1,4 @@
-"""What each layer consists of, in what order it is computed, and how many columns it exchanges."""
+"""The layers: their parts, the order of computation, and the number of exchanged columns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

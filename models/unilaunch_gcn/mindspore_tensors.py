@@ -1,4 +1,4 @@
-"""MindSpore, as the GCN asks for it."""
+"""MindSpore's implementation of `Tensors`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,21 +10,10 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch_gcn.tensors import DeviceTensors, Forward, Operation, Tensors
-from unilaunch_graph.arrays import Floats, HostFunction, Rows
-from unilaunch_graph.exchange.wire import from_bfloat16, to_bfloat16
+from unilaunch_graph.arrays import Floats, HostFunction
 from unilaunch_graph.operators.aggregation import LinearOperator
 from unilaunch_mindspore.linear import Apply, Call, OnHost
 from unilaunch_mindspore.sparse import SparseMatrix
-
-
-class Rounding:
-    """Rounding to bfloat16, of rows and of gradients, as an operator."""
-
-    def matmat(self, rows: Rows) -> Rows:
-        """Return the rows, rounded."""
-        return from_bfloat16(to_bfloat16(np.ascontiguousarray(rows)))
-
-    rmatmat = matmat
 
 
 class _KnownGradient(nn.Cell):  # type: ignore[misc]
@@ -53,17 +42,6 @@ class MindSporeTensors(Tensors):
     def array(self, tensor: Any) -> Floats:
         numbers: Floats = tensor if isinstance(tensor, np.ndarray) else tensor.asnumpy()
         return numbers
-
-    @override
-    def product(self, rows: Tensor, weight: Tensor) -> Tensor:
-        if self.is_bfloat16:  # MindSpore multiplies no bfloat16 on cpu; rounded float32 is no faster
-            rounded = self.operation(Rounding())
-            rows, weight = rounded(rows), rounded(weight)
-        return ops.mm(rows, weight)  # the backward of matmul takes twice as long
-
-    @override
-    def relu(self, rows: Tensor) -> Tensor:
-        return ops.relu(rows)
 
     @override
     def mean(self, rows: Tensor) -> Tensor:
@@ -95,6 +73,7 @@ class MindSporeTensors(Tensors):
 class MindSporeDeviceTensors(MindSporeTensors, DeviceTensors):
     """MindSpore on a device (Ascend); the few weights are kept on the host."""
 
+    framework = "mindspore"
     numeric = ms.numpy
     summed = np.dtype(np.float32)  # HCCL has no float64
 
@@ -107,6 +86,10 @@ class MindSporeDeviceTensors(MindSporeTensors, DeviceTensors):
         if not self.is_bfloat16:
             return ops.mm(rows, weight)
         return ops.mm(rows.astype(ms.bfloat16), weight.astype(ms.bfloat16)).astype(ms.float32)
+
+    @override
+    def relu(self, rows: Tensor) -> Tensor:
+        return ops.relu(rows)
 
     @override
     def operation(self, operator: LinearOperator) -> Operation:

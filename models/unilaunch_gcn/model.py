@@ -1,13 +1,12 @@
-"""The GCN as the launcher sees it; imports nothing heavy, since `--help` loads it."""
+"""The model `gcn` for the launcher; imports nothing heavy, since `--help` loads it."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from typing_extensions import override
-
 from unilaunch.errors import RefusedTogetherError, SpecError
 from unilaunch.json_value import JsonValue
 from unilaunch.model import Framework, Model, Session
+from unilaunch.overriding import override
 from unilaunch_gcn.attention_options import refuse_what_attention_lacks
 
 if TYPE_CHECKING:

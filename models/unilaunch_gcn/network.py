@@ -1,4 +1,4 @@
-"""The GCN of one rank: weights in, gradient and scores out. The rest of the training knows no tensor."""
+"""The GCN of one rank: it maps weights to gradient and scores. The rest of the training uses no tensors."""
 
 from abc import ABC, abstractmethod
 from collections import deque
@@ -8,13 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unilaunch.backend import Collectives
+from unilaunch.json_value import JsonValue
 from unilaunch_gcn.convolution import EPSILON, Operations, outputs
-from unilaunch_gcn.layers import Layer, Parameter
+from unilaunch_gcn.layers import Layer, Parameter, count_decayed
 from unilaunch_gcn.loss import Objective
 from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_gcn.tensors import Tensors
+from unilaunch_gcn.steps import Steps
+from unilaunch_gcn.tensors import Operation, Tensors
 from unilaunch_graph.arrays import Floats, HostFunction
+from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.operators.aggregation import LinearOperator
+from unilaunch_graph.optimizer import Adam
 from unilaunch_graph.partition.part import Part
 
 
@@ -68,10 +73,27 @@ class Network(ABC):
             objective,
             tensors,
         )
-        self.aggregate = tensors.operation(aggregate)
+        self.aggregate: Operation = tensors.operation(aggregate)
         self.epoch: int | None = None
         count = sum(len(layer.parameters) for layer in self.layers)
         self.gradients = tensors.differentiate(self._forward, self._gradient_of, count)
+
+    def adam(self, lr: float, decay: float) -> Adam:
+        """Return an optimiser of the weights.
+
+        Args:
+            lr: Step size.
+            decay: L2 factor.
+        """
+        return Adam(self.flat, self.flat * 0.0, lr, decay, count_decayed(self.layers))
+
+    def steps(self, adam: Adam, collectives: Collectives, meter: Meter) -> Steps:
+        """Return the steps of a training."""
+        return Steps(self, adam, collectives, meter)
+
+    def figures(self) -> dict[str, JsonValue]:
+        """Return what only this kind of network can say of a training, for `result.json`."""
+        return {}
 
     @abstractmethod
     def gradient(self, epoch: int) -> Any:
@@ -129,9 +151,19 @@ class Network(ABC):
         weighted, own = self._first_layer()
         operation = self.tensors.operation
         epsilon = self.tensors.tensor(np.full((1, 1), EPSILON, self.config.dtype))
-        operations = Operations(self.aggregate, self._attention, operation(weighted), operation(own), epsilon)
-        mask = None if self._dropout_epoch is None else self._mask
-        return outputs(self.layers, by_layer(weights, self.layers), operations, mask, self.tensors)
+        operations = Operations(
+            self._aggregation, self._leaving, self._attention, operation(weighted), operation(own), epsilon
+        )
+        drop = None if self._dropout_epoch is None else self._dropped
+        return outputs(self.layers, by_layer(weights, self.layers), operations, drop, self.tensors)
+
+    def _aggregation(self, depth: int) -> Operation:  # noqa: ARG002  (a pruned layer has its own)
+        """Return A_hat of a layer: rows that enter it to rows that leave it."""
+        return self.aggregate
+
+    def _leaving(self, depth: int, rows: Any) -> Any:  # noqa: ARG002
+        """Return the rows that leave a layer, of the rows that enter it."""
+        return rows
 
     def _attention(self, depth: int) -> HostFunction:
         """Return the attention of a layer; `build.load_network` refuses it on devices."""
@@ -142,8 +174,8 @@ class Network(ABC):
         """Return the operators of the first layer, as `FirstLayer.operators`."""
 
     @abstractmethod
-    def _mask(self, depth: int) -> Any:
-        """Return the dropout mask of the rows that enter a layer. (num_owned, width_in)"""
+    def _dropped(self, depth: int, rows: Any, *, relu: bool) -> Any:
+        """Return the rows that enter a layer, dropped out; after ReLU if *relu* is true."""
 
     @abstractmethod
     def _gradient_of(self, logits: Any) -> Any:

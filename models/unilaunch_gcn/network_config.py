@@ -1,4 +1,4 @@
-"""What is trained, wherever it runs."""
+"""The network configuration, for every backend."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,9 +3,8 @@
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 from typing_extensions import override
@@ -15,11 +14,14 @@ from unilaunch.command import Command
 from unilaunch.errors import InputError, PluginError, SpecError
 from unilaunch.output.log import Log
 from unilaunch_gcn.attention_options import refuse_what_attention_lacks
+from unilaunch_gcn.plan_table import Row, json_line, page, table
 from unilaunch_gcn.spec import TrainingSpec
 
 if TYPE_CHECKING:
-    from unilaunch_gcn.forecast import Forecast, Machine
+    from unilaunch_gcn.forecast import Machine
+    from unilaunch_gcn.layers import Layer
     from unilaunch_graph.data.graph import Graph
+    from unilaunch_graph.partition.assign import Assignment
     from unilaunch_graph.partition.order import Order
     from unilaunch_graph.partition.statistics import PartitionStatistics
 
@@ -34,6 +36,11 @@ class PlanSpec(TrainingSpec):
         default="auto",
         description="framework that is measured: torch, mindspore, or auto (the first that is installed)",
     )
+    device: Literal["auto", "cpu", "cuda", "npu", "l4", "l40s", "a100", "h100", "h200"] = Field(
+        default="auto",
+        description="a GPU by its name: each rank has one, at the rates of its data sheet; else computing is measured "
+        "here, on cpu",
+    )
     num_parts: str = Field(default="1,2,4,8", description="numbers of parts: 1,2,4,8")
     hosts: str | None = Field(default=None, description="hosts and their slots: a:4,b:4; parts are placed on them")
     rankfile: Path | None = Field(
@@ -41,14 +48,6 @@ class PlanSpec(TrainingSpec):
     )
     plot: Path | None = Field(default=None, description="write a page with the table's curves")
     as_json: bool = Field(default=False, description="one JSON object for each number of parts, instead of the table")
-
-
-class Row(NamedTuple):
-    """A line of the table."""
-
-    statistics: "PartitionStatistics"
-    forecast: "Forecast"
-    crossing: int | None
 
 
 class PlanCommand(Command):
@@ -63,12 +62,20 @@ class PlanCommand(Command):
         if options.halo != "exact":
             raise SpecError(f"--halo {options.halo}: plan counts what exact halos send; leave --halo out")
         refuse_what_attention_lacks(options)
-        plugins.load_backend(options.backend)  # one that is not there is refused before anything is cut
+        if options.conv == "gat" and options.device not in {"auto", "cpu"}:
+            raise SpecError(f"--conv gat --device {options.device}: attention runs on cpu only; expected --device cpu")
+        from unilaunch_gcn.device_forecast import DEVICES
+
+        if options.device not in DEVICES:  # of those nothing is measured
+            plugins.load_backend(options.backend)  # one that is not there is refused before anything is cut
         counts = _counts(options.num_parts)
         slots = _slots(options.hosts, max(counts))
         if options.rankfile and not slots:
             raise SpecError("--rankfile: which hosts? --hosts a:4,b:4")
         from unilaunch_graph.partition.part_placement import crossing, place
+        from unilaunch_graph.partition.partitioner import refuse_if_missing
+
+        refuse_if_missing(options.partitioner)
 
         rows, said = _forecasts(options, counts)
         hosts = [place(row.statistics.traffic, slots) if slots else None for row in rows]
@@ -76,11 +83,11 @@ class PlanCommand(Command):
             row._replace(crossing=crossing(row.statistics.traffic, names) if names else None)
             for row, names in zip(rows, hosts, strict=True)
         ]
-        sys.stdout.write("".join(map(_line, rows)) if options.as_json else f"{_table(rows)}\n{said}\n")
+        sys.stdout.write("".join(map(json_line, rows)) if options.as_json else f"{table(rows)}\n{said}\n")
         if options.rankfile and hosts[-1]:
             _write(options.rankfile, _rankfile(hosts[-1]), "--rankfile")
         if options.plot:
-            _write(options.plot, _page(rows), "--plot")
+            _write(options.plot, page(rows), "--plot")
         return 0
 
 
@@ -106,12 +113,13 @@ def _forecasts(options: PlanSpec, counts: Sequence[int]) -> tuple[list[Row], str
     """Return the table's lines, and how the machine was measured."""
     import tempfile
 
+    from unilaunch_gcn.device_forecast import DEVICES
     from unilaunch_gcn.forecast import predict
     from unilaunch_gcn.layers import plan_layers
     from unilaunch_graph.partition.assign import assign
     from unilaunch_graph.partition.order import order_nodes
     from unilaunch_graph.partition.preparation import read_graph
-    from unilaunch_graph.partition.statistics import count
+    from unilaunch_graph.partition.statistics import count, count_pruned
 
     log = Log()
     graph = read_graph(options, log, as_given=options.conv == "gat")
@@ -119,20 +127,56 @@ def _forecasts(options: PlanSpec, counts: Sequence[int]) -> tuple[list[Row], str
     counted, owners = [], []
     for parts in counts:
         log.say(f"cutting it into {parts} parts")
-        owners.append(assign(structure, parts, options.balance))
-        counted.append(count(graph, owners[-1], parts))
+        owners.append(assign(structure, parts, options.balance, options.partitioner))
+        counted.append(count(graph, owners[-1].owner, parts))
+    layers = plan_layers(options, graph.num_features, graph.num_classes)
+    if options.device in DEVICES:
+        return _device_rows(options, graph, owners, counted, layers)
     with tempfile.TemporaryDirectory() as folder:
         log.say("measuring this machine")
         cases = [
-            _case(graph, order_nodes(structure, owner, statistics.num_parts), statistics, Path(folder))
-            for owner, statistics in zip(owners, counted, strict=True)
+            _case(graph, order_nodes(structure, made.owner, statistics.num_parts), statistics, Path(folder))
+            for made, statistics in zip(owners, counted, strict=True)
         ]
         seconds, machine, said = _measure(options, cases, Path(folder))
-    layers = plan_layers(options, graph.num_features, graph.num_classes)
+    if options.conv != "gat" and options.device in {"auto", "cpu"}:
+        counted = [
+            count_pruned(graph, made.owner, statistics, len(layers))
+            for made, statistics in zip(owners, counted, strict=True)
+        ]
     return [
-        Row(statistics, predict(statistics, layers, options.precision, compute, machine), None)
-        for statistics, compute in zip(counted, seconds, strict=True)
+        Row(made.partitioner, counts, predict(counts, layers, options.precision, compute, machine), None)
+        for made, counts, compute in zip(owners, counted, seconds, strict=True)
     ], said
+
+
+def _device_rows(
+    options: PlanSpec,
+    graph: "Graph",
+    owners: Sequence["Assignment"],
+    counted: Sequence["PartitionStatistics"],
+    layers: Sequence["Layer"],
+) -> tuple[list[Row], str]:
+    """Return the table's lines for ranks with a GPU each, and where the figures come from."""
+    from dataclasses import replace
+
+    from unilaunch_gcn.device_forecast import DEVICES, Stored, device_memory, device_seconds
+    from unilaunch_gcn.forecast import predict
+
+    device, features = DEVICES[options.device], graph.features
+    density = getattr(features, "nnz", features.size) / max(1, features.shape[0] * features.shape[1])
+    stored = Stored(density, has_weights=graph.weights is not None)
+    rows = []
+    for made, statistics in zip(owners, counted, strict=True):
+        seconds = device_seconds(statistics, layers, options.precision, stored, device)
+        memory = device_memory(statistics, layers, options.precision, stored)
+        forecast = replace(predict(statistics, layers, options.precision, seconds, device.machine), memory=memory)
+        rows.append(Row(made.partitioner, statistics, forecast, None, memory <= device.memory))
+    return rows, (
+        f"{options.device}, one for each rank, by its data sheet: {device.memory / 1e9:g} GB at "
+        f"{device.bytes_per_second / 1e12:g} TB/s; messages: {device.machine.latency * 1e6:.0f} us and "
+        f"{device.machine.bytes_per_second / 1e9:g} GB/s; never compared with a GPU"
+    )
 
 
 def _case(graph: "Graph", order: "Order", statistics: "PartitionStatistics", folder: Path) -> dict[str, Any]:
@@ -140,13 +184,13 @@ def _case(graph: "Graph", order: "Order", statistics: "PartitionStatistics", fol
     import os
 
     from unilaunch_graph.partition.cut import split_parts
-    from unilaunch_graph.partition.store import write_parts
+    from unilaunch_graph.partition.store import Origin, write_parts
 
     processors = len(os.sched_getaffinity(0))
     heaviest = sorted(statistics.edges.argsort()[::-1][: min(processors, statistics.num_parts)].tolist())
     own = folder / str(statistics.num_parts)
     parts = split_parts(graph, order, heaviest)
-    write_parts(own, "plan", "plan", parts)
+    write_parts(own, Origin("plan", "plan", "plan"), parts)
     return {"folder": str(own), "fingerprint": "plan", "num_parts": statistics.num_parts, "parts": heaviest}
 
 
@@ -162,9 +206,10 @@ def _measure(options: PlanSpec, cases: Sequence[dict[str, Any]], folder: Path) -
         seconds |= {case["num_parts"]: value for case, value in zip(own, measured["seconds"], strict=True)}
         messages |= {name: measured[name] for name in ("latency", "bytes_per_second") if name in measured}
     said = "measured here" if messages else "taken: one rank measures no messages"
+    hint = f" (for {options.device}, give its name: --device h100)" if options.device in {"cuda", "npu"} else ""
     machine = Machine(**messages) if messages else Machine(*_ASSUMED)
     return [seconds[case["num_parts"]] for case in cases], machine, (
-        f"computing: measured here, as many ranks at once as there are processors; messages: "
+        f"computing: measured here, on cpu{hint}, as many ranks at once as there are processors; messages: "
         f"{machine.latency * 1e6:.1f} us and {machine.bytes_per_second / 1e9:.2f} GB/s, {said}"
     )  # fmt: skip
 
@@ -179,48 +224,13 @@ def _launch(options: PlanSpec, cases: Sequence[dict[str, Any]], ranks: int, fold
     result = unilaunch.launch(unilaunch.LaunchSpec.model_validate({
         "nprocs": ranks, "target": "calibration", "output_dir": folder / "log_output", "log_level": "ERROR",
         "backend": options.backend, "options": {"cases": str(told)},
-        "oversubscribe": True, "allow_run_as_root": True,
+        "device": "cpu", "oversubscribe": True, "allow_run_as_root": True,
     }), check=False)  # fmt: skip
     if result.returncode:
         raise PluginError(
             f"this machine cannot be measured: {result.failure.message if result.failure else 'see above'}"
         )
     return result.result
-
-
-def _table(rows: Sequence[Row]) -> str:
-    heads = [
-        "parts", "cut edges", "halo rows", "of nodes", "MB/epoch", "by columns", "MB/rank", "s/epoch", "by columns",
-        "sends less",
-    ]  # fmt: skip
-    crosses = rows[0].crossing is not None
-    lines = [[*heads, *(["rows between hosts"] if crosses else [])]]
-    for row in rows:
-        statistics, forecast = row.statistics, row.forecast
-        halo = int(statistics.halo.sum())
-        lines.append([
-            f"{statistics.num_parts}", f"{statistics.cut:,}", f"{halo:,}", f"{halo / statistics.num_nodes:.1%}",
-            f"{forecast.halo_bytes / 1e6:,.2f}",
-            "-" if forecast.tensor_bytes is None else f"{forecast.tensor_bytes / 1e6:,.2f}",
-            f"{forecast.memory / 1e6:,.1f}", f"{forecast.graph_seconds:.4f}",
-            "-" if forecast.tensor_seconds is None else f"{forecast.tensor_seconds:.4f}",
-            "tensor" if forecast.tensor_bytes is not None and forecast.halo_bytes > forecast.tensor_bytes else "graph",
-            *([f"{row.crossing:,}"] if crosses else []),
-        ])  # fmt: skip
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  ".join(f"{word:>{width}}" for word, width in zip(line, widths, strict=True)) for line in lines)
-
-
-def _line(row: Row) -> str:
-    """Return the row's figures as a line of JSON: bytes and seconds of an epoch, bytes of the largest rank's memory."""
-    statistics = row.statistics
-    counted = {
-        "num_parts": statistics.num_parts,
-        "cut": statistics.cut,
-        "halo": int(statistics.halo.sum()),
-        "rows_between_hosts": row.crossing,
-    }
-    return json.dumps(counted | asdict(row.forecast)) + "\n"
 
 
 def _rankfile(hosts: Sequence[str]) -> str:
@@ -230,25 +240,6 @@ def _rankfile(hosts: Sequence[str]) -> str:
         lines.append(f"rank {rank}={host} slot={slot.get(host, 0)}")
         slot[host] = slot.get(host, 0) + 1
     return "\n".join(lines) + "\n"
-
-
-def _page(rows: Sequence[Row]) -> str:
-    try:
-        import plotly.graph_objects as go
-        from plotly.subplots import make_subplots
-    except ImportError as error:
-        raise PluginError(f"--plot: {error}: pip install 'unilaunch[report]'") from None
-    parts = [row.statistics.num_parts for row in rows]
-    figure = make_subplots(rows=1, cols=2, subplot_titles=("predicted seconds per epoch", "MB per epoch"))
-    for column, kinds in ((1, ("graph_seconds", "tensor_seconds")), (2, ("halo_bytes", "tensor_bytes"))):
-        scale = 1.0 if column == 1 else 1e-6
-        for name, kind in zip(("nodes divided", "columns divided"), kinds, strict=True):
-            values = [getattr(row.forecast, kind) for row in rows]
-            y = [None if value is None else value * scale for value in values]
-            figure.add_trace(go.Scatter(x=parts, y=y, name=name, showlegend=column == 1), row=1, col=column)
-    figure.update_xaxes(type="log", title="parts").update_yaxes(type="log")
-    page: str = figure.to_html(include_plotlyjs=True)
-    return page
 
 
 def _write(path: Path, text: str, option: str) -> None:

@@ -28,10 +28,6 @@ class HostArrays(Tensors):
         return tensor
 
     @override
-    def product(self, rows: Floats, weight: Floats) -> Floats:
-        return rows @ weight
-
-    @override
     def relu(self, rows: Floats) -> Floats:
         relu: Floats = np.maximum(rows, 0, out=rows)
         return relu

@@ -1,4 +1,4 @@
-"""What `unilaunch report` shows of a GCN's run."""
+"""The layout of `unilaunch report` for runs of the GCN."""
 
 from unilaunch.report_layout import Plot, ReportLayout, Value
 

@@ -1,4 +1,4 @@
-"""Each epoch's figures, one JSON line each, in the rank's folder."""
+"""Write the figures of each epoch, one JSON line each, into the rank's folder."""
 
 import time
 from contextlib import suppress

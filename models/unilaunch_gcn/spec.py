@@ -1,4 +1,4 @@
-"""What the user can choose about the GCN and its data."""
+"""The options of the GCN and its data."""
 
 import re
 from collections.abc import Mapping

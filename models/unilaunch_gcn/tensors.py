@@ -1,4 +1,4 @@
-"""What the GCN asks of a framework: its tensors, a few functions, and the derivatives."""
+"""The interface of the GCN to a framework: tensors, a few functions, and derivatives."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -6,10 +6,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from unilaunch_graph.arrays import DeviceArrays, Floats, FloatType, HostFunction
 from unilaunch_graph.dropout import entry_mask, fill_mask, stream_keys
+from unilaunch_graph.exchange.meter import HostWatch, Watch
+from unilaunch_graph.kernels.choice import Kernels, Products
 from unilaunch_graph.operators.aggregation import LinearOperator
+from unilaunch_graph.operators.functions import Activation, Product
 
 #: Rows in, rows out, differentiable.
 Operation = Callable[[Any], Any]
@@ -18,11 +22,18 @@ Forward = Callable[[Sequence[Any]], Any]
 
 
 class Tensors(ABC):
-    """A framework on the host. A backend of a third party that has these eight methods can train the GCN.
+    """A framework on the host. A backend of a third party that has the six abstract methods can train the GCN.
+
+    Attributes:
+        host_kernels: What computes ReLU on the host: the network's.
+        host_products: What computes products on the host: the network's.
 
     Args:
         is_bfloat16: Products are rounded to bfloat16.
     """
+
+    host_kernels: Kernels
+    host_products: Products
 
     def __init__(self, *, is_bfloat16: bool = False) -> None:
         self.is_bfloat16 = is_bfloat16
@@ -35,13 +46,13 @@ class Tensors(ABC):
     def array(self, tensor: Any) -> Floats:
         """Return a tensor as an array of the host."""
 
-    @abstractmethod
     def product(self, rows: Any, weight: Any) -> Any:
         """Return rows @ weight, in the precision of the training."""
+        return self.call(Product(self.host_products), rows, weight)
 
-    @abstractmethod
     def relu(self, rows: Any) -> Any:
         """Return max(0, rows)."""
+        return self.call(Activation(self.host_kernels), rows)
 
     @abstractmethod
     def mean(self, rows: Any) -> Any:
@@ -76,12 +87,19 @@ class DeviceTensors(Tensors, DeviceArrays):
     """A framework on a device: operators take and return tensors of the device.
 
     Attributes:
+        framework: "torch" or "mindspore".
         numeric: The framework's functions under numpy's names.
         summed: Type of what is summed over ranks.
     """
 
+    framework: str
     numeric: Any
     summed: np.dtype[Any]
+
+    @override
+    def pack(self, rows: Any, places: Any, factors: Any = None) -> Any:
+        taken = self.take(rows, places)
+        return taken if factors is None else taken * factors
 
     @abstractmethod
     def buffer(self, weights: Floats) -> Any:
@@ -95,7 +113,18 @@ class DeviceTensors(Tensors, DeviceArrays):
     def local(self, message: Any) -> Any:
         """Return a message as the kind of array that `buffer` returns."""
 
-    def masks(self, dropout: float, seed: int, nodes: NDArray[np.int64], dtype: FloatType) -> "Masks":
+    def watch(self) -> Watch:
+        """Return what measures communication."""
+        return HostWatch()
+
+    def masks(
+        self,
+        dropout: float,
+        seed: int,
+        nodes: NDArray[np.int64],
+        dtype: FloatType,
+        num_layers: int,  # noqa: ARG002
+    ) -> "Masks":
         """Return the dropout masks of a part; by default they are made on the host."""
         return Masks(self.tensor, dropout, seed, nodes, dtype)
 

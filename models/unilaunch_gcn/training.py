@@ -16,12 +16,13 @@ from unilaunch.model import Framework, Session
 from unilaunch.step import Step
 from unilaunch_gcn.build import load_network
 from unilaunch_gcn.keeping import History, Keeper
-from unilaunch_gcn.layers import Layer, count_decayed, plan_layers
+from unilaunch_gcn.layers import Layer, plan_layers
 from unilaunch_gcn.loss import SPLITS, shown
 from unilaunch_gcn.network import Network
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.prediction import predictions
 from unilaunch_gcn.series import Series
+from unilaunch_gcn.steps import StepFigures, Steps
 from unilaunch_graph.data.graph import TRAIN
 from unilaunch_graph.exchange.gather import save_rows
 from unilaunch_graph.exchange.meter import Meter
@@ -49,6 +50,7 @@ class Training:
         part: This rank's part.
         meter: Counts bytes and waiting.
         adam: The optimiser of the network's weights.
+        steps: The steps.
         layers: The network's layers.
         setup_bytes: Halo bytes that arrived before the first epoch.
         series: Each epoch's figures, on disk.
@@ -64,6 +66,7 @@ class Training:
     part: Part
     meter: Meter
     adam: Adam
+    steps: Steps
     layers: Sequence[Layer]
     setup_bytes: int
     series: Series
@@ -84,7 +87,7 @@ class Training:
         meter = Meter(trace)
         with session.together("build network"), trace.span("build network"):
             network = load_network(framework, session.placement, config, part, meter)
-        adam = Adam(network.flat, network.flat * 0.0, options.lr, options.weight_decay, count_decayed(layers))
+        adam = network.adam(options.lr, options.weight_decay)
         session.output.record(phase="train", owned=part.num_owned, halo=part.num_halo)
         session.log.say(f"part {part.index}: {part.num_owned:,} owned nodes, {part.num_halo:,} halo nodes")
         keeper = Keeper(options, session, network, adam, part)
@@ -96,6 +99,7 @@ class Training:
             part,
             meter,
             adam,
+            network.steps(adam, framework.collectives, meter),
             layers,
             meter.read()[1],
             Series(session.output.rank_dir / "epochs.jsonl"),
@@ -139,10 +143,11 @@ class Training:
             last = epoch + 1 == self.options.epochs
             if last or (epoch + 1) % self.options.eval_every == 0:
                 self._evaluate()
-            self._say(epoch, last=last)
+            self._say(last=last)
             if every and (epoch + 1) % every == 0:
                 self._save()
             if self.stopped and not last:
+                self._finish_steps()
                 self._refuse_infinite_weights()
                 folder = self.keeper.stop(self.history)
                 raise StoppedError(
@@ -166,22 +171,24 @@ class Training:
 
     def _step(self, epoch: int) -> None:
         begin = time.perf_counter()
-        with self.meter.trace.span("forward and backward"):
-            fused = self.network.gradient(epoch)
-        if self.session.stop_asked():
-            fused[1] = 1.0  # travels with the gradient: all ranks learn of it in the same step
-        with self.meter.communication("all-reduce"):
-            self.collectives.all_reduce(fused)
-        summed = self.network.local(fused)
-        self._refuse_infinite(_LOSS, float(summed[0]), epoch + 1)
-        self.losses.append(float(summed[0]))
-        with self.meter.trace.span("optimizer"):
-            self.adam.step(summed[2:])
-        self.epoch_seconds.append(time.perf_counter() - begin)
-        seconds, self.bytes_per_epoch = self.meter.read()
-        self.communication.append(seconds)
-        self.stopped = float(summed[1]) > 0
-        self.series.add(epoch + 1, self.losses[-1], self.epoch_seconds[-1], seconds, self.bytes_per_epoch)
+        for figures in self.steps.take(epoch, stop=self.session.stop_asked()):
+            self._note(figures, time.perf_counter() - begin)
+
+    def _finish_steps(self) -> None:
+        """Wait for the steps in flight, so that the recorded values agree with the weights."""
+        begin = time.perf_counter()
+        for figures in self.steps.finish():
+            self._note(figures, time.perf_counter() - begin)
+
+    def _note(self, figures: StepFigures, seconds: float) -> None:
+        """Note what a step has shown."""
+        self._refuse_infinite(_LOSS, figures.loss, len(self.losses) + 1)
+        self.losses.append(figures.loss)
+        self.epoch_seconds.append(seconds)
+        self.communication.append(figures.communication)
+        self.bytes_per_epoch = figures.received
+        self.stopped = self.stopped or figures.is_stop_asked
+        self.series.add(len(self.losses), figures.loss, seconds, figures.communication, figures.received)
 
     def _refuse_infinite(self, what: str, value: float, epoch: int) -> None:
         """End a training that has left the finite numbers: nothing after it would mean anything.
@@ -208,12 +215,14 @@ class Training:
             self._refuse_infinite(f"largest {what}", float(abs(numbers).max()), len(self.losses))
 
     def _save(self) -> None:
+        self._finish_steps()
         self._refuse_infinite_weights()
         with self.meter.trace.span("checkpoint"):
             self.keeper.save(self.history)
 
     def _evaluate(self) -> None:
         """Measure the network after the epochs so far; of a split without nodes there is nothing to measure: None."""
+        self._finish_steps()
         self._refuse_infinite_weights()
         with self.meter.trace.span("evaluation"):
             counts = self.network.evaluate()
@@ -232,14 +241,14 @@ class Training:
         losses = self.history.val_losses
         return patience is not None and len(losses) > patience and min(losses[-patience:]) >= min(losses[:-patience])
 
-    def _say(self, epoch: int, *, last: bool) -> None:
+    def _say(self, *, last: bool) -> None:
         now = time.perf_counter()
         first = len(self.epoch_seconds) == 1  # of this start
         if first or last or now - self.said >= _PROGRESS:
             self.said = now
             quality = shown(self.evaluations[-1], "val") if self.evaluations else None
             accuracy = "" if quality is None else f", val {quality}"
-            progress = f"epoch {epoch + 1}/{self.options.epochs}: loss {self.losses[-1]:.4f}"
+            progress = f"epoch {len(self.losses)}/{self.options.epochs}: loss {self.losses[-1]:.4f}"
             self.session.log.say(f"{progress}{accuracy}, {self.epoch_seconds[-1]:.4f} s")
 
     def save_predictions(self) -> None:
@@ -284,4 +293,5 @@ class Training:
             "seconds_per_epoch": float(np.median(self.epoch_seconds[1:] or self.epoch_seconds or [0.0])),
             "communication_seconds": float(np.median(self.communication[1:] or self.communication or [0.0])),
             "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            **self.network.figures(),
         }
