@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[1]
 DATASETS = ROOT.parent / "shared" / "datasets"
 PROGRAMS = ROOT / "tests" / "jobs" / "programs"
 PAGE = ROOT / "docs" / "first-minutes.md"
+BIN = str(Path(sys.executable).parent)
 #: Lines of an output that are shown at most: of its beginning and of its end.
 FIRST, LAST = 12, 8
 DEADLINE = 120.0  # seconds for a command
@@ -172,7 +173,9 @@ def _section(user: User, folder: Path) -> Iterator[str]:
             yield "```console"
             yield f"$ {command.line}"
             data = os.environ["UNILAUNCH_DATA"]  # noqa: TID251
-            yield from _shortened(said.replace(str(folder), "~").replace(data, "~/.cache/unilaunch"))
+            for path, shown in {str(folder): "~", data: "~/.cache/unilaunch", BIN: "~/.venv/bin"}.items():
+                said = said.replace(path, shown)
+            yield from _shortened(said)
             yield "```\n"
 
 

@@ -52,7 +52,7 @@ def main() -> int:
     for _ in range(chosen.rounds):
         for kind in chosen.kinds:
             for way in WAYS[kind]:
-                found.setdefault((kind, way), []).append(_measure(line, [way, kind, str(graph), str(parts)]))
+                found.setdefault((kind, way), []).append(measure(line, [way, kind, str(graph), str(parts)]))
     print(f"{'':16} {'s/epoch':>8} {'of PyG':>7} {'least':>7} {'most':>7} {'peak MB':>8} {'of PyG':>7}  loss, ends")
     for (kind, way), rounds in found.items():
         times = [figures["seconds_per_epoch"] for figures in rounds]
@@ -68,7 +68,7 @@ def main() -> int:
     return 0 if all(kept) else 1
 
 
-def _measure(line: list[str], arguments: list[str]) -> dict[str, Any]:
+def measure(line: list[str], arguments: list[str]) -> dict[str, Any]:
     """Return the figures of one training: the slowest rank's time, and the memory of all ranks."""
     whole = arguments[0] in {"pyg", "csr"}
     command = [*([] if whole else line), sys.executable, PROGRAM, *arguments, str(EPOCHS[arguments[0]])]

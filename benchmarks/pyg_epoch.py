@@ -1,7 +1,8 @@
 """Train PyG's GCN on the benchmark graph in one process of two threads; print figures as JSON. For epoch.py.
 
-    python benchmarks/pyg_epoch.py GRAPH.npz EPOCHS
+    python benchmarks/pyg_epoch.py GRAPH.npz EPOCHS DROPOUT {tutorial,same,ahead}
 
+The forms are epoch.py's. tutorial: edge_index, normalised in each epoch; else a CSR matrix, normalised once.
 The seconds are the median of the epochs but the first, as unilaunch counts its own.
 """
 
@@ -22,43 +23,57 @@ from typing_extensions import override
 
 
 class Net(torch.nn.Module):
-    """Three graph convolutions, as PyG's examples write them; the adjacency is normalised once, ahead."""
+    """Three graph convolutions, as PyG's examples write them; of rows that are A X, the first is a product."""
 
-    def __init__(self, widths: list[int]) -> None:
+    def __init__(self, widths: list[int], dropout: float, form: str) -> None:
         super().__init__()
-        pairs = pairwise(widths)
-        self.convolutions = torch.nn.ModuleList([GCNConv(a, b, normalize=False, bias=False) for a, b in pairs])
+        self.dropout, self.form = dropout, form
+        convolutions: list[torch.nn.Module] = [
+            GCNConv(a, b, normalize=form == "tutorial", bias=False) for a, b in pairwise(widths)
+        ]
+        if form == "ahead":
+            convolutions[0] = torch.nn.Linear(widths[0], widths[1], bias=False)
+        self.convolutions = torch.nn.ModuleList(convolutions)
 
     @override
-    def forward(self, rows: torch.Tensor, adjacency: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
         """Return the logits."""
-        for convolution in self.convolutions[:-1]:
-            rows = convolution(rows, adjacency).relu()
-        logits: torch.Tensor = self.convolutions[-1](rows, adjacency)
-        return logits
+        for depth, convolution in enumerate(self.convolutions):
+            if depth or self.form == "same":
+                rows = F.dropout(rows, self.dropout)
+            rows = convolution(rows, edges) if depth or self.form != "ahead" else convolution(rows)
+            if depth < len(self.convolutions) - 1:
+                rows = rows.relu()
+        return rows
+
+
+def _edges(indptr: torch.Tensor, sources: torch.Tensor, form: str) -> Any:
+    """Return edge_index, or the CSR matrix A_hat."""
+    count = len(indptr) - 1
+    if form == "tutorial":
+        return torch.stack((sources, torch.arange(count).repeat_interleave(indptr.diff())))
+    plain = torch.sparse_csr_tensor(indptr, sources, torch.ones(len(sources)), (count, count))
+    adjacency: Any = gcn_norm(plain, add_self_loops=True)
+    return (adjacency[0] if isinstance(adjacency, tuple) else adjacency).to_sparse_csr()
 
 
 def main() -> None:
     """Train and print."""
     assert torch.get_num_threads() == 2
-    arrays = np.load(sys.argv[1])
-    num_nodes = len(arrays["y"])
-    values = torch.ones(len(arrays["indices"]))
-    plain = torch.sparse_csr_tensor(
-        torch.from_numpy(arrays["indptr"]).long(), torch.from_numpy(arrays["indices"]).long(), values,
-        (num_nodes, num_nodes),
-    )  # fmt: skip
-    adjacency: Any = gcn_norm(plain, add_self_loops=True)
-    adjacency = (adjacency[0] if isinstance(adjacency, tuple) else adjacency).to_sparse_csr()
+    path, epochs, dropout, form = sys.argv[1:]
+    arrays = np.load(path)
+    edges = _edges(torch.from_numpy(arrays["indptr"]).long(), torch.from_numpy(arrays["indices"]).long(), form)
     rows, labels = torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["y"]).long()
     train = torch.from_numpy(arrays["train_mask"])
-    net = Net([rows.shape[1], 128, 128, int(labels.max()) + 1])
+    if form == "ahead":
+        rows = edges @ rows
+    net = Net([rows.shape[1], 128, 128, int(labels.max()) + 1], float(dropout), form)
     adam = torch.optim.Adam(net.parameters(), lr=0.01)
     seconds, losses = [], []
-    for _ in range(int(sys.argv[2])):
+    for _ in range(int(epochs)):
         begin = time.perf_counter()
         adam.zero_grad()
-        loss = F.cross_entropy(net(rows, adjacency)[train], labels[train])
+        loss = F.cross_entropy(net(rows, edges)[train], labels[train])
         loss.backward()  # type: ignore[no-untyped-call]
         adam.step()
         losses.append(float(loss))

@@ -18,7 +18,8 @@ from typing import Any
 from graphs import make_graph
 from mpirun import LINE, UNILAUNCH, execute, train
 from unilaunch_graph.data.sources import open_dataset
-from unilaunch_graph.partition.assign import assign, halo_size
+from unilaunch_graph.partition.assign import assign
+from unilaunch_graph.partition.statistics import halo_size
 
 OPTIONS = ["--hidden", "64", "--dropout", "0", "--weight-decay", "0", "--no-normalize-features", "--threads", "1"]
 OVERLAP = str(Path(__file__).parent / "programs" / "overlap.py")
@@ -48,7 +49,7 @@ def main() -> int:
     for parts in chosen.parts:
         source = make_graph(chosen.folder, nodes=parts * PER_PART, features=4)
         whole = open_dataset(str(source), None, None, 0, normalize_features=False).load()
-        halo = halo_size(whole, assign(whole, parts, "nodes"), parts) / parts
+        halo = halo_size(whole, assign(whole, parts, "nodes").owner, parts) / parts
         print(f"{parts:6} {halo:20,.0f} {halo / PER_PART:13.2f}", flush=True)
     return 0
 

@@ -4,8 +4,9 @@
 
 dist_gcn sends every rank's whole feature block to every rank, in each product of each layer, features first. The other
 columns are the halo with features first, with weights first (what `run` does), with A_hat X made once (`--dropout 0`),
-and the columns' all-to-alls (`--parallel tensor`). All are counted on the partitions that `run` makes; for Cora three
-of them are also what real runs counted. --large adds the graph in Reddit's shape, whose METIS runs take minutes.
+and the columns' all-to-alls (`--parallel tensor`). With weights first `run` leaves out the rows that no training
+node's loss reaches. All are counted on the partitions that `run` makes; for Cora three of them are also what real runs
+counted. --large adds the graph in Reddit's shape, whose METIS runs take minutes.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from mpirun import SHARED, train
 from unilaunch_graph.data.sources import open_dataset
 from unilaunch_graph.partition.assign import assign
 from unilaunch_graph.partition.preparation import sends_less_by_columns
-from unilaunch_graph.partition.statistics import count
+from unilaunch_graph.partition.statistics import PartitionStatistics, count, count_pruned
 
 HIDDEN = {"cora": 16, "amazon_photo": 64, "reddit": 16}
 COLUMNS = ("broadcast", "features first", "weights first", "A_hat X once", "by columns", "auto")
@@ -39,23 +40,28 @@ def main() -> int:
     for name, source in sources.items():
         graph = open_dataset(source, SHARED, None, 0, normalize_features=False).load()
         for parts in chosen.parts:
-            halo = int(count(graph, assign(graph, parts, "nodes"), parts).halo.sum())
-            sent = _sent(halo, graph.num_nodes, (graph.num_features, HIDDEN[name], graph.num_classes), parts)
+            owner = assign(graph, parts, "nodes").owner
+            statistics = count_pruned(graph, owner, count(graph, owner, parts), 2)
+            sent = _sent(statistics, (graph.num_features, HIDDEN[name], graph.num_classes))
             print(f"{name:13} {parts:5}  " + "  ".join(f"{one / 1e6:14,.3f}" for one in sent), flush=True)
             if name == "cora":
                 kept &= _as_counted(sent, parts)
     return 0 if kept else 1
 
 
-def _sent(halo: int, nodes: int, widths: tuple[int, int, int], parts: int) -> list[int]:
+def _sent(statistics: PartitionStatistics, widths: tuple[int, int, int]) -> list[int]:
     features, hidden, classes = widths
-    last = 2 * classes  # rows forward, gradients backward
-    first = 2 * hidden
-    moved = 2 * nodes * (parts - 1) // parts
+    halo, nodes, parts = int(statistics.halo.sum()), statistics.num_nodes, statistics.num_parts
+    every = hidden * 2  # rows forward, gradients backward
+    first, last = (
+        width * sum(int(traffic.sum()) for traffic in both)
+        for width, both in zip((hidden, classes), statistics.exchanged, strict=True)
+    )
+    columns, moved = 2 * (hidden + classes), 2 * nodes * (parts - 1) // parts
     by_columns = sends_less_by_columns(halo, nodes, parts)
     rows = (
-        (parts - 1) * nodes * (features + first), halo * (features + first), halo * (first + last), halo * last,
-        moved * (first + last), (moved if by_columns else halo) * (first + last),
+        (parts - 1) * nodes * (features + every), halo * (features + every), first + last, last,
+        moved * columns, moved * columns if by_columns else first + last,
     )  # fmt: skip
     return [4 * one for one in rows]
 

@@ -1,0 +1,239 @@
+"""The GCN on one NVIDIA GPU: parity with the host, then time and peak memory beside PyG on the same GPU.
+
+    python benchmarks/gpu.py [--device cuda] [--nodes N] [--rounds 3] [--folder DIR] [--table FILE.md]
+
+Parity: a small graph, dropout 0.5: the losses of the host's network in float64 to 1e-10 and in float32 to 1e-5,
+bfloat16 to 3e-2, with Triton's kernels and without; the same bits in a repeat; on a GPU torch must not see the host
+wait within an epoch. Speed: epoch.py's graph, one in Reddit's shape, one with 10 million nodes if it fits; GCN and
+GraphSAGE by `unilaunch run`, in float32 and bfloat16, GAT by `ug.torch.distribute`, which on one GPU is PyG's own;
+dropout 0 and 0.5. PyG repeats A_hat X in each epoch, which unilaunch makes once where dropout is 0. All in turn, round
+after round, each in a process of its own; medians. Bounds of GCN and GraphSAGE: at most 0.5 of PyG's time and memory.
+
+Never run on a GPU so far. `--device cpu --nodes 2000` goes through all of it but the GPU's own, and keeps no bounds.
+Needs: pip install 'unilaunch[bench]' and a CUDA build of torch.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from graphs import make_graph, make_large
+from mpirun import UNILAUNCH, environment, verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from unilaunch_graph.partition.part import Part
+
+PROGRAM = str(Path(__file__).parent / "programs" / "gpu_epoch.py")
+EPOCHS = 20
+WAYS = {"gcn": ("PyG", "float32", "bfloat16"), "sage": ("PyG", "float32", "bfloat16"), "gat": ("PyG", "distribute")}
+#: Precision, the largest relative difference of a loss from the host's.
+PARITY = (("float64", 1e-10), ("float32", 1e-5), ("bfloat16", 3e-2))
+BOUND = 0.5
+HEAD = "| graph | network | dropout | way | s/epoch | of PyG | peak MB | of PyG |\n|---|---|---|---|---|---|---|---|"
+
+
+class Case(NamedTuple):
+    """What is trained."""
+
+    graph: Path
+    kind: str
+    dropout: str
+
+
+def main() -> int:
+    """Check, measure, print and write the table; return 0 if all bounds are kept, 2 without a GPU."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--nodes", type=int, help="one graph with so many nodes, in the place of the three")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "unilaunch-benchmarks")
+    parser.add_argument("--table", type=Path, help="where the table is written; default: gpu.md in DIR")
+    chosen = parser.parse_args()
+    import torch
+
+    if chosen.device == "cuda" and not torch.cuda.is_available():
+        lacking = f"torch {torch.__version__} sees no NVIDIA GPU: start this where there is one, with a CUDA build"
+        sys.stderr.write(f"gpu.py: {lacking} of torch, or with --device cpu --nodes 2000\n")
+        return 2
+    kept = check_parity(chosen.device, chosen.folder)
+    rows = [HEAD]
+    for graph in _graphs(chosen.folder, chosen.nodes):
+        for case in (Case(graph, kind, dropout) for kind in WAYS for dropout in ("0", "0.5")):
+            found = measure(case, chosen.device, chosen.rounds)
+            rows += table(case, found)
+            kept = (chosen.device == "cpu" or keeps(case, found)) and kept
+    where = torch.cuda.get_device_name() if chosen.device == "cuda" else "no GPU: the host's tensors"
+    text = f"{where}, torch {torch.__version__}\n\n" + "\n".join(rows) + "\n"
+    path = chosen.table or chosen.folder / "gpu.md"
+    path.write_text(text, encoding="utf-8")
+    print(f"\n{text}\nwritten to {path}, for benchmarks/README.md")
+    return 0 if kept else 1
+
+
+def _graphs(folder: Path, nodes: int | None) -> "Iterator[Path]":
+    """Yield the paths of the graphs; each is made when it is its turn."""
+    if nodes:
+        yield make_graph(folder, nodes)
+        return
+    yield make_graph(folder)
+    yield make_large(folder)
+    yield make_large(folder, 10_000_000, 20, 64, 40)
+
+
+def check_parity(device: str, folder: Path) -> bool:
+    """Print the verdicts on a small graph, and return whether all are kept."""
+    import numpy as np
+
+    from unilaunch_graph.data.sources import open_dataset
+    from unilaunch_graph.partition.cut import split_parts
+    from unilaunch_graph.partition.order import order_nodes
+
+    graph = open_dataset(str(make_graph(folder, 2000, 64)), folder, None, 0, normalize_features=False).load()
+    part = next(split_parts(graph, order_nodes(graph, np.zeros(graph.num_nodes, np.int64), 1)))
+    kept = True
+    for precision, limit in PARITY:
+        expected = _losses(part, "float32" if precision == "bfloat16" else precision, None)
+        for is_fused in (False, True) if device == "cuda" else (False,):
+            found = [_losses(part, precision, device, is_fused=is_fused) for _ in range(2)]
+            name = f"{precision}, {'Triton' if is_fused else 'torch'}: loss"
+            kept &= verdict(f"{name} beside the host's", float(np.max(np.abs(found[0] / expected - 1))), limit)
+            if is_fused or device == "cpu":  # torch's sparse product on a GPU may sum in another order
+                kept &= verdict(f"{name} in a repeat", float(np.max(np.abs(found[1] - found[0]))), 0.0)
+    return kept
+
+
+def _losses(part: "Part", precision: str, device: str | None, *, is_fused: bool = False) -> Any:
+    """Return the losses of some epochs of a GCN with dropout on a device; None: of the host's network."""
+    import numpy as np
+
+    from unilaunch.rank.alone import Alone
+    from unilaunch_gcn.build import device_network, host_problem
+    from unilaunch_gcn.host_network import HostNetwork
+    from unilaunch_gcn.layers import plan_layers
+    from unilaunch_gcn.network import Network
+    from unilaunch_gcn.network_config import NetworkConfig
+    from unilaunch_gcn.spec import GcnSpec
+    from unilaunch_gcn.torch_device_tensors import TorchDeviceTensors
+    from unilaunch_gcn.torch_tensors import TorchTensors
+    from unilaunch_graph.exchange.meter import Meter
+
+    spec = GcnSpec.model_validate({"precision": precision, "hidden": 32, "layers": 3, "bias": True})
+    config, meter = NetworkConfig.of(spec, plan_layers(spec, part.num_features, part.num_classes), 0), Meter()
+    network: Network
+    if device is None:
+        network = HostNetwork(host_problem(Alone(), 1, config, part, meter), TorchTensors())
+    else:
+        tensors = TorchDeviceTensors(device, is_bfloat16=config.is_bfloat16, is_fused=is_fused)
+        network = device_network(config, part, tensors, Alone(), meter)
+    steps = network.steps(network.adam(spec.lr, spec.weight_decay), Alone(), meter)
+    taken = []
+    for epoch in range(EPOCHS):
+        with _no_waiting() if is_fused and epoch > EPOCHS // 2 else nullcontext():
+            taken += steps.take(epoch, stop=False)
+    return np.array([figures.loss for figures in taken + steps.finish()])
+
+
+@contextmanager
+def _no_waiting() -> "Iterator[None]":
+    """Let torch raise where the host would wait for the GPU."""
+    import torch
+
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def measure(case: Case, device: str, rounds: int) -> dict[str, list[dict[str, Any]]]:
+    """Return the figures of each way, by round; a way that has failed is not tried again."""
+    found: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS[case.kind]}
+    for _ in range(rounds):
+        for way, figures in found.items():
+            if not (figures and "failed" in figures[-1]):
+                figures.append(_train(case, way, device))
+    return found
+
+
+def _train(case: Case, way: str, device: str) -> dict[str, Any]:
+    """Return the figures of one training, or why it failed."""
+    if way in {"PyG", "distribute"}:
+        line = [sys.executable, PROGRAM, way.lower(), case.kind, str(case.graph), case.dropout, str(EPOCHS), device]
+        printed = _execute(line)
+        return printed if "failed" in printed else json.loads(printed["stdout"].splitlines()[-1])
+    with tempfile.TemporaryDirectory() as folder:
+        options = [
+            "--backend", "torch", "--device", device, "--dataset", str(case.graph), "--no-normalize-features",
+            "--partition-dir", str(case.graph.parent / "parts"), "--conv", case.kind, "--layers", "3",
+            "--hidden", "128", "--dropout", case.dropout, "--precision", way, "--weight-decay", "0",
+            "--epochs", str(EPOCHS), "--eval-every", str(EPOCHS), "--no-save-model", "--output-dir", folder,
+            *(["--bias"] if case.kind == "sage" else []),
+        ]  # fmt: skip
+        printed = _execute([*UNILAUNCH, "run", *options])
+        if "failed" in printed:
+            return printed
+        result = json.loads(Path(folder, "result.json").read_text(encoding="utf-8"))
+    rank = result["ranks"][0]
+    peak = rank.get("peak_device_memory_bytes", rank["peak_memory_bytes"])
+    return {"seconds_per_epoch": result["seconds_per_epoch"], "loss": result["loss"], "peak_memory_bytes": peak}
+
+
+def _execute(line: list[str]) -> dict[str, Any]:
+    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=3600, env=environment())
+    if done.returncode:
+        lines = (done.stderr + done.stdout).strip().splitlines()
+        return {"failed": lines[-1] if lines else f"exit code {done.returncode}"}
+    return {"stdout": done.stdout}
+
+
+def _median(rounds: list[dict[str, Any]], figure: str) -> float:
+    return float(statistics.median(figures[figure] for figures in rounds))
+
+
+def _ratio(rounds: list[dict[str, Any]], others: list[dict[str, Any]], figure: str) -> float | None:
+    """Return the median of the ratios in a round; None if one of the two has failed."""
+    if any("failed" in figures for figures in (*rounds, *others)):
+        return None
+    return float(statistics.median(one[figure] / other[figure] for one, other in zip(rounds, others, strict=True)))
+
+
+def table(case: Case, found: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """Return the rows of the table, and print them."""
+    rows = []
+    for way, rounds in found.items():
+        begin = f"| {case.graph.stem} | {case.kind} | {case.dropout} | {way} |"
+        if "failed" in rounds[-1]:
+            rows.append(f"{begin} {rounds[-1]['failed'][:80]} | | | |")
+        else:
+            assert rounds[-1]["loss"][-1] < rounds[-1]["loss"][0], rounds[-1]["loss"]
+            ratios = [_ratio(rounds, found["PyG"], figure) for figure in ("seconds_per_epoch", "peak_memory_bytes")]
+            time, memory = ("-" if ratio is None else f"{ratio:.3f}" for ratio in ratios)
+            peak = _median(rounds, "peak_memory_bytes") / 2**20
+            rows.append(f"{begin} {_median(rounds, 'seconds_per_epoch'):.4f} | {time} | {peak:.0f} | {memory} |")
+        print(rows[-1], flush=True)
+    return rows
+
+
+def keeps(case: Case, found: dict[str, list[dict[str, Any]]]) -> bool:
+    """Print whether the bounds are kept, and return it; where PyG has no memory, ours need only have run."""
+    if case.kind == "gat":
+        return True
+    kept, missing = True, 0.0 if found["PyG"][0].get("is_out_of_memory") else float("inf")
+    for figure in ("seconds_per_epoch", "peak_memory_bytes"):
+        ratio = _ratio(found["float32"], found["PyG"], figure)
+        failed = "failed" in found["float32"][-1]
+        name = f"{case.graph.stem} {case.kind} dropout {case.dropout} / PyG, {figure}"
+        kept &= verdict(name, float("inf") if failed else missing if ratio is None else ratio, BOUND)
+    return kept
+
+
+if __name__ == "__main__":
+    sys.exit(main())
