@@ -62,7 +62,7 @@ class ThreadCollectives(Collectives):
             exchange.deliver()
 
     def _gather(self, buffer: Any) -> list[NDArray[Any]]:
-        self.table.board[self.rank] = np.array(buffer)
+        self.table.board[self.rank] = np.asarray(buffer).copy()  # np.array of a tensor warns in numpy 2
         self.barrier()
         gathered = list(self.table.board)
         self.barrier()
@@ -91,7 +91,7 @@ class ThreadCollectives(Collectives):
         return exchange
 
     def _message(self, *key: int) -> Message:
-        return self.table.messages.setdefault(key, Message(key))  # made by whoever comes first
+        return self.table.messages.setdefault(key, Message(key))  # the first rank makes it
 
     @override
     def broadcast(self, buffer: Any, root: int) -> None:

@@ -112,7 +112,10 @@ def test_cuda_takes_its_device_then_nccl_on_the_agreed_port(calls: Calls) -> Non
         "host_name": "10.0.0.1", "port": 4321, "world_size": 4, "is_master": False, "timeout": MINUTE,
         "master_listen_fd": None,
     }  # fmt: skip
-    group = {"backend": "nccl", "store": "the store", "rank": 1, "world_size": 4, "timeout": MINUTE}
+    group = {
+        "backend": "nccl", "store": "the store", "rank": 1, "world_size": 4, "timeout": MINUTE,
+        "device_id": torch.device("cuda:1"),
+    }  # fmt: skip
     assert calls.made == [
         ("torch.set_num_threads", {"number": 2}),
         ("torch.cuda.is_available", {}),

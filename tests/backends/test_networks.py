@@ -27,7 +27,9 @@ from unilaunch_gcn.network import Network, by_layer
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.tensors import DeviceTensors
-from unilaunch_gcn.torch_tensors import TorchDeviceTensors, TorchTensors
+from unilaunch_gcn.torch_device_tensors import TorchDeviceTensors
+from unilaunch_gcn.torch_features import SparseFeatures
+from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.data.diffusion import Diffusion, diffuse
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.exchange.meter import Meter
@@ -164,9 +166,11 @@ def test_a_device_without_sparse_products_trains_the_same(shape: str) -> None:
     config = NetworkConfig(plan_layers(spec, 11, 3), spec.dropout, 2, F64, spec.conv)
     host, *_ = _networks(part, config)
     device = _on_device(config, part, TorchDeviceTensors("cpu"))
-    edges, sparse = device.first_layer.aggregate.edges, device.first_layer.sparse
+    first = device.first_layer
+    edges, features = first.aggregate.edges, {first.own, first.aggregated}
     assert isinstance(edges, HaloEdges)
-    for matrix in (edges.owned, edges.remote, *((sparse.matrix, sparse.transposed) if sparse else ())):
+    sparse = [each for one in features if isinstance(one, SparseFeatures) for each in (one.matrix, one.transposed)]
+    for matrix in (edges.owned, edges.remote, *sparse):
         matrix.csr = None
     np.testing.assert_allclose(device.local(device.gradient(4)), host.gradient(4), rtol=0, atol=1e-12)
     np.testing.assert_allclose(device.logits(), host.logits(), rtol=0, atol=1e-12)

@@ -1,7 +1,7 @@
 """The first process of a throw-away host: sets the host up inside its namespaces, then holds them until its input ends.
 
-Its standard input is a pipe from whoever made the host: one line of JSON, and the end of it when the host is to go.
-So a host goes with its maker, also with one that crashed.
+Its standard input is a pipe from the process that made the host: one line of JSON, then the end of the input when the
+host is to be removed. So a host ends with that process, also if the process has crashed.
 """
 
 import json

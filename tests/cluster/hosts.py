@@ -264,7 +264,7 @@ class Cluster:
         return path
 
     def cut(self, host: int) -> None:
-        """Pull a host's cable: what is sent to it or by it is lost, and nobody is told."""
+        """Pull a host's cable: what is sent to it or by it is lost without a notice."""
         self._switch.link("set", f"port{host}", "down")
 
     def heal(self, host: int) -> None:

@@ -28,6 +28,8 @@ def test_curves_weights_and_scores_are_those_of_pyg_in_one_process(
         "3",
         "--bind-to",
         "none",
+        "-x",
+        "OMPI_MCA_mpi_yield_when_idle=1",
         sys.executable,
     ]
     line = [*start, PROGRAMS["torch_layers"], file, tmp_path, tmp_path / "out.npz", str(EPOCHS), *LAYERS]

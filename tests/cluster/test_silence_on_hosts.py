@@ -12,8 +12,6 @@ import pytest
 from cluster.hosts import Cluster, Running
 from jobs.test_stop import SAVE
 
-pytestmark = pytest.mark.timed
-
 OPTIONS = ["--bind-to", "none", "--allow-run-as-root", "-x", "OMPI_MCA_mpi_yield_when_idle=1"]
 #: Ranks 0 and 1 speak all the time, over MPI and to the monitor; rank 2 is silent. Who waits leaves the processors.
 STEPS = """
@@ -88,6 +86,7 @@ def test_ten_seconds_of_silence_end_no_job(cluster: Cluster, mpiruns: Mapping[st
         assert ended.refusals() == []
 
 
+@pytest.mark.timed
 def test_a_stop_reaches_the_ranks_of_every_host(cluster: Cluster, mpirun: Path, tmp_path: Path) -> None:
     """They save for longer than mpirun would wait; a host whose rank has ended already does not end the others."""
     (tmp_path / "save.py").write_text(SAVE)

@@ -17,16 +17,16 @@ from typing import Any
 from zlib import crc32
 
 from cluster.hosts import Cluster
-from jobs.mpirun import NUMPY_BACKEND, Finished
+from jobs.mpirun import NUMPY_BACKEND, SHARED, Finished
 from unilaunch.errors import REQUEUE
 from unilaunch.launchers.openmpi_mpirun import keepalive
 
 INJECT = Path(__file__).parent / "inject"
 #: Seconds from the moment at which a fault can be known to the end of the job.
 ONE_HOST, SEVERAL_HOSTS = 2.0, 8.0
-#: What a job on several hosts is told of silence; it ends 4 seconds later at the latest, when SEVERAL_HOSTS are over.
+#: The option of a job on several hosts for silence; it ends 4 seconds later at the latest, when SEVERAL_HOSTS are over.
 HOST_TIMEOUT = 4
-#: What a job whose fault shows only as a stall is told of it; importing a real framework on three hosts takes seconds.
+#: The option of a job whose fault shows only as a stall; importing a real framework on three hosts takes seconds.
 STALL = {"torch": 6.0, "mindspore": 6.0, "numpy": 4.0}
 DEADLINE = 60.0
 
@@ -71,7 +71,7 @@ FAULTS = {
     "exit 0": Fault(1, "SystemExit: 0"),
     "_exit 3": Fault(3, "ended with exit code 3 and no exception"),
     "SIGKILL": Fault(137, "killed by SIGKILL"),
-    "agent killed": Fault(137, "its processes have gone"),
+    "agent killed": Fault(137, "its processes have exited"),
     "SIGSEGV": Fault(139, "killed by SIGSEGV"),
     "SIGTERM": Fault(143, "killed by SIGTERM"),
     "loop": Fault(124, "_loop (sitecustomize.py", stalls=True),
@@ -80,7 +80,7 @@ FAULTS = {
     "ulimit -v": Fault(1, "ulimit -v allows this rank"),
     "mpirun killed": Fault(None, ""),
     "launch killed": Fault(None, "", places="launch", why="there is no launch under a bare mpirun"),
-    "daemon killed": Fault(None, "its launcher has gone", places="three", why="on one host mpirun is the daemon"),
+    "daemon killed": Fault(None, "its launcher has exited", places="three", why="on one host mpirun is the daemon"),
     "link cut": Fault(None, "does not answer", places="three", why="one host has no link"),
     "power off": Fault(None, "does not answer", places="three", why="on one host nobody is left"),
     "disk full": Fault(1, "No space left on device", places="one", moments=("checkpoint",),
@@ -176,7 +176,8 @@ def run_cell(cell: Cell, folder: Path, data: Path, cluster: Cluster | None) -> O
         )
         struck = _struck(folder, end)
         fault = FAULTS[cell.fault]
-        known = max(struck, _last_move(output)) + STALL[cell.framework] if fault.stalls else struck + fault.patience
+        patience = STALL[cell.framework] if fault.stalls else fault.patience
+        known = (_last_move(output, struck, patience) if fault.stalls else struck) + patience
         return Outcome(end - known, tuple(_judge(cell, job, end - known, left)), job)
     finally:
         if cell.fills_disk:
@@ -205,14 +206,15 @@ def _line(cell: Cell, folder: Path, data: Path) -> tuple[list[str], dict[str, st
     mpirun, python = str(MPIS[cell.mpi]), sys.executable
     environ = {
         "FAULT": fault, "PYTHONPATH": f"{INJECT}{os.pathsep}{NUMPY_BACKEND}", "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **SHARED,
     }  # fmt: skip
-    variables = ["-x", "FAULT", "-x", "PYTHONPATH"] if where else []
+    variables = [word for name in ("FAULT", *SHARED) for word in ("-x", name)] if where else []
     if "launch" in cell.place:
-        words = ["launch", "--mpirun", mpirun, "-n", "3", *spread, *variables[:2], *where, *run]
+        words = ["launch", "--mpirun", mpirun, "-n", "3", *spread, *variables, *where, *run]
         return [python, "-m", "unilaunch", *words], environ
     kept = [word for name, value in keepalive(HOST_TIMEOUT).items() for word in ("--mca", name, value)]
-    words = [mpirun, "-n", "3", *spread, *variables, *where, *(kept if where else [])]
+    python_path = ["-x", "PYTHONPATH"] if where else []
+    words = [mpirun, "-n", "3", *spread, *variables, *python_path, *where, *(kept if where else [])]
     return [*words, python, "-m", "unilaunch", "run", *run], environ
 
 
@@ -318,10 +320,12 @@ def _struck(folder: Path, end: float) -> float:
     return float(mark.read_text().split()[0]) if mark.exists() else end
 
 
-def _last_move(output: Path) -> float:
-    """Return when a rank last noted progress: a stall can be seen only from then on."""
+def _last_move(output: Path, struck: float, patience: float) -> float:
+    """Return when a rank last noted progress or wrote before the stall was seen, which counts from then on."""
     events = [json.loads(line) for path in output.glob("rank.*/events.jsonl") for line in path.read_text().splitlines()]
-    return max((event["time"] for event in events if event.get("phase") != "end"), default=0.0)
+    noted: list[float] = [event["time"] for event in events if event.get("phase") != "end"]
+    written = [path.stat().st_mtime for path in output.glob("rank.*/*")]
+    return max(struck, *noted, *(time for time in written if time < struck + patience))
 
 
 def _judge(cell: Cell, job: Finished, seconds: float, left: list[str]) -> Iterator[str]:
@@ -412,7 +416,7 @@ def pairs(cell: Cell) -> set[tuple[str, str]]:
 
 
 def covering() -> list[Cell]:
-    """Return few cells: each real framework at each moment once, and on the stand-in what else covers every pair."""
+    """Return few cells: each real framework at each moment once, and with numpy what else covers every pair."""
     chosen = _real()
     possible = {cell: pairs(cell) for cell in cells([STAND_IN]) if not cell.lacking}
     left = set().union(*possible.values()).difference(*map(pairs, chosen))
@@ -425,7 +429,8 @@ def covering() -> list[Cell]:
         )
         left -= possible[best]
         chosen.append(best)
-    return sorted(chosen, key=lambda cell: PLACES.index(cell.place))
+    # A real framework comes last: its first import in a test run reads gigabytes from the disk.
+    return sorted(chosen, key=lambda cell: (cell.framework != STAND_IN, PLACES.index(cell.place)))
 
 
 def _real() -> list[Cell]:

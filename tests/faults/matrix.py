@@ -3,7 +3,7 @@
     python tests/faults/matrix.py [--faults SIGKILL,...] [--moments epoch,...] [--frameworks numpy] [--mpis 5]
                                   [--places "launch, one host;..."] [--again FILE] [--output docs/fault-matrix.md]
 
-All of it, with torch and mindspore, is about 1,300 jobs of 2 to 9 seconds; numpy is the stand-in of the test suite and
+All of it, with torch and mindspore, is about 1,300 jobs of 2 to 9 seconds; numpy replaces them in the test suite and
 runs only if it is named. Cells that are done are kept in FILE (JSON lines) and not run again.
 """
 

@@ -10,7 +10,7 @@ from jobs.trained import train_cases
 from threaded_ranks import on_every_rank
 from unilaunch.backend import Collectives
 from unilaunch.output.log import Log
-from unilaunch_gcn.build import host_problem
+from unilaunch_gcn.build import training_problem
 from unilaunch_gcn.host_network import HostNetwork
 from unilaunch_gcn.layers import count_decayed, plan_layers
 from unilaunch_gcn.network_config import NetworkConfig
@@ -59,7 +59,7 @@ def _train_on_threads(options: GcnSpec, parts: list[Part]) -> tuple[list[float],
 
     def work(rank: int, collectives: Collectives) -> tuple[list[float], int]:
         meter = Meter()
-        network = HostNetwork(host_problem(collectives, 1, config, parts[rank], meter), TorchTensors())
+        network = HostNetwork(training_problem(collectives, 1, config, parts[rank], meter), TorchTensors())
         adam = Adam(network.flat, network.flat * 0.0, options.lr, options.weight_decay, count_decayed(layers))
         losses, received = [], 0
         for epoch in range(options.epochs):
@@ -94,7 +94,8 @@ def test_approximate_halos_send_the_bytes_that_they_promise(
 ) -> None:
     """Stale rows are whole, int8 is a byte for each number and eight for each row, a sample is about its share."""
     rows, (exact, stale, int8, sample) = sum(part.num_halo for part in parts), (n for _, n in on_threads.values())
-    assert exact == stale == rows * 8 * sum(WIDTHS)
+    assert stale == rows * 8 * sum(WIDTHS)
+    assert exact <= stale  # only the exact halo leaves out rows that no loss reaches
     assert int8 == rows * sum(width + 8 for width in WIDTHS)
     drawn = sample / (8 * sum(WIDTHS))
     assert drawn == int(drawn)

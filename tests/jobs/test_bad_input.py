@@ -4,6 +4,7 @@ import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,15 @@ def test_refused_dataset_file(
     assert not (tmp_path / "touched").exists()
 
 
+@pytest.fixture(scope="module")
+def partition_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with the generated graph in two parts."""
+    folder = tmp_path_factory.mktemp("partition")
+    line = ["-m", "unilaunch", "partition", "--dataset", "sbm", "--num-parts", "2", "--data-dir", "data"]
+    alone(line, folder).check()
+    return folder / "data"
+
+
 def _truncate(partition: Path) -> None:
     path = partition / "part.1" / "labels.npy"
     path.write_bytes(path.read_bytes()[:-8])
@@ -148,12 +158,10 @@ def _lose_a_file(partition: Path) -> None:
 )
 @pytest.mark.usefixtures("by_numpy")
 def test_refused_partition(
-    launcher: Launcher, damage: Callable[[Path], None], words: list[str], tmp_path: Path
+    launcher: Launcher, damage: Callable[[Path], None], words: list[str], partition_data: Path, tmp_path: Path
 ) -> None:
     """What one rank finds in its part ends all ranks, and the partition is left as it is."""
-    alone(
-        ["-m", "unilaunch", "partition", "--dataset", "sbm", "--num-parts", "2", "--data-dir", "data"], tmp_path
-    ).check()
+    copytree(partition_data, tmp_path / "data")
     (partition,) = (tmp_path / "data" / "partitions").iterdir()
     damage(partition)
     before = {path: path.read_bytes() for path in partition.rglob("*") if path.is_file()}
@@ -164,8 +172,8 @@ def test_refused_partition(
 
 @pytest.mark.timed
 def test_many_ranks_refuse_without_a_hang(launcher: Launcher, tmp_path: Path) -> None:
-    """32 ranks that all reject their input at start end by themselves; mpirun alone would hang now and then."""
-    job = launcher.unilaunch(32, ["run", "--epochs", "none"], tmp_path, deadline=60)
+    """16 ranks that all reject their input at start end by themselves; mpirun alone would hang now and then."""
+    job = launcher.unilaunch(16, ["run", "--epochs", "none"], tmp_path, deadline=60)
     _refused(job, "--epochs")
 
 

@@ -113,7 +113,7 @@ def test_launch_starts_a_job_again(launcher: Launcher, whole: list[float], tmp_p
 
 
 def test_the_agent_outlives_the_ranks(launcher: Launcher, tmp_path: Path) -> None:
-    """The framework is imported once for all starts; and the last one is told of the first one's ranks no more."""
+    """The framework is imported once for all starts; and the last start hears nothing about ranks of the first."""
     (tmp_path / "again.py").write_text(
         "import os, sys, time\nfrom pathlib import Path\n"
         "count, rank = os.environ['TORCHELASTIC_RESTART_COUNT'], os.environ['OMPI_COMM_WORLD_RANK']\n"

@@ -81,11 +81,11 @@ CASES: dict[str, tuple[Callable[[], Arrays], int]] = {
     "a part without training nodes": (_no_training_nodes_in_a_part, 2),
     "a part without halo": (_no_halo, 2),
     "more ranks than nodes": (_fewer_nodes_than_ranks, 5),
-    "isolated nodes": (_isolated_nodes, 3),
+    "isolated nodes": (_isolated_nodes, 5),
     "self-loops and duplicate edges": (_self_loops_and_duplicates, 2),
     "a class missing in a part": (_a_class_missing_in_a_part, 2),
-    "int64 ids, one direction": (_int64_ids_directed, 3),
-    "weights and directions": (_weights_and_directions, 3),
+    "int64 ids, one direction": (_int64_ids_directed, 5),
+    "weights and directions": (_weights_and_directions, 5),
     "unknown labels": (_unknown_labels, 2),
 }
 

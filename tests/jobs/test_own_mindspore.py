@@ -10,9 +10,9 @@ from jobs.conftest import _find
 from jobs.mpirun import alone, finish
 from jobs.own_layers import LAYERS, PROGRAMS, difference, train_by_pyg, write_directed_graph
 
-EPOCHS = 10
+EPOCHS = 5
 #: How the ranks are started, and how many.
-STARTS = {"alone": 1, "openmpi-5.0": 2, "openmpi-4.1": 3, "torchrun": 4}
+STARTS = {"alone": 1, "openmpi-5.0": 2, "launch": 4, "torchrun": 3}
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +36,10 @@ def _run(start: str, program: list[str], folder: Path) -> None:
     elif start == "torchrun":
         torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={STARTS[start]}"]
         finish([*torchrun, *program], folder, None, 120).check()
+    elif start == "launch":
+        own = ["--mpirun", str(_find("4.1").path), "--allow-run-as-root", "--oversubscribe", "-n", str(STARTS[start])]
+        script, *words = program
+        alone(["-m", "unilaunch", "launch", *own, script, "--", *words], folder).check()
     else:
         _find(start.partition("-")[2]).run(STARTS[start], program, folder).check()
 

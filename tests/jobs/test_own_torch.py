@@ -1,5 +1,6 @@
 """A user's own networks of PyG in a script under several launchers: the trainings of PyG alone."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,18 @@ from jobs.programs.own_torch import Net
 from unilaunch_graph.data.sources import open_dataset
 
 PROGRAM = Path(__file__).parent / "programs" / "own_torch.py"
-PAGE = PROGRAM.parents[3] / "docs" / "graph-layers.md"
+DOCS = PROGRAM.parents[3] / "docs"
+#: The network that the page does not show.
+NET = """
+import torch
+from torch_geometric.nn import GATConv
+class Net(torch.nn.Module):
+    def __init__(self, width, out):
+        super().__init__()
+        self.conv1, self.conv2 = GATConv(width, 7), GATConv(7, out)
+    def forward(self, x, edge_index):
+        return self.conv2(torch.relu(self.conv1(x, edge_index)), edge_index)
+"""
 BIN = Path(sys.executable).parent
 EPOCHS = 6
 KINDS = ("gat", "sage", "gin", "transformer", "gcn", "own")
@@ -103,17 +115,24 @@ def test_under_torchrun(cora: Path, expected: Arrays, tmp_path: Path) -> None:
     _check(tmp_path, cases, expected)
 
 
-def test_the_script_of_the_page_runs(openmpi5: Launcher, cora: Path, tmp_path: Path) -> None:
-    """docs/graph-layers.md, under a bare mpirun, with the data folder in UNILAUNCH_DATA."""
-    _, _, rest = PAGE.read_text().partition("```python\n")
-    net = f"import sys\nsys.path.insert(0, {str(PROGRAM.parent)!r})\nfrom own_torch import GATConv\n"
-    net += "class Net(GATConv):\n    pass\n"
-    (tmp_path / "train.py").write_text(net + rest.partition("```")[0] + "print(epoch, loss.item(), scores is None)\n")
+def test_the_scripts_of_the_pages_run(openmpi5: Launcher, cora: Path, tmp_path: Path) -> None:
+    """docs/graph-layers.md, then docs/start/pyg.md, under a bare mpirun, with the data folder in UNILAUNCH_DATA."""
+    first, *others = _blocks("graph-layers.md")
+    said = "print(epoch, loss.item(), scores is None)\n"
+    program = [NET, first, said, *others, _blocks("start/pyg.md")[0], said]
+    (tmp_path / "train.py").write_text("".join(program))
     job = openmpi5.run(2, ["train.py"], tmp_path, variables={"UNILAUNCH_DATA": str(cora)}).check()
-    (first, second) = sorted(line.split() for line in job.stdout.splitlines())
-    assert first[:2] == second[:2]
-    assert (first[2], second[2]) == ("False", "True")
-    assert float(first[1]) < 1.8  # from 1.95
+    by_end = sorted(line.split() for line in job.stdout.splitlines())
+    assert [line[::2] for line in by_end] == [["4", "False"], ["4", "True"], ["99", "False"], ["99", "True"]]
+    assert by_end[0][1] == by_end[1][1]
+    assert by_end[2][1] == by_end[3][1]
+    assert float(by_end[2][1]) < 1.8  # from 1.95
+    assert np.load(tmp_path / "scores.npz")["scores"].shape == (2708, 7)
+
+
+def _blocks(page: str) -> list[str]:
+    """Return the programs of a page."""
+    return re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
 
 
 def test_under_no_launcher(cora: Path, expected: Arrays, tmp_path: Path) -> None:

@@ -17,6 +17,9 @@ def test_predicted_bytes_are_counted_ones(openmpi5: Launcher, backend: str, tmp_
     job = openmpi5.unilaunch(2, ["run", "--epochs", "3", *options], tmp_path).check()
     one, two = map(json.loads, plan.stdout.splitlines())
     assert (one["num_parts"], one["halo_bytes"], two["num_parts"]) == (1, 0, 2)
+    manifest = json.loads(next(tmp_path.glob("data/partitions/*-2-*/part.1/manifest.json")).read_text())
+    assert (one["partitioner"], two["partitioner"]) == ("none", manifest["partitioner"])
+    assert manifest["partitioner"].startswith("pymetis ")
     assert two["halo_bytes"] == job.result["bytes_per_epoch"]
     assert two["halo"] == sum(rank["halo"] for rank in job.result["ranks"])
 
@@ -68,6 +71,7 @@ def test_a_placement_is_a_rankfile_that_mpirun_takes(launcher: Launcher, tmp_pat
     (["--num-parts", "two"], "--num-parts two: expected numbers"),
     (["--num-parts", "4", "--hosts", "a:2"], "--hosts a:2: 2 slots for 4 parts"),
     (["--rankfile", "x"], "--rankfile: which hosts?"),
+    (["--partitioner", "scotch"], "no partitioner 'scotch'; installed: kaminpar, metis, mtkahypar"),
     (["--halo", "int8"], "--halo int8: plan counts what exact halos send"),
     (["--backend", "tensorflow"], "no backend 'tensorflow'; installed: mindspore, torch"),
 ])  # fmt: skip

@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -62,6 +64,21 @@ def test_the_page_on_python_begins_with_a_script_that_runs(tmp_path: Path) -> No
     ]  # fmt: skip
 
 
+def test_the_other_blocks_on_python_run(tmp_path: Path) -> None:
+    """That of the page for notebooks, and then the one on a job that runs; both in one process."""
+    docs = Path(__file__).parents[2] / "docs"
+    function = (docs / "start" / "notebook.md").read_text().split("```python\n")[1].split("```")[0]
+    job_that_runs = (docs / "python.md").read_text().split("```python\n")[2].split("```")[0]
+    (tmp_path / "train.py").write_text("import sys\nprint(*sys.argv[1:])\n")
+    (tmp_path / "script.py").write_text(function + indent(job_that_runs, "    ") + "    print(result.returncode)\n")
+    allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    job = alone(["script.py"], tmp_path, allowed).check()
+    printed = job.stdout.splitlines()
+    assert re.search(r"print\(.*\)  # (.*)", function)[1] == printed[0] == "[4.0, 5.0]"  # type: ignore[index]
+    assert "--lr 0.1" in printed
+    assert printed[-1] == "0"
+
+
 def test_a_notebook_launches_a_function_of_its_cells(openmpi5: Launcher, tmp_path: Path) -> None:
     """The ranks run its imports, constants and definitions, which one line says."""
     job = alone(["-c", NOTEBOOK, str(openmpi5.path)], tmp_path).check()
@@ -90,7 +107,7 @@ def test_a_function_of_a_file_on_the_command_line(openmpi5: Launcher, tmp_path: 
 
 
 def test_the_exceptions_are_of_one_family() -> None:
-    """Whoever catches UnilaunchError misses none."""
+    """`except UnilaunchError` catches all of them."""
     errors = [getattr(unilaunch, name) for name in unilaunch.__all__ if name.endswith(("Error", "Failed"))]
     assert len(errors) > 12
     assert all(issubclass(error, unilaunch.UnilaunchError) for error in errors)

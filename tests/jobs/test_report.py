@@ -15,6 +15,7 @@ import pytest
 from typing_extensions import override
 
 from jobs.mpirun import NUMPY_BACKEND, Launcher, alone
+from unilaunch import __version__
 from unilaunch.report.chart import POINTS, thin
 
 pytestmark = pytest.mark.xdist_group("report")
@@ -163,7 +164,7 @@ def test_a_page_of_a_script_says_what_was_run_and_what_it_used(openmpi5: Launche
     text = " ".join(_Page(page).text.split())
     for words in (
         "state finished", f"start {date.today().year}", "script.py -- --api-key 'a b'", "(2 ranks)",  # noqa: DTZ011
-        "unilaunch 0.1", "Memory of each rank", "Processor of each rank", "Output of each rank", "step 23",
+        f"unilaunch {__version__}", "Memory of each rank", "Processor of each rank", "Output of each rank", "step 23",
     ):  # fmt: skip
         assert words in text
     assert re.search(r"duration [2-9]\.\d s", text)
@@ -218,5 +219,5 @@ def test_a_damaged_line_costs_only_itself(two_runs: Path, tmp_path: Path) -> Non
     lines = epochs.read_text().splitlines()
     epochs.write_text("\n".join([*lines[:5], '{"epoch": "x"}', *lines[6:], '{"epoch": 3']))
     text = _Page(_report(tmp_path)).text
-    assert f"epochs.jsonl: 1 of {len(lines)} lines make no sense and are left out" in text
+    assert f"epochs.jsonl: 1 of {len(lines)} lines are not valid and are left out" in text
     assert "Where the time goes" in text

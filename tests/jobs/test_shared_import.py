@@ -77,6 +77,6 @@ def test_an_agent_that_is_killed_is_a_lost_agent(launcher: Launcher, tmp_path: P
     line = ["-m", "unilaunch", "launch", "-n", "3", "--mpirun", str(launcher.path), "--allow-run-as-root"]
     job = alone([*line, "--oversubscribe", "train.py"], tmp_path)
     assert job.returncode == 137
-    assert "it fell silent: its processes have gone" in job.console
+    assert "its connection broke: its processes have exited" in job.console
     assert json.loads((job.output / "report.json").read_text())["first"]["cause"] == "lost agent"
     assert job.seconds < 30

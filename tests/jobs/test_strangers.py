@@ -1,6 +1,6 @@
-"""Another, unprivileged user of this machine attacks a job of ours whose public names and numbers he knows.
+"""An unprivileged user of this machine attacks a job whose public names and numbers are known.
 
-He calls whoever listens, so the two have a network of their own: the mpirun of a test beside this one may die of it.
+The stranger calls every listening process, so the two share a separate network: another test's mpirun might crash.
 """
 
 import ctypes
@@ -85,7 +85,7 @@ def test_a_stranger_under_torchrun_with_a_static_rendezvous(tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("by_numpy")
 def test_a_stranger_under_launch(tmp_path: Path) -> None:
-    """Whoever watches the job listens too; what a stranger says there ends nothing."""
+    """The monitor listens too; a stranger's messages to it end nothing."""
     words = ["launch", "--allow-run-as-root", "--oversubscribe", "-n", "2"]
     with _attacked(10, tmp_path / "log_output") as achieved:
         job = finish([sys.executable, *RUN[:2], *words, "--epochs", "1500", *RUN[5:]], tmp_path, None, 60)

@@ -54,7 +54,7 @@ def _launch(openmpi: Launcher, folder: Path, script: str) -> Iterator[_Terminal]
 
 @pytest.mark.usefixtures("by_numpy")
 def test_a_breakpoint_can_be_used(launcher: Launcher, tmp_path: Path) -> None:
-    """Python's debugger prompts, obeys, and the job goes on."""
+    """Python's debugger prompts and follows commands, and the job goes on."""
     script = """
 import os
 answer = 41

@@ -1,4 +1,4 @@
-"""`--trace`: what every rank did when."""
+"""`--trace`: the timeline of every rank."""
 
 import json
 from itertools import pairwise

@@ -17,7 +17,7 @@ each_fault = pytest.mark.parametrize("fault", FAULTS, ids=[fault.path.stem for f
 
 @each_fault
 def test_a_patch_applies(fault: Fault) -> None:
-    """To the tree as it is: whoever changes the lines around a fault moves the fault along."""
+    """The patches fit the current tree: a change of the lines around a fault changes its patch too."""
     done = subprocess.run(
         ["git", "apply", "--check", str(fault.path)], cwd=ROOT, capture_output=True, text=True, check=False
     )

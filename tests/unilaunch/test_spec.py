@@ -1,4 +1,4 @@
-"""The spec, from files and variables, and what is said when they are wrong."""
+"""The spec, from files and variables, and the messages for faults in them."""
 
 from pathlib import Path
 

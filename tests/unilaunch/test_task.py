@@ -1,4 +1,4 @@
-"""What a rank is told: options over environment over file."""
+"""The task of a rank: options over environment over file."""
 
 import json
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Makes one rank fail in a chosen way at a chosen moment: FAULT="KIND MOMENT RANK FOLDER", found through PYTHONPATH.
 
-What a rank does to itself or to its launcher happens here; what the world does to it (a cut link) waits for whoever
-started the job to see the mark FOLDER/now.
+Faults of the rank itself or of its launcher happen here. For faults from outside (a cut link) the process that started
+the job waits for the mark FOLDER/now.
 """
 
 import os
@@ -20,6 +20,7 @@ from typing_extensions import override
 
 KIND, MOMENT, RANK, FOLDER = (os.environ.get("FAULT", "") + "   ").split(" ")[:4]  # noqa: TID251
 EPOCH = 4
+_FEW = 100  # numbers; a gradient has more
 _LEFT = 96 << 20  # bytes that the memory cgroup still allows when the fault begins
 _ADDRESSES = 24 << 30  # bytes of addresses
 _AT_THE_END = KIND == "disk_full_at_the_end"  # whatever the moment
@@ -133,12 +134,13 @@ def _after_folder(module: Any) -> None:
 def _after_mpi(module: Any) -> None:
     kind = module.MpiCollectives
     all_reduce = kind.all_reduce
-    calls = 0
+    calls = epochs = 0
 
-    def counted(self: object, buffer: object) -> None:
-        nonlocal calls
+    def counted(self: object, buffer: Any) -> None:
+        nonlocal calls, epochs
         calls += 1
-        strike({1: "first_collective", EPOCH: "epoch"}.get(calls, ""))
+        epochs += buffer.size > _FEW  # a gradient; before the first epoch ranks count rows together
+        strike("first_collective" if calls == 1 else "epoch" if epochs == EPOCH else "")
         all_reduce(self, buffer)
 
     kind.all_reduce = counted

@@ -13,34 +13,40 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-import numpy as np
 from pydantic import JsonValue
 from typing_extensions import override
 
-from unilaunch.agent.host import supervise_alone
+from unilaunch.agent.host import supervise
+from unilaunch.agent.preload import preload
 from unilaunch.model import Framework, Session
 from unilaunch.options import parse
-from unilaunch.rank.run import run
+from unilaunch.rank.status import Status
 from unilaunch.reading import read_task
 from unilaunch.spec import RunSpec
 from unilaunch.task import Task
 from unilaunch_gcn.model import GcnModel
 from unilaunch_gcn.spec import GcnSpec
-from unilaunch_gcn.training import Training
-from unilaunch_graph.partition.part import Part
+
+if TYPE_CHECKING:
+    from unilaunch_gcn.training import Training
+    from unilaunch_graph.partition.part import Part
 
 
 class Cases(GcnModel):
     """The GCN, once for every case."""
 
     @override
-    def prepare(self, options: GcnSpec, session: Session) -> Part:
+    def prepare(self, options: GcnSpec, session: Session) -> "Part":
         return cast("Part", None)  # each case has its own
 
     @override
-    def run(self, options: GcnSpec, prepared: Part, session: Session, framework: Framework) -> Mapping[str, JsonValue]:
+    def run(
+        self, options: GcnSpec, prepared: "Part", session: Session, framework: Framework
+    ) -> Mapping[str, JsonValue]:
+        from unilaunch_gcn.training import Training
+
         for name, words in json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")).items():
             task = _read([*sys.argv[2:], *words])
             chosen = cast("GcnSpec", task.options)
@@ -53,7 +59,9 @@ class Cases(GcnModel):
         return {}
 
 
-def _keep(folder: Path, training: Training, part: Part, rank: int) -> None:
+def _keep(folder: Path, training: "Training", part: "Part", rank: int) -> None:
+    import numpy as np
+
     folder.mkdir(exist_ok=True)
     weights = {f"weight_{depth}": weight for depth, weight in enumerate(training.network.weights())}
     logits = training.network.logits()
@@ -69,12 +77,12 @@ def _read(words: list[str]) -> Task[RunSpec]:
     return replace(read_task(RunSpec, given, dict(os.environ)), model=Cases())  # noqa: TID251
 
 
+def _run(started: float, status: Status) -> int:
+    from unilaunch.rank.run import run
+
+    return run(lambda: _read(sys.argv[2:]), dict(os.environ), started, status)  # noqa: TID251
+
+
 if __name__ == "__main__":
     environment = dict(os.environ)  # noqa: TID251
-    sys.exit(
-        supervise_alone(
-            environment,
-            time.monotonic(),
-            lambda started, status: run(lambda: _read(sys.argv[2:]), environment, started, status),
-        )
-    )
+    sys.exit(supervise(environment, time.monotonic(), lambda: preload(_read(sys.argv[2:]), environment), _run))

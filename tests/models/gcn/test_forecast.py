@@ -1,13 +1,20 @@
-"""What `plan` counts and predicts."""
+"""The counts and predictions of `plan`."""
+
+import json
+from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphs_by_hand import Cut, cut_graphs
+from graphs_by_hand import Cut, cut_graphs, make_graph
+from unilaunch.errors import SpecError
+from unilaunch_gcn.device_forecast import DEVICES, Stored, device_memory, device_seconds
 from unilaunch_gcn.forecast import Machine, predict
 from unilaunch_gcn.layers import plan_layers
+from unilaunch_gcn.plan_command import PlanCommand
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
@@ -67,3 +74,58 @@ def test_no_host_gets_more_than_its_slots(parts: int, num_hosts: int) -> None:
     hosts = place(traffic, slots)
     assert len(hosts) == parts
     assert all(hosts.count(name) <= size for name, size in slots.items())
+
+
+@pytest.mark.parametrize("name", DEVICES)
+@pytest.mark.parametrize("precision", ["float64", "float32", "bfloat16"])
+def test_more_parts_need_less_of_a_gpu(name: str, precision: str) -> None:
+    """Time and memory of the largest rank; a wide graph fits into none, and reading X takes its time."""
+    graph = make_graph(64, [(at, (at + step) % 64) for at in range(64) for step in (1, 2, 5)])
+    counted = [count(graph, np.arange(64) * parts // 64, parts) for parts in (1, 2, 4)]
+    layers = plan_layers(GcnSpec(hidden=128), 10**9, 40)
+    dense = Stored(1.0, has_weights=False)
+    seconds = [device_seconds(one, layers, precision, dense, DEVICES[name]) for one in counted]
+    memory = [device_memory(one, layers, precision, dense) for one in counted]
+    assert seconds == sorted(seconds, reverse=True)
+    assert memory == sorted(memory, reverse=True)
+    size = 64 * 10**9 * {"float64": 8, "float32": 4, "bfloat16": 2}[precision]
+    assert memory[0] > max(size, DEVICES[name].memory / 2)
+    assert seconds[0] > 2 * size / DEVICES[name].bytes_per_second
+    assert device_memory(counted[0], layers, precision, dense._replace(density=1e-3)) < memory[0] / 100
+    weighted = device_memory(counted[0], layers, precision, dense._replace(has_weights=True)) - memory[0]
+    assert weighted == counted[0].edges[0] * (8 if precision == "float64" else 4)
+
+
+def test_sparse_features_fill_up_on_the_way_to_a_gpu() -> None:
+    """64 nodes of 6 neighbours: A_hat X has 7 times the entries of X; a wider hidden layer makes X dense."""
+    graph = make_graph(64, [(at, (at + step) % 64) for at in range(64) for step in (1, 2, 5)])
+    counted = count(graph, np.zeros(64, np.int64), 1)
+    sparse, dense = Stored(1e-3, has_weights=False), Stored(1.0, has_weights=False)
+
+    def bytes_of_a_feature(stored: Stored, dropout: float, hidden: int = 4, width: int = 10**8) -> float:
+        layers = plan_layers(GcnSpec(hidden=hidden, dropout=dropout), width, 40)
+        return device_memory(counted, layers, "float32", stored) / 64 / width
+
+    assert bytes_of_a_feature(sparse, 0.5) == pytest.approx(16e-3, rel=0.01)
+    assert bytes_of_a_feature(sparse, 0.0) == pytest.approx(7 * 16e-3, rel=0.01)
+    assert bytes_of_a_feature(sparse._replace(density=0.5), 0.0) == pytest.approx(16, rel=0.01)
+    assert bytes_of_a_feature(sparse, 0.5, 20, 9) == bytes_of_a_feature(dense, 0.5, 20, 9)
+
+
+def test_a_plan_for_a_gpu_measures_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """One line of JSON for each number of parts, without a rank or a framework; attention is refused in one line."""
+    spec = PlanCommand.spec
+    assert set(get_args(spec.model_fields["device"].annotation)) == {"auto", "cpu", "cuda", "npu", *DEVICES}
+    options = {"data_dir": tmp_path, "num_parts": "1,2", "backend": "absent", "as_json": True, "device": "h100"}
+    assert PlanCommand().run(spec.model_validate(options)) == 0
+    one, two = map(json.loads, capfd.readouterr().out.splitlines())
+    assert one["fits"]
+    assert two["fits"]
+    assert one["graph_seconds"] < 1e-3
+    assert two["memory"] < one["memory"]
+    assert PlanCommand().run(spec.model_validate({**options, "as_json": False})) == 0
+    shown = capfd.readouterr().out
+    assert "h100, one for each rank, by its data sheet: 80 GB at 3.35 TB/s" in shown
+    assert shown.splitlines()[1].endswith("yes")
+    with pytest.raises(SpecError, match="--conv gat --device h100: attention runs on cpu only"):
+        PlanCommand().run(spec.model_validate({**options, "conv": "gat"}))

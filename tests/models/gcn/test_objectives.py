@@ -18,7 +18,8 @@ from unilaunch_gcn.loss import TrainingLoss, objective_of
 from unilaunch_gcn.mindspore_tensors import MindSporeDeviceTensors, MindSporeTensors
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.spec import GcnSpec
-from unilaunch_gcn.torch_tensors import TorchDeviceTensors, TorchTensors
+from unilaunch_gcn.torch_device_tensors import TorchDeviceTensors
+from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.data.graph import TEST, TRAIN, VAL
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.partition.cut import split_parts

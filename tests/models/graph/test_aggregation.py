@@ -19,6 +19,7 @@ from unilaunch_graph.dropout import fill_mask, stream_keys
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
+from unilaunch_graph.kernels.portable import PortableKernels
 from unilaunch_graph.operators.aggregation import Aggregation
 from unilaunch_graph.operators.host import aggregation_over_halo
 from unilaunch_graph.partition.cut import split_parts
@@ -81,7 +82,7 @@ def test_inputs_are_exact_in_every_order(options: dict[str, Any], sparse: bool) 
     part = _part(Graph(graph.indptr, graph.indices, features, graph.labels, graph.split, 2))
     spec = GcnSpec(**options)
     config = NetworkConfig(plan_layers(spec, 9, 2), spec.dropout, 11, F64)
-    inputs = FirstLayer(config, part, _aggregation(part))
+    inputs = FirstLayer(config, part, _aggregation(part), PortableKernels(F64), PortableKernels(F64))
     aggregated = config.layers[0].order != "product first"
     a_hat = dense_a_hat(graph)[part.owned][:, part.owned] if aggregated else np.eye(50)
     draw = np.random.default_rng(0)

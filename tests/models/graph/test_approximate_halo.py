@@ -20,7 +20,8 @@ from unilaunch_gcn.spec import GcnSpec
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.exchange.approximate import StaleHalo
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.exchange.wire import BFloat16, Exact, Int8, Wire, to_bfloat16
+from unilaunch_graph.exchange.wire import BFloat16, Exact, Int8, Wire
+from unilaunch_graph.kernels.rounding import to_bfloat16
 from unilaunch_graph.operators.host import aggregation_over_halo
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes

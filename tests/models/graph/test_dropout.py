@@ -72,7 +72,8 @@ def test_no_dropout_keeps_all() -> None:
 def test_device_makes_the_same_mask() -> None:
     """Torch's int64 arithmetic gives the bits of numpy's uint32."""
     nodes = np.arange(0, 3000, 7, dtype=np.int64)
-    device = DeviceMasks(0.3, 9, nodes, F32, torch.device("cpu"))
+    device = DeviceMasks(0.3, 9, torch.from_numpy(nodes), F32, num_layers=2)
+    device.start_epoch(4)
     np.testing.assert_array_equal(device.rows(4, 1, 33).numpy(), _mask(nodes, 33, 0.3, 9, 4, 1))
     rows, columns = np.array([0, 5, 100]), np.array([1, 59, 30])
     expected = _mask(nodes, 60, 0.3, 9, 4, 0)[rows, columns]
@@ -99,7 +100,8 @@ def test_each_element_is_kept_its_share_of_the_time(varied: str) -> None:
 def test_device_makes_the_same_mask_of_any_share(probability: float, dtype: type) -> None:
     """Also for ids above 2**32, and in both precisions."""
     nodes = np.array([0, 1, 2**31, 2**32 + 5, 2**40], np.int64)
-    device = DeviceMasks(probability, 1, nodes, np.dtype(dtype), torch.device("cpu"))
+    device = DeviceMasks(probability, 1, torch.from_numpy(nodes), np.dtype(dtype), num_layers=1)
+    device.start_epoch(0)
     out: NDArray[Any] = np.empty((5, 17), dtype)
     fill_mask(out, nodes, stream_keys(1, 0, 0), probability)
     np.testing.assert_array_equal(device.rows(0, 0, 17).numpy(), out)

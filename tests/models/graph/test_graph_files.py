@@ -1,4 +1,4 @@
-"""A user's own graph is read from one .npz, and what is wrong with it is said in one line."""
+"""A user's own graph is read from one .npz, and one line names a fault in it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,7 +136,7 @@ def test_weights_and_features_of_edges_are_read(tmp_path: Path, kind: str, form:
 
 
 def test_weights_are_made_symmetric_by_sums_and_means(tmp_path: Path) -> None:
-    """Duplicates are added, two directions meet at their mean, a loop becomes A_hat's; and it is said."""
+    """Duplicates are added, two directions meet at their mean, a loop becomes A_hat's; one line says so."""
     ends = np.array([[0, 0, 1, 4, 2, 2], [1, 1, 0, 5, 2, 3]])
     given = {**PLAIN, "edge_index": ends, "edge_weight": np.array([1, 2, 5, 7, 0.5, 0])}
     symmetric, changes = _load(tmp_path, {**given, "edge_attr": np.ones((6, 1))}).symmetrised()

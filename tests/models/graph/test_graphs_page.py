@@ -1,4 +1,4 @@
-"""Every example of docs/graphs.md runs as it stands."""
+"""Every example of docs/graphs.md runs as it stands, and the graph of docs/start/pyg.md."""
 
 import re
 from pathlib import Path
@@ -7,18 +7,19 @@ import pytest
 
 from unilaunch_graph.data.sources import open_dataset
 
-PAGE = Path(__file__).parents[3] / "docs" / "graphs.md"
+DOCS = Path(__file__).parents[3] / "docs"
+TEXT = (DOCS / "graphs.md").read_text() + (DOCS / "start" / "pyg.md").read_text()
 #: PyG compiles functions with torch.jit.script when it is imported, and torch 2.13 calls that deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 CONVERTERS = ("from_pyg", "from_networkx", "from_scipy", "from_edges")
-EXAMPLES = [code for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "ug.from_" in code]
+EXAMPLES = [code for code in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL) if "ug.from_" in code]
 
 
 def test_each_converter_has_an_example() -> None:
     assert [name for name in CONVERTERS if any(f"ug.{name}(" in code for code in EXAMPLES)] == [*CONVERTERS]
 
 
-@pytest.mark.parametrize("code", EXAMPLES, ids=CONVERTERS)
+@pytest.mark.parametrize("code", EXAMPLES, ids=[*CONVERTERS, "start/pyg.md"])
 def test_an_example_runs(
     code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

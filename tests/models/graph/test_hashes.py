@@ -9,7 +9,7 @@ import pytest
 
 from unilaunch.errors import InputError
 from unilaunch_graph.data import hashes
-from unilaunch_graph.data.hashes import hash_file
+from unilaunch_graph.data.hashes import hash_file, remember
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +17,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder of the test's own, and a clock by which a file is old enough at once."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(hashes, "_SETTLED", -10_000_000_000)
-    return tmp_path / "cache" / "unilaunch" / "hashes.json"
+    return tmp_path / "cache" / "unilaunch" / "hashes"
 
 
 def _digest(content: bytes) -> str:
@@ -36,14 +36,14 @@ def test_a_file_is_read_once(tmp_path: Path, cache: Path, monkeypatch: pytest.Mo
     """Another start takes the hash from the cache folder."""
     (tmp_path / "file").write_bytes(b"content")
     first = hash_file(tmp_path / "file")
-    assert list(cache.parent.iterdir()) == [cache]
+    assert len(list(cache.iterdir())) == 1
     monkeypatch.setattr(hashlib, "file_digest", None)
     monkeypatch.chdir(tmp_path)
     assert hash_file(Path("file")) == first
 
 
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
-    """Of the same size and the same time of change too: a file that was moved there."""
+    """Of the same size and the same time of change too: a file that was moved there; also one of several files."""
     path, other = tmp_path / "file", tmp_path / "other"
     path.write_bytes(b"content")
     hash_file(path)
@@ -54,6 +54,11 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     assert hash_file(path) == _digest(b"CONTENT")
     path.write_bytes(b"longer content")
     assert hash_file(path) == _digest(b"longer content")
+    files = [path, tmp_path / "another"]
+    files[1].touch()
+    assert [remember(tmp_path, files, text.title) for text in ("first", "again")] == ["First", "First"]
+    path.write_bytes(b"CHANGED CONTENT"[:14])
+    assert remember(tmp_path, files, "anew".title) == "Anew"
 
 
 def test_a_file_that_is_just_being_changed_is_not_remembered(
@@ -66,12 +71,13 @@ def test_a_file_that_is_just_being_changed_is_not_remembered(
     assert not cache.exists()
 
 
-@pytest.mark.parametrize("content", ["[]", "{", '{"a": 1}', "[" * 100_000])
-def test_a_damaged_memory_is_no_memory(tmp_path: Path, cache: Path, content: str) -> None:
+@pytest.mark.parametrize("content", [b"", b"a", b"a\nb\nc\n", b"\xff" * 100_000])
+def test_a_damaged_memory_is_no_memory(tmp_path: Path, cache: Path, content: bytes) -> None:
     """It is made again."""
     (tmp_path / "file").write_bytes(b"content")
-    cache.parent.mkdir(parents=True)
-    cache.write_text(content)
+    hash_file(tmp_path / "file")
+    (entry,) = cache.iterdir()
+    entry.write_bytes(content)
     assert hash_file(tmp_path / "file") == hash_file(tmp_path / "file") == _digest(b"content")
 
 
@@ -88,4 +94,6 @@ def test_the_memory_is_bounded(tmp_path: Path, cache: Path, monkeypatch: pytest.
     for name in "abc":
         (tmp_path / name).write_text(name)
         hash_file(tmp_path / name)
-    assert [Path(path).name for path in hashes._read(cache)] == ["b", "c"]
+    assert len(list(cache.iterdir())) == 2
+    monkeypatch.setattr(hashlib, "file_digest", None)
+    assert [hash_file(tmp_path / name) for name in "bc"] == [_digest(b"b"), _digest(b"c")]

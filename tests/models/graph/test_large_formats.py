@@ -68,7 +68,7 @@ def _write_reddit(folder: Path, **changed: object) -> None:
 
 
 def test_reddits_own_files(tmp_path: Path) -> None:
-    """As DGL's archive has them; where they are missing it is said what to unpack where."""
+    """As DGL's archive has them; where they are missing a message says what to unpack where."""
     with pytest.raises(InputError, match=r"reddit/reddit_data\.npz: no such file: unpack https://.*reddit\.zip there"):
         _load("reddit", tmp_path)
     _write_reddit(tmp_path / "reddit")

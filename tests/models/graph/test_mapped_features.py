@@ -16,10 +16,11 @@ from unilaunch_graph.arrays import FloatType
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
+from unilaunch_graph.kernels.portable import PortableKernels
 from unilaunch_graph.operators.host import aggregation_over_halo
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
-from unilaunch_graph.partition.store import load_part, write_parts
+from unilaunch_graph.partition.store import Origin, load_part, write_parts
 
 
 @pytest.mark.parametrize("dtype", [np.dtype(np.float32), np.dtype(np.float64)], ids=str)
@@ -28,7 +29,9 @@ def test_aggregated_once_from_a_file(dtype: FloatType, tmp_path: Path) -> None:
     plain = make_graph(9, [(0, 1), (1, 2), (3, 4), (2, 8)])
     x = np.random.default_rng(0).standard_normal((9, 70)).astype(np.float32)
     graph = replace(plain, features=x)
-    write_parts(tmp_path / "p", "x", "x", split_parts(graph, order_nodes(graph, np.zeros(9, np.int64), 1)))
+    write_parts(
+        tmp_path / "p", Origin("x", "x", "none"), split_parts(graph, order_nodes(graph, np.zeros(9, np.int64), 1))
+    )
     part = load_part(tmp_path / "p", 0, 1, "x")
     layers = plan_layers(GcnSpec(dropout=0), 70, graph.num_classes)
     config = NetworkConfig(layers, 0.0, 0, dtype)
@@ -39,7 +42,7 @@ def test_aggregated_once_from_a_file(dtype: FloatType, tmp_path: Path) -> None:
         config.conv,
         config.dtype,
     )
-    inputs = FirstLayer(config, part, aggregate)
+    inputs = FirstLayer(config, part, aggregate, PortableKernels(dtype), PortableKernels(dtype))
     assert inputs.aggregated is not None
     expected = (dense_a_hat(plain) @ x)[part.owned]
     np.testing.assert_allclose(inputs.aggregated, expected, rtol=0, atol=1e-5)

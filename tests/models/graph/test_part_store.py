@@ -1,5 +1,6 @@
 """Parts on disk: whole or not at all, checked byte by byte, and nobody else's."""
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -14,13 +15,13 @@ from numpy.typing import NDArray
 
 from graphs_by_hand import make_directed_graph, make_graph
 from unilaunch.errors import InputError
-from unilaunch_graph.data import edges
+from unilaunch_graph.data import edges, hashes
 from unilaunch_graph.data.edges import undirected
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.partition.store import load_part, part_dir, write_parts
+from unilaunch_graph.partition.store import Origin, load_part, part_dir, write_parts
 
 
 def _parts(*, sparse: bool = False) -> list[Part]:
@@ -35,7 +36,7 @@ def _parts(*, sparse: bool = False) -> list[Part]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A partition into two parts."""
-    write_parts(tmp_path / "ring-2", "ring", "print", iter(_parts()))
+    write_parts(tmp_path / "ring-2", Origin("ring", "print", "pymetis 1"), iter(_parts()))
     return tmp_path / "ring-2"
 
 
@@ -43,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
 def test_what_was_written_is_read(sparse: bool, tmp_path: Path) -> None:  # noqa: FBT001
     """Every array, mapped and not read into memory."""
     written = _parts(sparse=sparse)
-    write_parts(tmp_path / "ring", "ring", "print", iter(written))
+    write_parts(tmp_path / "ring", Origin("ring", "print", "pymetis 1"), iter(written))
     for index, part in enumerate(written):
         read = load_part(tmp_path / "ring", index, 2, "print")
         for name in ("owned", "halo", "send_rows", "owned_indices", "halo_indptr", "strengths", "labels", "split"):
@@ -54,12 +55,26 @@ def test_what_was_written_is_read(sparse: bool, tmp_path: Path) -> None:  # noqa
         assert (read.num_nodes, read.split_sizes) == (part.num_nodes, part.split_sizes)
 
 
+def test_a_part_is_hashed_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another start maps it unread, and reads it once more when one of its files has changed."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parent / "cache"))
+    monkeypatch.setattr(hashes, "_SETTLED", -10_000_000_000)
+    load_part(folder, 0, 2, "print")
+    with monkeypatch.context() as patch:
+        patch.setattr(hashlib, "file_digest", None)
+        assert load_part(folder, 0, 2, "print").num_owned == 6
+    path = part_dir(folder, 0) / "labels.npy"
+    path.write_bytes(path.read_bytes()[:-1] + b"\x07")
+    with pytest.raises(InputError, match=r"labels\.npy: damaged"):
+        load_part(folder, 0, 2, "print")
+
+
 def test_many_entries_of_sparse_features_are_numbered_in_64_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From 2**31 on; 32 bits made a wrong matrix of them."""
     written = _parts(sparse=True)
-    write_parts(tmp_path / "ring", "ring", "print", iter(written))
+    write_parts(tmp_path / "ring", Origin("ring", "print", "pymetis 1"), iter(written))
     monkeypatch.setattr(edges, "WIDE", 4)
     features = load_part(tmp_path / "ring", 0, 2, "print").features
     assert isinstance(features, sp.csr_array)
@@ -99,7 +114,7 @@ def _change_manifest(folder: Path, **changed: object) -> None:
         (lambda f: (part_dir(f, 0) / "manifest.json").write_text("[" * 10**5), r"manifest\.json: damaged"),
         (lambda f: _change_manifest(f, num_classes=7), r"manifest\.json: damaged, its SHA-256"),
         (lambda f: _change_manifest(f, sha256=""), r"manifest\.json: damaged, its SHA-256"),
-        (lambda f: _change_manifest(f, format=99), "format 99, this version reads 4"),
+        (lambda f: _change_manifest(f, format=99), "format 99, this version reads 5"),
         (lambda f: _change_manifest(f, fingerprint="another"), "made from other data"),
         (lambda f: _change_manifest(f, index=1), "part 1 of 2 of ring"),
         (lambda f: _change_manifest(f, surprise=1), "damaged"),
@@ -143,14 +158,14 @@ def test_an_interrupted_partition_leaves_nothing(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_parts(tmp_path / "ring", "ring", "print", broken())  # type: ignore[arg-type]
+        write_parts(tmp_path / "ring", Origin("ring", "print", "pymetis 1"), broken())  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_partition_that_is_there_is_kept(folder: Path) -> None:
     """A second maker that was slower changes nothing."""
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    write_parts(folder, "ring", "print", iter(_parts()))
+    write_parts(folder, Origin("ring", "print", "pymetis 1"), iter(_parts()))
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
@@ -166,7 +181,7 @@ def test_every_array_of_every_part_is_the_same(tmp_path: Path) -> None:
         ("values", replace(make_graph(7, pairs), labels=np.linspace(0, 1, 7, dtype=np.float32)), three),
     ):
         written = list(split_parts(graph, order_nodes(graph, owner, num_parts)))
-        write_parts(tmp_path / name, name, "print", iter(written))
+        write_parts(tmp_path / name, Origin(name, "print", "pymetis 1"), iter(written))
         for index, part in enumerate(written):
             read = load_part(tmp_path / name, index, num_parts, "print")
             for field in fields(Part):
@@ -179,7 +194,7 @@ def test_every_array_of_every_part_is_the_same(tmp_path: Path) -> None:
 def fragile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A partition of sparse features, whose files are damaged and put right again."""
     folder = tmp_path_factory.mktemp("fragile") / "ring"
-    write_parts(folder, "ring", "print", iter(_parts(sparse=True)))
+    write_parts(folder, Origin("ring", "print", "pymetis 1"), iter(_parts(sparse=True)))
     return folder
 
 
@@ -216,4 +231,4 @@ def test_an_array_that_the_manifest_forgot_is_refused(name: str, folder: Path) -
 def test_a_folder_that_cannot_be_written_is_named() -> None:
     """With the option that puts partitions elsewhere."""
     with pytest.raises(InputError, match=r"/proc/none/ring: the partition cannot be written: .*--partition-dir"):
-        write_parts(Path("/proc/none/ring"), "ring", "print", iter(_parts()))
+        write_parts(Path("/proc/none/ring"), Origin("ring", "print", "pymetis 1"), iter(_parts()))

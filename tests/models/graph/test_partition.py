@@ -1,5 +1,7 @@
 """Parts of a graph: each node is owned once, and what one part sends another receives, in the same order."""
 
+from functools import partial
+from importlib.metadata import version
 from itertools import pairwise
 from typing import Any
 
@@ -10,13 +12,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from graphs_by_hand import Cut, cut_directed_graphs, cut_graphs, dense_adjacency, make_graph
-from unilaunch.errors import InputError
+from unilaunch.errors import InputError, PluginError
 from unilaunch_graph.data.graph import TRAIN, Graph
-from unilaunch_graph.partition import assign as assigning
-from unilaunch_graph.partition.assign import assign, halo_size
+from unilaunch_graph.partition import metis
+from unilaunch_graph.partition.assign import Assignment, assign, best
 from unilaunch_graph.partition.cut import split_parts
+from unilaunch_graph.partition.mtkahypar import MtKaHyPar
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Part
+from unilaunch_graph.partition.statistics import halo_size
 
 CUTS = st.one_of(cut_graphs(), cut_directed_graphs())
 
@@ -100,8 +104,8 @@ def _grid(side: int) -> Graph:
 def test_metis_parts_are_even_and_always_the_same(num_parts: int) -> None:
     """The seed is fixed; the halo of a grid is near its cut."""
     graph = _grid(20)
-    owner = assign(graph, num_parts, "nodes")
-    np.testing.assert_array_equal(owner, assign(graph, num_parts, "nodes"))
+    owner = assign(graph, num_parts, "nodes").owner
+    np.testing.assert_array_equal(owner, assign(graph, num_parts, "nodes").owner)
     sizes = np.bincount(owner, minlength=num_parts)
     assert sizes.max() <= 1.1 * graph.num_nodes / num_parts
     assert halo_size(graph, owner, num_parts) <= 60 * (num_parts - 1)
@@ -109,11 +113,63 @@ def test_metis_parts_are_even_and_always_the_same(num_parts: int) -> None:
 
 def test_a_large_graph_is_cut_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """As evenly, and into as small a halo as a grid needs."""
-    monkeypatch.setattr(assigning, "LARGE", 100)
+    monkeypatch.setattr(metis, "LARGE", 100)
     graph = _grid(20)
-    owner = assign(graph, 4, "nodes")
+    owner = assign(graph, 4, "nodes", "metis").owner
     assert np.bincount(owner).max() <= 110
     assert halo_size(graph, owner, 4) <= 180
+
+
+def _communities(count: int) -> Graph:
+    """Return communities of 50 nodes with hubs, joined at random."""
+    draw = np.random.default_rng(0)
+    nodes = np.arange(50 * count)
+    near = [(nodes // 50 * 50 + (draw.random(len(nodes)) ** 3 * 50).astype(int), nodes) for _ in range(12)]
+    sources, targets = np.concatenate([*map(np.array, near), np.array((draw.permutation(nodes), nodes))], axis=1)
+    graph = make_graph(len(nodes), list(zip(sources.tolist(), targets.tolist(), strict=True)))
+    return graph.symmetrised()[0]
+
+
+@pytest.mark.parametrize(("name", "most"), [("mtkahypar", 0.95), ("kaminpar", 1.3)])
+def test_other_partitioners_cut_alike_each_time(name: str, most: float) -> None:
+    """Evenly, in nodes or in edges; Mt-KaHyPar, which sees the halo itself, into a smaller one than METIS."""
+    graph = _communities(16)
+    for balance, weights in (("nodes", np.ones(graph.num_nodes)), ("edges", graph.degrees)):
+        metis_, other, again = (assign(graph, 4, balance, one).owner for one in ("metis", name, name))
+        np.testing.assert_array_equal(other, again)
+        assert np.bincount(other, weights).max() <= 1.04 * weights.sum() / 4
+        assert halo_size(graph, other, 4) <= most * halo_size(graph, metis_, 4)
+
+
+def test_the_smallest_halo_that_keeps_the_balance_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all that are installed and made for this size, and it is named. An unknown one is refused."""
+    graph = _communities(16)
+    assert assign(graph, 4, "edges").partitioner.startswith("pymetis")
+    monkeypatch.setattr(MtKaHyPar, "work", (0, 1 << 40))
+    assert assign(graph, 4, "edges").partitioner == f"mtkahypar {version('mtkahypar')}"
+    assert assign(graph, 4, "edges", "metis").partitioner == f"pymetis {version('pymetis')}"
+    uneven = Assignment((np.arange(graph.num_nodes) > 0).astype(np.int64), "uneven")
+    even = Assignment(np.arange(graph.num_nodes) % 2, "even")
+    weights = np.ones(graph.num_nodes, np.int64)
+    assert halo_size(graph, uneven.owner, 2) < halo_size(graph, even.owner, 2)
+    assert best(graph, 2, weights, [even, uneven]) is even
+    with pytest.raises(PluginError, match="no partitioner 'scotch'; installed: kaminpar, metis, mtkahypar"):
+        assign(graph, 4, "edges", "scotch")
+
+
+def test_a_partitioner_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the line to type."""
+    monkeypatch.setattr(MtKaHyPar, "package", "not_there")
+    with pytest.raises(
+        PluginError, match=r"--partitioner mtkahypar needs not_there: pip install 'unilaunch\[partition\]'"
+    ):
+        assign(_grid(4), 2, "nodes", "mtkahypar")
+    monkeypatch.setattr(MtKaHyPar, "work", (0, 1 << 40))
+    assert assign(_grid(4), 2, "nodes").partitioner.startswith("pymetis")
+    monkeypatch.undo()
+    monkeypatch.setattr(MtKaHyPar, "work", (0, 1 << 40))
+    monkeypatch.setattr(MtKaHyPar, "cut", partial(open, "/not/there"))  # it is installed and fails
+    assert assign(_grid(4), 2, "nodes").partitioner.startswith("pymetis")
 
 
 def test_edges_can_be_balanced_instead() -> None:
@@ -123,7 +179,7 @@ def test_edges_can_be_balanced_instead() -> None:
     graph = make_graph(300, clique + ring)
 
     def unevenness(balance: str) -> float:
-        edges = np.bincount(assign(graph, 2, balance), weights=graph.degrees)
+        edges = np.bincount(assign(graph, 2, balance).owner, weights=graph.degrees)
         return float(edges.max() / edges.mean())
 
     assert unevenness("edges") < unevenness("nodes")
@@ -133,15 +189,15 @@ def test_weights_fit_into_the_numbers_of_metis() -> None:
     """Their sum is what overflows 32 bits: 2.5 billion edges with --balance edges did."""
     weights = np.full(1000, 2_500_000, np.int64)
     weights[0] *= 2
-    fitted = assigning.fitting(weights)
-    assert fitted.sum() <= assigning.MOST
+    fitted = metis.fitting(weights)
+    assert fitted.sum() <= metis.MOST
     assert fitted[0] / fitted[1] == pytest.approx(2, rel=1e-5)
-    np.testing.assert_array_equal(assigning.fitting(weights[:10]), weights[:10])
+    np.testing.assert_array_equal(metis.fitting(weights[:10]), weights[:10])
 
 
 def test_a_graph_that_metis_cannot_count_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """In one line, before METIS reads beyond its numbers."""
-    monkeypatch.setattr(assigning, "MOST", 100)
+    monkeypatch.setattr(metis, "MOST", 100)
     with pytest.raises(InputError, match="METIS counts up to 100 directed edges, and the graph has 1,520"):
         assign(_grid(20), 2, "nodes")
 
@@ -149,7 +205,7 @@ def test_a_graph_that_metis_cannot_count_is_refused(monkeypatch: pytest.MonkeyPa
 def test_training_nodes_can_be_balanced_instead() -> None:
     """Half of them in each of two parts."""
     graph = _grid(16)
-    owner = assign(graph, 2, "train")
+    owner = assign(graph, 2, "train").owner
     trained = np.bincount(owner[graph.split == TRAIN], minlength=2)
     assert trained.max() <= 1.2 * trained.mean()
 
@@ -157,13 +213,13 @@ def test_training_nodes_can_be_balanced_instead() -> None:
 def test_more_parts_than_nodes_leaves_parts_empty() -> None:
     """Each node has its own."""
     graph = make_graph(3, [(0, 1), (1, 2)])
-    assert list(assign(graph, 5, "nodes")) == [0, 1, 2]
+    assert list(assign(graph, 5, "nodes").owner) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("large", [assigning.LARGE, 100], ids=["whole", "some edges"])
+@pytest.mark.parametrize("large", [metis.LARGE, 100], ids=["whole", "some edges"])
 def test_neighbours_stand_near_each_other(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second, finer partition orders a part; a shuffled grid is put in order again, of a large graph too."""
-    monkeypatch.setattr(assigning, "LARGE", large)
+    monkeypatch.setattr(metis, "LARGE", large)
     grid = _grid(60)
     shuffled = np.random.default_rng(0).permutation(grid.num_nodes)
     rows = np.repeat(np.arange(grid.num_nodes), grid.degrees)

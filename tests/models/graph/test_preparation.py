@@ -74,6 +74,8 @@ def test_one_rank_of_each_host_checks_what_its_ranks_share(tmp_path: Path, monke
     parts = _prepare(options, ["a", "a", "b", "b"], tmp_path / "out")
     assert checks == {0: True, 1: False, 2: True, 3: False}
     assert sorted(np.concatenate([part.owned for part in parts]).tolist()) == list(range(40))
+    unused = options.model_copy(update={"partitioner": "absent"})  # no partitioner divides columns
+    assert preparation.prepare(unused, 4, Log()) == preparation.prepare(options, 4, Log())
 
 
 def test_ranks_of_a_directed_graph_agree_on_what_they_send(tmp_path: Path) -> None:
@@ -133,7 +135,7 @@ def test_a_diffusion_of_weighted_edges_is_refused(tmp_path: Path) -> None:
         )
 
 
-def test_only_words_are_divided_by_their_sum_unasked_and_it_is_said(
+def test_only_bags_of_words_are_normalised_by_default_and_a_line_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of a user's graph the features stay as they are; either can be asked for."""

@@ -97,7 +97,7 @@ def test_arbitrary_bytes_end_in_a_value_or_an_input_error(reader: Reader, file: 
 def test_arbitrary_instructions_end_in_a_value_or_an_input_error(
     reader: Reader, file: Path, content: list[str]
 ) -> None:
-    """So are programs that make no sense."""
+    """Invalid programs are refused too."""
     with suppress(InputError):
         _read(reader, file, "".join(content).encode("latin-1") + b".")
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import mindspore as ms
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -14,18 +15,24 @@ from numpy.typing import NDArray
 from graphs_by_hand import Cut, cut_graphs, dense_a_hat, dense_adjacency, make_graph
 from threaded_ranks import on_every_rank
 from unilaunch.backend import Collectives
-from unilaunch_gcn.build import device_network, host_problem
+from unilaunch.rank.alone import Alone
+from unilaunch_gcn.build import device_network, host_problem, training_problem
 from unilaunch_gcn.host_network import HostNetwork
 from unilaunch_gcn.layers import plan_layers
+from unilaunch_gcn.mindspore_tensors import MindSporeTensors
 from unilaunch_gcn.network import Network
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.spec import GcnSpec
-from unilaunch_gcn.torch_tensors import TorchDeviceTensors, TorchTensors
-from unilaunch_graph.data.graph import Graph
+from unilaunch_gcn.tensors import Tensors
+from unilaunch_gcn.torch_device_tensors import TorchDeviceTensors
+from unilaunch_gcn.torch_tensors import TorchTensors
+from unilaunch_graph.data.graph import TRAIN, Graph
 from unilaunch_graph.exchange.column_switch import ColumnSwitch
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
+from unilaunch_graph.kernels import choice
+from unilaunch_graph.kernels.portable import PortableKernels
 from unilaunch_graph.operators.aggregation import Aggregation, DiagonalScaling
 from unilaunch_graph.operators.device import HaloEdges, edges_on_device
 from unilaunch_graph.operators.host import aggregation_over_columns, aggregation_over_halo
@@ -109,6 +116,21 @@ def test_columns_together_are_a_hat(cut: Cut, width: int, conv: str) -> None:
     assert sum(count for _, _, count in results) == 4 * 8 * (graph.num_nodes * width - stays)
 
 
+def _halo_bytes(graph: Graph, owner: NDArray[np.int64], rank: int, config: NetworkConfig) -> int:
+    """Count, by dense matrices, the bytes that a rank receives in an epoch that leaves out what no loss reaches."""
+    near, own = dense_adjacency(graph), owner == rank
+    levels = [graph.split == TRAIN]
+    for _ in config.layers:
+        found = levels[0] | near[levels[0]].any(axis=0)
+        levels.insert(0, found if 2 * found.sum() <= len(found) else np.ones_like(found))
+    received = 0
+    for layer, entering, leaving in zip(config.layers, levels, levels[1:], strict=False):
+        forward = near[own & leaving].any(axis=0) & ~own
+        backward = near[own & entering].any(axis=0) & ~own & leaving
+        received += layer.width * sum(int(rows.sum()) for rows in (forward, backward)[: layer.exchanges])
+    return 8 * received
+
+
 def _problem_graph(*, sparse: bool, num_features: int = 11) -> Graph:
     ends = np.random.default_rng(3).integers(0, 40, (90, 2))
     plain = make_graph(40, [(int(a), int(b)) for a, b in ends])
@@ -169,7 +191,7 @@ def test_gradients_do_not_depend_on_the_parts(options: dict[str, Any], sparse: b
     def network(part: Part, collectives: Collectives, meter: Meter) -> Network:
         if kind == "device":
             return device_network(config, part, TorchDeviceTensors("cpu"), collectives, meter)
-        return HostNetwork(host_problem(collectives, 1, config, part, meter), TorchTensors())
+        return HostNetwork(training_problem(collectives, 1, config, part, meter), TorchTensors())
 
     def train(owner: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
         parts = _parts(graph, owner, int(owner.max()) + 1)
@@ -179,13 +201,12 @@ def test_gradients_do_not_depend_on_the_parts(options: dict[str, Any], sparse: b
             mine = network(parts[rank], collectives, meter)
             meter.read()
             gradient = mine.gradient(3)
-            assert meter.read()[1] == parts[rank].num_halo * 8 * sum(
-                layer.exchanges * layer.width for layer in config.layers
-            )
+            whole = parts[rank].num_halo * 8 * sum(layer.exchanges * layer.width for layer in config.layers)
+            assert meter.read()[1] == (whole if kind == "device" else _halo_bytes(graph, owner, rank, config))
             counts = mine.evaluate()
             collectives.all_reduce(gradient)
             collectives.all_reduce(counts)
-            return np.array(mine.local(gradient)), np.array(mine.local(counts))
+            return np.asarray(mine.local(gradient)), np.asarray(mine.local(counts))
 
         results = on_every_rank(len(parts), work)
         for gradient, counts in results[1:]:
@@ -199,6 +220,38 @@ def test_gradients_do_not_depend_on_the_parts(options: dict[str, Any], sparse: b
         other, others = train(owner)
         np.testing.assert_allclose(other, gradient, rtol=0, atol=1e-12)
         np.testing.assert_allclose(others, counts, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options", [{"layers": 3}, {"layers": 3, "dropout": 0}, {"layers": 4, "residual": True}], ids=str
+)
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_kernels_in_c_train_alike(options: dict[str, Any], precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On three parts: the gradient that libraries compute; on one part both frameworks have the same bits."""
+    graph = _problem_graph(sparse=False)
+    spec = GcnSpec.model_validate({"hidden": 20, "precision": precision, **options})
+    config = NetworkConfig.of(spec, plan_layers(spec, 11, 3), 2)
+    parts = _parts(graph, OWNERS["three, mixed"], 3)
+
+    def gradient(part: Part, collectives: Collectives, tensors: type[Tensors] = TorchTensors) -> NDArray[Any]:
+        problem = training_problem(collectives, 1, config, part, Meter())
+        assert isinstance(problem.kernels, PortableKernels) == (choice._MANY > 0)
+        found: NDArray[Any] = HostNetwork(problem, tensors(is_bfloat16=config.is_bfloat16)).gradient(3)
+        collectives.all_reduce(found)
+        return found
+
+    def train(many: int) -> NDArray[Any]:
+        monkeypatch.setattr(choice, "_MANY", many)
+        return on_every_rank(3, lambda rank, collectives: gradient(parts[rank], collectives))[0]
+
+    expected, found = train(1 << 20), train(0)
+    near = 0.02 if config.is_bfloat16 else 1e-5
+    np.testing.assert_allclose(found, expected, rtol=0, atol=near * np.abs(found).max())
+    np.testing.assert_array_equal(train(0), found)
+    (whole,) = _parts(graph, OWNERS["one"], 1)
+    ms.set_device("CPU")
+    of_torch = gradient(whole, Alone())
+    np.testing.assert_array_equal(gradient(whole, Alone(), MindSporeTensors), of_torch)
 
 
 def _on_device(part: Part, conv: str, collectives: Collectives, meter: Meter) -> Aggregation:

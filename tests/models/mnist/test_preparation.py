@@ -1,4 +1,4 @@
-"""The files are found wherever the tutorial or we put them; what is missing or does not fit is said in one line."""
+"""The files are found in the tutorial's folders and in ours; one line names a file that is missing or does not fit."""
 
 import struct
 from collections.abc import Callable

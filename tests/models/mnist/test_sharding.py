@@ -12,7 +12,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 @given(num_images=st.integers(1, 200), size=SIZES, seed=SEEDS, epoch=st.integers(0, 1000))
 def test_shards_are_disjoint_and_cover(num_images: int, size: int, seed: int, epoch: int) -> None:
-    """Every image once; what is missing to a full round is dealt again, from the first ones on, and nothing more."""
+    """Every image once; a full round is completed with the first images, and with no others."""
     shards = [shard(num_images, rank, size, seed, epoch) for rank in range(size)]
     assert {len(own) for own in shards} == {-(-num_images // size)}
     dealt = np.stack(shards, axis=1).ravel()

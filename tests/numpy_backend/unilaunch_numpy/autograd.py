@@ -60,18 +60,6 @@ def _value(operand: Operand) -> Any:
     return operand.array if isinstance(operand, Variable) else operand
 
 
-def matmul(rows: Variable, weight: Variable) -> Variable:
-    """Return rows @ weight."""
-    left, right = rows.array, weight.array
-    return Variable(left @ right, (rows, lambda g: g @ right.T), (weight, lambda g: left.T @ g))
-
-
-def relu(rows: Variable) -> Variable:
-    """Return max(0, rows)."""
-    is_positive = rows.array > 0
-    return Variable(rows.array * is_positive, (rows, lambda g: g * is_positive))
-
-
 def row_mean(rows: Variable) -> Variable:
     """Return the mean of each row, as a column. (rows, 1)"""
     shape = rows.array.shape

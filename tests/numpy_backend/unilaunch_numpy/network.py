@@ -12,7 +12,7 @@ from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.tensors import Forward, Operation, Tensors
 from unilaunch_graph.arrays import HostFunction
 from unilaunch_graph.operators.aggregation import LinearOperator
-from unilaunch_numpy.autograd import Variable, apply, call, gradients, matmul, relu, row_mean
+from unilaunch_numpy.autograd import Variable, apply, call, gradients, row_mean
 
 
 class NumpyTensors(Tensors):
@@ -38,14 +38,6 @@ class NumpyTensors(Tensors):
     def array(self, tensor: Any) -> NDArray[Any]:
         array: NDArray[Any] = tensor.array
         return array
-
-    @override
-    def product(self, rows: Variable, weight: Variable) -> Variable:
-        return matmul(rows, weight)
-
-    @override
-    def relu(self, rows: Variable) -> Variable:
-        return relu(rows)
 
     @override
     def mean(self, rows: Variable) -> Variable:

@@ -1,4 +1,4 @@
-"""A rank under its agent: its output is kept whoever writes it, and however it ends there is a record."""
+"""A rank under its agent: its output is kept, also that of its children, and every way to end leaves a record."""
 
 import json
 import os
@@ -170,6 +170,32 @@ def test_signals_reach_the_rank(tmp_path: Path) -> None:
         agent.send_signal(signal.SIGUSR1)
         said, _ = agent.communicate(timeout=20)
     assert (agent.returncode, said) == (0, "got it\n")
+
+
+def test_a_rank_may_end_before_its_agent_listens(tmp_path: Path) -> None:
+    """Its last messages tell the agent that it is the monitor too: it reads them, and ends."""
+    body = """
+    status.send(Named(0, 'here'))
+    listener = socket.create_server(('127.0.0.1', 0))
+    where = f'127.0.0.1 {listener.getsockname()[1]} {"ab" * 32} 15'
+    how = BeMonitor('ab' * 32, 1, False, 15.0, 0.0, None, True, None, '127.0.0.1')
+    status.hand_over(listener.detach(), how)
+    status.send(MonitorAt(where))
+    os._exit(0)
+"""
+    late = """
+import builtins, socket
+from unilaunch.monitor.messages import BeMonitor, MonitorAt
+known = builtins.__import__
+def slow(name, *rest, **named):
+    if name == 'unilaunch.agent.agent':
+        time.sleep(0.3)
+    return known(name, *rest, **named)
+builtins.__import__ = slow
+"""
+    text = PROLOGUE.replace("    begin(status)\n", body) + late + "sys.exit(supervise_alone({}, 0.0, work))\n"
+    done = subprocess.run([sys.executable, "-c", text], cwd=tmp_path, capture_output=True, check=False, timeout=20)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 def test_a_signal_that_was_ignored_stays_ignored(tmp_path: Path) -> None:

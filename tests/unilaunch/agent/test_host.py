@@ -120,7 +120,7 @@ def _is_alive(process: int) -> bool:
 
 
 def test_all_are_forked_from_one(tmp_path: Path) -> None:
-    """One import, and each rank is what its asker would have been: variables, processors, files, exit code."""
+    """One import for all; each rank has the variables, processors, files and exit code of its shim."""
     cores = sorted(os.sched_getaffinity(0))
     reading, writing = os.pipe()
     pipe = Path(f"/proc/self/fd/{writing}").readlink()

@@ -1,4 +1,4 @@
-"""A rank's output on its way to the launcher, which reads 4 KiB at once wherever a line ends."""
+"""A rank's output, which the agent copies to the launcher, which reads 4 KiB at once wherever a line ends."""
 
 import os
 import time
@@ -41,6 +41,19 @@ def _all(stream: Stream, launcher: int) -> list[bytes]:
         except BlockingIOError:
             break
     return read
+
+
+def test_the_agents_lines_begin_a_line() -> None:
+    """Also after a rank that ends within a line, as libraries do that write when Python exits."""
+    with _stream(Shown.LINES) as (stream, rank, launcher):
+        os.write(rank, b"whole\nleaked")
+        stream.move()
+        os.close(rank)
+        stream.move()
+        read = _all(stream, launcher)
+        stream.say("unilaunch: one\n")
+        stream.say("unilaunch: two\n")
+        assert b"".join(read + _all(stream, launcher)) == b"whole\nleaked\nunilaunch: one\nunilaunch: two\n"
 
 
 LINES = st.lists(st.binary(max_size=300).map(lambda line: line.replace(b"\n", b"") + b"\n"), max_size=60)

@@ -1,4 +1,4 @@
-"""Who asks an agent for ranks, over real Unix sockets: nobody who is slow, rude or another user delays another one."""
+"""Requests to an agent over real Unix sockets: a slow or wrong client, or another user, delays no other request."""
 
 import json
 import os
@@ -35,11 +35,11 @@ class _Door:
         kept.callback(self.requests.close)
 
     def ask(self, words: bytes) -> socket.socket:
-        asker = self.kept.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        asker.connect(self.address)
-        asker.settimeout(10)
-        asker.sendall(words)
-        return asker
+        shim = self.kept.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        shim.connect(self.address)
+        shim.settimeout(10)
+        shim.sendall(words)
+        return shim
 
     def until(self, done: Callable[[], object]) -> None:
         deadline = time.monotonic() + 10
@@ -58,15 +58,15 @@ def door() -> Iterator[_Door]:
 def test_a_request_goes_through_its_stages(door: _Door) -> None:
     """It is read, offered its rank and acknowledged; a long one too, which comes in pieces."""
     long = json.dumps({"circumstances": OWN, "files": [], "environ": {"A": "x" * 300_000}}).encode() + b"\n"
-    asker = door.ask(long[:-100_000])
+    shim = door.ask(long[:-100_000])
     for _ in range(10):
         door.requests.take(0.01)
     assert not door.requests.waiting
-    asker.sendall(long[-100_000:])
+    shim.sendall(long[-100_000:])
     door.until(lambda: door.requests.waiting)
     door.requests.offer(door.requests.waiting[0])
-    assert asker.recv(1) == READY
-    asker.sendall(READY)
+    assert shim.recv(1) == READY
+    shim.sendall(READY)
     door.until(lambda: door.requests.taken)
     assert door.requests.asked == 1
     assert len(door.requests.taken[0].request["environ"]["A"]) == 300_000
@@ -80,10 +80,10 @@ def test_an_asker_that_stops_delays_nobody(door: _Door) -> None:
     door.until(lambda: door.requests.waiting)
     door.requests.offer(door.requests.waiting[0])
     begin = time.monotonic()
-    asker = door.ask(REQUEST)
+    shim = door.ask(REQUEST)
     door.until(lambda: door.requests.waiting)
     door.requests.offer(door.requests.waiting[0])
-    asker.sendall(asker.recv(1))
+    shim.sendall(shim.recv(1))
     door.until(lambda: door.requests.taken)
     assert time.monotonic() - begin < 0.5  # 2 s for each of them, when the agent waited
     assert silent.recv(1) == READY
@@ -94,19 +94,19 @@ def test_an_asker_that_stops_delays_nobody(door: _Door) -> None:
 def test_who_says_nothing_more_is_sent_away(door: _Door, monkeypatch: pytest.MonkeyPatch) -> None:
     """So an agent whose ranks have ended does not stay for it."""
     monkeypatch.setattr(requests, "_PATIENCE", 0.2)
-    asker = door.ask(REQUEST[:20])
+    shim = door.ask(REQUEST[:20])
     for _ in range(5):
         door.requests.take(0.01)
     assert not door.requests.is_empty
     door.until(lambda: door.requests.is_empty)
-    assert asker.recv(1) == b""
+    assert shim.recv(1) == b""
 
 
 @given(
     words=st.one_of(st.binary(max_size=200), st.sampled_from([REQUEST[:-1], b"[" * 100_000 + b"\n", b"7\n", b"{}\n"]))
 )
 def test_what_is_no_request_gets_no_rank(words: bytes) -> None:
-    """Whatever it is, it ends nothing; and whoever comes after it is heard."""
+    """Such a message ends nothing, and the next request is answered."""
     with ExitStack() as kept:
         door = _Door(kept)
         with suppress(OSError):
@@ -135,7 +135,7 @@ def _as_nobody(work: Callable[[], int]) -> int:
 
 @pytest.mark.timed
 def test_another_users_connections_are_closed_at_once(door: _Door) -> None:
-    """200 of them neither count as askers nor delay one."""
+    """200 of them neither count as shims nor delay one."""
 
     def call() -> int:
         called = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(200)]

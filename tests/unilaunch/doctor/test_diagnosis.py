@@ -1,4 +1,4 @@
-"""What the doctor finds, from made-up facts."""
+"""The doctor's findings, from made-up facts."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which hosts and links are named slow, from made-up measurements."""
+"""The hosts and links that are named slow, from made-up measurements."""
 
 import random
 from itertools import combinations

@@ -1,4 +1,4 @@
-"""Which of mpirun's words pass when a job has failed."""
+"""The messages of mpirun that are shown when a job has failed."""
 
 import pytest
 
@@ -17,10 +17,10 @@ OTHER = RULE + "ORTE was unable to reliably start one or more daemons.\n" + RULE
 @pytest.mark.parametrize("why", WHY, ids=["primary", "status", "signal", "improper"])
 @pytest.mark.parametrize("piece", [1, 7, 10_000])
 def test_only_the_reason_for_the_end_is_left_out(why: str, piece: int) -> None:
-    """However mpirun's words are cut on their way; a line of dashes that frames nothing passes too."""
+    """However mpirun's text is split; a line of dashes that frames nothing passes too."""
     banner = BannerFilter()
     banner.active = True
-    around = [f"last words\n----\n{OTHER}x", f" {RULE}a rank's own\n", f"--\n{RULE}the end"]
+    around = [f"last lines\n----\n{OTHER}x", f" {RULE}a rank's own\n", f"--\n{RULE}the end"]
     said = f"{around[0]}{RULE}\n{RULE}{why}{RULE}{around[1]}{RULE}{why}{RULE}{around[2]}".encode()
     shown = b"".join(banner.feed(said[at : at + piece]) for at in range(0, len(said), piece)) + banner.held
     assert shown.decode() == f"{around[0]}{RULE}\n{around[1]}{around[2]}"

@@ -218,6 +218,13 @@ def test_restarts_are_not_dropped(kind: str) -> None:
         _emit(kind, "-n 2 -H a:1,b:1 --max-restarts 2")
 
 
+@pytest.mark.parametrize("option", ["--tensorboard curves", "--otlp http://host:4318"])
+def test_what_launch_does_itself_is_not_dropped(option: str) -> None:
+    """Curves and metrics are written by launch, which does not run there."""
+    with pytest.raises(SpecError, match=f"--emit sbatch {option}: only launch .*: leave it out"):
+        _emit("sbatch", f"-n 2 {option}")
+
+
 def test_a_job_file_is_not_for_this_host() -> None:
     """More ranks than it has cores, and devices that it has not."""
     assert "--ntasks=64" in _emit("sbatch", "-n 64 --device cuda", {"CUDA_VISIBLE_DEVICES": ""})

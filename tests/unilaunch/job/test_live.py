@@ -1,4 +1,4 @@
-"""What the live line says."""
+"""The text of the live line."""
 
 from unilaunch.job.live import describe
 from unilaunch.monitor.rank_seen import RankSeen

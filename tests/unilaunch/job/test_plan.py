@@ -114,7 +114,7 @@ def test_hosts_are_visited_as_mpirun_visits_them(
 
 
 def test_how_long_a_host_may_be_silent(mpi: str) -> None:
-    """Open MPI's daemons and the ranks are told the same; Open MPI counts probes, one a second after the first."""
+    """Open MPI's daemons and the ranks get the same time; Open MPI counts probes, one a second after the first."""
     line = _line("-n 2 -H a:1,b:1 --host-timeout 4")
     assert line[line.index("oob_tcp_keepalive_probes") + 1] == "3"
     assert json.loads(line[-1])["host_timeout"] == 4
@@ -127,7 +127,7 @@ def test_how_long_a_host_may_be_silent(mpi: str) -> None:
     indirect=["mpi"],
 )
 def test_values_of_x_are_not_on_the_line_that_is_started(mpi: str, expected: list[str]) -> None:
-    """They are in mpirun's environment, but for what mpirun itself would obey."""
+    """They are in mpirun's environment, except variables that mpirun itself reads."""
     plan = _plan("-n 2 -x A=1 -x A_TOKEN=s -x LD_PRELOAD=/p", {"A": "before", "HOME": "/root"})
     request = plan.request.started()
     assert request.environ == {"A": "1", "A_TOKEN": "s", "HOME": "/root"}
@@ -164,7 +164,7 @@ def test_what_each_rank_is(mpi: str, words: str, expected: dict[str, Any], args:
 
 
 def test_a_pasted_line_says_everything(mpi: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The line and a job file are run where other variables may stand: what launch was told wins there too."""
+    """The line and a job file are run where other variables may be set: the options of launch win there too."""
     monkeypatch.chdir(tmp_path)
     words = "-n 2 --seed 0 --log-level INFO --epochs 200 --data-dir data"
     variables = {"UNILAUNCH_SEED": "7", "UNILAUNCH_THREADS": "2", "UNILAUNCH_EPOCHS": "3", "UNILAUNCH_DATA": "d"}

@@ -1,4 +1,4 @@
-"""Who started me: from captured environments, and from broken ones."""
+"""Detection of the launcher: from captured environments, and from broken ones."""
 
 import json
 from contextlib import suppress
@@ -94,7 +94,7 @@ READ: dict[str, tuple[object, ...]] = {
     "prterun-5.0.11": ("PMIx", 1, 0, None, None, True, ()),
     "prterun-5.0.11-in-slurm": ("PMIx", 1, 0, None, None, True, ()),
 }
-#: These launchers are not to be had here: their variables are from documentation and other launchers' sources.
+#: These launchers are not available here: their variables are from documentation and other launchers' sources.
 WRITTEN: dict[str, tuple[dict[str, str], tuple[object, ...]]] = {
     "MVAPICH2": (
         {"MV2_COMM_WORLD_RANK": "3", "MV2_COMM_WORLD_SIZE": "4", "MV2_COMM_WORLD_LOCAL_RANK": "1",
@@ -307,7 +307,7 @@ def test_numbers_are_what_the_variables_say(data: st.DataObject) -> None:
 def test_what_is_no_number_is_refused(text: str, name: str) -> None:
     """Never a traceback, never a rank."""
     environ = _captured("openmpi-5.0.11") | {name: text}
-    with pytest.raises(EnvironmentMismatchError, match="makes no sense"):
+    with pytest.raises(EnvironmentMismatchError, match="is not valid"):
         launchers.detect(environ)
 
 
@@ -327,6 +327,14 @@ def test_an_installation_without_launchers_is_refused(monkeypatch: pytest.Monkey
             launchers.detect(_captured("openmpi-4.1.4"))
     finally:
         launchers.known.cache_clear()
+
+
+def test_slurm_says_that_a_step_is_on_one_host() -> None:
+    """Then nothing but loopback is listened at; of a heterogeneous step the variable counts one component's nodes."""
+    one, two = _captured("slurm-22.05-one-node"), _captured("slurm-22.05-uneven")
+    assert launchers.detect(one).one_host
+    assert not launchers.detect(two).one_host
+    assert not launchers.detect(one | {"SLURM_HET_SIZE": "2"}).one_host
 
 
 def test_tasks_that_were_dealt_out_by_a_file() -> None:

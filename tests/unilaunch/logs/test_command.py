@@ -1,4 +1,4 @@
-"""What the options of `unilaunch logs` mean."""
+"""The options of `unilaunch logs`."""
 
 import time
 

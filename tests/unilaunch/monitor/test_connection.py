@@ -296,9 +296,9 @@ def test_progress_that_is_sent_late_counts_from_when_it_was_made(call: Call) -> 
 
 
 def test_ranks_that_are_never_heard_of_stand_still_too(call: Call) -> None:
-    """An import that hangs, say: the job ends when it is told to, but not while a slow machine starts its ranks.
+    """An import that hangs, say: the job ends on an order, but not while a slow machine starts its ranks.
 
-    An agent that calls later is told that the job has ended.
+    An agent that connects later gets the message that the job has ended.
     """
     listening = listen([], several=False, host_timeout=15)
     with Inbox(listening.listener, listening.secret, 15) as inbox:

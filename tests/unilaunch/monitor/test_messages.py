@@ -1,4 +1,4 @@
-"""What rank, agent and monitor tell each other: every message makes the way, and nothing else is taken for one."""
+"""The messages between rank, agent and monitor: each survives the transfer, and other data is refused."""
 
 import json
 from dataclasses import fields
@@ -22,6 +22,8 @@ TEXTS = st.lists(st.text(), max_size=3).map(tuple)
 FAILURES = st.builds(
     Failure,
     cause=st.sampled_from(Cause),
+    message=st.text(),
+    exit_code=st.integers(),
     progress=st.dictionaries(st.text(), JSON, max_size=3),
     traceback=TEXTS,
     last_lines=TEXTS,

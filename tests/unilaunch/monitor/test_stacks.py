@@ -1,4 +1,4 @@
-"""Where ranks stand, from faulthandler's words."""
+"""The ranks' positions, from faulthandler's text."""
 
 from unilaunch.monitor.messages import Stack
 from unilaunch.monitor.stacks import describe, group

@@ -1,4 +1,4 @@
-"""Who is late: named when it lasts, and nobody without reason."""
+"""Stragglers are named when they last, and no other rank is named."""
 
 from collections.abc import Sequence
 

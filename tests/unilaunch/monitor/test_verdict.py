@@ -1,20 +1,22 @@
 """Which rank failed first."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unilaunch.errors import SpecError
+from unilaunch.errors import InputError, SpecError
 from unilaunch.monitor.verdict import judge, ranks, show
 from unilaunch.output.failure import Cause, Failure, describe_exception, describe_exit
+from unilaunch.output.result import JobFailed, LaunchResult
 from unilaunch.step import Step
 
 KILLED = describe_exit(-9)
 RESET = describe_exception(RuntimeError("Connection closed by peer [10.0.0.3]:3"), 1, {"phase": "train"})
 BROKEN = describe_exception(ValueError("broken"), 1, {"phase": "train"})
-LAUNCHER = Failure(Cause.LOST_LAUNCHER, "unilaunch ended it: its launcher has gone", 1)
+LAUNCHER = Failure(Cause.LOST_LAUNCHER, "unilaunch ended it: its launcher has exited", 1)
 MONITOR = Failure(Cause.LOST_PEER, "unilaunch ended it: its control connection to the monitor broke", 1)
 OUTSIDE = replace(describe_exit(-15), cause=Cause.ENDED_FROM_OUTSIDE)
 MPI = describe_exit(14)
@@ -63,6 +65,15 @@ def test_a_refused_input_is_one_line() -> None:
     assert show(judge([_of(0, refused), _of(1, refused)], 2), unseen=False) == (
         "unilaunch: all 2 ranks: job:main: job has no main\n"
     )
+
+
+def test_what_all_ranks_refuse_is_not_rank_0s() -> None:
+    """Rank 0 tells of it for all: a JobFailed says so too."""
+    refused = describe_exception(InputError("cora.npz: damaged"), 2, {"phase": "prepare"}, together=True)
+    verdict = judge([_of(0, refused)], 3)
+    assert verdict.line == "all ranks: cora.npz: damaged"
+    failed = JobFailed(LaunchResult(2, (), verdict.first, Path("out"), None, verdict.line))
+    assert str(failed) == "all ranks: cora.npz: damaged; its log is log"
 
 
 def test_the_same_consequence_of_many_is_one_line() -> None:

@@ -43,7 +43,7 @@ def _claim(folders: Iterable[OutputFolder]) -> None:
 
 
 def _end(folders: Iterable[OutputFolder]) -> None:
-    """End a run: its guards have gone."""
+    """End a run: its agents have exited."""
     for folder in folders:
         folder.let_go()
 
@@ -264,7 +264,7 @@ def test_reports_from_other_hosts_follow_the_same_rules(tmp_path: Path, capsys: 
     assert _names(tmp_path / "previous" / "first") == ["rank.0", "rank.2"]
     assert json.loads((tmp_path / "rank.2" / "value.json").read_text()) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("unilaunch: what rank 1 on node1 told is not kept here: --output-dir ")
+    assert line.startswith("unilaunch: the messages of rank 1 on node1 are not kept here: --output-dir ")
     (tmp_path / "result.json").write_text("the user's")
     keep_reports(tmp_path, 3, {0: Told("third", "node1", None, None, {})})
     assert (tmp_path / "result.json").read_text() == "the user's"
@@ -424,7 +424,7 @@ def test_a_broken_marker_says_nothing(text: str, tmp_path: Path) -> None:
 
 
 def test_what_no_json_can_say_is_no_reason_to_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Once it is said."""
+    """One line says so, once."""
     folder = _open(tmp_path, 1, "run")[0]
     folder.record(loss=float("nan"))
     folder.write_result({"loss": float("inf")})

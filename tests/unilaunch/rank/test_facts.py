@@ -1,4 +1,4 @@
-"""What the ranks tell each other first."""
+"""The first facts that ranks exchange."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from unilaunch.spec import RunSpec
 
 
 class _Beside(Alone):
-    """Rank 0 beside a rank that was told otherwise."""
+    """Rank 0 beside a rank with another task."""
 
     def __init__(self, **told: JsonValue) -> None:
         self.told = told

@@ -103,7 +103,7 @@ def test_everyone_hears_everyone(size: int) -> None:
 
 
 def test_ranks_of_a_launch_meet_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever comes first; who does not know the start's secret is told nothing."""
+    """Whichever comes first; a caller without the start's secret gets no answer."""
     monkeypatch.setattr(launch_board, "_PATIENCE", 2.0)
     heard = listen((), several=False, host_timeout=15.0)
     ended = threading.Event()
@@ -410,8 +410,8 @@ def test_a_rank_that_goes_is_noticed_at_once() -> None:
 
     begin = time.monotonic()
     lost = _on_ranks(3, work)
-    assert lost[0].startswith("rank 1 has gone")
-    assert "has gone" in lost[2]
+    assert lost[0].startswith("rank 1 is lost")
+    assert "is lost" in lost[2]
     assert time.monotonic() - begin < 5
 
 
@@ -487,4 +487,4 @@ def test_a_rank_lost_in_a_collective_is_noticed() -> None:
             return str(error)
         return "unnoticed"
 
-    assert _on_ranks(2, work)[0].startswith("rank 1 has gone")
+    assert _on_ranks(2, work)[0].startswith("rank 1 is lost")

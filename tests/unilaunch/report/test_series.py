@@ -1,4 +1,4 @@
-"""The curves of a run, and what is said of two."""
+"""The curves of a run, and the comparison of two."""
 
 import pytest
 

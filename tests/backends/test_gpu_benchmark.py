@@ -1,0 +1,54 @@
+"""benchmarks/gpu.py, as far as it goes without a GPU and in short time: its refusal, its table and its bounds."""
+
+import sys
+from pathlib import Path
+from unittest.mock import create_autospec
+
+import pytest
+import torch
+
+
+def test_without_a_gpu_one_line_and_code_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Nothing is made."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    import gpu
+
+    lacking = create_autospec(torch.cuda.is_available, return_value=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lacking)
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--folder", str(tmp_path)])
+    assert gpu.main() == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert "sees no NVIDIA GPU" in said.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_table_says_what_failed_and_what_a_bound_is_worth(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ratios are medians of those in a round; where PyG has no memory, ours need only train; ours must."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    import gpu
+
+    case = gpu.Case(Path("large.npz"), "gcn", "0.5")
+    slow = [{"seconds_per_epoch": time, "peak_memory_bytes": 1 << 30, "loss": [2.0, 1.0]} for time in (1.0, 2.0, 3.0)]
+    fast = [{**one, "seconds_per_epoch": 0.4 * one["seconds_per_epoch"]} for one in slow]  # type: ignore[operator]
+    failed = [{"failed": "CUDA out of memory"}]
+    rows = gpu.table(case, {"PyG": slow, "float32": fast, "bfloat16": failed})
+    assert rows == [
+        "| large | gcn | 0.5 | PyG | 2.0000 | 1.000 | 1024 | 1.000 |",
+        "| large | gcn | 0.5 | float32 | 0.8000 | 0.400 | 1024 | 1.000 |",
+        "| large | gcn | 0.5 | bfloat16 | CUDA out of memory | | | |",
+    ]
+    capsys.readouterr()
+    assert not gpu.keeps(case, {"PyG": slow, "float32": fast})
+    said = capsys.readouterr().out
+    assert "kept: large gcn dropout 0.5 / PyG, seconds_per_epoch 0.4 <= 0.5" in said
+    assert "BROKEN: large gcn dropout 0.5 / PyG, peak_memory_bytes 1 <= 0.5" in said
+    assert gpu.keeps(case, {"PyG": [{**failed[0], "is_out_of_memory": True}], "float32": fast})
+    assert not gpu.keeps(case, {"PyG": failed, "float32": fast})  # for another reason: nothing is compared
+    assert not gpu.keeps(case, {"PyG": [*slow[:2], *failed], "float32": fast})
+    assert not gpu.keeps(case, {"PyG": slow, "float32": failed})
+    assert gpu.keeps(case._replace(kind="gat"), {"PyG": slow, "distribute": slow})

@@ -1,0 +1,142 @@
+"""The kernels in C: what the portable ones compute, masks bit for bit, and the library that is compiled for them."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unilaunch_graph.arrays import Rows
+from unilaunch_graph.dropout import fill_mask, mask_words, stream_keys
+from unilaunch_graph.kernels import choice, library
+from unilaunch_graph.kernels.choice import choose_kernels
+from unilaunch_graph.kernels.native import NativeKernels
+from unilaunch_graph.kernels.portable import PortableKernels
+from unilaunch_graph.kernels.rounding import from_bfloat16, to_bfloat16
+
+F32 = np.dtype(np.float32)
+PORTABLE = PortableKernels(F32)
+
+
+@pytest.fixture(scope="module", params=[1, 3])
+def native(request: pytest.FixtureRequest) -> NativeKernels:
+    """Return the kernels in C, on one thread and on three."""
+    loaded = library.load_library()
+    assert loaded, "no C compiler"
+    return NativeKernels(loaded, request.param)
+
+
+def _draw(rows: int, width: int, seed: int = 0) -> Rows:
+    return np.random.default_rng(seed).standard_normal((rows, width)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth", "width"),
+    [(0, 3, 2), (5, 0, 3), (1, 1, 1), (13, 7, 5), (300, 700, 16), (2000, 300, 33), (1700, 128, 128), (31, 2000, 70)],
+)
+def test_dense_products(native: NativeKernels, rows: int, depth: int, width: int) -> None:
+    """Of any size, of transposed views and of stretches of columns; equal to float64's, with the same bits again."""
+    left, right = _draw(rows, depth), _draw(depth, width, 1)
+    wide = np.ascontiguousarray(np.concatenate((left, left), axis=1))
+    near = 4e-6 * max(1, depth) ** 0.5
+    expected = left.astype(np.float64) @ right
+    found = native.product(left, right)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=near)
+    for again in (
+        native.product(np.asfortranarray(left), right),
+        native.product(left, np.ascontiguousarray(right.T).T),
+        native.product(wide[:, depth:], right),
+    ):
+        np.testing.assert_array_equal(again, found)
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 60), st.integers(1, 150), st.floats(0, 0.999), st.integers(0, 2**63))
+def test_masks_have_the_bits_of_numpy(rows: int, width: int, probability: float, seed: int) -> None:
+    """Also for ids above 2**32; ReLU beside them, and the gradient of both."""
+    loaded = library.load_library()
+    assert loaded
+    native = NativeKernels(loaded, 1)
+    nodes = np.arange(rows, dtype=np.int64) * 2**33
+    keys = stream_keys(seed, 3, 1)
+    words, mask = mask_words(nodes, width, keys, probability), np.empty((rows, width), np.float32)
+    fill_mask(mask, nodes, keys, probability)
+    given_rows = _draw(rows, width, 5)
+    np.testing.assert_array_equal(native.drop_out(given_rows, words), given_rows * mask)
+    np.testing.assert_array_equal(PORTABLE.drop_out(given_rows, words), given_rows * mask)
+    out = native.activate(given_rows, words)
+    np.testing.assert_array_equal(out, np.maximum(given_rows, 0) * mask)
+    np.testing.assert_array_equal(out, PORTABLE.activate(given_rows, words))
+    gradient = _draw(rows, width, 6)
+    expected = gradient * mask * (given_rows > 0)
+    for kernels in (native, PORTABLE):
+        np.testing.assert_allclose(kernels.pass_positive(out, gradient, words.scale), expected, rtol=1e-6)
+
+
+def test_passes(native: NativeKernels) -> None:
+    """Loops and factors, with and without each, and ReLU; what is not a number is not hidden."""
+    own, loops, left = _draw(1700, 41), _draw(1700, 1, 2), _draw(1700, 1, 3)
+    for chosen in ((own, loops, left), (own, None, left), (None, None, left), (own, None, None), (None, None, None)):
+        found, expected = _draw(1700, 41, 4), _draw(1700, 41, 4)
+        native.finish(found, *chosen)
+        PORTABLE.finish(expected, *chosen)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    own[5, 7] = np.nan
+    for kernels in (native, PORTABLE):
+        activated = kernels.activate(own, None)
+        np.testing.assert_array_equal(activated, np.maximum(own, 0))
+        assert np.isnan(kernels.pass_positive(own, own, 2.0)[5, 7])
+
+
+@pytest.mark.parametrize("width", [1, 7, 8, 16, 41, 128, 301])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_rows_in_bfloat16(native: NativeKernels, width: int, weighted: bool) -> None:  # noqa: FBT001
+    """Gathered as 16-bit words and added in float32: what float32 gives of the rounded rows; alone and added."""
+    draw = np.random.default_rng(width)
+    indptr = np.concatenate(([0], np.cumsum(draw.integers(0, 30, 50))))
+    indices = draw.integers(0, 90, indptr[-1]).astype(np.int32)
+    values = draw.random(len(indices), np.float32) if weighted else None
+    rows = _draw(90, width)
+    words: Any = native.rounded(rows)
+    np.testing.assert_array_equal(words, to_bfloat16(rows))
+    multiply = native.aggregate(indptr, indices, values)(5, 45)
+    for add in (False, True):
+        found, expected = _draw(40, width, 1), _draw(40, width, 1)
+        multiply(words, found, add=add)
+        multiply(from_bfloat16(words), expected, add=add)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_choice_depends_on_size_and_type_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small parts and float64 use libraries, and so does every part where nothing can be compiled."""
+    many = choice._MANY
+    assert isinstance(choose_kernels(F32, many, 1), NativeKernels)
+    assert isinstance(choose_kernels(F32, many - 1, 1), PortableKernels)
+    assert isinstance(choose_kernels(np.dtype(np.float64), many, 1), PortableKernels)
+    monkeypatch.setenv("PATH", "")
+    library.load_library.cache_clear()
+    with pytest.warns(UserWarning, match=r"no cc, gcc or clang in PATH: install gcc"):
+        assert isinstance(choose_kernels(F32, many, 1), PortableKernels)
+    library.load_library.cache_clear()
+
+
+def test_library_is_made_once_and_read_from_its_own_user_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lies in the cache folder under the hash of its source; a folder that others may write is not believed."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    library.load_library.cache_clear()
+    assert library.load_library()
+    folder = tmp_path / "unilaunch" / "kernels"
+    (made,) = folder.glob("*.so")
+    library.load_library.cache_clear()
+    monkeypatch.setattr(library, "_compile", None)
+    assert library.load_library()
+    assert made.stat().st_mode & 0o777 == 0o700
+    assert made.stat().st_uid == os.geteuid()
+    folder.chmod(0o777)
+    library.load_library.cache_clear()
+    with pytest.warns(UserWarning, match=r"kernels: another user may write it"):
+        assert library.load_library() is None
+    library.load_library.cache_clear()
