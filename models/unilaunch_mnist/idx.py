@@ -1,4 +1,4 @@
-"""MNIST's idx files, packed with gzip or not, read strictly: nothing is guessed about a damaged one."""
+"""MNIST's idx files, packed with gzip or not, read strictly: a damaged file is refused."""
 
 import gzip
 import zlib
@@ -13,7 +13,7 @@ NUM_CLASSES = 10
 #: Rows and columns of an image.
 SHAPE = (28, 28)
 NUM_PIXELS = SHAPE[0] * SHAPE[1]
-#: What the first four bytes say: two zeros, 8 for unsigned bytes, and the number of dimensions.
+#: The first four bytes: two zeros, 8 for unsigned bytes, and the number of dimensions.
 _IMAGES = b"\0\0\x08\x03"
 _LABELS = b"\0\0\x08\x01"
 _GZIP = b"\x1f\x8b"
@@ -23,7 +23,7 @@ def read_images(path: Path) -> Pixels:
     """Return a file's images. (images, 784)
 
     Raises:
-        InputError: It cannot be read, is damaged, or holds no images of 28 x 28.
+        InputError: The file cannot be read, is damaged, or holds no images of 28 x 28.
     """
     return _read(path, _IMAGES, SHAPE, "images").reshape(-1, NUM_PIXELS)
 
@@ -32,7 +32,7 @@ def read_labels(path: Path) -> Labels:
     """Return a file's labels. (images,)
 
     Raises:
-        InputError: It cannot be read, is damaged, or holds something but the classes 0 to 9.
+        InputError: The file cannot be read, is damaged, or holds other classes than 0 to 9.
     """
     labels = _read(path, _LABELS, (), "labels")
     if labels.max() >= NUM_CLASSES:
@@ -64,7 +64,7 @@ def _read(path: Path, magic: bytes, item: tuple[int, ...], what: str) -> Pixels:
 
 
 def _unpack(path: Path) -> bytes:
-    # By content, not by name: browsers unpack files and leave them their .gz.
+    # By content, not by name: browsers unpack files and keep .gz in the name.
     try:
         content = path.read_bytes()
         return gzip.decompress(content) if content.startswith(_GZIP) else content

@@ -1,4 +1,4 @@
-"""From weights to this backend's network: the one place that knows which network belongs to which backend."""
+"""Choose the network for a backend: only this module knows which network belongs to which backend."""
 
 from unilaunch.backend import Placement
 from unilaunch.errors import SpecError

@@ -1,4 +1,4 @@
-"""The MNIST network in MindSpore: the one module here that imports it."""
+"""The MNIST network in MindSpore; only this module of the package imports MindSpore."""
 
 from typing import Any
 
@@ -12,16 +12,16 @@ from unilaunch_mnist.network import Network, views
 
 
 class MindSporeNetwork(Network):
-    """The network on cpu or on a device; its few weights are always the host's.
+    """The network on cpu or on a device; its weights always stay in host memory.
 
     Args:
-        weights: What it starts with. (7850,)
-        on_host: It runs on cpu.
+        weights: Initial weights. (7850,)
+        on_host: Whether it runs on cpu.
     """
 
     def __init__(self, weights: Floats, *, on_host: bool) -> None:
         self.flat, self.on_host = weights, on_host
-        # The mean over the batch; nn.CrossEntropyLoss is the same number and takes ten times as long on cpu.
+        # The mean over the batch; nn.CrossEntropyLoss gives the same number and takes ten times as long on cpu.
         self.cross_entropy = ops.SparseSoftmaxCrossEntropyWithLogits()
         self.loss_and_gradients = ms.value_and_grad(self._loss, (0, 1))
 

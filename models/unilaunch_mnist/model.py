@@ -1,12 +1,11 @@
-"""The MNIST network as the launcher sees it; imports nothing heavy, since `--help` loads it."""
+"""The model `mnist` for the launcher; imports nothing heavy, since `--help` loads it."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from typing_extensions import override
-
 from unilaunch.json_value import JsonValue
 from unilaunch.model import Framework, Model, Session
+from unilaunch.overriding import override
 
 if TYPE_CHECKING:
     from unilaunch.report_layout import ReportLayout

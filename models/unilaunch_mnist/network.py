@@ -1,4 +1,4 @@
-"""What a framework does for the network: weights in, gradient and answers out. The training knows no tensor."""
+"""The interface between the training, which uses numpy only, and a framework's network."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -26,12 +26,12 @@ def initial_weights(seed: int) -> Floats:
 class Network(ABC):
     """The tutorial's network on one rank: one dense layer with a ReLU behind it.
 
-    The ReLU is the tutorial's, and odd behind the last layer: a class whose logits are all negative learns no more. Of
+    The tutorial puts a ReLU after the last layer: a class whose logits are all negative stops learning. Of
     the seeds 0 to 39, five lose one in the first steps and end near 80 %; with the others, the default among them, one
     epoch of global batches of 64 reaches 90.5 to 91.1 % of the test images, as it does without the ReLU.
 
     Attributes:
-        flat: All weights in one buffer: a numpy array, or a tensor where that can be changed in place. Who changes it
+        flat: All weights in one buffer: a numpy array, or a tensor where that can be changed in place. Changing it
             changes the network. (7850,)
     """
 
@@ -51,7 +51,7 @@ class Network(ABC):
         """
 
     def local(self, summed: Any) -> Any:
-        """Return a summed buffer as the kind that `flat` is."""
+        """Return a summed buffer as the same type of array as `flat`."""
         return summed
 
     @abstractmethod

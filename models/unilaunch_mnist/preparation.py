@@ -14,23 +14,23 @@ if TYPE_CHECKING:
     from unilaunch_mnist.spec import MnistSpec
 
 Split = Literal["train", "test"]
-#: How the files of each split begin.
+#: Prefix of the file names of each split.
 _PREFIXES: dict[Split, str] = {"train": "train", "test": "t10k"}
-#: Where the files are to be had.
+#: Where to download the files.
 SOURCE = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 
 
 @dataclass(frozen=True, slots=True)
 class Mnist:
-    """What one rank works on.
+    """The data of one rank.
 
-    The training images are all of them, one byte a pixel: each epoch deals out other ones to this rank.
+    Every rank holds all training images, one byte per pixel; each epoch assigns other images to this rank.
 
     Attributes:
         images: The training images. (num_train, 784) uint8
         labels: Their classes. (num_train,) int64
-        test_images: This rank's test images. (own test images, 784) uint8
-        test_labels: Their classes. (own test images,) int64
+        test_images: This rank's test images. (test images of this rank, 784) uint8
+        test_labels: Their classes. (test images of this rank,) int64
         num_test: Test images of all ranks.
     """
 
@@ -45,14 +45,14 @@ def prepare_data(options: "MnistSpec", session: Session) -> Mnist:
     """Return this rank's data; all ranks must call it.
 
     Raises:
-        RefusedTogetherError: What one rank must refuse, every rank refuses.
+        RefusedTogetherError: A rank cannot use its input; every rank raises this.
     """
     world = session.world
     folder = data_folder(options.data_dir)
     with session.together("read data"):
         images, labels = read_split(folder, "train")
         test_images, test_labels = read_split(folder, "test")
-    # Ranks with other files would take other steps, and wait for each other for ever.
+    # Ranks with different files would take different numbers of steps, and wait for each other for ever.
     checksum = 0
     for array in (images, labels, test_images, test_labels):
         checksum = zlib.crc32(array.data, checksum)
@@ -93,10 +93,10 @@ def read_split(folder: Path, split: Split) -> tuple[Pixels, Labels]:
 
 
 def find(folder: Path, split: Split, name: str) -> Path:
-    """Return the path of a file, which may be packed with gzip.
+    """Return the path of a file, which may be compressed with gzip.
 
     Raises:
-        InputError: It is in none of the folders where it may be.
+        InputError: No folder that is searched holds the file.
     """
     # The last is for the tutorial's DATA_PATH, which names the folder train/ beside test/.
     places = [folder, folder / "mnist", folder / split, folder.absolute().parent / split]

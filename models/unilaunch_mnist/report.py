@@ -1,4 +1,4 @@
-"""What `unilaunch report` shows of an MNIST training."""
+"""The figures and curves that `unilaunch report` shows for an MNIST training."""
 
 from unilaunch.report_layout import Plot, ReportLayout, Value
 

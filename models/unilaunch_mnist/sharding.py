@@ -4,16 +4,16 @@ import numpy as np
 
 from unilaunch_mnist.arrays import Floats, Ids, Pixels
 
-#: Mean and standard deviation of the training images' pixels between 0 and 1, as the tutorial has them.
+#: Mean and standard deviation of the training images' pixels between 0 and 1, as in the tutorial.
 _MEAN, _DEVIATION = 0.1307, 0.3081
 
 
 def shard(num_images: int, rank: int, size: int, seed: int, epoch: int) -> Ids:
     """Return the images of one rank in one epoch, in the order of its steps.
 
-    As `MnistDataset(num_shards, shard_id)`: all images are shuffled alike on every rank and dealt out in turn, and when
-    they do not go round, the first ones are dealt again: every rank has equally many, hence equally many steps. So the
-    ranks' batches of one step are together the batch that one rank with a batch as large would take.
+    As `MnistDataset(num_shards, shard_id)`: every rank shuffles all images alike, and the ranks take them in turn.
+    If they cannot be divided evenly, the first images are used twice, so that every rank has the same number of steps.
+    Together the ranks' batches of one step are the batch that one rank with a batch as large would take.
 
     Returns:
         ceil(num_images / size) indices. (shard,)

@@ -1,4 +1,4 @@
-"""What the user can choose about the MNIST network; the defaults are the tutorial's, but for one epoch of its ten."""
+"""The options of the MNIST network; the defaults are the tutorial's, except for one epoch instead of ten."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from unilaunch.spec import Spec
 class MnistSpec(Spec):
     """The data and the training."""
 
-    #: The tutorial's own variable, so that its command line keeps its meaning.
+    #: The variable that the tutorial sets, so that its command line works unchanged.
     other_variables: ClassVar[Mapping[str, str]] = {"DATA_PATH": "data_dir"}
     other_names: ClassVar[Mapping[str, str]] = {
         "n_epochs": "epochs", "num_epochs": "epochs", "learning_rate": "lr", "bs": "batch_size",

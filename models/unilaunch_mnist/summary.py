@@ -1,4 +1,4 @@
-"""What a person reads at the end of a training."""
+"""The summary that is printed at the end of a training."""
 
 from collections.abc import Mapping
 from typing import Any

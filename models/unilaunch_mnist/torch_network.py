@@ -1,4 +1,4 @@
-"""The MNIST network in PyTorch: the one module here that imports torch."""
+"""The MNIST network in PyTorch; only this module of the package imports torch."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ class TorchNetwork(Network):
     """The network on any device of torch.
 
     Args:
-        weights: What it starts with. (7850,)
+        weights: Initial weights. (7850,)
         device_name: The device: "cpu", "cuda:0".
     """
 
@@ -23,7 +23,7 @@ class TorchNetwork(Network):
         on_device = torch.as_tensor(weights, device=self.device)
         self.tensors = [view.detach().requires_grad_() for view in views(on_device)]
         self.on_host = self.device.type == "cpu"
-        self.flat = weights if self.on_host else on_device  # on cpu they are the same memory
+        self.flat = weights if self.on_host else on_device  # on cpu both share one memory
 
     @override
     def gradient(self, images: Floats, labels: Labels) -> Any:

@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 #: Steps between two losses that are kept, as the tutorial prints them.
 _KEPT = 10
-#: Test images that are looked at at once.
+#: Test images that are evaluated at once.
 _BLOCK = 1000
 
 
 @dataclass(slots=True)
 class Training:
-    """A training: what it works on, and what its epochs leave.
+    """A training: its input, and the results of its epochs.
 
     Attributes:
-        options: What the user chose.
-        session: This rank.
+        options: The user's options.
+        session: The session of this rank.
         collectives: The data path between the ranks.
         network: The network in its framework.
         data: This rank's data.
@@ -71,7 +71,7 @@ class Training:
             values = {"loss": self.losses[-1]} if self.losses else {}
             self.session.progress(Step("epoch", epoch + 1, self.options.epochs, values))
             begin = time.perf_counter()
-            with np.errstate(over="ignore", invalid="ignore"):  # what comes of it ends the training, in one line
+            with np.errstate(over="ignore", invalid="ignore"):  # an overflow ends the training with one line
                 self._train(epoch)
             self.epoch_seconds.append(time.perf_counter() - begin)
             self._refuse_infinite(epoch)
@@ -86,7 +86,7 @@ class Training:
         self.losses.append(float(np.mean(losses)))
 
     def _refuse_infinite(self, epoch: int) -> None:
-        """End a training that has left the finite numbers: all ranks have the same loss and weights."""
+        """End a training whose loss or weights are not finite; all ranks have the same loss and weights."""
         for what, value in (("loss of all ranks", self.losses[-1]), ("largest weight", abs(self.network.flat).max())):
             if not math.isfinite(value):
                 raise DivergedError(
@@ -95,7 +95,7 @@ class Training:
                 )
 
     def _step(self, batch: Ids) -> float:
-        """Take one step and return its loss: all ranks' batches are as large, so the mean of means is the mean."""
+        """Take one step and return its loss: batches of all ranks have the same size, so the mean of means is exact."""
         fused = self.network.gradient(normalise(self.data.images[batch]), self.data.labels[batch])
         self.collectives.all_reduce(fused)
         summed = self.network.local(fused)
@@ -118,7 +118,7 @@ class Training:
 
     def result(self) -> dict[str, JsonValue]:
         """Return what stands in `result.json`, the same on every rank; all ranks must call it."""
-        # The first epoch allocates and warms up; it counts only when there is no other.
+        # The first epoch allocates and warms up; it counts only if it is the only one.
         own_seconds = float(np.median(self.epoch_seconds[1:] or self.epoch_seconds))
         return {
             "num_train": len(self.data.images),
