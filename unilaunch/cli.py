@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from signal import SIG_IGN, SIGINT, signal
+from signal import SIGINT
 from typing import TYPE_CHECKING, NoReturn
 
 from unilaunch import entry_points
@@ -129,7 +129,6 @@ def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     from unilaunch.job.restart import launch_attended
 
     returncode = launch_attended(task, environ).returncode
-    signal(SIGINT, SIG_IGN)  # a second Ctrl-C that comes too late: the job has ended, with this exit code
     if returncode == UnilaunchError.exit_code and task.target.kind != "model":
         _say_which_are_ours(task.spec.args, str(task.target))
     return returncode

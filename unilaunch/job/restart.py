@@ -19,13 +19,13 @@ from unilaunch.task import Task
 
 
 def launch_attended(task: Task[LaunchSpec], environ: Mapping[str, str]) -> LaunchResult:
-    """Run a job for a user at a terminal; see `run`.
+    """Run a job for a user at a terminal, in a process that ends after it; see `run`.
 
     Raises:
         UnilaunchError: It cannot be started.
     """
     plan = prepare(task, environ)
-    with noting_signals(asked := Asked()):
+    with noting_signals(asked := Asked(), to_the_end=True):
         return run(plan, environ, Caller(asked, attended=True, watch=lambda *_: None))
 
 

@@ -47,10 +47,11 @@ class Asked(Record, frozen=False):
 
 
 @contextmanager
-def noting_signals(asked: Asked) -> Iterator[list[int]]:
+def noting_signals(asked: Asked, *, to_the_end: bool = False) -> Iterator[list[int]]:
     """Record the user's signals in *asked* while the block runs; only in the main thread.
 
-    Yields the list of signals that stop the job, which grows as they arrive.
+    Yields the list of signals that stop the job, which grows as they arrive. Afterwards the signals do again what they
+    did before; with *to_the_end* they do nothing: the process ends after the block, with the exit code of the job.
     """
     received: list[int] = []
 
@@ -69,7 +70,7 @@ def noting_signals(asked: Asked) -> Iterator[list[int]]:
         yield received
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if to_the_end else handler)
 
 
 class Stop:
