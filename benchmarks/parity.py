@@ -6,7 +6,8 @@
 With --own-layers: `ug.torch`'s and `ug.mindspore`'s GATConv and SAGEConv, and a layer that calls `halo` itself, on 3
 parts in float64 against PyG's layers in one process. Four ways to start the ranks, and three graphs: Cora, Amazon
 Photo, and a directed, weighted one with isolated nodes and a part without training nodes. The difference is the
-largest of a loss, a final weight or a score of a node.
+largest of a loss, a final weight or a score of a node. The line `PyG` compares PyG with itself, its edges in another
+order, in one process: some trainings let rounding grow, and then the bound is a hundred times that line, not 1e-10.
 
 The table compares each with torch on one part; the bounds (1e-10 in float64, 1e-5 in float32) are on the two curves of
 the same seed that lie furthest apart, whichever they are. Reads ../shared/datasets/planetoid.
@@ -74,8 +75,8 @@ def _gcn(seeds: int) -> bool:
 
 
 def _own_layers(epochs: int, data_dir: Path) -> bool:
-    """Print a table of graph, framework and launcher, and return whether the bound is kept."""
-    furthest = 0.0
+    """Print a table of graph, framework and launcher, and return whether each difference keeps its bound."""
+    furthest = 0.0  # as a share of its bound
     print(f"{'graph':13} {'framework':10} {'start':11} " + " ".join(f"{kind:>8}" for kind in KINDS), flush=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -84,16 +85,24 @@ def _own_layers(epochs: int, data_dir: Path) -> bool:
         graphs = {"directed": str(folder / "directed.npz"), "cora": "cora"}
         graphs["amazon_photo"] = str(data_dir / "graphs" / "amazon_photo.npz")
         for graph, dataset in graphs.items():
+            np.savez(folder / "out.npz", **train_by_pyg(dataset, folder, KINDS, epochs, shuffle_edges=True))
             expected = train_by_pyg(dataset, folder, KINDS, epochs)
+            itself = difference(folder / "out.npz", expected, KINDS)
+            _print_row(graph, "PyG", "1 process", itself)
             for framework, program in PROGRAMS.items():
                 for start, line in STARTS.items():
                     own = ["--output-dir", f"{name}/log", program, "--"] if start == "launch" else [program]
                     execute([*line, *own, dataset, name, f"{name}/out.npz", str(epochs), *KINDS], 900.0, **PATIENT)
                     apart = difference(folder / "out.npz", expected, KINDS)
-                    shown = " ".join(f"{apart[kind]:8.1e}" for kind in KINDS)
-                    print(f"{graph:13} {framework.partition('_')[0]:10} {start:11} {shown}", flush=True)
-                    furthest = max(furthest, *apart.values())
-    return verdict("own layers", furthest, BOUNDS["float64"])
+                    _print_row(graph, framework.partition("_")[0], start, apart)
+                    furthest = max(
+                        furthest, *(apart[kind] / max(BOUNDS["float64"], 100 * itself[kind]) for kind in KINDS)
+                    )
+    return verdict("own layers / bound", furthest, 1.0)
+
+
+def _print_row(graph: str, framework: str, start: str, apart: dict[str, float]) -> None:
+    print(f"{graph:13} {framework:10} {start:11} " + " ".join(f"{apart[kind]:8.1e}" for kind in KINDS), flush=True)
 
 
 def _losses(parts: int, folder: str, *options: str) -> list[float]:

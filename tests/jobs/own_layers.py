@@ -75,13 +75,21 @@ def write_directed_graph(file: Path) -> None:
     np.savez(file, **graph)
 
 
-def train_by_pyg(dataset: str, folder: Path, kinds: Iterable[str], epochs: int) -> dict[str, Any]:
-    """Write *folder*/initial.npz, the initial weights, and return what PyG makes of them in one process."""
+def train_by_pyg(
+    dataset: str, folder: Path, kinds: Iterable[str], epochs: int, *, shuffle_edges: bool = False
+) -> dict[str, Any]:
+    """Write *folder*/initial.npz, the initial weights, and return what PyG makes of them in one process.
+
+    Another order of the edges changes nothing but the rounding of the sums.
+    """
     graph = open_dataset(dataset, folder, None, 0, None).load()
     features = graph.features.toarray() if isinstance(graph.features, sp.csr_array) else graph.features
     targets = np.repeat(np.arange(graph.num_nodes), graph.degrees)
     index = torch.from_numpy(np.stack([graph.indices.astype(np.int64), targets]))
     values = [None if array is None else torch.from_numpy(array).double() for array in (graph.weights, graph.edge_attr)]
+    if shuffle_edges:
+        order = torch.randperm(index.shape[1], generator=torch.Generator().manual_seed(0))
+        index, values = index[:, order], [None if array is None else array[order] for array in values]
     data = (torch.from_numpy(features).double(), torch.from_numpy(graph.labels), torch.from_numpy(graph.split == 1))
     initial: dict[str, Any] = {}
     expected: dict[str, Any] = {}
