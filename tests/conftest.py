@@ -28,7 +28,7 @@ settings.load_profile("shared machine")
 #: Tests that run in one process, by the place of their files: {} is the file's name.
 _GROUPS = {"cluster": "{}", "jobs/test_slurm.py": "Slurm", "jobs/test_sbatch.py": "Slurm"}
 #: How many timed tests run at once.
-_TIMED = 3
+_TIMED = 4
 _ROOM = pytest.StashKey["Room"]()
 #: Files that need MindSpore, where it is not installed (Python 3.13): they are not collected.
 collect_ignore = [] if find_spec("mindspore") else [
