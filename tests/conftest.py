@@ -2,13 +2,15 @@
 
 pytest-xdist runs the tests in several processes, more than there are processors: a job under mpirun mostly waits. Tests
 that share what is costly to make (hosts, a Slurm cluster) run in one of these processes. A test that bounds a time is
-marked `timed`: at most two other such tests run beside it, and no test of another kind.
+marked `timed`: at most three other such tests run beside it, and no test of another kind.
 """
 
 import compileall
 import fcntl
 import os
 import re
+import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -33,13 +35,20 @@ _ROOM = pytest.StashKey["Room"]()
 #: Files that need MindSpore, where it is not installed (Python 3.13): they are not collected.
 collect_ignore = [] if find_spec("mindspore") else [
     str(path) for path in Path(__file__).parent.rglob("test_*.py")
-    if re.search(r"^import mindspore", path.read_text(), re.MULTILINE)
+    if re.search(r"^(import|from) \S*mindspore", path.read_text(), re.MULTILINE)
 ]  # fmt: skip
 
 
 def pytest_report_header() -> str | None:
     """Say what is not collected."""
     return f"MindSpore is not installed: {len(collect_ignore)} files of tests are left out" if collect_ignore else None
+
+
+def pytest_collection_finish() -> None:
+    """Choose MindSpore's device before the first test, whichever uses it first: afterwards it cannot be chosen."""
+    if mindspore := sys.modules.get("mindspore"):
+        mindspore.set_device("CPU")
+        mindspore.runtime.launch_blocking()
 
 
 class Room:
@@ -96,6 +105,19 @@ def own_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TMPDIR", folder)
     yield
     rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def no_signal_is_ignored_or_blocked() -> Iterator[None]:
+    """A test may not leave a signal ignored or blocked: the programs that later tests start would inherit that."""
+    before = _signals()
+    yield
+    assert _signals() == before
+
+
+def _signals() -> tuple[set[int], set[int]]:
+    ignored = {number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN}
+    return ignored, set(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups

@@ -70,7 +70,6 @@ def test_cora_is_as_accurate(cora_part: Part) -> None:
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_both_frameworks_round_alike(cora_part: Part, dropout: float) -> None:
     """The loss to a hundredth over 20 epochs; and it is not float32's."""
-    ms.set_device("CPU")
     options = {"dropout": dropout, "bias": True}
     torch_losses, mindspore_losses = (
         _train(cora_part, make, 20, 0, precision="bfloat16", **options)[0] for make in (TorchTensors, MindSporeTensors)
@@ -94,7 +93,6 @@ def _product_of_ascend(rows: ms.Tensor, weight: ms.Tensor) -> ms.Tensor:
 @pytest.mark.parametrize("framework", ["torch", "mindspore"])
 def test_a_device_rounds_rows_and_products(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As dense matrices say of the logits; the gradient is float32's within a hundredth."""
-    ms.set_device("CPU")
     monkeypatch.setattr(ms.ops, "mm", _product_of_ascend)
     ends = np.random.default_rng(3).integers(0, 40, (90, 2))
     graph = make_graph(40, [(int(a), int(b)) for a, b in ends])

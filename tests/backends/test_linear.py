@@ -21,12 +21,6 @@ import unilaunch_torch.sparse as torch_sparse
 Array = NDArray[Any]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _mindspore_on_cpu() -> None:
-    ms.set_device("CPU")
-    ms.runtime.launch_blocking()
-
-
 class _Matrix:
     """A matrix on host arrays, as an operator."""
 

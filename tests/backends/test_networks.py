@@ -53,12 +53,6 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _mindspore_on_cpu() -> None:
-    ms.set_device("CPU")
-    ms.runtime.launch_blocking()
-
-
 def _part(*, sparse: bool) -> Part:
     ends = np.random.default_rng(3).integers(0, 40, (90, 2))
     plain = make_graph(40, [(int(a), int(b)) for a, b in ends])

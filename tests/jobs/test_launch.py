@@ -137,7 +137,7 @@ def test_a_signal_ends_the_job_once(launcher: Launcher, number: signal.Signals, 
             time.sleep(0.1)
         deadline = time.monotonic() + 20
         while job.poll() is None:  # up to its last moment, in which Python has already given up its handlers
-            assert time.monotonic() < deadline
+            assert time.monotonic() < deadline, Path(f"/proc/{job.pid}/status").read_text()
             job.send_signal(number)
             time.sleep(0.002)
         assert job.returncode == 128 + number

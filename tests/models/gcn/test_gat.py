@@ -5,7 +5,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import mindspore as ms
 import numpy as np
 import pytest
 import torch
@@ -43,12 +42,6 @@ OWNERS = [np.arange(40) // 20, np.arange(40) * 7 % 3, np.arange(40) % 2 * 3]  # 
 def whole() -> Whole:
     """Directed, with loops, duplicates, and nodes without an edge."""
     return make_whole()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _mindspore_on_cpu() -> None:
-    ms.set_device("CPU")
-    ms.runtime.launch_blocking()
 
 
 def _parts(whole: Whole, owner: NDArray[np.int64]) -> list[Part]:

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-import mindspore as ms
 import numpy as np
 import pytest
 import torch
@@ -102,8 +101,6 @@ def test_metrics_are_the_textbooks(task: str) -> None:
 @pytest.mark.parametrize("task", TASKS)
 def test_four_networks_train_each_task_alike(task: str) -> None:
     """Loss, gradient and evaluation on both frameworks, on hosts and on devices: to 1e-12."""
-    ms.set_device("CPU")
-    ms.runtime.launch_blocking()
     part, spec = _part(task), GcnSpec(hidden=4)
     config = NetworkConfig(plan_layers(spec, 6, part.num_classes), 0.5, 2, np.dtype(np.float64))
     problem = host_problem(Alone(), 1, config, part, Meter())

@@ -19,12 +19,6 @@ from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _mindspore_on_cpu() -> None:
-    ms.set_device("CPU")
-    ms.runtime.launch_blocking()
-
-
 def part_of(num_nodes: int, edges: list[tuple[int, int]]) -> Any:
     """Return a whole graph as the part of the only rank."""
     graph = make_directed_graph(num_nodes, edges)

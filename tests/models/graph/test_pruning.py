@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
-import mindspore as ms
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -96,7 +95,6 @@ def _with_part(parts: list[Part], work: Callable[[Part, Collectives], T]) -> Cal
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_a_pruned_gradient_is_the_whole_one(options: dict[str, Any]) -> None:
     """To 1e-12 with any parts, repeats have the same bits, and an evaluation has every row."""
-    ms.set_device("CPU")
     ring = make_graph(60, [(node, (node + 1) % 60) for node in range(60)])
     draw = np.random.default_rng(4)
     split = np.where(np.isin(np.arange(60), [2, 4, 6, 30]), TRAIN, VAL).astype(np.uint8)

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-import mindspore as ms
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -249,7 +248,6 @@ def test_kernels_in_c_train_alike(options: dict[str, Any], precision: str, monke
     np.testing.assert_allclose(found, expected, rtol=0, atol=near * np.abs(found).max())
     np.testing.assert_array_equal(train(0), found)
     (whole,) = _parts(graph, OWNERS["one"], 1)
-    ms.set_device("CPU")
     of_torch = gradient(whole, Alone())
     np.testing.assert_array_equal(gradient(whole, Alone(), MindSporeTensors), of_torch)
 

@@ -17,12 +17,6 @@ from unilaunch_mnist.network import Network, initial_weights, views
 from unilaunch_mnist.torch_network import TorchNetwork
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _mindspore_on_cpu() -> None:
-    ms.set_device("CPU")
-    ms.runtime.launch_blocking()
-
-
 def _torch_device(weights: Floats) -> Network:
     network = TorchNetwork(weights, "cpu")
     network.on_host, network.flat = False, torch.from_numpy(weights)
