@@ -55,41 +55,31 @@ __all__ = [
 
 #: The public names of each module.
 _NAMES = {
-    "backend": ("Backend", "Collectives", "Exchange", "Peers", "Placement", "Rendezvous"),
-    "command": ("Command",),
-    "errors": (
-        "DivergedError",
-        "EnvironmentMismatchError",
-        "InputError",
-        "LauncherError",
-        "OutputError",
-        "PeerLostError",
-        "PlacementError",
-        "PluginError",
-        "RefusedTogetherError",
-        "RendezvousError",
-        "SpecError",
-        "StoppedError",
-        "UnilaunchError",
-    ),
-    "job.api": ("launch", "start"),
-    "job.emit": ("JobFile",),
-    "job.handle": ("Job", "JobStatus", "RankStatus"),
-    "launch_spec": ("LaunchSpec", "MpiSpec"),
-    "launchers.launcher": ("Launcher",),
-    "launchers.mpirun": ("Mpirun", "Request"),
-    "logs.lines": ("LogLine",),
-    "model": ("Framework", "Model", "Session"),
-    "monitor.rank_seen": ("RankState",),
-    "output.failure": ("Cause", "Failure"),
-    "output.result": ("JobFailed", "LaunchResult", "RankResult"),
-    "rank.current": ("init",),
-    "report_layout": ("ReportLayout",),
-    "spec": ("RunSpec", "Spec"),
-    "step": ("Step",),
-    "world": ("LauncherInfo", "World"),
+    "backend": "Backend Collectives Exchange Peers Placement Rendezvous",
+    "command": "Command",
+    "errors": """
+        DivergedError EnvironmentMismatchError InputError LauncherError OutputError PeerLostError
+        PlacementError PluginError RefusedTogetherError RendezvousError SpecError StoppedError
+        UnilaunchError
+    """,
+    "job.api": "launch start",
+    "job.emit": "JobFile",
+    "job.handle": "Job JobStatus RankStatus",
+    "launch_spec": "LaunchSpec MpiSpec",
+    "launchers.launcher": "Launcher",
+    "launchers.mpirun": "Mpirun Request",
+    "logs.lines": "LogLine",
+    "model": "Framework Model Session",
+    "monitor.rank_seen": "RankState",
+    "output.failure": "Cause Failure",
+    "output.result": "JobFailed LaunchResult RankResult",
+    "rank.current": "init",
+    "report_layout": "ReportLayout",
+    "spec": "RunSpec Spec",
+    "step": "Step",
+    "world": "LauncherInfo World",
 }
-_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:

@@ -1,7 +1,7 @@
 """The addresses, of either IP version, at which this host and others can be reached; listening sockets."""
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import cache
 
@@ -78,6 +78,13 @@ def interface_addresses() -> list[tuple[str, str]]:
         for entry in entries
         if entry.family in FAMILIES.values() and not entry.address.startswith(_LINK_LOCAL)
     ]
+
+
+def own_names(hosts: Collection[str]) -> set[str]:
+    """Return every name and address by which *hosts* may mean this host."""
+    name = socket.gethostname()
+    names = {*_LOOPBACKS, "localhost", name, name.partition(".")[0]}
+    return names if set(hosts) <= names else names | {address for _, address in interface_addresses()}
 
 
 @cache

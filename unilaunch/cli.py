@@ -7,15 +7,17 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from signal import SIGINT
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from unilaunch import entry_points
 from unilaunch.errors import UnilaunchError, say
 
 if TYPE_CHECKING:
     from unilaunch.rank.status import Status
-    from unilaunch.spec import RunSpec
+    from unilaunch.spec import RunSpec, Spec
     from unilaunch.task import Task
+
+S = TypeVar("S", bound="Spec")
 
 
 def main() -> NoReturn:
@@ -42,11 +44,8 @@ def _do(arguments: Sequence[str], environ: Mapping[str, str], started: float) ->
             from unilaunch.doctor.checkup import doctor
             from unilaunch.doctor.spec import DoctorSpec
             from unilaunch.launch_spec import MpiSpec
-            from unilaunch.spec import validate, variable_of
 
-            variables = _variables(environ, set(MpiSpec.model_fields))
-            sources = {field: variable_of(field, environ) for field in variables}
-            return doctor(validate(DoctorSpec, {**variables, **_fields(arguments)}, sources), environ)
+            return doctor(_checked(DoctorSpec, _fields(arguments), environ, set(MpiSpec.model_fields)), environ)
         case "explain":
             from unilaunch.explain import explain
 
@@ -146,18 +145,17 @@ def _say_which_are_ours(args: Sequence[str], target: str) -> None:
 def _do_command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     from unilaunch import plugins
     from unilaunch.options import parse
-    from unilaunch.spec import validate, variable_of
 
     given = parse(arguments)
     command = plugins.commands()[given.pop("command")]
-    variables = _variables(environ, set(command.spec.model_fields))
-    sources = {field: variable_of(field, environ) for field in set(variables) - set(given)}
-    return command.run(validate(command.spec, {**variables, **given}, sources))
+    return command.run(_checked(command.spec, given, environ, set(command.spec.model_fields)))
 
 
-def _variables(environ: Mapping[str, str], fields: Collection[str]) -> dict[str, str]:
-    """Return those of *fields* that UNILAUNCH_ variables set."""
+def _checked(kind: "type[S]", given: Mapping[str, object], environ: Mapping[str, str], fields: Collection[str]) -> "S":
+    """Return the options that were *given*; UNILAUNCH_ variables set those of *fields* that were not."""
     from unilaunch.reading import known_fields
-    from unilaunch.spec import read_variables
+    from unilaunch.spec import read_variables, validate, variable_of
 
-    return {field: value for field, value in read_variables(environ, known_fields).items() if field in fields}
+    variables = {name: text for name, text in read_variables(environ, known_fields).items() if name in fields}
+    sources = {name: variable_of(name, environ) for name in set(variables) - set(given)}
+    return validate(kind, {**variables, **given}, sources)

@@ -30,7 +30,7 @@ class Values:
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return the values as the spec itself writes them to JSON."""
-        return {name: _plain(value) for name, value in self.__dict__.items()}
+        return cast("dict[str, JsonValue]", json.loads(json.dumps(vars(self), default=_plain)))
 
 
 def hand_over(task: "Task[LaunchSpec]") -> str:
@@ -43,7 +43,7 @@ def hand_over(task: "Task[LaunchSpec]") -> str:
 
     spec = {name: _encode(name, getattr(task.spec, name)) for name in RunSpec.model_fields if name != "args"}
     target = {"kind": task.target.kind, "name": task.target.name, "source": task.target.source}
-    options = _encode_spec(task.options) if task.options else None
+    options = _encode("options", task.options)
     told = {"version": __version__, "target": target, "spec": spec, "options": options, "command": list(task.command)}
     return json.dumps(told | {"entry_points": entry_points.table()})
 
@@ -64,15 +64,11 @@ def take_over(text: str, args: Sequence[str]) -> "Task[RunSpec]":
         raise SpecError(f"launch is unilaunch {told['version']}, and this host has {__version__}: install the same one")
     target = Target(**told["target"])
     target.find_file()
-    spec = cast("RunSpec", _decode_spec(told["spec"] | {"args": {"tuple": list(args)}}))
+    spec = cast("RunSpec", _decode({"spec": told["spec"] | {"args": {"tuple": list(args)}}}))
     model = plugins.load_model(target.name) if target.kind == "model" else None
-    options = _decode_spec(told["options"]) if model else None
+    options = _decode(told["options"]) if model else None
     backends = (plugins.load_backend(spec.backend),) if model else plugins.backends_of_program(spec.backend)
     return Task(spec, target, model, cast("Spec | None", options), backends, tuple(told["command"]))
-
-
-def _encode_spec(spec: "Spec") -> dict[str, JsonValue]:
-    return {name: _encode(name, getattr(spec, name)) for name in type(spec).model_fields}
 
 
 def _encode(name: str, value: Any) -> JsonValue:
@@ -98,10 +94,6 @@ def _encode(name: str, value: Any) -> JsonValue:
     )
 
 
-def _decode_spec(told: Mapping[str, JsonValue]) -> Values:
-    return Values({name: _decode(value) for name, value in told.items()})
-
-
 def _decode(told: Any) -> Any:
     match told:
         case {"path": path}:
@@ -111,20 +103,11 @@ def _decode(told: Any) -> Any:
         case {"table": table}:
             return {key: _decode(value) for key, value in table.items()}
         case {"spec": values}:
-            return _decode_spec(values)
+            return Values({name: _decode(value) for name, value in values.items()})
         case list():
             return list(map(_decode, told))
     return told
 
 
 def _plain(value: Any) -> Any:
-    match value:
-        case Path():
-            return str(value)
-        case list() | tuple():
-            return list(map(_plain, value))
-        case dict():
-            return {key: _plain(one) for key, one in value.items()}
-        case Values():
-            return value.to_json()
-    return value
+    return vars(value) if isinstance(value, Values) else str(value)

@@ -1,7 +1,7 @@
 """The pages of `--help`: the common options, the options of one model, or all options."""
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from unilaunch import plugins
 from unilaunch.grammar import Parser, Switch
@@ -39,8 +39,7 @@ def page(command: str, parser: Parser, model: Model | None, *, whole: bool) -> s
     plugin = plugins.commands().get(command) if command not in HELP else None
     about = plugin.help if plugin else HELP[command]
     usage = f"unilaunch {command} [options]" + "".join(_positional(parser, command))
-    layout = LAYOUT.get(command, LAYOUT["launch"] if command in STARTS else None)
-    sections = _chosen(parser, layout) if layout and not whole else _all(parser)
+    sections = _chosen(parser) if command in STARTS and not whole else _all(parser)
     examples = list(plugin.examples) if plugin else [*EXAMPLES[command], *_of_models(command)]
     return _draw(usage, about[0].upper() + about[1:] + ".", examples, sections, NOTES.get(command, ""))
 
@@ -59,10 +58,10 @@ def _positional(parser: Parser, command: str) -> Iterable[str]:
                 yield " [its arguments]"
 
 
-def _chosen(parser: Parser, layout: Mapping[str, Sequence[str]]) -> Sections:
+def _chosen(parser: Parser) -> Sections:
     """Yield the most common options, each in one form."""
     by_name = {name: action for action in parser.options() for name in action.option_strings or [action.dest]}
-    for heading, names in layout.items():
+    for heading, names in LAYOUT.items():
         if found := [_short(by_name[name]) for name in names if name in by_name]:
             yield heading, found
     for heading, actions in parser.groups():

@@ -46,17 +46,15 @@ More options: of a model, unilaunch launch MODEL --help; of a job file, unilaunc
 launch --emit sbatch --help; mpirun's and all others, unilaunch launch --help-all.
 """,
 }
-#: The options that `--help` of a command shows, by heading; `--help-all` shows every option.
-LAYOUT: Mapping[str, Mapping[str, Sequence[str]]] = {
-    "launch": {
-        "what to run": ("target", "-m", "--config", "--backend", "--device"),
-        "how many ranks, and where": (
-            "--nprocs", "--hosts", "--hostfile", "--oversubscribe", "--bind-to", "-x", "--mca", "--allow-run-as-root",
-        ),
-        "output": ("--output-dir", "--console"),
-        "failures": ("--max-restarts", "--elastic", "--stall-timeout"),
-        "instead of a start": ("--dry-run", "--emit", "--help-all"),
-    },
+#: The options that `--help` of `run` and `launch` shows, by heading; `--help-all` shows every option.
+LAYOUT: Mapping[str, Sequence[str]] = {
+    "what to run": ("target", "-m", "--config", "--backend", "--device"),
+    "how many ranks, and where": (
+        "--nprocs", "--hosts", "--hostfile", "--oversubscribe", "--bind-to", "-x", "--mca", "--allow-run-as-root",
+    ),
+    "output": ("--output-dir", "--console"),
+    "failures": ("--max-restarts", "--elastic", "--stall-timeout"),
+    "instead of a start": ("--dry-run", "--emit", "--help-all"),
 }  # fmt: skip
 OVERVIEW = "Start jobs of MindSpore or PyTorch on many ranks, with any MPI, and train graph networks."
 HELP = {

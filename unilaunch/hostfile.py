@@ -43,6 +43,12 @@ class Host(Record):
     max_slots: int | None = None
     user: str = ""
 
+    @property
+    def entry(self) -> str:
+        """The host as -H and a rank's ssh read it: "user@node0:4", "[fd00::1]:4"."""
+        name = f"[{self.name}]" if ":" in self.name else self.name
+        return (f"{self.user}@" if self.user else "") + name + (f":{self.slots}" if self.slots else "")
+
 
 class HostfileError(SpecError):
     """A hostfile or a list of hosts is not valid; the message names the place."""

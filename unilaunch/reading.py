@@ -1,7 +1,7 @@
 """Read options, environment and file into a checked task."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -57,7 +57,8 @@ def read_task(
 def _read_whole(kind: type[S], given: Mapping[str, Any], machine: Machine) -> Task[S]:
     """Return the task from the JSON of `--spec` and the program's arguments; no other source is read."""
     if others := set(given) - {"spec", "args"}:
-        raise SpecError(f"--spec: it says everything; leave out {', '.join(_options_of(others))}")
+        named = ", ".join(f"--{field.replace('_', '-')}" for field in sorted(others))
+        raise SpecError(f"--spec: it says everything; leave out {named}")
     try:
         values = json.loads(given["spec"])
     except (ValueError, RecursionError) as error:
@@ -68,10 +69,6 @@ def _read_whole(kind: type[S], given: Mapping[str, Any], machine: Machine) -> Ta
     target = _choose(values, machine)
     values = _unfold(values, target, "--spec")
     return make_task(kind, target, values, {field: f"--spec: {field}" for field in values}, machine)
-
-
-def _options_of(fields: Iterable[str]) -> list[str]:
-    return [f"--{field.replace('_', '-')}" for field in sorted(fields)]
 
 
 def make_task(

@@ -95,18 +95,6 @@ def into_text(array: Any) -> dict[str, JsonValue]:
     return {"base64": base64.b64encode(file.getbuffer()).decode()}
 
 
-def carry_files(value: Any, folder: Path) -> Any:
-    """Return a packed value that contains the data of its files, for a host that cannot read *folder*."""
-    if isinstance(value, list):
-        return [carry_files(one, folder) for one in value]
-    if not isinstance(value, dict):
-        return value
-    if _MARK not in value:
-        return {name: carry_files(one, folder) for name, one in value.items()}
-    data = (folder / value["file"]).read_bytes()
-    return {name: one for name, one in value.items() if name != "file"} | {"base64": base64.b64encode(data).decode()}
-
-
 def _pack_array(value: Any, store: Store) -> Any:
     numpy = sys.modules.get("numpy")
     if numpy and isinstance(value, numpy.ndarray | numpy.generic):

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from unilaunch.values import carry_files, into_files, into_text, pack, unpack
+from unilaunch.values import into_files, into_text, pack, unpack
 
 TYPES = ["bool", "int8", "uint16", "int64", "float16", "float32", "float64", "complex64", "datetime64[s]"]
 
@@ -23,7 +23,7 @@ def _sent(value: Any, folder: Path) -> list[Any]:
     text = json.loads(json.dumps(pack(value, into_text)))
     files = json.loads(json.dumps(pack(value, into_files(folder, "value"))))
     whole = json.loads(json.dumps(pack(value, into_files(folder, "absolute", absolute=True))))
-    return [unpack(text, None), unpack(files, folder), unpack(whole, None), unpack(carry_files(files, folder), None)]
+    return [unpack(text, None), unpack(files, folder), unpack(whole, None)]
 
 
 @settings(max_examples=40, deadline=None)

@@ -21,8 +21,7 @@ from unilaunch.agent.processes import adopt_orphans, kill_children
 from unilaunch.agent.rank_process import FAREWELL, RankProcess, State
 from unilaunch.agent.shim import Shim
 from unilaunch.agent.stack_reader import NEVER
-from unilaunch.agent.streams import Streams
-from unilaunch.agent.supervised import Supervised, order_rank
+from unilaunch.agent.supervised import Streams, Supervised, order_rank
 from unilaunch.monitor import messages
 from unilaunch.monitor.connection import Connection
 from unilaunch.monitor.messages import NO_RANK, OfAgent, OfRank
@@ -183,7 +182,8 @@ class Agent:
         """Return whether the shim may exit: the launcher may end the other ranks as soon as it does."""
         now = time.monotonic()
         if self.monitor and self.monitor.rank is one.rank:
-            return self.monitor.may_end
+            judged = self.monitor.monitor
+            return judged.ending or (judged.finished and not judged.failures())
         if now < self.linger_until and not one.dismissed:
             return False
         if self.exit_code is not None or one.rank.ended_by:

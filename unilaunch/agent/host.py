@@ -40,7 +40,7 @@ def supervise(environ: Mapping[str, str], started: float, preload: "Preload", wo
         except BaseException:  # noqa: BLE001  (the rank imports the same, and shows why it fails)
             os._exit(1)
         rank = serve(Host(door, own, launcher, shims.local_size(environ)), preload)
-        return _live(work, rank.started, rank.status)
+        return _live(work, *rank)
     if door:
         door.close()
     connection = shims.ask(address, started, own, environ)

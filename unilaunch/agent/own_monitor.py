@@ -9,8 +9,8 @@ from unilaunch.monitor import messages
 from unilaunch.monitor.inbox import Inbox
 from unilaunch.monitor.inspection import Inspection, listen_for_metrics
 from unilaunch.monitor.monitor import Monitor
+from unilaunch.monitor.reports import write_report
 from unilaunch.monitor.verdict import Verdict, show
-from unilaunch.output.reports import write_report
 
 _FILES = 4  # open files of each rank: its share of a connection and of a probe
 
@@ -66,11 +66,6 @@ class OwnMonitor:
         self.inbox.forget()
         if self.inspection:
             self.inspection.forget()
-
-    @property
-    def may_end(self) -> bool:
-        """Whether no more messages are needed: the job was ended, or every rank has succeeded."""
-        return self.monitor.ending or (self.monitor.finished and not self.monitor.failures())
 
     def conclude(self) -> None:
         """Show how the job failed, if that was not shown before, and end the inspection."""

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from unilaunch.launchers.ancestry import stat_of
+
 #: Signals from outside that a supervising process passes on to its child.
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -57,16 +59,9 @@ def hear_signals_again(before: Mapping[signal.Signals, Any]) -> None:
 
 def state(process: int) -> str:
     """Return a process's state as in proc(5): "T" is stopped, "Z" has ended; "" if there is no such process."""
-    try:
-        stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    return stat.rpartition(")")[2].split()[0]
-
-
-def is_single() -> bool:
-    """Return whether this process has one thread and no children: only then does a fork copy all of its state."""
-    return len(list(Path("/proc/self/task").iterdir())) == 1 and not children()
+    with suppress(OSError):
+        return stat_of(process)[1][0]
+    return ""
 
 
 def children(process: int | None = None) -> list[int]:
@@ -76,11 +71,6 @@ def children(process: int | None = None) -> list[int]:
         with suppress(OSError):  # this thread has ended
             found += [int(child) for child in (thread / "children").read_text(encoding="ascii").split()]
     return found
-
-
-def knows_children(process: int) -> bool:
-    """Return whether the kernel lists a process's children (CONFIG_PROC_CHILDREN)."""
-    return Path(f"/proc/{process}/task/{process}/children").exists()
 
 
 def kill_children(group: int | None = None) -> None:

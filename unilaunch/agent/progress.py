@@ -1,11 +1,10 @@
 """Report a rank's progress: its agent sends changes to the monitor, with the time since it noticed them."""
 
-import os
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 from unilaunch.agent.output import Output
+from unilaunch.agent.usage import read_usage
 from unilaunch.json_value import JsonValue
 from unilaunch.monitor.messages import Progress
 from unilaunch.rank.status_page import StatusPage
@@ -50,12 +49,7 @@ class ProgressTeller:
         pause = _TELL if self.seen != self.told else _TELL_PACE if pace != self.told_pace else _TELL_MEMORY
         if now - self.told_at >= pause:
             self.told_at, self.told, self.told_pace = now, current, pace
-            self.tell(Progress(self.doing, round(now - self.seen_at, 3), *pace, resident_memory(self.pid)))
-
-
-def resident_memory(pid: int) -> int:
-    """Return the resident memory of a process in bytes; 0 if it has ended."""
-    with suppress(OSError, IndexError):
-        pages = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]
-        return int(pages) * os.sysconf("SC_PAGESIZE")
-    return 0
+            memory = 0
+            with suppress(OSError, IndexError):  # the process has ended
+                _, memory = read_usage(self.pid)
+            self.tell(Progress(self.doing, round(now - self.seen_at, 3), *pace, memory))

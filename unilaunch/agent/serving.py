@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from unilaunch.agent import shim as shims
@@ -15,12 +16,11 @@ from unilaunch.agent.agent import Agent
 from unilaunch.agent.channel import Channel
 from unilaunch.agent.circumstances import LIMITS
 from unilaunch.agent.hidden_output import find_hidden_output
-from unilaunch.agent.processes import PASSED_ON, hear_signals_again, is_single, pass_signals_on, state
+from unilaunch.agent.processes import PASSED_ON, children, hear_signals_again, pass_signals_on, state
 from unilaunch.agent.requests import Requests
 from unilaunch.agent.shim import Shim
 from unilaunch.limits import allow_files
 from unilaunch.rank.status import Status
-from unilaunch.record import Record
 from unilaunch.start_variables import attempt_of, may_start_again
 
 _TICK = 0.2
@@ -29,13 +29,8 @@ _IDLE = 5.0  # seconds without a rank after which the agent expects no more requ
 #: Imports the modules that every rank needs, and returns the environment variables that this has set. If it returns
 #: None or raises, every rank gets its own agent and imports by itself.
 Preload = Callable[[], Mapping[str, str] | None]
-
-
-class Forked(Record):
-    """The values that a forked rank gets, in its process."""
-
-    started: float
-    status: Status
+#: What a forked rank gets: when its shim started, and its status channel.
+Forked = tuple[float, Status]
 
 
 class Host:
@@ -131,7 +126,8 @@ def serve(host: Host, preload: Preload) -> Forked:
         os.setsid()  # the shim passes on signals that the launcher sends to its child's group or session
         _let_go_of_files()
         variables = preload()
-        if variables is None or not is_single():
+        threads = list(Path("/proc/self/task").iterdir())
+        if variables is None or len(threads) > 1 or children():  # a fork would not copy all of the state
             os._exit(0)
         host.variables = variables
         if not allow_files(_FILES * host.expected):
@@ -168,7 +164,7 @@ def _become(shim: Shim, channel: Channel, variables: Mapping[str, str], limits: 
     for file, number in zip(moved, request["files"], strict=True):
         os.dup2(file, number)
         os.close(file)
-    return Forked(request["started"], channel.be_rank(own_group=True))
+    return request["started"], channel.be_rank(own_group=True)
 
 
 def _let_go_of_files() -> None:

@@ -22,6 +22,7 @@ from zlib import crc32
 from unilaunch.agent.processes import pass_signals_on
 from unilaunch.errors import UnilaunchError
 from unilaunch.launchers import detect
+from unilaunch.launchers.ancestry import stat_of
 from unilaunch.start_variables import MONITOR
 
 _CREDENTIALS = struct.Struct("3i")
@@ -52,8 +53,7 @@ def _job(environ: Mapping[str, str]) -> str:
         return _digest(environ[MONITOR].encode())
     with suppress(OSError, IndexError):
         parent = os.getppid()
-        stat = Path(f"/proc/{parent}/stat").read_text(encoding="utf-8", errors="replace")
-        began = stat.rpartition(")")[2].split()[19]  # with the start time, since the kernel reuses process numbers
+        began = stat_of(parent)[1][19]  # with the start time, since the kernel reuses process numbers
         return f"{parent}-{_digest(began.encode() + _secret_of(parent))}"
     return ""
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from resource import struct_rusage
 
+from unilaunch.launchers.ancestry import stat_of
 from unilaunch.output.files import append
 
 _LEAST = 1.0  # seconds between two rows
@@ -22,7 +23,7 @@ class Usage:
     """
 
     def __init__(self, process: int) -> None:
-        self._stat = Path(f"/proc/{process}/stat")
+        self._process = process
         self._path: Path | None = None
         self._began = self._due = 0.0
 
@@ -36,7 +37,7 @@ class Usage:
         if self._path and now >= self._due:
             self._due = now + max(_LEAST, _SHARE * (now - self._began))
             with suppress(OSError):  # the process has ended
-                cpu, memory = read_stat(self._stat.read_text(encoding="utf-8", errors="replace"))
+                cpu, memory = read_usage(self._process)
                 self._write(cpu=cpu, memory=memory)
 
     def conclude(self, usage: struct_rusage) -> None:
@@ -49,7 +50,7 @@ class Usage:
                 append(self._path, json.dumps({"time": round(time.time(), 3), **row}) + "\n")
 
 
-def read_stat(stat: str) -> tuple[float, int]:
-    """Return the processor seconds of a process and of its ended children, and its memory in bytes; see proc(5)."""
-    fields = stat.rpartition(")")[2].split()
+def read_usage(process: int) -> tuple[float, int]:
+    """Return the processor seconds of a process and of its ended children, and its memory in bytes."""
+    fields = stat_of(process)[1]
     return sum(map(int, fields[11:15])) / _TICKS, int(fields[21]) * _PAGE

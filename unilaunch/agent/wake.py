@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from unilaunch.agent.processes import children, knows_children, state
+from unilaunch.agent.processes import children, state
 from unilaunch.errors import UnilaunchError
 from unilaunch.launchers import detect
 
@@ -33,7 +33,7 @@ def wake_launcher(launcher: int, code: int, environ: Mapping[str, str]) -> None:
         code: The exit code of this process, the launcher's child; for 0 this function does nothing.
         environ: This process's environment.
     """
-    if not code or launcher != os.getppid() or not knows_children(launcher):
+    if not code or launcher != os.getppid() or not Path(f"/proc/{launcher}/task/{launcher}/children").exists():
         return
     with suppress(UnilaunchError, OSError):  # no more processes can be made: then mpirun sleeps
         info = detect(environ)

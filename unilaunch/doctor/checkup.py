@@ -11,13 +11,13 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
+from unilaunch.addresses import own_names
 from unilaunch.doctor.diagnosis import Finding, Visit, diagnose, differing
 from unilaunch.doctor.slow import Measured, find_slow, healthy, read_measured, table
 from unilaunch.doctor.spec import DoctorSpec
 from unilaunch.errors import InputError
 from unilaunch.hostfile import Host, format_hostfile
 from unilaunch.job.find import find_mpirun
-from unilaunch.job.here import own_names
 from unilaunch.job.login import log_in
 from unilaunch.job.plan import hosts_of
 from unilaunch.launchers.mpirun import Mpirun, Request

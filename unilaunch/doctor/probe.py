@@ -67,7 +67,6 @@ def facts(environ: Mapping[str, str], token: Path) -> dict[str, Any]:
     packages = {name: found for name in (*PACKAGES, *frameworks) if (found := _version(name))}
     return {
         "python": platform.python_version(),
-        "executable": sys.executable,
         "packages": packages,
         "frameworks": [name for name in frameworks if name in packages],
         "faults": [fault for backend in backends if (fault := backend.find_fault(packages))],

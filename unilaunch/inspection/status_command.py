@@ -11,8 +11,10 @@ from typing_extensions import override
 from unilaunch.command import Command
 from unilaunch.errors import one_line
 from unilaunch.inspection.asking import ask, not_running
-from unilaunch.inspection.ended import read_ended
 from unilaunch.monitor.stragglers import Straggler
+from unilaunch.output.claim import is_held
+from unilaunch.report.reading import read_run
+from unilaunch.report.run import RankRun
 from unilaunch.spec import Spec
 
 _HEADS = ("rank", "host", "device", "state", "doing", "s/step", "progress", "memory")
@@ -35,12 +37,38 @@ class StatusCommand(Command):
 
     @override
     def run(self, options: StatusSpec) -> int:
-        told = ask(options.folder, "/status") or read_ended(options.folder)
+        told = ask(options.folder, "/status") or _read_ended(options.folder)
         if told is None:
             raise not_running(options.folder)
         text = json.dumps(told, indent=1) + "\n" if options.as_json else show(told)
         sys.stdout.write(text)
         return 0
+
+
+def _read_ended(folder: Path) -> dict[str, Any] | None:
+    """Return how the job of *folder* ended; None if it still runs, or if there is none."""
+    if not any(folder.glob("rank.*/events.jsonl")) or is_held(folder):
+        return None
+    run = read_run(folder)
+    failed = run.report is not None
+    finished = all(rank.exit_code == 0 for rank in run.ranks)
+    return {
+        "state": "failed" if failed else "done" if finished else "ended",
+        "size": len(run.ranks),
+        "verdict": run.report.verdict if run.report else None,
+        "straggler": None,
+        "ranks": [_ended_rank(rank) for rank in run.ranks],
+    }
+
+
+def _ended_rank(run: RankRun) -> dict[str, Any]:
+    phases = [event.phase for event in run.events if event.phase]
+    return {
+        "rank": run.rank, "host": run.host, "device": run.device, "state": "ended",
+        "phase": phases[-1] if phases else None, "step": None, "values": {}, "seconds_per_step": None,
+        "idle_seconds": None, "memory_bytes": None,
+        "exit_code": run.failure.exit_code if run.failure else run.exit_code,
+    }  # fmt: skip
 
 
 def show(told: dict[str, Any]) -> str:

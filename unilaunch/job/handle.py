@@ -10,9 +10,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from weakref import WeakSet
 
-from unilaunch.job.caller import Caller
 from unilaunch.job.plan import Plan
 from unilaunch.job.restart import run
+from unilaunch.job.start import Caller
 from unilaunch.job.stop import Asked, noting_signals
 from unilaunch.logs import follow as logs_follow
 from unilaunch.logs.layouts import Stream, find_streams

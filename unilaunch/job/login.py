@@ -6,9 +6,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from unilaunch.addresses import own_names
 from unilaunch.errors import LauncherError
 from unilaunch.hostfile import Host
-from unilaunch.job.here import own_names
 from unilaunch.job.plan import Plan
 
 _OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=5")

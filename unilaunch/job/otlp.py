@@ -19,7 +19,7 @@ def exporting(url: str, snapshot: Callable[[], Mapping[str, Any]]) -> Iterator[N
 
     Args:
         url: The collector's address, such as http://collector:4318.
-        snapshot: Returns the job's state (`take_snapshot`); called in another thread.
+        snapshot: Returns the job's state (`Inspection.snapshot`); called in another thread.
 
     Raises:
         PluginError: The OpenTelemetry SDK is not installed.

@@ -1,23 +1,25 @@
 """The plan of a job, before anything is started: mpirun's command line, and the host of each rank."""
 
+import json
 import os
 import socket
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from unilaunch import launchers
+from unilaunch.addresses import own_names
 from unilaunch.devices import DEVICES, count_cores, visible_devices
 from unilaunch.errors import PlacementError, SpecError
 from unilaunch.hostfile import Host, parse_hosts, read_hostfile
 from unilaunch.job.find import find_mpirun, foresee_mpirun
-from unilaunch.job.here import own_names
 from unilaunch.job.mapping import make_room, map_ranks
-from unilaunch.job.program import program_line
 from unilaunch.launch_spec import LaunchSpec, MpiSpec
 from unilaunch.launchers.mpirun import Mpirun, Request
 from unilaunch.record import Record, replace
+from unilaunch.spec import RunSpec
 from unilaunch.task import Machine, Task
 
 _SHOWN = 8  # most hosts that an error names
@@ -84,12 +86,12 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machi
     request = Request(
         nprocs=nprocs,
         hosts=hosts,
-        hostfile=_own_hostfile(spec, mpirun) if hosts == named else None,
+        hostfile=str(spec.hostfile) if hosts == named and spec.hostfile and mpirun.reads(spec.hostfile) else None,
         several=allocated or any(host.name not in here for host in hosts),
         host_timeout=spec.host_timeout,
         more_than_cores=starting and max(Counter(names).values()) > count_cores(),
         mpi=mpi,
-        program=program_line(task, "python" if machine is Machine.IMAGE else sys.executable),
+        program=_program_line(task, "python" if machine is Machine.IMAGE else sys.executable),
         environ={} if machine is Machine.IMAGE else environ,
     )
     if starting:
@@ -124,11 +126,6 @@ def _fills_the_first_host(spec: LaunchSpec, mpirun: Mpirun, hosts: Sequence[Host
     """Return whether mpirun would put all ranks on the first of several hosts, although their slots are known."""
     told = len(hosts) > 1 and all(host.slots is not None for host in hosts)
     return mpirun.fills_the_first_host and told and spec.oversubscribe and not spec.map_by
-
-
-def _own_hostfile(spec: LaunchSpec, mpirun: Mpirun) -> str | None:
-    """Return the user's hostfile if this mpirun reads its grammar; otherwise None, and the hosts are listed for it."""
-    return str(spec.hostfile) if spec.hostfile and mpirun.reads(spec.hostfile) else None
 
 
 def _slots(hosts: Sequence[Host], mpirun: Mpirun, *, known_here: bool) -> dict[str, int | None]:
@@ -206,3 +203,19 @@ def _rows(
             )
         rows.append(Row(rank, name, "cpu" if kind == "cpu" else f"{kind}:{number}" if name != "?" else kind))
     return rows
+
+
+def _program_line(task: Task[LaunchSpec], python: str) -> tuple[str, ...]:
+    """Return the words of a rank's command line: they contain the whole spec, and so work in any environment.
+
+    A program's arguments follow `--` unchanged: one word holds at most 128 KiB.
+    """
+    spec = {
+        name: value
+        for name, value in task.spec.model_dump(mode="json", include=set(RunSpec.model_fields)).items()
+        if name not in {"target", "args"} and getattr(task.spec, name) != RunSpec.model_fields[name].default
+    }
+    options = task.options.model_dump(mode="json", exclude_defaults=True) if task.options else {}
+    whole: dict[str, Any] = {"target": str(task.target), **spec, **({"options": options} if options else {})}
+    args = ("--", *task.spec.args) if task.spec.args else ()
+    return (python, "-m", "unilaunch", "run", "--spec", json.dumps(whole), *args)

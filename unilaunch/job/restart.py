@@ -5,10 +5,8 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 
 from unilaunch.errors import UnilaunchError, say
-from unilaunch.hostfile import Host
-from unilaunch.job.caller import Caller
 from unilaunch.job.plan import Plan, hosts_of, make_plan
-from unilaunch.job.start import listening, start
+from unilaunch.job.start import Caller, listening, start
 from unilaunch.job.stop import Asked, noting_signals
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.output.result import LaunchResult
@@ -104,9 +102,4 @@ def _without(spec: LaunchSpec, lost: Sequence[str], ranks: int) -> LaunchSpec:
     left = [host for host in hosts_of(spec) if host.name not in lost]
     slots = sum(host.slots or 1 for host in left)
     nprocs = ranks if spec.oversubscribe else min(ranks, slots)
-    return spec.model_copy(update={"hostfile": None, "hosts": ",".join(map(_entry, left)), "nprocs": nprocs})
-
-
-def _entry(host: Host) -> str:
-    name = f"[{host.name}]" if ":" in host.name else host.name
-    return (f"{host.user}@" if host.user else "") + name + (f":{host.slots}" if host.slots else "")
+    return spec.model_copy(update={"hostfile": None, "hosts": ",".join(host.entry for host in left), "nprocs": nprocs})

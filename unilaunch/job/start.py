@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from resource import RLIMIT_NOFILE, getrlimit
@@ -15,32 +15,42 @@ from tempfile import TemporaryDirectory
 from unilaunch import handover
 from unilaunch.errors import REQUEUE
 from unilaunch.exports import without_secrets
-from unilaunch.job.caller import Caller
 from unilaunch.job.live import Live
 from unilaunch.job.plan import Plan
-from unilaunch.job.stop import PROMPT, Stop
+from unilaunch.job.stop import PROMPT, Asked, Stop
 from unilaunch.job.terminal import passing_input
-from unilaunch.launch_spec import LaunchSpec
 from unilaunch.limits import allow_files
 from unilaunch.monitor.inbox import Inbox, listen
-from unilaunch.monitor.inspection import Inspection, inspecting
+from unilaunch.monitor.inspection import Inspection, listen_for_metrics
 from unilaunch.monitor.monitor import DOUBT, DOUBT_ON_SEVERAL, Monitor
 from unilaunch.monitor.rank_seen import RankSeen
+from unilaunch.monitor.reports import keep_reports, write_report
 from unilaunch.monitor.verdict import Verdict, describe, is_consequence, name, ranks, show
 from unilaunch.output.claim import is_ours, release
 from unilaunch.output.failure import Cause, Failure, signal_name
 from unilaunch.output.folder import rank_folder
-from unilaunch.output.reports import Told, keep_reports, write_report
 from unilaunch.output.result import LaunchResult, RankResult
-from unilaunch.record import replace
+from unilaunch.record import Record, replace
 from unilaunch.start_variables import MONITOR, SPEC
-from unilaunch.task import Task
 
 #: Seconds that mpirun has to exit after the order to end the ranks, or after the last rank has ended.
 GRACE = 10.0
 _TICK = 0.2
 #: Open files for each rank, in mpirun and in this process.
 _FILES = 12
+
+
+class Caller(Record):
+    """The process or thread that has started a job.
+
+    Attributes:
+        attended: Whether the user waits at the terminal: there is a live line, and typed text goes to rank 0.
+        watch: Called at each start with the plan and the inbox of the agents' messages.
+    """
+
+    asked: Asked
+    attended: bool
+    watch: Callable[[Plan, Inbox], None]
 
 
 @contextmanager
@@ -77,9 +87,9 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller) 
             live.say(_few_files(len(plan.rows)))
         monitor = Monitor(inbox, len(plan.rows), plan.several, spec.stall_timeout, spec.abort)
         inspection = kept.enter_context(_inspecting(plan, monitor))
-        request = plan.request.started()
+        request, task = plan.request.started(), replace(plan.task, command=without_secrets(sys.orig_argv))
         line = plan.mpirun.start_line(request, (MONITOR, SPEC), session)
-        environ = {**request.environ, MONITOR: environ[MONITOR], SPEC: handover.hand_over(_signed(plan.task))}
+        environ = {**request.environ, MONITOR: environ[MONITOR], SPEC: handover.hand_over(task)}
         returncode = _run(line, environ, inspection, Stop(monitor, asked, spec.grace, live), live)
         stopped = 0 if monitor.ending else asked.number  # a failure before the stop is still a failure
         verdict = None if stopped else _judge(plan, monitor, returncode)
@@ -101,7 +111,9 @@ def _inspecting(plan: Plan, monitor: Monitor) -> Iterator[Inspection]:
         return root if 0 in ranks and ranks[0].run and is_ours(root, ranks[0].run) else None
 
     with ExitStack() as kept:
-        inspection = kept.enter_context(inspecting(monitor, spec))
+        metrics = listen_for_metrics(spec.metrics_address, spec.metrics_port) if spec.metrics_port else None
+        inspection = Inspection(monitor, spec.output_dir, metrics)
+        kept.callback(inspection.close)
         if spec.otlp:
             from unilaunch.job.otlp import exporting
 
@@ -111,11 +123,6 @@ def _inspecting(plan: Plan, monitor: Monitor) -> Iterator[Inspection]:
 
             kept.enter_context(writing(spec.tensorboard, find, model.report))
         yield inspection
-
-
-def _signed(task: Task[LaunchSpec]) -> Task[LaunchSpec]:
-    """Return the task with the command line of this process, for the records of the run."""
-    return replace(task, command=without_secrets(sys.orig_argv))
 
 
 def _tell_of_stop(inbox: Inbox, grace: float, live: Live, *, stopped: bool) -> None:
@@ -175,7 +182,8 @@ def _wait(process: "subprocess.Popen[bytes]", inspection: Inspection, stop: Stop
             monitor.look()
         live.banner.active = monitor.ending or bool(stop.asked.number)
         if monitor.ending:
-            deadline = min(deadline, time.monotonic() + (PROMPT if monitor.inbox.has_lost else GRACE))
+            lost = any(seen.lost for seen in monitor.inbox.ranks.values())
+            deadline = min(deadline, time.monotonic() + (PROMPT if lost else GRACE))
         if stop.is_over and not ended:
             ended = True
             stop.order_end()
@@ -219,7 +227,8 @@ def _judge(plan: Plan, monitor: Monitor, returncode: int) -> Verdict | None:
     if returncode < 0 and not monitor.ending and (verdict is None or is_consequence(verdict.first)):
         message = f"{plan.mpirun.path} was killed by {signal_name(-returncode)}"
         failure = Failure(Cause.LOST_LAUNCHER, message, 128 - returncode, host=socket.gethostname())
-        return Verdict(failure, 128 - returncode, verdict.everyone if verdict else ())
+        first = {"ranks": verdict.alike, "what": describe(verdict.first)} if verdict else {}
+        return Verdict(failure, 128 - returncode, [first, *verdict.consequences] if verdict else ())
     return verdict
 
 
@@ -247,10 +256,7 @@ def _collect(plan: Plan, inbox: Inbox, returncode: int, verdict: Verdict | None)
                 value=seen.value,
             )
         )
-    told = {
-        rank: Told(seen.run, seen.host, seen.failure, seen.value, seen.result) for rank, seen in inbox.ranks.items()
-    }
-    keep_reports(root, size, told)
+    keep_reports(root, size, inbox.ranks)
     for run in _runs(inbox):
         release(root, run)
     result = inbox.ranks[0].result if 0 in inbox.ranks else None

@@ -4,12 +4,13 @@
 class), then read one of them, such as `torchrun.py`.
 """
 
+import os
+import time
 from collections.abc import Iterable, Mapping
 from functools import cache
 
 from unilaunch import entry_points
 from unilaunch.errors import EnvironmentMismatchError, PluginError
-from unilaunch.launchers import alone
 from unilaunch.launchers.ancestry import Ancestor, ancestors
 from unilaunch.launchers.daemon import Daemon
 from unilaunch.launchers.launcher import Launcher
@@ -63,7 +64,21 @@ def detect(environ: Mapping[str, str]) -> LauncherInfo:
             if evidence.info is None:
                 raise EnvironmentMismatchError(evidence.error)
             return evidence.info
-    return alone.only_rank(environ, known().values())
+    return _only_rank(environ)
+
+
+def _only_rank(environ: Mapping[str, str]) -> LauncherInfo:
+    """Return a world of one rank; refuse it if a variable says that there are several."""
+    for title, name in ((launcher.title, name) for launcher in known().values() for name in launcher.sizes):
+        if environ.get(name, "1") not in {"0", "1"}:
+            raise EnvironmentMismatchError(
+                f"{name}={environ[name]} says that there are {environ[name]} ranks, as {title} sets it, and what else "
+                f"it would set is missing: start the ranks with a launcher (see unilaunch explain), or unset {name}"
+            )
+    run_id = f"alone-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    return LauncherInfo(
+        launcher="none", rank=0, size=1, local_rank=0, local_size=1, run_id=run_id, evidence={}, mpi=False
+    )
 
 
 def survey(environ: Mapping[str, str], above: Iterable[Ancestor] | None = None) -> list[Evidence]:

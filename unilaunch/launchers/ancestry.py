@@ -29,7 +29,7 @@ def ancestors() -> Iterator[Ancestor]:
     while process > 1:
         folder = Path(f"/proc/{process}")
         try:
-            name, parent = read_stat((folder / "stat").read_text(encoding="utf-8", errors="replace"))
+            name, fields = stat_of(process)
             words = (folder / "cmdline").read_bytes().split(b"\0")
         except (OSError, ValueError, IndexError):
             return
@@ -37,13 +37,18 @@ def ancestors() -> Iterator[Ancestor]:
         file = program.name.removesuffix(" (deleted)") if program else ""
         scripts = read_scripts(words) if file.startswith("python") else ()
         yield Ancestor((file, name), scripts, process, program)
-        process = parent
+        process = int(fields[1])
 
 
-def read_stat(stat: str) -> tuple[str, int]:
-    """Return a process's name and its parent; the name may hold spaces and parentheses."""
+def stat_of(process: int) -> tuple[str, list[str]]:
+    """Return the name and the other fields, from the state on, of proc(5)'s `stat` of a process."""
+    return read_stat(Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace"))
+
+
+def read_stat(stat: str) -> tuple[str, list[str]]:
+    """Return the same from the text; the name may hold spaces and parentheses."""
     head, _, tail = stat.rpartition(")")
-    return head.partition("(")[2], int(tail.split()[1])
+    return head.partition("(")[2], tail.split()
 
 
 def read_program(folder: Path) -> Path | None:

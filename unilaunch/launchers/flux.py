@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from unilaunch.launchers.launcher import Launcher, override
-from unilaunch.launchers.reading import evidence, read_numbers
+from unilaunch.launchers.reading import describe
 from unilaunch.world import LauncherInfo
 
 RANK = "FLUX_TASK_RANK"
@@ -30,13 +30,5 @@ class Flux(Launcher):
         """
         if RANK not in environ:
             return None
-        numbers = read_numbers(environ, self.title, (RANK, SIZE, LOCAL_RANK))
-        return LauncherInfo(
-            launcher=self.title,
-            rank=numbers[RANK],
-            size=numbers[SIZE],
-            local_rank=numbers[LOCAL_RANK],
-            local_size=None,
-            run_id=f"flux-{environ[JOB]}" if JOB in environ else "",
-            evidence=evidence(environ, RANK, SIZE, LOCAL_RANK, JOB),
-        )
+        run_id = f"flux-{environ[JOB]}" if JOB in environ else ""
+        return describe(environ, self.title, (RANK, SIZE, LOCAL_RANK), [JOB], run_id=run_id)

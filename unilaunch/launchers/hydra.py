@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unilaunch.launchers.launcher import Launcher, override
-from unilaunch.launchers.reading import evidence, read_numbers
+from unilaunch.launchers.reading import describe
 from unilaunch.world import LauncherInfo, Store
 
 if TYPE_CHECKING:
@@ -41,17 +41,8 @@ class Hydra(Launcher):
         """
         if LOCAL_RANK not in environ and LOCAL_SIZE not in environ:
             return None
-        numbers = read_numbers(environ, self.title, NEEDED)
-        return LauncherInfo(
-            launcher="Intel MPI" if INTEL in environ else "MPICH",
-            rank=numbers[RANK],
-            size=numbers[SIZE],
-            local_rank=numbers[LOCAL_RANK],
-            local_size=numbers[LOCAL_SIZE],
-            run_id=f"intel-{environ[INTEL]}" if INTEL in environ else "",
-            evidence=evidence(environ, *NEEDED, INTEL),
-            store=Store.PMI,
-        )
+        name, run_id = ("Intel MPI", f"intel-{environ[INTEL]}") if INTEL in environ else ("MPICH", "")
+        return describe(environ, self.title, NEEDED, [INTEL], launcher=name, run_id=run_id, store=Store.PMI)
 
     @override
     def recognise(self, path: Path, said: str) -> "Mpirun | None":

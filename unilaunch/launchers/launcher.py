@@ -7,19 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unilaunch.launchers.ancestry import Ancestor
+from unilaunch.overriding import override
 from unilaunch.world import LauncherInfo
 
 if TYPE_CHECKING:
-    from typing_extensions import override
-
     from unilaunch.launchers.daemon import Daemon
     from unilaunch.launchers.mpirun import Mpirun
-else:
-
-    def override(method):  # noqa: ANN001, ANN201  (a type checker does not come here)
-        """Mark a method: typing_extensions would take 3 ms of every child of a launcher (Python 3.12 has its own)."""
-        return method
-
 
 __all__ = ["Launcher", "override"]
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from unilaunch.launchers.launcher import Launcher, override
-from unilaunch.launchers.reading import evidence, read_numbers
+from unilaunch.launchers.reading import describe
 from unilaunch.world import LauncherInfo
 
 ROLE = "MS_ROLE"
@@ -33,19 +33,13 @@ class Msrun(Launcher):
         if environ.get(ROLE) != WORKER:
             return None
         rank = next((name for name in RANKS if name in environ), RANKS[0])
-        numbers = read_numbers(environ, self.title, (rank, SIZE))
-        return LauncherInfo(
-            launcher=self.title,
-            rank=numbers[rank],
-            size=numbers[SIZE],
-            local_rank=None,
-            local_size=None,
+        return describe(
+            environ, self.title, (rank, SIZE), (ROLE, ADDRESS, PORT),
             run_id=f"msrun-{environ.get(ADDRESS, '')}-{environ.get(PORT, '')}",
-            evidence=evidence(environ, ROLE, rank, SIZE, ADDRESS, PORT),
             mpi=False,
             alike=False,
             rank_0_hosts=tuple(filter(None, [environ.get(ADDRESS, "")])),
-        )
+        )  # fmt: skip
 
     @override
     def is_helper(self, environ: Mapping[str, str]) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from unilaunch.launchers.launcher import Launcher, override
-from unilaunch.launchers.reading import evidence, read_numbers
+from unilaunch.launchers.reading import describe
 from unilaunch.world import LauncherInfo
 
 RANK = "MV2_COMM_WORLD_RANK"
@@ -31,13 +31,4 @@ class Mvapich2(Launcher):
         """
         if not any(name in environ for name in NEEDED):
             return None
-        numbers = read_numbers(environ, self.title, NEEDED)
-        return LauncherInfo(
-            launcher=self.title,
-            rank=numbers[RANK],
-            size=numbers[SIZE],
-            local_rank=numbers[LOCAL_RANK],
-            local_size=numbers[LOCAL_SIZE],
-            run_id="",
-            evidence=evidence(environ, *NEEDED),
-        )
+        return describe(environ, self.title, NEEDED)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from unilaunch.launchers.daemon import Daemon, routable_interfaces
 from unilaunch.launchers.launcher import Launcher, override
-from unilaunch.launchers.reading import evidence, read_numbers
+from unilaunch.launchers.reading import describe
+from unilaunch.record import replace
 from unilaunch.world import LauncherInfo, Store
 
 if TYPE_CHECKING:
@@ -47,19 +48,12 @@ class OpenMpi(Launcher):
         """
         if not any(name in environ for name in NEEDED):
             return None
-        numbers = read_numbers(environ, self.title, NEEDED)
         five = VERSION in environ or DAEMON in environ
-        return LauncherInfo(
-            launcher=f"{self.title} {5 if five else 4}",
-            rank=numbers[RANK],
-            size=numbers[SIZE],
-            local_rank=numbers[LOCAL_RANK],
-            local_size=numbers[LOCAL_SIZE],
-            run_id=f"openmpi-{environ.get(NAMESPACE, 'unknown')}",
-            evidence=evidence(environ, *NEEDED, NAMESPACE, VERSION, DAEMON),
-            store=_store(numbers, five=five),
-            wake=not five,
-        )
+        found = describe(
+            environ, self.title, NEEDED, (NAMESPACE, VERSION, DAEMON), launcher=f"{self.title} {5 if five else 4}",
+            run_id=f"openmpi-{environ.get(NAMESPACE, 'unknown')}", wake=not five,
+        )  # fmt: skip
+        return replace(found, store=_store(found, five=five))
 
     @override
     def mpi_variables(self, info: LauncherInfo, daemon: Daemon | None, environ: Mapping[str, str]) -> dict[str, str]:
@@ -111,7 +105,7 @@ class OpenMpi(Launcher):
         return OpenMpirun(Path("mpirun"), self.title, (5, 0))
 
 
-def _store(numbers: Mapping[str, int], *, five: bool) -> Store:
+def _store(found: LauncherInfo, *, five: bool) -> Store:
     """Return where the ranks can meet before MPI is initialised.
 
     The store of Open MPI 5 (PMIx) supports no second client in a rank (5.0.11): sometimes MPI_Init finds no route to
@@ -119,4 +113,4 @@ def _store(numbers: Mapping[str, int], *, five: bool) -> Store:
     """
     if not five:
         return Store.PMIX
-    return Store.FILE if numbers[LOCAL_SIZE] == numbers[SIZE] else Store.MPI
+    return Store.FILE if found.local_size == found.size else Store.MPI

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from unilaunch.errors import LauncherError
-from unilaunch.hostfile import RANKFILE, Host, is_open_mpi_grammar
+from unilaunch.hostfile import RANKFILE, is_open_mpi_grammar
 from unilaunch.launch_spec import MpiSpec
 from unilaunch.launchers.mpirun import Mpirun, Request
 from unilaunch.overriding import override
@@ -172,13 +172,7 @@ def _check_addresses(request: Request, version: int) -> None:
 def _hosts(request: Request) -> list[str]:
     if request.hostfile:
         return ["--hostfile", request.hostfile]
-    return ["-H", ",".join(map(_entry, request.hosts))] if request.hosts else []
-
-
-def _entry(host: Host) -> str:
-    name = f"[{host.name}]" if ":" in host.name else host.name
-    user = f"{host.user}@" if host.user else ""
-    return f"{user}{name}" + ("" if host.slots is None else f":{host.slots}")
+    return ["-H", ",".join(host.entry for host in request.hosts)] if request.hosts else []
 
 
 def _mapping(request: Request, version: int) -> list[str]:

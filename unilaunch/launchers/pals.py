@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from unilaunch.launchers.launcher import Launcher, override
-from unilaunch.launchers.reading import evidence, read_numbers
+from unilaunch.launchers.reading import describe
 from unilaunch.world import LauncherInfo
 
 RANK = "PALS_RANKID"
@@ -36,17 +36,9 @@ class Pals(Launcher):
         size = next((name for name in SIZES if name in environ), SIZES[0])
         if size not in environ and NAMESPACE in environ:
             return None  # mpiexec --pmi=pmix: the size comes from MPI
-        local_size = [LOCAL_SIZE] if LOCAL_SIZE in environ else []
-        numbers = read_numbers(environ, self.title, (RANK, size, LOCAL_RANK, *local_size))
-        return LauncherInfo(
-            launcher=self.title,
-            rank=numbers[RANK],
-            size=numbers[size],
-            local_rank=numbers[LOCAL_RANK],
-            local_size=numbers.get(LOCAL_SIZE),
-            run_id=f"pals-{environ[APPLICATION]}" if APPLICATION in environ else "",
-            evidence=evidence(environ, RANK, size, LOCAL_RANK, LOCAL_SIZE, APPLICATION),
-        )
+        names = (RANK, size, LOCAL_RANK, *([LOCAL_SIZE] if LOCAL_SIZE in environ else []))
+        run_id = f"pals-{environ[APPLICATION]}" if APPLICATION in environ else ""
+        return describe(environ, self.title, names, [APPLICATION], run_id=run_id)
 
 
 def _is_slurm(environ: Mapping[str, str]) -> bool:

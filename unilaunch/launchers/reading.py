@@ -1,8 +1,10 @@
 """Read a launcher's numbers from an environment: all of them, or an error."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from unilaunch.errors import EnvironmentMismatchError
+from unilaunch.world import LauncherInfo
 
 
 def read_numbers(environ: Mapping[str, str], launcher: str, names: Sequence[str]) -> dict[str, int]:
@@ -38,3 +40,13 @@ def is_number(text: str, digits: int = 9) -> bool:
 def evidence(environ: Mapping[str, str], *names: str) -> dict[str, str]:
     """Return those of *names* that are set, with their values."""
     return {name: environ[name] for name in names if name in environ}
+
+
+def describe(
+    environ: Mapping[str, str], title: str, names: Sequence[str], used: Sequence[str] = (), **more: Any
+) -> LauncherInfo:
+    """Return what the variables *names* say: rank, size and, if they are named too, local rank and local size."""
+    rank, size, *local = read_numbers(environ, title, names).values()
+    local_rank, local_size = [*local, None, None][:2]
+    told: dict[str, Any] = {"launcher": title, "run_id": "", "evidence": evidence(environ, *names, *used)} | more
+    return LauncherInfo(rank=rank, size=size, local_rank=local_rank, local_size=local_size, **told)

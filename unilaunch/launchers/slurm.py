@@ -6,7 +6,8 @@ from contextlib import suppress
 
 from unilaunch.errors import SpecError
 from unilaunch.launchers.launcher import Launcher, override
-from unilaunch.launchers.reading import evidence, is_number, read_numbers
+from unilaunch.launchers.reading import describe, is_number
+from unilaunch.record import replace
 from unilaunch.world import LauncherInfo
 
 RANK = "SLURM_PROCID"
@@ -52,21 +53,15 @@ class Slurm(Launcher):
         if STEP not in environ or (is_number(environ[STEP], 10) and int(environ[STEP]) > LAST_STEP):
             return None
         size = next((name for name in SIZES if name in environ), SIZES[0])
-        numbers = read_numbers(environ, self.title, (RANK, size))
         nodes = next((name for name in NODES if name in environ), NODES[0])
-        return LauncherInfo(
-            launcher=self.title,
-            rank=numbers[RANK],
-            size=numbers[size],
-            local_rank=None,
-            local_size=None,
-            run_id=f"slurm-{environ.get(JOB, 'unknown')}.{environ[STEP]}" if numbers[size] > 1 else "",
-            evidence=evidence(environ, RANK, size, STEP, JOB, nodes, *WIRED),
+        found = describe(
+            environ, self.title, (RANK, size), (STEP, JOB, nodes, *WIRED),
             mpi=any(name in environ for name in WIRED) and environ.get(NAMESPACE, OWN_SPACE).startswith(OWN_SPACE),
             patient=True,  # KillWait, 30 seconds by default, or the partition's GraceTime
             single_host=environ.get(STEP_NODES) == "1" and COMPONENTS not in environ,
             rank_0_hosts=tuple(filter(None, [*_hosts_of_task_0(environ, nodes), environ.get(LAUNCH_NODE, "")])),
-        )
+        )  # fmt: skip
+        return replace(found, run_id=f"slurm-{environ.get(JOB, 'unknown')}.{environ[STEP]}" if found.size > 1 else "")
 
     @override
     def allocation(self, environ: Mapping[str, str]) -> Mapping[str, int]:

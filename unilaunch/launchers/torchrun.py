@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 
 from unilaunch.launchers.launcher import Launcher, override
-from unilaunch.launchers.reading import evidence, read_numbers
+from unilaunch.launchers.reading import describe
 from unilaunch.world import LauncherInfo
 
 RANK = "RANK"
@@ -34,19 +34,13 @@ class Torchrun(Launcher):
         """
         if RUN not in environ:
             return _by_hand(environ)
-        numbers = read_numbers(environ, self.title, (RANK, SIZE, LOCAL_RANK, LOCAL_SIZE))
-        return LauncherInfo(
-            launcher=self.title,
-            rank=numbers[RANK],
-            size=numbers[SIZE],
-            local_rank=numbers[LOCAL_RANK],
-            local_size=numbers[LOCAL_SIZE],
+        return describe(
+            environ, self.title, (RANK, SIZE, LOCAL_RANK, LOCAL_SIZE), (ADDRESS, PORT, RUN, RESTART),
             run_id=f"torchrun-{environ[RUN]}-{environ.get(PORT, '')}-{environ.get(RESTART, '0')}",
-            evidence=evidence(environ, RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, ADDRESS, PORT, RUN, RESTART),
             mpi=False,
             alike=False,
             rank_0_hosts=tuple(filter(None, [environ.get(ADDRESS, "")])),
-        )
+        )  # fmt: skip
 
     @override
     def exports(self, environ: Mapping[str, str]) -> Collection[str]:
@@ -60,17 +54,10 @@ def _by_hand(environ: Mapping[str, str]) -> LauncherInfo | None:
     """Several ranks that were started one by one, each with all that torch.distributed's `env://` needs."""
     if not all(name in environ for name in BY_HAND) or environ[SIZE] == "1":
         return None
-    numbers = read_numbers(environ, "torch.distributed", (RANK, SIZE))
-    return LauncherInfo(
-        launcher="torch.distributed's variables",
-        rank=numbers[RANK],
-        size=numbers[SIZE],
-        local_rank=None,
-        local_size=None,
-        run_id=f"env-{environ[ADDRESS]}-{environ[PORT]}",
-        evidence=evidence(environ, *BY_HAND),
-        mpi=False,
+    return describe(
+        environ, "torch.distributed", (RANK, SIZE), (ADDRESS, PORT), launcher="torch.distributed's variables",
+        run_id=f"env-{environ[ADDRESS]}-{environ[PORT]}", mpi=False,
         alike=False,
         patient=True,  # a program that starts ranks one by one (the kubelet of a JobSet) sends SIGTERM to stop them
         rank_0_hosts=(environ[ADDRESS],),
-    )
+    )  # fmt: skip

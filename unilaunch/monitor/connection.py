@@ -43,11 +43,6 @@ def is_unanswered(connection: socket.socket) -> bool:
     return _read_info(connection, _LAST_ACK) > 1000 * _WORRY
 
 
-def _is_unacknowledged(connection: socket.socket) -> bool:
-    """Return whether sent data has waited for its acknowledgement for some seconds."""
-    return _read_info(connection, _UNACKED) > 0 and is_unanswered(connection)
-
-
 def _read_info(connection: socket.socket, offset: int) -> int:
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO)
     return int(struct.unpack_from("=I", info, offset)[0])
@@ -127,7 +122,8 @@ class Connection:
             now, peer = time.monotonic(), self.connection.getpeername()
         except OSError:  # it has just broken: the next turn reads the error
             return
-        if not _is_unacknowledged(self.connection) or (self.probe and self.probe.connect_ex(peer) in _ANSWERS):
+        waits = _read_info(self.connection, _UNACKED) > 0 and is_unanswered(self.connection)  # sent, not acknowledged
+        if not waits or (self.probe and self.probe.connect_ex(peer) in _ANSWERS):
             self.answered_at = now
             self._close_probe()
         elif now - self.probed_at > _PROBE:
@@ -166,8 +162,7 @@ class Connection:
         except BlockingIOError:
             return
         except OSError as error:
-            self.host_lost = error.errno in _UNREACHABLE
-            self._end(error.strerror or str(error))
+            self._break(error)
             return
         if not data:
             self._end("it was closed")
@@ -187,10 +182,13 @@ class Connection:
         except BlockingIOError:
             pass
         except OSError as error:
-            self.host_lost = error.errno in _UNREACHABLE
-            self._end(error.strerror or str(error))
+            self._break(error)
             return
         self.selector.modify(self.connection, EVENT_READ | (EVENT_WRITE if self.outgoing else 0), self)
+
+    def _break(self, error: OSError) -> None:
+        self.host_lost = error.errno in _UNREACHABLE
+        self._end(error.strerror or str(error))
 
     def _end(self, reason: str) -> None:
         if self.connection:

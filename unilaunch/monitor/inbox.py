@@ -12,7 +12,7 @@ from typing import Self
 from unilaunch import addresses, sockets
 from unilaunch.handshake import new_secret
 from unilaunch.monitor import messages
-from unilaunch.monitor.connection import is_unanswered, notice_silence
+from unilaunch.monitor.connection import notice_silence
 from unilaunch.monitor.messages import LARGEST, BadMessageError, End, Message, OfAgent, OfRank, Order
 from unilaunch.monitor.rank_seen import RankSeen, RankState
 from unilaunch.output.failure import Cause, Failure
@@ -129,19 +129,9 @@ class Inbox:
         return {rank for ranks in self.ranks_of.values() for rank in ranks}
 
     @property
-    def unanswered(self) -> bool:
-        """Whether some host has not answered for some seconds: its connection will break, or it answers again."""
-        return any(map(is_unanswered, self.agents))
-
-    @property
     def on_lost_hosts(self) -> list[int]:
         """The ranks whose host does not answer."""
         return [rank for rank, seen in self.ranks.items() if seen.lost is Cause.LOST_HOST]
-
-    @property
-    def has_lost(self) -> bool:
-        """Whether the connection to some rank's agent is lost."""
-        return any(seen.lost for seen in self.ranks.values())
 
     def close(self) -> None:
         """Close all sockets."""

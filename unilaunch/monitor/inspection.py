@@ -7,11 +7,11 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from stat import S_ISSOCK
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from unilaunch.addresses import FAMILIES
 from unilaunch.errors import InputError
@@ -19,14 +19,12 @@ from unilaunch.monitor import messages
 from unilaunch.monitor.http_server import Answer, HttpServer
 from unilaunch.monitor.metrics import CONTENT_TYPE, write_metrics
 from unilaunch.monitor.monitor import STACKS, Monitor
-from unilaunch.monitor.snapshot import take_snapshot
+from unilaunch.monitor.rank_seen import RankSeen
 from unilaunch.monitor.stragglers import Stragglers
 from unilaunch.output.claim import is_ours
 from unilaunch.output.files import append
 from unilaunch.output.folder import SOCKET, event_line, rank_folder
-
-if TYPE_CHECKING:
-    from unilaunch.launch_spec import LaunchSpec
+from unilaunch.step import Step
 
 _JSON = "application/json"
 _NATIVE = 15.0  # seconds for native stacks: py-spy reads the symbols of each library first
@@ -110,8 +108,15 @@ class Inspection:
         return write_metrics(self.snapshot()), CONTENT_TYPE
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the job's state at this moment."""
-        return take_snapshot(self.monitor.inbox, self.monitor.size, self.stragglers.current)
+        """Return the job's state at this moment; times are in seconds, memory in bytes."""
+        now, inbox, size = time.monotonic(), self.monitor.inbox, self.monitor.size
+        return {
+            "state": "running",
+            "size": size,
+            "restarts": inbox.attempt,
+            "straggler": self.stragglers.current.as_json() if self.stragglers.current else None,
+            "ranks": [_rank(rank, inbox.ranks.get(rank, RankSeen()), now) for rank in range(size)],
+        }
 
     def _ask_stacks(self, *, native: bool) -> Answer:
         """Request the stacks of every rank; return a function that gives the answer once all arrived or time is up."""
@@ -131,21 +136,6 @@ class Inspection:
         return answer
 
 
-@contextmanager
-def inspecting(monitor: Monitor, spec: "LaunchSpec") -> Iterator[Inspection]:
-    """Let the owner inspect a job that `launch` starts, while the block runs.
-
-    Raises:
-        InputError: The metrics' port is taken, or this host has no such address.
-    """
-    metrics = listen_for_metrics(spec.metrics_address, spec.metrics_port) if spec.metrics_port else None
-    inspection = Inspection(monitor, spec.output_dir, metrics)
-    try:
-        yield inspection
-    finally:
-        inspection.close()
-
-
 def listen_for_metrics(address: str, port: int) -> socket.socket:
     """Return a listening socket for the metrics.
 
@@ -159,3 +149,23 @@ def listen_for_metrics(address: str, port: int) -> socket.socket:
             f"--metrics-port {port}: cannot listen on {address}: {error.strerror}: choose another port or another "
             "--metrics-address"
         ) from None
+
+
+def _rank(number: int, seen: RankSeen, now: float) -> dict[str, Any]:
+    phase, step = seen.progress.get("phase"), Step.from_facts(seen.progress)
+    return {
+        "rank": number,
+        "host": seen.host,
+        "device": seen.device,
+        "state": seen.state.value,
+        "phase": phase if isinstance(phase, str) else None,
+        "step": {"kind": step.kind, "number": step.number, "total": step.total} if step else None,
+        "values": dict(step.values) if step else {},
+        "steps": seen.pace.steps,
+        "busy_seconds": seen.pace.busy,
+        "seconds_per_step": seen.step_seconds or None,
+        "received_bytes": seen.pace.received,
+        "memory_bytes": seen.pace.memory,
+        "idle_seconds": max(0.0, now - seen.moved) if seen.moved else None,
+        "exit_code": seen.exit_code,
+    }

@@ -49,7 +49,7 @@ class Metric(Record):
 
 
 def list_metrics(snapshot: Mapping[str, Any]) -> list[Metric]:
-    """Return the metrics of a snapshot (`take_snapshot`): the same for any job, some of them without samples."""
+    """Return the metrics of a snapshot (`Inspection.snapshot`): the same for any job, some of them without samples."""
     ranks = [rank for rank in snapshot["ranks"] if rank["host"] != "?"]  # from now on their labels do not change
     slow = snapshot["straggler"] or {}
     of_ranks = [

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 from unilaunch.monitor import messages
+from unilaunch.monitor.connection import is_unanswered
 from unilaunch.monitor.inbox import Inbox
 from unilaunch.monitor.rank_seen import RankSeen
 from unilaunch.monitor.stacks import group
@@ -110,7 +111,7 @@ class Monitor(Record, frozen=False):
         if since < self.lost_patience and judge(failures, self.size).first.cause is Cause.LOST_HOST:
             return False
         doubtful = all(is_consequence(failure) or failure.together for failure in failures)
-        if doubtful and self.inbox.unanswered:
+        if doubtful and any(map(is_unanswered, self.inbox.agents)):
             return False
         patience = (DOUBT_ON_SEVERAL if self.several else DOUBT) if doubtful else SETTLE
         return since > patience

@@ -52,11 +52,6 @@ class Verdict(Record):
         """Whether all ranks refused in the same way, and rank 0 has shown why."""
         return self.first.together and self.first.rank == 0
 
-    @property
-    def everyone(self) -> list[Mapping[str, Any]]:
-        """The failures of all ranks, in groups of equal ones."""
-        return [{"ranks": list(self.alike), "what": describe(self.first)}, *self.consequences]
-
     def as_json(self) -> dict[str, Any]:
         """Return the content of `report.json`."""
         return {"verdict": self.line, **vars(self), "first": vars(self.first)}

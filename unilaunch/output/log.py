@@ -72,15 +72,3 @@ def _writer(path: Path) -> Callable[[str], None]:
             os.write(descriptor, line.encode(errors="backslashreplace"))
 
     return write
-
-
-def rank_log(level: str, host: str, rank: int, file: Path) -> Log:
-    """Return the log of one rank.
-
-    Args:
-        level: Lowest level that is logged.
-        host: This host's name.
-        rank: This rank.
-        file: The rank's own log file.
-    """
-    return Log(level, LINE, f"{host}:{rank}", None if rank == 0 else file)

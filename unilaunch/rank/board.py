@@ -55,6 +55,9 @@ class Meeting(Record):
 class Board(ABC):
     """The place where the ranks of one attempt find each other, for one rank."""
 
+    #: What a user can check if a rank did not find rank 0 on this board.
+    advice: str
+
     @abstractmethod
     def post(self) -> tuple[socket.socket, bytes]:
         """Listen, and post the address for the other ranks; only rank 0 calls it. Return the socket and the secret.
@@ -67,17 +70,11 @@ class Board(ABC):
     def read(self) -> Meeting | None:
         """Return what rank 0 has posted; None if it has posted nothing yet. The other ranks call it repeatedly."""
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  (a launcher's store is removed with the job)
         """Remove what was posted. Every rank calls it when the ranks are connected, or when connecting has failed."""
 
     def finish(self) -> None:  # noqa: B027  (most boards need no such step)
         """End the connection to the launcher, at the end of the process."""
-
-    @property
-    @abstractmethod
-    def advice(self) -> str:
-        """What a user can check if a rank did not find rank 0 on this board."""
 
 
 def open_meeting(found: LauncherInfo) -> tuple[socket.socket, Meeting]:
@@ -87,6 +84,28 @@ def open_meeting(found: LauncherInfo) -> tuple[socket.socket, Meeting]:
     port = int(listener.getsockname()[1])
     own = addresses.own_addresses(found.rank_0_hosts, several=several)
     return listener, Meeting([(address, port) for address in own], new_secret())
+
+
+class StoreBoard(Board):
+    """A launcher's store: rank 0's text reaches the other ranks in one exchange of all ranks."""
+
+    found: LauncherInfo
+    _meeting: Meeting | None = None
+
+    @abstractmethod
+    def exchange(self, text: str) -> str:
+        """Return rank 0's *text*; that of other ranks is "". All ranks must call it, once."""
+
+    @override
+    def post(self) -> tuple[socket.socket, bytes]:
+        listener, meeting = open_meeting(self.found)
+        self.exchange(meeting.text)
+        return listener, meeting.secret
+
+    @override
+    def read(self) -> Meeting:
+        self._meeting = self._meeting or Meeting.read(self.exchange(""))
+        return self._meeting
 
 
 class PublicBoard(Board):
@@ -105,6 +124,7 @@ class PublicBoard(Board):
         self.hosts = found.rank_0_hosts if self.several else (addresses.loopback(),)
         self.name = sha256(f"unilaunch {found.run_id}".encode()).digest()
         self.secret = sha256(self.name + key.encode()).digest()
+        self.advice = f"at {' or '.join(self.hosts)}, ports {self.ports}: was rank 0 started, and is that its host?"
 
     @property
     def ports(self) -> list[int]:
@@ -125,12 +145,3 @@ class PublicBoard(Board):
     def read(self) -> Meeting | None:
         found = [address for host in self.hosts for address in addresses.resolve(host)]
         return Meeting(list(product(found, self.ports)), self.secret)
-
-    @override
-    def close(self) -> None:
-        """Do nothing: nothing was posted."""
-
-    @property
-    @override
-    def advice(self) -> str:
-        return f"at {' or '.join(self.hosts)}, ports {self.ports}: was rank 0 started, and is that its host?"

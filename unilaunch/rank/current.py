@@ -3,7 +3,7 @@
 import atexit
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import TracebackType
 
 from unilaunch import launchers
@@ -13,7 +13,7 @@ from unilaunch.limits import allow_files
 from unilaunch.rank import joining, mpi
 from unilaunch.rank.facts import own_facts, read_facts
 from unilaunch.rank.identity import complete, count
-from unilaunch.rank.placement import DeviceRequest, place
+from unilaunch.rank.placement import place
 from unilaunch.record import Record, replace
 from unilaunch.world import LauncherInfo, World
 
@@ -95,24 +95,18 @@ def _join(environ: Mapping[str, str], device: str) -> Member:
     atexit.register(peers.leave)
     found = complete(found, peers)
     facts = read_facts(peers.share(own_facts(environ, found.run_id, "")))
-    placements = place(DeviceRequest(device, _kinds(), None), facts)
+    placements = place(device, [*DEVICES, "cpu"], None, facts)
     world = replace(count(found, facts), device=str(placements[found.rank]))
     return Member(world, placements[found.rank], peers, environ, supervised=False)
 
 
 def _meet(found: LauncherInfo, environ: Mapping[str, str]) -> Peers:
     """Connect to the other ranks; over MPI if the script has initialised it already."""
-    if found.size == 1:
-        return joining.join(found, environ, _PATIENCE, insecure=False, thread_level="multiple")
-    if found.mpi and mpi.is_initialized() and not mpi.is_finalized():
-        return mpi.join(found, "multiple")
-    if found.mpi:
+    if found.mpi and found.size != 1:
+        if mpi.is_initialized() and not mpi.is_finalized():
+            return mpi.join(found, "multiple")
         os.environ.update(mpi.variables(found, environ))  # noqa: TID251  (written once, before MPI reads it)
     return joining.join(found, environ, _PATIENCE, insecure=False, thread_level="multiple")
-
-
-def _kinds() -> Sequence[str]:
-    return [*DEVICES, "cpu"]
 
 
 def _abort_when_failed() -> None:

@@ -13,7 +13,7 @@ from unilaunch.monitor import messages
 from unilaunch.output.folder import RESULT, SPEC, OutputFolder, Use
 from unilaunch.placeholders import replace_placeholders
 from unilaunch.rank.facts import tell_facts
-from unilaunch.rank.placement import DeviceRequest, Facts, place
+from unilaunch.rank.placement import Facts, place
 from unilaunch.rank.status import Status
 from unilaunch.record import Record, replace
 from unilaunch.start_variables import MONITOR
@@ -108,8 +108,8 @@ def count(found: LauncherInfo, facts: Sequence[Facts]) -> World:
 
 def _place(task: "Task[RunSpec]", facts: Sequence[Facts]) -> list[Placement]:
     kinds = dict.fromkeys(kind for backend in task.backends for kind in backend.devices)
-    request = DeviceRequest(task.spec.device, sorted(kinds, key="cpu".__eq__) or ["cpu"], task.spec.threads)
-    return alike(lambda: place(request, facts))
+    best_first = sorted(kinds, key="cpu".__eq__) or ["cpu"]
+    return alike(lambda: place(task.spec.device, best_first, task.spec.threads, facts))
 
 
 def _open_output(

@@ -31,6 +31,9 @@ class LaunchBoard(Board):
         self.found, self.attempt = found, attempt
         self.places, self.secret, _ = read_where(where)
         self.connection: socket.socket | None = None
+        self.where = ", ".join(f"{address} port {port}" for address, port in self.places)
+        how = "was rank 0 started, and does that process still run?"
+        self.advice = f"through `unilaunch launch` at {self.where}: {how}"
 
     @override
     def post(self) -> tuple[socket.socket, bytes]:
@@ -42,7 +45,7 @@ class LaunchBoard(Board):
                 continue
             listener.close()
             raise RendezvousError(
-                f"rank 0 does not reach the launching process at {self._where}: does it still run, and can this host "
+                f"rank 0 does not reach the launching process at {self.where}: does it still run, and can this host "
                 "reach that one?"
             )
         return listener, meeting.secret
@@ -73,12 +76,3 @@ class LaunchBoard(Board):
                 self.connection.sendall(encode(messages.Meeting(text), self.attempt))
                 return self.connection
         return None
-
-    @property
-    @override
-    def advice(self) -> str:
-        return f"through `unilaunch launch` at {self._where}: was rank 0 started, and does that process still run?"
-
-    @property
-    def _where(self) -> str:
-        return ", ".join(f"{address} port {port}" for address, port in self.places)

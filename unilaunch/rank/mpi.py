@@ -18,6 +18,7 @@ from unilaunch.errors import EnvironmentMismatchError
 from unilaunch.json_value import JsonValue
 from unilaunch.overriding import override
 from unilaunch.rank.board import Board
+from unilaunch.rank.tcp_collectives import groups
 from unilaunch.world import LauncherInfo
 
 if TYPE_CHECKING:
@@ -212,8 +213,8 @@ class MpiCollectives(Collectives):
 
     @override
     def exchange(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]) -> Exchange:
-        requests = [self.comm.Irecv(rows, source=rank) for rank, rows in _groups(receive, receive_counts)]
-        requests += [self.comm.Isend(rows, dest=rank) for rank, rows in _groups(send, send_counts)]
+        requests = [self.comm.Irecv(rows, source=rank) for rank, rows in groups(receive, receive_counts)]
+        requests += [self.comm.Isend(rows, dest=rank) for rank, rows in groups(send, send_counts)]
         return _MpiExchange(self.mpi.Request, requests)
 
     @override
@@ -223,15 +224,6 @@ class MpiCollectives(Collectives):
     @override
     def barrier(self) -> None:
         self.comm.Barrier()
-
-
-def _groups(rows: Any, counts: Sequence[int]) -> list[tuple[int, Any]]:
-    groups, start = [], 0
-    for rank, count in enumerate(counts):
-        if count:
-            groups.append((rank, rows[start : start + count]))
-        start += count
-    return groups
 
 
 class _MpiExchange(Exchange):

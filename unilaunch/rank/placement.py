@@ -6,7 +6,6 @@ from typing import TypedDict
 from unilaunch.backend import Placement
 from unilaunch.devices import DEVICES
 from unilaunch.errors import PlacementError
-from unilaunch.record import Record
 
 
 class Facts(TypedDict):
@@ -33,27 +32,19 @@ class Facts(TypedDict):
     placeholders: dict[str, str]
 
 
-class DeviceRequest(Record):
-    """The device and the threads that the user asked for.
+def place(device: str, kinds: Sequence[str], threads: int | None, facts: Sequence[Facts]) -> list[Placement]:
+    """Return the device and threads of every rank, by rank.
 
-    Attributes:
+    Args:
         device: "auto" or a kind of device.
         kinds: The kinds of device that the backend has, best first.
         threads: Threads per rank; None for an equal share of the CPUs.
-    """
-
-    device: str
-    kinds: Sequence[str]
-    threads: int | None
-
-
-def place(request: DeviceRequest, facts: Sequence[Facts]) -> list[Placement]:
-    """Return the device and threads of every rank, by rank.
+        facts: What each rank has told of itself, by rank.
 
     Raises:
         PlacementError: The backend has no such device, or a host has fewer devices than ranks.
     """
-    kind = _choose(request, facts)
+    kind = _choose(device, kinds, facts)
     placements = []
     for rank, mine in enumerate(facts):
         local = [other for other, fact in enumerate(facts) if fact["host"] == mine["host"]]
@@ -62,19 +53,19 @@ def place(request: DeviceRequest, facts: Sequence[Facts]) -> list[Placement]:
             Placement(
                 device=kind,
                 index=0 if kind == "cpu" else _index(kind, rank, local, facts),
-                threads=request.threads or max(1, len(mine["cores"]) // sharing),
+                threads=threads or max(1, len(mine["cores"]) // sharing),
             )
         )
     return placements
 
 
-def _choose(request: DeviceRequest, facts: Sequence[Facts]) -> str:
-    if request.device == "auto":
-        on_all = (kind for kind in request.kinds if kind == "cpu" or all(fact["devices"].get(kind) for fact in facts))
+def _choose(device: str, kinds: Sequence[str], facts: Sequence[Facts]) -> str:
+    if device == "auto":
+        on_all = (kind for kind in kinds if kind == "cpu" or all(fact["devices"].get(kind) for fact in facts))
         return next(on_all)
-    if request.device not in request.kinds:
-        raise PlacementError(f"--device {request.device}: this backend runs on {', '.join(request.kinds)}")
-    return request.device
+    if device not in kinds:
+        raise PlacementError(f"--device {device}: this backend runs on {', '.join(kinds)}")
+    return device
 
 
 def _index(kind: str, rank: int, local: Sequence[int], facts: Sequence[Facts]) -> int:

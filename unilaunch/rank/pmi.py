@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from unilaunch.errors import EnvironmentMismatchError
 from unilaunch.overriding import override
-from unilaunch.rank.board import Board, Meeting, open_meeting
+from unilaunch.rank.board import StoreBoard
 from unilaunch.rank.mpi import is_initialized
 from unilaunch.world import LauncherInfo
 
@@ -21,13 +21,10 @@ _KEY = "unilaunch"
 _LINE = 4096  # bytes of an answer
 
 
-class PmiBoard(Board):
-    """The key-value space of one attempt.
+class PmiBoard(StoreBoard):
+    """The key-value space of one attempt."""
 
-    Args:
-        found: The launcher info.
-        environ: The process's environment.
-    """
+    advice = "at the address that mpiexec's store gives: can the hosts of the job reach each other?"
 
     def __init__(self, found: LauncherInfo, environ: Mapping[str, str]) -> None:
         self.found = found
@@ -38,38 +35,21 @@ class PmiBoard(Board):
                 f"{DESCRIPTOR}={environ[DESCRIPTOR]}: mpiexec does not answer there ({error}): was the variable "
                 "left over from another process? unset PMI_*"
             ) from None
-        self.meeting: Meeting | None = None
         self._ask("init pmi_version=1 pmi_subversion=1")
         self.space = self._ask("get_my_kvsname")["kvsname"]
 
     @override
-    def post(self) -> tuple[socket.socket, bytes]:
-        listener, meeting = open_meeting(self.found)
-        self._ask(f"put kvsname={self.space} key={_KEY} value={meeting.text}")
+    def exchange(self, text: str) -> str:
+        if text:
+            self._ask(f"put kvsname={self.space} key={_KEY} value={text}")
         self._ask("barrier_in")
-        return listener, meeting.secret
-
-    @override
-    def read(self) -> Meeting | None:
-        if self.meeting is None:
-            self._ask("barrier_in")
-            self.meeting = Meeting.read(self._ask(f"get kvsname={self.space} key={_KEY}")["value"])
-        return self.meeting
-
-    @override
-    def close(self) -> None:
-        """Do nothing: the store is removed with the job."""
+        return text or self._ask(f"get kvsname={self.space} key={_KEY}")["value"]
 
     @override
     def finish(self) -> None:
         if not is_initialized():  # otherwise MPI_Finalize ends the protocol
             with suppress(EnvironmentMismatchError):  # the job has succeeded, even if mpiexec does not answer
                 self._ask("finalize")
-
-    @property
-    @override
-    def advice(self) -> str:
-        return "at the address that mpiexec's store gives: can the hosts of the job reach each other?"
 
     def _ask(self, command: str) -> dict[str, str]:
         """Return the values in the answer, by key.

@@ -11,12 +11,11 @@ API: the PMIx Standard 3.1, chapters 4 and 5.
 """
 
 import ctypes
-import socket
 from pathlib import Path
 
 from unilaunch.errors import EnvironmentMismatchError
 from unilaunch.overriding import override
-from unilaunch.rank.board import Board, Meeting, open_meeting
+from unilaunch.rank.board import StoreBoard
 from unilaunch.world import LauncherInfo
 
 _LIBRARY = "libpmix.so.2"
@@ -37,49 +36,20 @@ class _Info(ctypes.Structure):
     _fields_ = [("key", ctypes.c_char * 512), ("flags", ctypes.c_uint32), ("value", _Value)]
 
 
-class PmixBoard(Board):
-    """The PMIx namespace of one attempt.
+class PmixBoard(StoreBoard):
+    """The PMIx namespace of one attempt."""
 
-    Args:
-        found: The launcher info.
-        library: The libpmix that Open MPI uses.
-    """
+    advice = "at the addresses that mpirun's store gives: can the hosts of the job reach each other?"
 
     def __init__(self, found: LauncherInfo, library: ctypes.CDLL) -> None:
         self.found, self.library = found, library
-        self.meeting: Meeting | None = None
-
-    @override
-    def post(self) -> tuple[socket.socket, bytes]:
-        listener, meeting = open_meeting(self.found)
-        self._exchange(meeting.text)
-        return listener, meeting.secret
-
-    @override
-    def read(self) -> Meeting | None:
-        if self.meeting is None:
-            self.meeting = Meeting.read(self._exchange(""))
-        return self.meeting
-
-    @override
-    def close(self) -> None:
-        """Do nothing: the store is removed with the job."""
 
     @override
     def finish(self) -> None:
         self.library.PMIx_Finalize(None, ctypes.c_size_t(0))  # otherwise mpirun takes the exit for a crash
 
-    @property
     @override
-    def advice(self) -> str:
-        return "at the addresses that mpirun's store gives: can the hosts of the job reach each other?"
-
-    def _exchange(self, text: str) -> str:
-        """Return rank 0's *text*; the text of other ranks is ignored. All ranks must call it, once.
-
-        Raises:
-            EnvironmentMismatchError: There is no PMIx server, or its ranks differ from the launcher's variables.
-        """
+    def exchange(self, text: str) -> str:
         try:
             return _exchange(self.library, self.found.rank, text)
         except ValueError as error:

@@ -46,6 +46,10 @@ class FileBoard(Board):
         self.name = sha256(f"unilaunch {start}".encode()).hexdigest()[:32]
         self.folder = find_folder(environ, one_host=found.one_host)
         self.posted: int | None = None  # the inode of the file that this rank has posted
+        self.advice = (
+            f"through a file in {self.folder}: was rank 0 started, and do all hosts of the job share that folder? "
+            "XDG_CACHE_HOME names another one"
+        )
 
     @override
     def post(self) -> tuple[socket.socket, bytes]:
@@ -94,14 +98,6 @@ class FileBoard(Board):
         with suppress(OSError), _opened(self.folder) as folder:
             if os.stat(self.name, dir_fd=folder, follow_symlinks=False).st_ino == self.posted:
                 os.unlink(self.name, dir_fd=folder)
-
-    @property
-    @override
-    def advice(self) -> str:
-        return (
-            f"through a file in {self.folder}: was rank 0 started, and do all hosts of the job share that folder? "
-            "XDG_CACHE_HOME names another one"
-        )
 
 
 def find_folder(environ: Mapping[str, str], *, one_host: bool) -> Path:

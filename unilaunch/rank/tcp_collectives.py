@@ -50,12 +50,12 @@ class TcpCollectives(Collectives):
     @override
     def exchange(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]) -> Exchange:
         pieces: list[_Piece] = []
-        for rank, rows in _groups(send, send_counts):
+        for rank, rows in groups(send, send_counts):
             if rank == self.rank:
-                next(theirs for other, theirs in _groups(receive, receive_counts) if other == rank)[...] = rows
+                next(theirs for other, theirs in groups(receive, receive_counts) if other == rank)[...] = rows
             else:
                 pieces += self._send(rows, rank)
-        for rank, rows in _groups(receive, receive_counts):
+        for rank, rows in groups(receive, receive_counts):
             if rank != self.rank:
                 pieces += self._receive(rows, rank)
         self.move(block=False)
@@ -133,7 +133,8 @@ def _queue(queue: deque[_Piece], buffer: Any) -> list[_Piece]:
     return pieces
 
 
-def _groups(rows: Any, counts: Sequence[int]) -> Iterator[tuple[int, Any]]:
+def groups(rows: Any, counts: Sequence[int]) -> Iterator[tuple[int, Any]]:
+    """Give the rows of each rank that has some."""
     start = 0
     for rank, count in enumerate(counts):
         if count:

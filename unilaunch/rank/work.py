@@ -13,14 +13,14 @@ from unilaunch.backend import Backend, Collectives, Rendezvous
 from unilaunch.errors import PeerLostError, RefusedTogetherError, UnilaunchError, say
 from unilaunch.model import Framework, Model, Session
 from unilaunch.monitor import messages
-from unilaunch.output.log import rank_log
+from unilaunch.output.log import LINE, Log
 from unilaunch.rank import current, mpi, program
 from unilaunch.rank.framework_env import framework_env
 from unilaunch.rank.garbage_collector import uncollected
 from unilaunch.rank.identity import Rank
 from unilaunch.rank.stops import note_stops
 from unilaunch.record import replace
-from unilaunch.values import carry_files
+from unilaunch.values import into_text, pack
 
 if TYPE_CHECKING:
     from unilaunch.json_value import JsonValue
@@ -118,7 +118,7 @@ def _part(backends: Sequence[Backend]) -> None:
 def _run_model(rank: Rank, model: Model, backend: Backend, rendezvous: Rendezvous | None) -> None:
     """Check the input, then start the framework, then train."""
     task, world, output = rank.task, rank.world, rank.output
-    log = rank_log(task.spec.log_level, world.host, world.rank, output.stderr)
+    log = Log(task.spec.log_level, LINE, f"{world.host}:{world.rank}", output.stderr if world.rank else None)
     session = Session(world, rank.placement, rank.peers, output, log, task.spec.seed, rank.status.note_step)
     prepared = model.prepare(task.options, session)
     if world.rank == 0:
@@ -172,7 +172,7 @@ def _return(rank: Rank, value: Any) -> None:
     name, folder = str(rank.task.target), rank.output.rank_dir
     kept = program.keep_value(value, name, folder)
     rank.output.write_value(kept)
-    told = kept if rank.world.num_hosts == 1 else carry_files(kept, folder)
+    told = kept if rank.world.num_hosts == 1 else pack(value, into_text)
     program.check_value(told, name)
     rank.status.send(messages.Returned(value=told))
 

@@ -1,6 +1,5 @@
 """`unilaunch report`."""
 
-import os
 import sys
 from pathlib import Path
 from typing import ClassVar
@@ -10,6 +9,7 @@ from typing_extensions import override
 
 from unilaunch.command import Command
 from unilaunch.errors import InputError, PluginError
+from unilaunch.output.files import write_text
 from unilaunch.report.reading import read_run
 from unilaunch.spec import Spec
 
@@ -42,10 +42,8 @@ class ReportCommand(Command):
         except ImportError as error:
             raise PluginError(f"unilaunch report: {error}: pip install 'unilaunch[report]'") from None
         path = options.output or options.folder / "report.html"
-        aside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            aside.write_text(make_page(runs), encoding="utf-8")
-            aside.replace(path)
+            write_text(path, make_page(runs))
         except OSError as error:
             raise InputError(f"--output {path}: cannot be written: {error.strerror}") from None
         sys.stdout.write(f"{path}\n")

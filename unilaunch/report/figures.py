@@ -3,11 +3,19 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from unilaunch.report import timeline
 from unilaunch.report.chart import Chart, Curve
 from unilaunch.report.run import Run
-from unilaunch.report.series import Split, curve, split_time, step_seconds
-from unilaunch.report.timeline import Timeline
+from unilaunch.report.series import (
+    Split,
+    Timeline,
+    chosen,
+    cores,
+    curve,
+    memory,
+    split_time,
+    step_seconds,
+    written,
+)  # fmt: skip
 from unilaunch.report_layout import Plot
 
 #: The largest number of ranks with one curve each; of more ranks the fastest, median and slowest are drawn.
@@ -42,16 +50,16 @@ def rank_charts(runs: Named) -> list[Chart]:
         charts = [Chart(f"{step.capitalize()}s{of}", step, "seconds", _curves(step_seconds(run, _MOST_RANKS), colour))]
         for title, unit, values in _OVER_TIME:
             line = values(run)
-            curves = _curves(timeline.chosen(line.by_rank, _MOST_RANKS), colour)
+            curves = _curves(chosen(line.by_rank, _MOST_RANKS), colour)
             charts.append(Chart(f"{title}{of}", f"{line.unit} since the start", unit, curves))
         of_runs.append(charts)
     return [chart for alike in zip(*of_runs, strict=True) for chart in alike if chart.curves]
 
 
 _OVER_TIME: Sequence[tuple[str, str, Callable[[Run], Timeline]]] = (
-    ("Memory of each rank", "MB", timeline.memory),
-    ("Processor of each rank", "cores", timeline.cores),
-    ("Output of each rank", "kB written", timeline.written),
+    ("Memory of each rank", "MB", memory),
+    ("Processor of each rank", "cores", cores),
+    ("Output of each rank", "kB written", written),
 )
 
 

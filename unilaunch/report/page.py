@@ -11,8 +11,7 @@ import jinja2
 
 from unilaunch.report.figures import Named, plot_chart, rank_charts, time_bars
 from unilaunch.report.run import RankRun, Run
-from unilaunch.report.series import largest_difference
-from unilaunch.report.timeline import span_text
+from unilaunch.report.series import largest_difference, span_text
 from unilaunch.report_layout import Plot, Value
 
 #: The facts that the page shows for every run.

@@ -15,7 +15,7 @@ from unilaunch.monitor.stragglers import Straggler
 from unilaunch.monitor.verdict import judge
 from unilaunch.output.failure import Failure
 from unilaunch.output.files import last_lines
-from unilaunch.report.run import Event, RankRun, Report, Result, Run, Settings, Told, UsageRow
+from unilaunch.report.run import Event, RankRun, Report, Result, Run, Settings, UsageRow
 from unilaunch.report_layout import ReportLayout
 
 #: Log lines from WARNING up that are kept of a rank.
@@ -100,8 +100,9 @@ def _sizes(path: Path) -> list[tuple[float, int]]:
 
 def _stragglers(rank: int, events: Sequence[Event]) -> list[str]:
     """Return a line for each time at which the monitor found that this rank held up the others."""
-    told = [Told.model_validate(event.model_dump()) for event in events if "straggler" in (event.model_extra or {})]
-    return [Straggler(rank, one.host, one.factor, one.steps).line for one in told[:WARNINGS]]
+    told = [event.model_dump() for event in events if "straggler" in (event.model_extra or {})][:WARNINGS]
+    fields = [{"rank": rank, **{name: one.get(name) for name in ("host", "factor", "steps")}} for one in told]
+    return [TypeAdapter(Straggler).validate_python(one).line for one in fields]
 
 
 def _report(ranks: Sequence[RankRun]) -> Report | None:

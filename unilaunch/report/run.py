@@ -69,14 +69,6 @@ class Report(BaseModel):
     stacks: list[Group] = []
 
 
-class Told(BaseModel):
-    """The monitor's record of a straggler."""
-
-    host: str = "?"
-    factor: float = 0.0
-    steps: int = 0
-
-
 class Settings(BaseModel):
     """`spec.json`; its other fields are `extra`. Only a model's has `options`."""
 

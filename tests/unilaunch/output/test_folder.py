@@ -17,10 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unilaunch.errors import InputError
+from unilaunch.monitor.rank_seen import RankSeen
+from unilaunch.monitor.reports import keep_reports, write_report
 from unilaunch.output import claim
 from unilaunch.output.files import write_json
 from unilaunch.output.folder import OutputFolder, Use
-from unilaunch.output.reports import Told, keep_reports, write_report
 
 #: What belongs to a folder of ours besides what the tests are about.
 MARKER = ".unilaunch"
@@ -254,7 +255,7 @@ def test_a_file_system_without_locks_is_used_without(tmp_path: Path, monkeypatch
 
 def test_reports_from_other_hosts_follow_the_same_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An earlier run's are moved, the user's own stay, and what cannot be kept is said in a line."""
-    told = {rank: Told("first", "node1", None, rank, None) for rank in range(3)}
+    told = {rank: RankSeen(run="first", host="node1", value=rank) for rank in range(3)}
     keep_reports(tmp_path, 3, told)
     (tmp_path / "rank.1").rename(tmp_path / "kept")
     (tmp_path / "rank.1").mkdir()
@@ -266,7 +267,7 @@ def test_reports_from_other_hosts_follow_the_same_rules(tmp_path: Path, capsys: 
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("unilaunch: the messages of rank 1 on node1 are not kept here: --output-dir ")
     (tmp_path / "result.json").write_text("the user's")
-    keep_reports(tmp_path, 3, {0: Told("third", "node1", None, None, {})})
+    keep_reports(tmp_path, 3, {0: RankSeen(run="third", host="node1", result={})})
     assert (tmp_path / "result.json").read_text() == "the user's"
 
 

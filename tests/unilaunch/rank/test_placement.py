@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from unilaunch.devices import visible_devices
 from unilaunch.errors import PlacementError
-from unilaunch.rank.placement import DeviceRequest, Facts, place
+from unilaunch.rank.placement import Facts, place
 
 KINDS = ("cuda", "npu", "cpu")
 
@@ -52,14 +52,14 @@ def test_ascend_devices_are_masked_by_their_own_variable(tmp_path: Path) -> None
 def test_local_rank_takes_its_device_on_uneven_hosts() -> None:
     """Two ranks on one host and one on another, placed round-robin."""
     facts = [_facts("a", ["0", "1"]), _facts("b", ["0"]), _facts("a", ["0", "1"])]
-    placements = place(DeviceRequest("cuda", KINDS, None), facts)
+    placements = place("cuda", KINDS, None, facts)
     assert [(p.device, p.index) for p in placements] == [("cuda", 0), ("cuda", 0), ("cuda", 1)]
     assert str(placements[2]) == "cuda:1"
 
 
 def test_launcher_that_masked_already_is_believed() -> None:
     """Each rank sees one device, another one: it is index 0 everywhere."""
-    placements = place(DeviceRequest("cuda", KINDS, None), [_facts("a", ["0"]), _facts("a", ["1"])])
+    placements = place("cuda", KINDS, None, [_facts("a", ["0"]), _facts("a", ["1"])])
     assert [p.index for p in placements] == [0, 0]
 
 
@@ -75,7 +75,7 @@ def test_launcher_that_masked_already_is_believed() -> None:
 def test_too_few_devices_are_refused(facts: list[Facts], words: str) -> None:
     """With the rank, the host, and what to do."""
     with pytest.raises(PlacementError, match=words):
-        place(DeviceRequest("cuda", KINDS, None), facts)
+        place("cuda", KINDS, None, facts)
 
 
 @pytest.mark.parametrize(
@@ -89,13 +89,13 @@ def test_too_few_devices_are_refused(facts: list[Facts], words: str) -> None:
 )
 def test_auto_takes_what_every_rank_has(facts: list[Facts], device: str) -> None:
     """Never one rank on a GPU and another on the processor."""
-    assert {p.device for p in place(DeviceRequest("auto", KINDS, None), facts)} == {device}
+    assert {p.device for p in place("auto", KINDS, None, facts)} == {device}
 
 
 def test_device_that_the_backend_lacks_is_refused() -> None:
     """And what it has is named."""
     with pytest.raises(PlacementError, match="npu: this backend runs on cuda, cpu"):
-        place(DeviceRequest("npu", ("cuda", "cpu"), None), [_facts("a", [])])
+        place("npu", ("cuda", "cpu"), None, [_facts("a", [])])
 
 
 @pytest.mark.parametrize(
@@ -114,13 +114,13 @@ def test_threads_are_a_share_of_the_affinity_mask(
 ) -> None:
     """Divided by the ranks that share processors; never 0."""
     facts = [_facts("a", [], mine) for mine in cores]
-    assert [p.threads for p in place(DeviceRequest("cpu", KINDS, asked), facts)] == threads
+    assert [p.threads for p in place("cpu", KINDS, asked, facts)] == threads
 
 
 def test_ranks_on_other_hosts_take_no_threads() -> None:
     """Though their processors have the same numbers."""
     facts = [_facts(host, [], [0, 1, 2, 3]) for host in "abbc"]
-    assert [p.threads for p in place(DeviceRequest("cpu", KINDS, None), facts)] == [4, 2, 2, 4]
+    assert [p.threads for p in place("cpu", KINDS, None, facts)] == [4, 2, 2, 4]
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_ranks_on_other_hosts_take_no_threads() -> None:
 def test_masks_of_each_ranks_own(masks: list[str], taken: list[str]) -> None:
     """Two ranks never take one device, in whatever order their masks name them."""
     facts = [_facts("a", mask.split(",")) for mask in masks]
-    placements = place(DeviceRequest("cuda", KINDS, None), facts)
+    placements = place("cuda", KINDS, None, facts)
     assert [fact["devices"]["cuda"][p.index] for fact, p in zip(facts, placements, strict=True)] == taken
 
 
@@ -148,7 +148,7 @@ def test_no_device_is_taken_twice(ranks: list[tuple[str, list[str]]]) -> None:
     """Either each rank of a host has a device of its own, or the job is refused."""
     facts = [_facts(host, list(mask)) for host, mask in ranks]
     try:
-        placements = place(DeviceRequest("cuda", KINDS, None), facts)
+        placements = place("cuda", KINDS, None, facts)
     except PlacementError:
         return
     taken = [(host, mask[p.index]) for (host, mask), p in zip(ranks, placements, strict=True)]

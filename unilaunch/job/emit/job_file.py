@@ -1,16 +1,9 @@
 """Job files by entry point: each writes what a plan says in the form of another engine.
 
 A job file is one class and one entry point in the group "unilaunch.jobfiles"; `--emit` takes the entry point's name.
-
-- Its own options are the fields of `JobFile.options`, a `Spec` (frozen, pydantic). They are options of `launch` as
-  long as `--emit NAME` stands there too: `launch --emit NAME --help` shows them, and another `--emit` refuses them in
-  one line. No other command imports the module. A name that `launch` has already cannot be taken.
-- `machine` says where the job will run: on hosts that share the files of this one, or in containers. With
-  `Machine.IMAGE` neither the script nor the framework is looked for here, and the program begins with `python`.
-- `complete` puts into the task what the options say of it: the number of ranks, for one.
-- `lines` writes the file from the plan and the options.
 """
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
@@ -91,3 +84,11 @@ def emit(kind: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> str
             raise SpecError(f"--emit {kind} --{option} {getattr(task.spec, option)}: only launch {does}: leave it out")
     plan = make_plan(form.complete(task, options), environ, machine)
     return "\n".join(form.lines(plan, options)) + "\n"
+
+
+def spec_json(plan: Plan) -> str:
+    """Return the spec as one line of JSON, which `launch --config FILE.json` reads."""
+    spec = plan.task.spec.shown().model_dump(mode="json", exclude_defaults=True)
+    if plan.task.options:
+        spec["options"] = plan.task.options.model_dump(mode="json", exclude_defaults=True)
+    return json.dumps(spec, sort_keys=True)

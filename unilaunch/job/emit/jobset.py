@@ -6,8 +6,7 @@ from typing import Any
 from typing_extensions import override
 
 from unilaunch.errors import REQUEUE, SpecError
-from unilaunch.exports import secrets
-from unilaunch.job.emit.job_file import JobFile
+from unilaunch.job.emit.job_file import JobFile, spec_json
 from unilaunch.job.emit.kubernetes import (
     USER,
     PodSpec,
@@ -20,7 +19,6 @@ from unilaunch.job.emit.kubernetes import (
     share_cores,
     variables,
 )
-from unilaunch.job.emit.spec_line import spec_json
 from unilaunch.job.plan import Plan
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.start_variables import KEY
@@ -59,10 +57,8 @@ class JobSet(JobFile):
 
     @override
     def lines(self, plan: Plan, options: PodSpec) -> Iterator[str]:
-        keys = {name: f'"${name}"' for name in secrets(plan.request.mpi.export)}
-        yield from manifest(
-            "jobset", options, [_fields(plan, options)], {_RENDEZVOUS: '"$(openssl rand -hex 32)"', **keys}
-        )
+        own = {_RENDEZVOUS: '"$(openssl rand -hex 32)"'}
+        yield from manifest("jobset", plan, options, [_fields(plan, options)], own)
 
 
 def _fields(plan: Plan, options: PodSpec) -> dict[str, Any]:
@@ -77,16 +73,14 @@ def _fields(plan: Plan, options: PodSpec) -> dict[str, Any]:
     rank = {"name": "rank", "command": command(plan.request.program), "env": [*meeting, *variables(plan)]}
     group = {"securityContext": {"fsGroup": USER}} if options.volume else {}
     pods = {"restartPolicy": "Never", **group, **pod(plan, options, rank, ranks=1)}
-    job: dict[str, Any] = {
+    job = {
         "parallelism": size,
         "completions": size,
         "completionMode": "Indexed",
         "backoffLimit": 0,
-        "podFailurePolicy": _pod_failures(),
+        **({"podFailurePolicy": _pod_failures()} if restarts else {}),
         "template": {"spec": pods},
     }
-    if not restarts:
-        del job["podFailurePolicy"]
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",

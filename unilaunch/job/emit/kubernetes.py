@@ -135,19 +135,22 @@ def name_of(plan: Plan) -> str:
 
 
 def manifest(
-    kind: str, options: PodSpec, documents: Sequence[Mapping[str, Any]], keys: Mapping[str, str]
+    kind: str, plan: Plan, options: PodSpec, documents: Sequence[Mapping[str, Any]], own_keys: Mapping[str, str] = {}
 ) -> Iterator[str]:
     """Give the lines of a file.
 
     Args:
         kind: As `--emit` calls it.
+        plan: The job.
         options: What a pod is made of.
         documents: The objects.
-        keys: What the Secret must hold: each key, and a shell's word for its value.
+        own_keys: What the Secret must hold beside the secrets among the variables: each key, and a shell's word for its
+            value.
     """
     yield f"# Written by unilaunch launch --emit {kind}: kubectl create -f FILE"
     if options.image == IMAGE:
         yield f"# Put an image that has unilaunch in it in place of {IMAGE}, or add --image."
+    keys = {**own_keys, **{name: f'"${name}"' for name in secrets(plan.request.mpi.export)}}
     if keys:
         values = " ".join(f"--from-literal={key}={value}" for key, value in keys.items())
         yield f"# Once in each namespace: kubectl create secret generic {STORE} {values}"

@@ -29,26 +29,6 @@ class HostPodSpec(PodSpec):
     )
 
 
-def _on_pods(task: Task[LaunchSpec], options: HostPodSpec) -> Task[LaunchSpec]:
-    """Return the task with a host for each pod, and with what a pod means for its ranks.
-
-    Raises:
-        SpecError: The pods would have different numbers of ranks, hosts are named too, or a restart would find no
-            checkpoint.
-    """
-    spec, nodes = task.spec, options.nodes
-    if nodes and (spec.hosts or spec.hostfile):
-        raise SpecError(f"--nodes {nodes}: -H and --hostfile say how many pods there are: leave one out")
-    if nodes and (spec.nprocs is None or spec.nprocs % nodes):
-        raise SpecError(f"--nodes {nodes}: every pod has the same number of ranks: give -n as a multiple of {nodes}")
-    if nodes and spec.nprocs:
-        hosts = ",".join(f"worker-{number}:{spec.nprocs // nodes}" for number in range(nodes))
-        task = replace(task, spec=spec.model_copy(update={"hosts": hosts}))
-    named = hosts_of(task.spec)
-    ranks = spec.nprocs or sum(host.slots or 0 for host in named)
-    return share_cores(go_on(task, options), options, ranks // (len(named) or 1))
-
-
 class OnHostPods(JobFile):
     """A job file whose pods are mpirun's hosts."""
 
@@ -61,7 +41,17 @@ class OnHostPods(JobFile):
 
     @override
     def complete(self, task: Task[LaunchSpec], options: HostPodSpec) -> Task[LaunchSpec]:
-        return _on_pods(task, options)
+        spec, nodes = task.spec, options.nodes
+        if nodes and (spec.hosts or spec.hostfile):
+            raise SpecError(f"--nodes {nodes}: -H and --hostfile say how many pods there are: leave one out")
+        if nodes and (spec.nprocs is None or spec.nprocs % nodes):
+            raise SpecError(f"--nodes {nodes}: every pod has as many ranks: give -n as a multiple of {nodes}")
+        if nodes and spec.nprocs:
+            hosts = ",".join(f"worker-{number}:{spec.nprocs // nodes}" for number in range(nodes))
+            task = replace(task, spec=spec.model_copy(update={"hosts": hosts}))
+        named = hosts_of(task.spec)
+        ranks = spec.nprocs or sum(host.slots or 0 for host in named)
+        return share_cores(go_on(task, options), options, ranks // (len(named) or 1))
 
 
 def shape(plan: Plan, kind: str) -> tuple[int, int]:

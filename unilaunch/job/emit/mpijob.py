@@ -5,10 +5,9 @@ from typing import Any
 
 from typing_extensions import override
 
-from unilaunch.exports import secrets
+from unilaunch.job.emit.job_file import spec_json
 from unilaunch.job.emit.kubernetes import SSH_FOLDER, manifest, name_of
 from unilaunch.job.emit.mpi_pods import HostPodSpec, OnHostPods, launcher, shape, worker
-from unilaunch.job.emit.spec_line import spec_json
 from unilaunch.job.plan import Plan
 
 
@@ -18,8 +17,7 @@ class MpiJob(OnHostPods):
     @override
     def lines(self, plan: Plan, options: HostPodSpec) -> Iterator[str]:
         """Refuse hosts with different numbers of ranks, or unknown ones: all workers of a job have as many slots."""
-        keys = {name: f'"${name}"' for name in secrets(plan.request.mpi.export)}
-        yield from manifest("mpijob", options, [_fields(plan, options)], keys)
+        yield from manifest("mpijob", plan, options, [_fields(plan, options)])
 
 
 def _fields(plan: Plan, options: HostPodSpec) -> dict[str, Any]:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing_extensions import override
 
 from unilaunch.errors import SpecError
-from unilaunch.job.emit.job_file import JobFile
-from unilaunch.job.emit.spec_line import spec_json
+from unilaunch.job.emit.job_file import JobFile, spec_json
 from unilaunch.job.plan import Plan
 from unilaunch.spec import Spec
 

@@ -11,9 +11,8 @@ from typing_extensions import override
 
 from unilaunch.errors import REQUEUE, SpecError
 from unilaunch.exports import secrets
-from unilaunch.job.emit.job_file import JobFile
+from unilaunch.job.emit.job_file import JobFile, spec_json
 from unilaunch.job.emit.sbatch_options import SbatchSpec
-from unilaunch.job.emit.spec_line import spec_json
 from unilaunch.job.plan import Plan
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.record import replace

@@ -5,10 +5,9 @@ from typing import Any
 
 from typing_extensions import override
 
-from unilaunch.exports import secrets
+from unilaunch.job.emit.job_file import spec_json
 from unilaunch.job.emit.kubernetes import SSH_FOLDER, manifest, name_of
 from unilaunch.job.emit.mpi_pods import HostPodSpec, OnHostPods, launcher, shape, worker
-from unilaunch.job.emit.spec_line import spec_json
 from unilaunch.job.plan import Plan
 
 _API = "trainer.kubeflow.org"
@@ -23,9 +22,8 @@ class TrainJob(OnHostPods):
     def lines(self, plan: Plan, options: HostPodSpec) -> Iterator[str]:
         """Refuse hosts with different numbers of ranks, or unknown ones: all workers of a job have as many slots."""
         workers, slots = shape(plan, "trainjob")
-        keys = {name: f'"${name}"' for name in secrets(plan.request.mpi.export)}
         documents = [_runtime(plan, options, slots), _train_job(plan, workers, slots)]
-        yield from manifest("trainjob", options, documents, keys)
+        yield from manifest("trainjob", plan, options, documents)
 
 
 def _train_job(plan: Plan, workers: int, slots: int) -> dict[str, Any]:

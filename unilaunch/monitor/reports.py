@@ -7,32 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from unilaunch.errors import InputError, say
-from unilaunch.json_value import JsonValue
+from unilaunch.monitor.rank_seen import RankSeen
 from unilaunch.output.claim import Marker, hold, is_ours, note_files, read_marker
-from unilaunch.output.failure import Failure
 from unilaunch.output.files import write_failure, write_json
 from unilaunch.output.folder import REPORT, RESULT, OutputFolder, Use, rank_folder
-from unilaunch.record import Record
 
 
-class Told(Record):
-    """What a rank has sent over the network: its run, its host, and its other messages."""
-
-    run: str
-    host: str
-    failure: Failure | None
-    value: JsonValue
-    result: Mapping[str, JsonValue] | None
-
-
-def keep_reports(root: Path, size: int, ranks: Mapping[int, Told]) -> None:
-    """Write the messages of ranks that cannot write here themselves, because their hosts have other file systems.
-
-    Args:
-        root: The output folder.
-        size: Number of ranks.
-        ranks: What each rank has sent, by rank.
-    """
+def keep_reports(root: Path, size: int, ranks: Mapping[int, RankSeen]) -> None:
+    """Write the messages of ranks that cannot write here themselves, because their hosts have other file systems."""
     with ExitStack() as kept:
         claims = True
         for rank, told in sorted(ranks.items()):
@@ -52,7 +34,7 @@ def keep_reports(root: Path, size: int, ranks: Mapping[int, Told]) -> None:
             claims = False
 
 
-def _keep(output: OutputFolder, told: Told) -> None:
+def _keep(output: OutputFolder, told: RankSeen) -> None:
     output.record(host=told.host)
     if told.failure:
         write_failure(output.rank_dir, told.failure)
