@@ -21,6 +21,15 @@ def test_mpi_is_the_programs_to_initialise_and_to_end(launcher: Launcher, tmp_pa
     assert _said(job, 3) == ["sum 3\n"] * 3
 
 
+def test_no_event_of_pmix_meets_a_component_that_is_gone(tmp_path: Path) -> None:
+    """Open MPI 4.1 unloads it in MPI_Finalize with events on their way; the rank is a PMIx client until its end."""
+    (tmp_path / "maps.py").write_text(
+        "from mpi4py import MPI\nMPI.Finalize()\nassert 'mca_pmix_ext' in open('/proc/self/maps').read()\n"
+    )
+    openmpi4 = Launcher(Path("/usr/bin/mpirun"), "4.1")
+    openmpi4.unilaunch(2, ["run", "maps.py"], tmp_path, deadline=60).check()
+
+
 @pytest.mark.parametrize("name", ["mpich", "intel"])
 def test_the_same_under_hydra(name: str, tmp_path: Path) -> None:
     """MPICH and Intel MPI."""
