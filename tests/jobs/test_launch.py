@@ -126,8 +126,12 @@ def test_a_signal_ends_the_job_once(launcher: Launcher, number: signal.Signals, 
         "import os, time\nfrom pathlib import Path\nPath('pid.' + os.environ['RANK']).write_text(str(os.getpid()))\n"
         "time.sleep(100)\n"
     )
-    line = [sys.executable, "-m", "unilaunch", "launch", "--mpirun", str(launcher.path), *OPTIONS, "-n", "2", "wait.py"]
-    with subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as job:
+    line = [sys.executable, "-X", "faulthandler", "-m", "unilaunch", "launch", "--mpirun", str(launcher.path), *OPTIONS]
+    console = tmp_path / "console"
+    with (
+        console.open("w") as out,
+        subprocess.Popen([*line, "-n", "2", "wait.py"], cwd=tmp_path, stdout=out, stderr=subprocess.STDOUT) as job,
+    ):
         deadline = time.monotonic() + 30
         while len(pids := [file.read_text() for file in tmp_path.glob("pid.*")]) < 2 or not all(pids):
             assert time.monotonic() < deadline
@@ -137,10 +141,13 @@ def test_a_signal_ends_the_job_once(launcher: Launcher, number: signal.Signals, 
             time.sleep(0.1)
         deadline = time.monotonic() + 20
         while job.poll() is None:  # up to its last moment, in which Python has already given up its handlers
-            assert time.monotonic() < deadline, Path(f"/proc/{job.pid}/status").read_text()
-            job.send_signal(number)
+            if time.monotonic() > deadline:
+                job.send_signal(signal.SIGABRT)  # which shows the stacks
+                job.wait(20)
+            else:
+                job.send_signal(number)
             time.sleep(0.002)
-        assert job.returncode == 128 + number
+        assert job.returncode == 128 + number, console.read_text()
     time.sleep(0.2)
     assert not [pid for pid in pids if _is_alive(int(pid))]
 
