@@ -20,6 +20,7 @@ from jobs.mpirun import BACKEND, NUMPY, NUMPY_BACKEND, finish
 from jobs.test_docs import _commands as commands_of_the_tables
 from unilaunch import entry_points
 from unilaunch.cli import main
+from unilaunch.launchers.mpirun import _NEEDED, _PREFIXES
 
 pytestmark = pytest.mark.xdist_group("pages")  # they share a folder
 DOCS = Path(__file__).parents[2] / "docs"
@@ -157,6 +158,9 @@ def test_files_and_variables_of_a_run_are_on_their_pages(folder: Path, monkeypat
     known = re.findall(r"`([A-Z]+[A-Za-z_*]*)[=`]", page)
     assert len(variables) > 20
     assert [name for name in variables if not any(fnmatchcase(name, one) for one in known)] == []
+    passed_on = [name for name in (*_NEEDED, *_PREFIXES) if not name.startswith(("_", "TORCHELASTIC"))]
+    section = page.partition("## Variables that other hosts get")[2].partition("\n## ")[0]
+    assert sorted(re.findall(r"`([A-Z_]+)`", section)) == sorted([*passed_on, "CUDA_VISIBLE_DEVICES", "WANDB_API_KEY"])
 
 
 @pytest.mark.parametrize(("line", "message"), _refusals(), ids=[line for line, _ in _refusals()])
