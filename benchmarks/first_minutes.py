@@ -84,11 +84,13 @@ USERS = (
     ),
     User(
         "You come from MindSpore's mpirun tutorial",
-        "You have the tutorial's `net.py`, and its MNIST files in `MNIST_Data`.",
+        "You have the tutorial's `net.py`, and its MNIST files in `MNIST_Data/train` and `MNIST_Data/test`.",
         {"net.py": PROGRAMS / "mindspore_net.py"},
         (
-            Command("DATA_PATH=MNIST_Data unilaunch launch -n 2 net.py"),
-            Command("DATA_PATH=MNIST_Data mpirun -n 2 --output-filename log_output python -m unilaunch run net.py"),
+            Command("DATA_PATH=./MNIST_Data/train/ unilaunch launch -n 2 net.py"),
+            Command(
+                "DATA_PATH=./MNIST_Data/train/ mpirun -n 2 --output-filename log_output python -m unilaunch run net.py"
+            ),
             Command("ls log_output/rank.0"),
             Command("unilaunch launch -n 2 mnist --backend mindspore --data-dir MNIST_Data --epochs 1"),
         ),
@@ -209,9 +211,10 @@ def _on_hosts(folder: Path) -> Iterator[Run]:
 
 
 def _unpack(folder: Path) -> None:
-    folder.mkdir()
     for file in (DATASETS / "mnist").glob("*.gz"):
-        with gzip.open(file) as packed, (folder / file.stem).open("wb") as plain:
+        split = folder / ("train" if file.name.startswith("train") else "test")
+        split.mkdir(parents=True, exist_ok=True)
+        with gzip.open(file) as packed, (split / file.stem).open("wb") as plain:
             shutil.copyfileobj(packed, plain)
 
 

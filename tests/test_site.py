@@ -55,6 +55,16 @@ def test_the_reference_is_complete(site: Path) -> None:
         assert f'id="unilaunch_graph.torch.{name}"' in names
 
 
+def test_links_lead_to_files_of_the_clone() -> None:
+    """Where people read the pages; what only mkdocs makes is not there."""
+    pages = [ROOT / "README.md", *DOCS.rglob("*.md")]
+    links = [
+        (page, link) for page in pages for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8"))
+    ]
+    assert len(links) > 150
+    assert [(str(page), link) for page, link in links if not (page.parent / link).exists()] == []
+
+
 def test_each_question_has_its_answer() -> None:
     """The sentence stands on the page that the table names; ten questions of each kind of reader."""
     kinds = (DOCS / "questions.md").read_text(encoding="utf-8").split("\n## ")[1:]

@@ -127,6 +127,13 @@ class Model(ABC):
         """Return whether a run with *options* continues from the checkpoints in the output folder."""
         return False
 
+    def restartable(self, options: Any) -> Any:
+        """Return the options of a job that is restarted if it fails, by default the same options.
+
+        A model that resumes chooses here how often it writes a checkpoint, unless the user has.
+        """
+        return options
+
     def again(self, options: Any, *, fewer_ranks: bool) -> Any:  # noqa: ARG002
         """Return the options with which a failed job is restarted, by default the same options.
 

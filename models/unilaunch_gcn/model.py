@@ -61,6 +61,11 @@ class GcnModel(Model):
         return options.resume
 
     @override
+    def restartable(self, options: "GcnSpec") -> "GcnSpec":
+        every = options.checkpoint_every or max(1, options.epochs // 10)
+        return options.model_copy(update={"checkpoint_every": every})
+
+    @override
     def again(self, options: "GcnSpec", *, fewer_ranks: bool) -> "GcnSpec":
         update: dict[str, object] = {"resume": True, **({"num_parts": None} if fewer_ranks else {})}
         return options.model_copy(update=update)

@@ -82,7 +82,9 @@ class GcnSpec(TrainingSpec):
         default=None, ge=1, description="end after so many evaluations without a lower validation loss; default: never"
     )
     checkpoint_every: int | None = Field(
-        default=None, ge=1, description="epochs between two checkpoints; default: none is written"
+        default=None,
+        ge=1,
+        description="epochs between two checkpoints; default: a tenth of all with --max-restarts or --requeue",
     )
     checkpoint_dir: Path | None = Field(
         default=None, description="folder of checkpoints; default: checkpoints/ in the output folder"

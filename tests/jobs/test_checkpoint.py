@@ -99,16 +99,17 @@ def test_another_training_is_refused(openmpi5: Launcher, arguments: list[str], w
     ]  # fmt: skip
 
 
-def test_launch_starts_a_job_again(launcher: Launcher, whole: list[float], tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [["--checkpoint-every", "3"], []], ids=["every 3", "default"])
+def test_launch_starts_a_job_again(launcher: Launcher, every: list[str], whole: list[float], tmp_path: Path) -> None:
     """From the newest checkpoint, after a rank was killed; its curve is that of a training without a fault."""
     variables = {"FAULT": f"SIGKILL epoch 1 {tmp_path}", "PYTHONPATH": f"{INJECT}:{NUMPY_BACKEND}"}
     options = ["--mpirun", str(launcher.path), "--allow-run-as-root", "--oversubscribe", "--max-restarts", "2"]
-    arguments = ["-m", "unilaunch", "launch", "-n", "2", *options, *OPTIONS, "--epochs", "12"]
+    arguments = ["-m", "unilaunch", "launch", "-n", "2", *options, *OPTIONS[:4], *every, "--epochs", "12"]
     job = alone(arguments, tmp_path, variables).check()
     assert "killed by SIGKILL" in job.console
     assert "unilaunch: restart 1 of 2, with 2 ranks" in job.console
     assert "restart 2" not in job.console
-    assert "resumed after epoch 3" in job.console
+    assert f"resumed after epoch {'3' if every else ''}" in job.console
     _same(job.result["loss"], whole)
 
 

@@ -17,6 +17,7 @@ MNIST = ROOT.parent / "shared" / "datasets" / "mnist"
 STARTS = ("unilaunch ", "mpirun ", "torchrun ")
 #: What the scripts are here: the tutorials' own run in test_programs.py, and in test_launch_on_hosts.py from `launch`.
 LOOK = "import os, sys\nassert int(os.environ['RANK']) < int(os.environ['WORLD_SIZE']) == 2, sys.argv\n"
+READ = LOOK + "open(os.path.join(os.environ['DATA_PATH'], 'train-images-idx3-ubyte')).close()\n"
 
 
 def _commands() -> list[str]:
@@ -33,11 +34,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(f"no MNIST files at {MNIST}")
     folder = tmp_path_factory.mktemp("reader")
     (folder / "hosts").write_text("localhost slots=2\n")
-    (folder / "MNIST_Data").mkdir()
     for file in MNIST.glob("*.gz"):
-        (folder / "MNIST_Data" / file.stem).write_bytes(_first_images(gzip.decompress(file.read_bytes()), 640))
-    for name in ("train.py", "net.py"):
-        (folder / name).write_text(LOOK)
+        split = folder / "MNIST_Data" / ("train" if file.name.startswith("train") else "test")
+        split.mkdir(parents=True, exist_ok=True)
+        (split / file.stem).write_bytes(_first_images(gzip.decompress(file.read_bytes()), 640))
+    for name, script in (("train.py", LOOK), ("net.py", READ)):
+        (folder / name).write_text(script)
     return folder
 
 
@@ -46,6 +48,12 @@ def _first_images(idx: bytes, number: int) -> bytes:
     head = 4 + 4 * idx[3]
     shape = np.frombuffer(idx[4:head], ">u4")
     return idx[:4] + number.to_bytes(4, "big") + idx[8:head] + idx[head : head + number * int(np.prod(shape[1:]))]
+
+
+def _data_path() -> str:
+    """Return what the page of MindSpore exports."""
+    page = (ROOT / "docs" / "start" / "mindspore.md").read_text()
+    return re.findall(r"^\$ export DATA_PATH=(.*)$", page, re.MULTILINE)[0]
 
 
 def test_there_are_commands() -> None:
@@ -59,7 +67,7 @@ def test_what_readers_are_told_to_type_runs(command: str, folder: Path) -> None:
     environ = {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "DATA_PATH": str(folder / "MNIST_Data"),
+        "DATA_PATH": _data_path(),
         "UNILAUNCH_DATA": str(folder / "data"),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # noqa: TID251
     }

@@ -207,7 +207,7 @@ def test_a_disk_that_fills_up_fails_no_job(openmpi5: Launcher, what: str, small_
         )
         job = _launch(openmpi5, ["--max-restarts", "1", "fill:fill"], tmp_path).check()
     else:
-        options = ["--data-dir", "data", "--epochs", "200", "--eval-every", "1", "--max-restarts", "1"]
+        options = ["--data-dir", "data", "--epochs", "200", "--eval-every", "1"]
         fault = f"disk_full epoch 0 {tmp_path}"
         job = _launch(openmpi5, options, tmp_path, FAULT=fault, PYTHONPATH=f"{INJECT}:{NUMPY_BACKEND}").check()
         assert "loss               1.9456 ->" in job.stdout

@@ -122,7 +122,9 @@ def test_the_scripts_of_the_pages_run(openmpi5: Launcher, cora: Path, tmp_path: 
     program = [NET, first, said, *others, _blocks("start/pyg.md")[0], said]
     (tmp_path / "train.py").write_text("".join(program))
     job = openmpi5.run(2, ["train.py"], tmp_path, variables={"UNILAUNCH_DATA": str(cora)}).check()
-    by_end = sorted(line.split() for line in job.stdout.splitlines())
+    (last,) = [line for line in job.stdout.splitlines() if line.startswith("loss")]
+    assert re.fullmatch(r"loss 1\.\d{4}, scores \(2708, 7\)", last)
+    by_end = sorted(line.split() for line in job.stdout.splitlines() if line != last)
     assert [line[::2] for line in by_end] == [["4", "False"], ["4", "True"], ["99", "False"], ["99", "True"]]
     assert by_end[0][1] == by_end[1][1]
     assert by_end[2][1] == by_end[3][1]

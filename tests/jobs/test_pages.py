@@ -20,6 +20,7 @@ from jobs.mpirun import BACKEND, NUMPY, NUMPY_BACKEND, finish
 from jobs.test_docs import _commands as commands_of_the_tables
 from unilaunch import entry_points
 from unilaunch.cli import main
+from unilaunch.launchers.mpirun import _NEEDED, _PREFIXES
 
 pytestmark = pytest.mark.xdist_group("pages")  # they share a folder
 DOCS = Path(__file__).parents[2] / "docs"
@@ -27,7 +28,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 LEFT_OUT = {"first-minutes.md", "contributing.md", "troubleshooting.md"}
 #: Where the other commands are run: the start of a command, and the file.
 ELSEWHERE = {
-    "docker build": "tests/test_dockerfile.py",
+    "docker": "tests/test_dockerfile.py",
     "pip install": ".ci/run",
     "sbatch": "tests/jobs/test_sbatch.py",
     "srun": "tests/jobs/test_slurm.py",
@@ -157,6 +158,9 @@ def test_files_and_variables_of_a_run_are_on_their_pages(folder: Path, monkeypat
     known = re.findall(r"`([A-Z]+[A-Za-z_*]*)[=`]", page)
     assert len(variables) > 20
     assert [name for name in variables if not any(fnmatchcase(name, one) for one in known)] == []
+    passed_on = [name for name in (*_NEEDED, *_PREFIXES) if not name.startswith(("_", "TORCHELASTIC"))]
+    section = page.partition("## Variables that other hosts get")[2].partition("\n## ")[0]
+    assert sorted(re.findall(r"`([A-Z_]+)`", section)) == sorted([*passed_on, "CUDA_VISIBLE_DEVICES", "WANDB_API_KEY"])
 
 
 @pytest.mark.parametrize(("line", "message"), _refusals(), ids=[line for line, _ in _refusals()])
@@ -164,7 +168,7 @@ def test_troubleshooting_quotes_messages_as_they_are(
     line: str, message: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command is refused with exit code 2 and this line."""
-    if "unilaunch run " in line:
+    if "unilaunch run " in line or " -H " in line:  # their signal handlers stay to the end of their process
         done = finish(["sh", "-c", line], folder, _environ(), 60)
         code, said = done.returncode, done.console
     else:

@@ -101,11 +101,13 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machi
 
 
 def _resolved(task: Task[LaunchSpec], mpirun: Mpirun, *, starting: bool) -> Task[LaunchSpec]:
-    """Return the task with paths relative to the folder in which its ranks start, and with options for this mpirun."""
+    """Return the task with paths relative to its ranks' folder, options for this mpirun, and options for a restart."""
     spec = task.spec
     if starting and spec.cwd and not (spec.hostfile or spec.hosts) and not spec.cwd.is_dir():
         raise SpecError(f"--cwd {spec.cwd}: no such folder (in {Path.cwd()})")
     target = task.target.absolute() if spec.cwd else task.target
+    if task.model and spec.max_restarts:
+        task = replace(task, options=task.model.restartable(task.options))
     return replace(task, spec=mpirun.usable(spec.resolved()), target=target)
 
 

@@ -54,7 +54,10 @@ class OpenMpirun(Mpirun):
         leave = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
         allowed = all(request.environ.get(name) == "1" for name in leave)
         if user == 0 and not allowed and not request.mpi.allow_run_as_root:
-            raise LauncherError("mpirun does not run as root by default: add --allow-run-as-root, or be another user")
+            raise LauncherError(
+                "mpirun does not run as root by default: in a container set UNILAUNCH_ALLOW_RUN_AS_ROOT=1; or add "
+                "--allow-run-as-root, or be another user"
+            )
 
     @override
     def login_command(self, request: Request) -> list[str]:

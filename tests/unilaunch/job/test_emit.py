@@ -175,9 +175,10 @@ def test_options_of_sbatch_that_are_refused(words: str, message: str) -> None:
 
 def test_a_job_that_goes_on(tmp_path: Path) -> None:
     """A model resumes, in a folder that every start of the job has; a script is no model, and may know no SIGUSR1."""
-    script = _emit("sbatch", "-n 2 --requeue --epochs 3")
+    script = _emit("sbatch", "-n 2 --requeue --epochs 30")
     assert '"output_dir": "log_output/{job}"' in script
     assert '"resume": true' in script
+    assert '"checkpoint_every": 3' in script  # a lost node sends no signal
     assert "\nexec " not in script
     (tmp_path / "train.py").touch()
     assert "--signal" not in _emit("sbatch", f"-n 2 --requeue {tmp_path}/train.py")

@@ -101,6 +101,7 @@ def test_a_restart_goes_on_from_the_checkpoint(kind: str) -> None:
     """The engine counts; a model resumes; an output folder that ends with its pod is refused."""
     text = _emit(kind, ALL)
     assert '"resume": true' in text
+    assert '"checkpoint_every": 1' in text
     assert re.search(r"(backoffLimit|maxRestarts): 3", text)
     plain = _emit(kind, "-n 2")
     assert '"resume"' not in plain

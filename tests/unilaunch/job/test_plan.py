@@ -201,7 +201,7 @@ def test_what_is_refused(mpi: str, words: str, error: type[UnilaunchError], mess
 def test_root_needs_leave(mpi: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As mpirun itself asks for it, and before it is started."""
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    with pytest.raises(LauncherError, match="--allow-run-as-root"):
+    with pytest.raises(LauncherError, match="set UNILAUNCH_ALLOW_RUN_AS_ROOT=1; or add --allow-run-as-root"):
         _plan("-n 2")
     _plan("-n 2 --allow-run-as-root")
     _plan("-n 2", {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})

@@ -48,7 +48,8 @@ class Sbatch(JobFile):
         if "output_dir" not in task.spec.model_fields_set:
             update["output_dir"] = FOLDER_IN_ARRAY if options.array else FOLDER
         if task.model and options.requeue:
-            task = replace(task, options=task.model.again(task.options, fewer_ranks=False))
+            options_again = task.model.again(task.options, fewer_ranks=False)
+            task = replace(task, options=task.model.restartable(options_again))  # Slurm requeues at a lost node too
         return replace(task, spec=task.spec.model_copy(update=update))
 
     @override
