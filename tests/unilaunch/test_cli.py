@@ -90,15 +90,17 @@ def test_version_is_the_packages(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("arguments", "words"), [
     (["run", "--help-all"], ("--backend", "--seed", "gcn 200, mnist 1", "{auto,cpu,cuda,npu}", "--normalize-features")),
     (["launch", "gcn", "--help"], ("unilaunch launch -n 2 --dataset cora", "--epochs N", "(default: sbm)")),
+    (["launch", "mnist", "--help"], ("one pass over the training images (default: 1)", "DATA_PATH, or the cache")),
     (["doctor", "-h"], ("--hostfile", "--mpirun")),
-], ids=["everything", "of a model", "of a command"])  # fmt: skip
+    (["logs", "--help"], ("--no-fold", "switch this off: show what several ranks write at once only")),
+], ids=["everything", "of a model", "with others' names", "of a command", "of a switch that is on"])  # fmt: skip
 def test_help_shows_what_was_asked_for(
     arguments: list[str], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Everything with its default, or the options of one model."""
     with pytest.raises(SystemExit):
         parse(arguments)
-    shown = capsys.readouterr().out
+    shown = " ".join(capsys.readouterr().out.split())
     assert [word for word in words if word not in shown] == []
 
 
