@@ -109,8 +109,13 @@ def pod(plan: Plan, options: PodSpec, container: Mapping[str, Any], ranks: int) 
 
 
 def command(words: Sequence[str]) -> list[str]:
-    """Return a container's command: Kubernetes would put a variable's value in place of $(NAME)."""
-    return [word.replace("$(", "$$(") for word in words]
+    """Return a container's command, which Kubernetes leaves as it is."""
+    return [_unexpanded(word) for word in words]
+
+
+def _unexpanded(text: str) -> str:
+    """Return text for a manifest: Kubernetes reads $(NAME) as the value of a variable, and $$ as one dollar sign."""
+    return text.replace("$", "$$")
 
 
 def from_secret(name: str, key: str) -> dict[str, Any]:
@@ -122,7 +127,7 @@ def variables(plan: Plan) -> list[dict[str, Any]]:
     """Return the variables of `-x NAME=VALUE`; the values of secrets come from the Secret."""
     hidden = set(secrets(plan.request.mpi.export))
     texts = [text.partition("=") for text in plan.request.mpi.export]
-    plain = [{"name": name, "value": value.replace("$(", "$$(")} for name, equals, value in texts
+    plain = [{"name": name, "value": _unexpanded(value)} for name, equals, value in texts
              if equals and name not in hidden]  # fmt: skip
     return [*plain, *(from_secret(name, name) for name in sorted(hidden))]
 
