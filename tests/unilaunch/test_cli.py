@@ -81,6 +81,13 @@ def test_a_refusal_is_one_line_and_exit_code_2(arguments: list[str], tmp_path: P
     assert line.startswith("unilaunch: ")
 
 
+def test_explain_refuses_what_run_would_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the same line."""
+    monkeypatch.setenv("UNILAUNCH_DEVICE", "tpu")
+    done, run = _unilaunch(["explain"], tmp_path), _unilaunch(["run"], tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", run.stderr)
+
+
 def test_version_is_the_packages(tmp_path: Path) -> None:
     """On standard output."""
     done = _unilaunch(["--version"], tmp_path)
