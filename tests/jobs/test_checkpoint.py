@@ -137,7 +137,8 @@ def test_a_program_is_told_that_it_was_started_again(openmpi5: Launcher, tmp_pat
     """As under torchrun, with any exit code of its own; and no more often than it may be."""
     (tmp_path / "again.py").write_text(
         "import os, sys\nfrom pathlib import Path\n"
-        "count = os.environ['TORCHELASTIC_RESTART_COUNT']\nPath('seen.' + count).touch()\nsys.exit(2 * (int(count) < 9))\n"
+        "count = os.environ['TORCHELASTIC_RESTART_COUNT']\nPath('seen.' + count).touch()\n"
+        "sys.exit(2 if int(count) < 9 else 0)\n"
     )
     options = ["--mpirun", str(openmpi5.path), "--allow-run-as-root", "--oversubscribe", "--max-restarts", "2"]
     job = alone(["-m", "unilaunch", "launch", "-n", "2", *options, "again.py"], tmp_path)
