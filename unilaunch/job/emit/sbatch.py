@@ -127,6 +127,8 @@ def _nodes(plan: Plan, options: SbatchSpec) -> Iterator[str]:
     per_node = options.ntasks_per_node or options.gpus_per_node
     if hosts and foreseen and not _is_uneven(plan):
         per_node = len(plan.rows) // len(hosts)
+    elif options.nodes and not per_node:  # beside --ntasks the most that a node gets; else Slurm may give 7 + 1 of 8
+        per_node = -(-len(plan.rows) // options.nodes)
     yield f"#SBATCH --ntasks={len(plan.rows)}"
     yield f"#SBATCH --nodes={options.nodes or len(hosts) or -(-len(plan.rows) // (per_node or len(plan.rows)))}"
     if hosts:
