@@ -95,7 +95,7 @@ def test_a_module_runs_as_main(openmpi5: Launcher, tmp_path: Path) -> None:
 
 
 def test_without_a_folder_of_its_own_the_users_stay(tmp_path: Path) -> None:
-    """python -P adds none, and the first place is then the user's."""
+    """With -P Python adds none, and the first place is then the user's."""
     for folder, text in (("lib", "who = 'the library'"), ("sub", "raise RuntimeError")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "wanted.py").write_text(text)

@@ -107,7 +107,7 @@ def _sizes(path: Path) -> list[tuple[float, int]]:
 
 def _stragglers(rank: int, events: Sequence[Event]) -> list[str]:
     """Return a line for each time at which the monitor found that this rank held up the others."""
-    lines = []
+    lines: list[str] = []
     for event in events:
         fields = event.model_dump()
         if "straggler" in fields and len(lines) < WARNINGS:
