@@ -68,7 +68,7 @@ def test_values_that_begin_with_a_dash(words: list[str], field: str, value: obje
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    ('target = "gcn"\nargs = 5\n', "args: must be a valid tuple, not 5"),
+    ('target = "gcn"\nargs = 5\n', "args: must be a list, not 5"),
     ('target = "gcn"\nargs = [1, 2]\n', "args.0: must be a valid string, not 1"),
     ('target = "gcn"\nargs = ["fast"]\n', "args: gcn is a model and has options, no arguments: fast"),
     ('target = "a:f"\nargs = 5\n[options]\nlr = 1\n', "args: must be a list of text, not 5"),

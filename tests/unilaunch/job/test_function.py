@@ -41,7 +41,7 @@ class _Holder:
     (evaluate, {"data": float("inf")}, "data cannot be sent to the ranks (Out of range"),
     (evaluate, {"data": "x" * 130_000}, "data is 130 kB of JSON: at most 120 kB can be sent; pass a numpy array"),
     (train, {"args": {"lr": 1, "weight-decay": 0.1}}, "'weight-decay': cannot be the name of an argument"),
-    (evaluate, {"nprocs": "two"}, "nprocs: must be a valid integer"),
+    (evaluate, {"nprocs": "two"}, "nprocs: must be a whole number, not 'two'"),
     (evaluate, {"env": {"A": 1}}, "env.A: must be a valid string, not 1"),
     (evaluate, {"nprocs": 2, "cwd": "/nowhere"}, "--cwd /nowhere: no such folder"),
     ("missing.py:train", {}, "script missing.py: no such file"),

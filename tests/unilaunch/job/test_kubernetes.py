@@ -126,6 +126,15 @@ def test_a_restart_goes_on_from_the_checkpoint(kind: str) -> None:
         _emit(kind, "-n 2 --max-restarts 2 --volume out:/output")
 
 
+@pytest.mark.parametrize(("words", "message"), [
+    ("-n 2 --memory 8GB", "--memory: must be a size such as 8Gi or 500M, not '8GB'"),
+    ("-n 2 --volume /data", "--volume: must be written as CLAIM:/FOLDER, such as results:/output, not '/data'"),
+])  # fmt: skip
+def test_the_form_of_an_option_is_said_in_words(words: str, message: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(message)):
+        _emit("jobset", words)
+
+
 @pytest.mark.parametrize("kind", ["mpijob", "trainjob"])
 def test_pods_for_mpirun(kind: str) -> None:
     """The launcher's mpirun reads the operator's hostfile; the workers wait in sshd, as in docker/Dockerfile."""

@@ -6,10 +6,11 @@ from pathlib import PurePosixPath
 from typing import Annotated, Any
 
 import yaml
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
 from unilaunch.errors import SpecError
 from unilaunch.exports import secrets
+from unilaunch.job.emit.written_as import written_as
 from unilaunch.job.plan import Plan
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.record import replace
@@ -27,8 +28,10 @@ SSHD = ("/usr/sbin/sshd", "-De", "-f", "/home/mpiuser/.sshd_config")
 #: Seconds between the end of --grace and the moment at which Kubernetes kills the ranks.
 _FAREWELL = 15
 
-Volume = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?:/.+$")]
-Quantity = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPEm])?$")]
+Volume = Annotated[
+    str, written_as(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?:/.+", "written as CLAIM:/FOLDER, such as results:/output")
+]
+Quantity = Annotated[str, written_as(r"[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPEm])?", "a size such as 8Gi or 500M")]
 
 
 class PodSpec(Spec):

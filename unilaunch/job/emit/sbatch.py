@@ -99,10 +99,14 @@ def _options_of_mpirun(spec: LaunchSpec) -> set[str]:
 
 
 def _count(spec: LaunchSpec, options: SbatchSpec) -> int | None:
-    """Return the number of ranks; None if nothing says it."""
+    """Return the number of ranks; None if the hosts' slots say it."""
     per_node = options.ntasks_per_node or options.gpus_per_node
     made = (options.nodes or 1) * per_node if per_node else None
     if spec.nprocs is None:
+        if not (made or spec.hosts or spec.hostfile):
+            raise SpecError(
+                "--emit sbatch: how many ranks? Give --nodes 2 --ntasks-per-node 4, --nodes 2 --gpus-per-node 4 or -n 8"
+            )
         return made
     if options.nodes and options.ntasks_per_node and spec.nprocs != made:
         raise SpecError(
