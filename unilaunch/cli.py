@@ -48,9 +48,10 @@ def _do(arguments: Sequence[str], environ: Mapping[str, str], started: float) ->
             return doctor(_checked(DoctorSpec, _fields(arguments), environ, set(MpiSpec.model_fields)), environ)
         case "explain":
             from unilaunch.explain import explain
+            from unilaunch.spec import RunSpec
 
-            _fields(arguments)
-            return explain(environ, started)
+            spec = _checked(RunSpec, _fields(arguments), environ, set(RunSpec.model_fields))
+            return explain(spec, environ, started)
         case _:
             return _do_command(arguments, environ)
 

@@ -14,6 +14,7 @@ from unilaunch.errors import EnvironmentMismatchError
 from unilaunch.launchers import Evidence
 from unilaunch.rank import mpi
 from unilaunch.rank.framework_env import framework_env
+from unilaunch.spec import RunSpec
 from unilaunch.world import LauncherInfo, World
 
 #: mpirun can hang when this many ranks end at once.
@@ -21,12 +22,13 @@ _MANY = 16
 _TO_BE_AGREED = Rendezvous("(agreed on by the ranks)", 0, "(the way to rank 0)")
 
 
-def explain(environ: Mapping[str, str], started: float) -> int:
+def explain(spec: RunSpec, environ: Mapping[str, str], started: float) -> int:
     """Print what was detected, in one write, and return 0; 2 if `run` would refuse to start here.
 
     Under a launcher every rank prints its identity, and rank 0 prints the rest too.
 
     Args:
+        spec: The options that `run` would have without a command line.
         environ: The process's environment.
         started: When this process started, in seconds of `time.monotonic`.
     """
@@ -38,7 +40,7 @@ def explain(environ: Mapping[str, str], started: float) -> int:
         return EnvironmentMismatchError.exit_code
     lines = [_identity(found)]
     if found.rank == 0:
-        lines += [*_used(found), *_ignored(seen), *_hardware(environ), *_frameworks(found, environ)]
+        lines += [*_used(found), *_ignored(seen), *_hardware(environ), *_frameworks(spec, found, environ)]
     _print(lines)
     if found.size > _MANY:
         time.sleep(max(0.0, started + 0.5 - time.monotonic()))
@@ -84,14 +86,14 @@ def _hardware(environ: Mapping[str, str]) -> Iterator[str]:
         yield f"  {kind:8} {','.join(names) or 'none'}{told}"
 
 
-def _frameworks(found: LauncherInfo, environ: Mapping[str, str]) -> Iterator[str]:
+def _frameworks(spec: RunSpec, found: LauncherInfo, environ: Mapping[str, str]) -> Iterator[str]:
     """Yield the variables that `run` would set for each framework, and those that the user exported."""
     if found.mpi and found.size != 1:
         yield from _variables("MPI", mpi.variables(found, environ))
     for backend in plugins.usable_backends():
         for_program = partial(framework_env, [backend], program=True)
-        one, other = (for_program(*_place(backend, found, environ, unknown), environ) for unknown in (1, 2))
-        everything = for_program(*_place(backend, found, environ, 1), {})
+        one, other = (for_program(*_place(backend, spec, found, environ, unknown), environ) for unknown in (1, 2))
+        everything = for_program(*_place(backend, spec, found, environ, 1), {})
         agreed = {name: value if value == other[name] else "(agreed on by the ranks)" for name, value in one.items()}
         yield from _variables(backend.name, agreed)
         for name in sorted(set(everything) - set(one)):
@@ -99,20 +101,20 @@ def _frameworks(found: LauncherInfo, environ: Mapping[str, str]) -> Iterator[str
 
 
 def _place(
-    backend: Backend, found: LauncherInfo, environ: Mapping[str, str], unknown: int
+    backend: Backend, spec: RunSpec, found: LauncherInfo, environ: Mapping[str, str], unknown: int
 ) -> tuple[World, Placement, Rendezvous]:
     """Return a rank's values after the agreement of all ranks, with *unknown* for numbers that need the agreement."""
-    visible, wanted = visible_devices(environ), environ.get("UNILAUNCH_DEVICE", "auto")
-    kind = next((kind for kind in backend.devices if visible.get(kind)), "cpu") if wanted == "auto" else wanted
+    visible = visible_devices(environ)
+    best = next((kind for kind in backend.devices if visible.get(kind)), "cpu")
+    kind = spec.device if spec.device in backend.devices else best
     local_rank = unknown if found.local_rank is None else found.local_rank
     node_rank, num_hosts = (0, 1) if found.local_size == found.size else (unknown, unknown)
-    told = environ.get("UNILAUNCH_THREADS", "")
     own = len(os.sched_getaffinity(0)) if found.size == 1 else unknown
     world = World(
         found.rank, found.size, local_rank, found.local_size or unknown, node_rank, num_hosts, socket.gethostname(),
         found.launcher,
     )  # fmt: skip
-    placement = Placement(kind, 0 if kind == "cpu" else local_rank, int(told) if told.isdecimal() else own)
+    placement = Placement(kind, 0 if kind == "cpu" else local_rank, spec.threads or own)
     return world, placement, _TO_BE_AGREED
 
 

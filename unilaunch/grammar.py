@@ -93,6 +93,12 @@ def make_parser(command: str, words: Sequence[str] = ()) -> tuple[Parser, dict[s
     return parser, commands
 
 
+def model_options(model: Model) -> list[argparse.Action]:
+    """Return the options of one model, with its own texts and defaults."""
+    _add_options(parser := Parser(add_help=False), model.spec)
+    return parser.options()
+
+
 def _add_run(parser: Parser, spec: type[RunSpec] = RunSpec) -> None:
     models = {name: model for name, model in plugins.models().items() if not model.is_internal}
     what = f"{', '.join(models)}, a script FILE.py, or package.module:function"
@@ -194,6 +200,8 @@ def _add_options(
             )
             forms = switch.option_strings
             switch.shown = {True: (forms[1],), False: (forms[0],)}.get(field.default, tuple(forms))
+            if switch.shown == (forms[1],):
+                switch.help = f"switch this off: {text}"
             continue
         default = _default(name, field.default, models)
         action = _Several if holds_several(field.annotation) else "store"

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 
 from unilaunch import plugins
-from unilaunch.grammar import Parser, Switch
+from unilaunch.grammar import Parser, Switch, model_options
 from unilaunch.help_texts import EXAMPLES, HELP, LAYOUT, NOTES, OVERVIEW, STARTS
 from unilaunch.model import Model
 
@@ -29,13 +29,11 @@ def page(command: str, parser: Parser, model: Model | None, *, whole: bool) -> s
         whole: Show all options.
     """
     if model:
-        names = {f"--{field.replace('_', '-')}" for field in model.spec.model_fields}
-        options = [action for action in parser.options() if names & set(action.option_strings)]
         examples = [f"{STARTS[command]} {words}" for words in model.examples]
         about = f"The options of the model {model.name}."
         note = f"unilaunch {command} --help shows the options of every target."
         return _draw(f"unilaunch {command} [options] {model.name} [its options]", about, examples,
-                     [("options", [_short(action) for action in options])], note)  # fmt: skip
+                     [("options", [_short(action) for action in model_options(model)])], note)  # fmt: skip
     plugin = plugins.commands().get(command) if command not in HELP else None
     about = plugin.help if plugin else HELP[command]
     usage = f"unilaunch {command} [options]" + "".join(_positional(parser, command))

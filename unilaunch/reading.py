@@ -1,7 +1,7 @@
 """Read options, environment and file into a checked task."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -128,19 +128,40 @@ def _unfold(file: Mapping[str, Any], target: Target, path: str) -> dict[str, Any
     return own | unfold_options(options, target, own.get("args", ()))
 
 
-def unfold_options(options: Mapping[str, Any], target: Target, args: Sequence[str] = ()) -> dict[str, Any]:
+def unfold_options(options: Mapping[str, Any], target: Target, args: object = ()) -> dict[str, Any]:
     """Return a spec's `options` as fields: a model's options by name, a function's as words NAME=JSON after *args*.
 
     Raises:
-        SpecError: The target is a script or a module, which has arguments but no options.
+        SpecError: The target is a script or a module, which has arguments but no options; or a function cannot get
+            these arguments.
     """
     if not options:
         return {}
     if target.kind == "model":
         return {str(field).replace("-", "_"): value for field, value in options.items() if value is not None}
     if target.kind == "function":
-        return {"args": (*args, *(f"{name}={json.dumps(value)}" for name, value in options.items()))}
+        if not isinstance(args, list | tuple):
+            raise SpecError(f"args: must be a list of text, not {args!r}")
+        return {"args": (*args, *(_argument(name, value) for name, value in options.items()))}
     raise SpecError(f"options: a {target.kind} has none; what it is to find in sys.argv goes into args")
+
+
+def _argument(name: str, value: object) -> str:
+    try:
+        return named_word(name, json.dumps(value))
+    except (TypeError, ValueError, RecursionError) as error:  # TOML and YAML have dates
+        raise SpecError(f"options: {name}: cannot be sent to the ranks ({error}): write it as text") from None
+
+
+def named_word(name: str, text: str) -> str:
+    """Return a function's argument NAME=JSON.
+
+    Raises:
+        SpecError: The rank would take the word for an argument by position.
+    """
+    if not str(name).isidentifier():
+        raise SpecError(f"{name!r}: cannot be the name of an argument: expected letters, digits and _")
+    return f"{name}={text}"
 
 
 def _validate_both(
@@ -149,8 +170,6 @@ def _validate_both(
     """Return the spec and the model's options; the faults of both are reported in one error."""
     core = {field: value for field, value in values.items() if field in kind.model_fields}
     rest = {field: value for field, value in values.items() if field not in core}
-    if core.get("args"):
-        raise SpecError(f"args: {model.name} is a model and has options, no arguments: {' '.join(core['args'])}")
     try:
         spec = validate(kind, core, sources)
     except SpecError as fault:
@@ -159,4 +178,6 @@ def _validate_both(
         except SpecError as other:
             raise SpecError(f"{fault}; {other}") from None
         raise
+    if spec.args:
+        raise SpecError(f"args: {model.name} is a model and has options, no arguments: {' '.join(spec.args)}")
     return spec, validate(model.spec, rest, sources)

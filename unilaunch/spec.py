@@ -24,6 +24,13 @@ _ONE_AT_A_TIME = Lock()  # several jobs may be started from several threads
 #: Most bytes of a file of options.
 _LARGEST_FILE = 1 << 20
 
+#: What pydantic calls a parsing error, in the user's words.
+_KINDS = {
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_parsing", "float_type"), "a number"),
+    **dict.fromkeys(("tuple_type", "list_type"), "a list"),
+}
+
 S = TypeVar("S", bound="Spec")
 Port = Annotated[int, Field(ge=1, le=65535)]
 
@@ -277,12 +284,14 @@ def _faults(error: ValidationError, kind: type[Spec], sources: Mapping[str, str]
 
 def _fault(fault: Any, kind: type[Spec], sources: Mapping[str, str]) -> str:
     field, *inside = map(str, fault["loc"]) if fault["loc"] else ("spec",)
-    where = ".".join([sources.get(field, f"--{field.replace('_', '-')}"), *inside])
+    where = sources.get(field, f"--{field.replace('_', '-')}")
+    where = ".".join([where, *(name for name in inside if not (where.startswith("--") and name.isdecimal()))])
     if fault["type"] == "extra_forbidden":
         inner = kind.model_fields[field].annotation if inside else kind
         known = inner.model_fields if isinstance(inner, type) and issubclass(inner, Spec) else ()
         if field == "mpi":
             return f"{where}: no such option: mpirun's options stand beside the others, as oversubscribe = true"
         return f"{where}: no such option{nearest((inside or [field])[-1], known)}"
-    wanted = fault["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    message = fault["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    wanted = _KINDS.get(fault["type"], message)
     return f"{where}: must be {wanted}, not {fault['input']!r}" if fault["loc"] else wanted

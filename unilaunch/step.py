@@ -28,10 +28,11 @@ class Step(Record):
     received: int = 0
 
     def as_facts(self) -> dict[str, Any]:
-        """Return the step as JSON; values that are not finite numbers are omitted."""
+        """Return the step as JSON, also of numpy's numbers; values that are not finite numbers are omitted."""
+        total = None if self.total is None else int(self.total)
         values = {name: float(value) for name, value in self.values.items() if value is not None and isfinite(value)}
         busy = None if self.busy is None or not isfinite(self.busy) else float(self.busy)
-        return {"step": self.kind, "number": self.number, "total": self.total, "values": values, "busy": busy}
+        return {"step": self.kind, "number": int(self.number), "total": total, "values": values, "busy": busy}
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> "Step | None":

@@ -1,5 +1,6 @@
 """The target of a run: a model, or the user's script, module or function."""
 
+import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
@@ -43,6 +44,11 @@ class Target(Record):
     def folder(self) -> Path:
         """The folder that Python puts first into `sys.path` to run it."""
         return self.file.resolve().parent if self.file else Path.cwd()
+
+    def put_folder_first(self) -> None:
+        """Put its folder first into `sys.path`, as Python does; under `python -P` the first one is the user's own."""
+        if not sys.flags.safe_path:
+            sys.path[0] = str(self.folder)
 
     def absolute(self) -> "Target":
         """Return the target with absolute paths, for a process in another folder."""

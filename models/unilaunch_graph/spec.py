@@ -26,7 +26,7 @@ class DataSpec(Spec):
 
     dataset: Annotated[str, BeforeValidator(_text)] = Field(
         default="sbm",
-        description="sbm (generated), cora, citeseer, pubmed, reddit, ogbn-arxiv, or a file or folder",
+        description="sbm (generated), cora, citeseer, pubmed, reddit, ogbn-arxiv, ogbn-products, or a file or folder",
         examples=["sbm", "cora", "citeseer", "pubmed", "reddit", "ogbn-arxiv", "ogbn-products"],
     )
     data_dir: Path | None = Field(

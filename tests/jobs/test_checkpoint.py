@@ -135,16 +135,17 @@ def test_the_agent_outlives_the_ranks(launcher: Launcher, tmp_path: Path) -> Non
 
 
 def test_a_program_is_told_that_it_was_started_again(openmpi5: Launcher, tmp_path: Path) -> None:
-    """As under torchrun; and no more often than it may be."""
+    """As under torchrun, with any exit code of its own; and no more often than it may be."""
     (tmp_path / "again.py").write_text(
         "import os, sys\nfrom pathlib import Path\n"
-        "count = os.environ['TORCHELASTIC_RESTART_COUNT']\nPath('seen.' + count).touch()\nsys.exit(int(count) < 9)\n"
+        "count = os.environ['TORCHELASTIC_RESTART_COUNT']\nPath('seen.' + count).touch()\n"
+        "sys.exit(2 if int(count) < 9 else 0)\n"
     )
     options = ["--mpirun", str(openmpi5.path), "--allow-run-as-root", "--oversubscribe", "--max-restarts", "2"]
     job = alone(["-m", "unilaunch", "launch", "-n", "2", *options, "again.py"], tmp_path)
-    assert job.returncode == 1
+    assert job.returncode == 2
     assert sorted(path.name for path in tmp_path.glob("seen.*")) == ["seen.0", "seen.1", "seen.2"]
-    assert json.loads((tmp_path / "log_output" / "report.json").read_text())["exit_code"] == 1
+    assert json.loads((tmp_path / "log_output" / "report.json").read_text())["exit_code"] == 2
 
 
 #: Root without the right to read what its mode forbids; others have no such right. The job is a real one.

@@ -86,6 +86,8 @@ ANSWERED = [
     ("launch --nnodes 2 --nproc_per_node 2 train.py", "type unilaunch launch -H host1:4,host2:4 train.py"),
     ("launch --nproc-per-node 2 -H a:2,b:2 train.py", "leave it out, and say how many ranks each host takes: -H"),
     ("launch --worker_num 4 --local_worker_num 2 train.py", "leave it out, and say how many ranks each host takes"),
+    ("launch --nproc_per_node gpu train.py", "--nproc_per_node gpu: give the number, as -n 4"),
+    ("launch -n two train.py", "--nprocs: must be a whole number, not 'two'"),
     ("launch -n 4 -N 2 train.py", "say how many ranks each host takes: -H host1:4,host2:4"),
     ("launch -n 4 -ppn 2 train.py", "say how many ranks each host takes: -H host1:4,host2:4"),
     ("launch -n 2 --gpus 0,1 train.py", "CUDA_VISIBLE_DEVICES=0,1"),

@@ -6,8 +6,10 @@ import re
 import stat
 import subprocess
 import sys
+import sysconfig
 import time
 import urllib.request
+import venv
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -112,6 +114,22 @@ def test_a_bare_mpirun_can_be_looked_into(tmp_path: Path) -> None:
         assert (code, "straggling.py" in stacks) == (0, True)
         stop.touch()
     assert _ask(tmp_path, "status")[1].startswith("done: 2 ranks\n")
+
+
+def test_a_py_spy_that_cannot_be_started(openmpi5: Launcher, tmp_path: Path) -> None:
+    """It is said, and the job goes on."""
+    venv.create(tmp_path / "env", symlinks=True)
+    (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
+    (site / "others.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    (tmp_path / "env" / "bin" / "py-spy").touch()
+    (tmp_path / "wait.py").write_text("import os, time\nwhile not os.path.exists('stop'): time.sleep(0.1)\n")
+    options = ["--mpirun", str(openmpi5.path), "--allow-run-as-root", "--oversubscribe"]
+    line = [str(tmp_path / "env" / "bin" / "python"), "-m", "unilaunch", "launch", "-n", "2", *options, "wait.py"]
+    with _running(line, tmp_path):
+        _await(lambda: {rank["phase"] for rank in _status(tmp_path)["ranks"]} == {"program"})
+        _, stacks = _ask(tmp_path, "stacks", "--native")
+        assert "py-spy cannot be started: Permission denied, in phase 'program'" in stacks
+        (tmp_path / "stop").touch()
 
 
 def test_a_port_that_is_taken_is_refused_before_anything_starts(openmpi5: Launcher, tmp_path: Path) -> None:

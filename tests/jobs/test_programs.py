@@ -94,6 +94,17 @@ def test_a_module_runs_as_main(openmpi5: Launcher, tmp_path: Path) -> None:
     assert sorted(job.stdout.split("\n"))[1:] == [f"{rank} __main__ ['a', '--b=c'] True" for rank in range(2)]
 
 
+def test_without_a_folder_of_its_own_the_users_stay(tmp_path: Path) -> None:
+    """With -P Python adds none, and the first place is then the user's."""
+    for folder, text in (("lib", "who = 'the library'"), ("sub", "raise RuntimeError")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "wanted.py").write_text(text)
+    (tmp_path / "sub" / "main.py").write_text("import wanted\nprint(wanted.who)\n")
+    variables = {"PYTHONSAFEPATH": "1", "PYTHONPATH": str(tmp_path / "lib")}
+    for target in (["sub/main.py"], ["-m", "unilaunch", "run", "sub/main.py"]):
+        assert alone(target, tmp_path, variables).check().stdout == "the library\n"
+
+
 def test_a_functions_value_is_kept_by_rank(openmpi5: Launcher, tmp_path: Path) -> None:
     """As JSON."""
     shutil.copy(PROGRAMS / "package_of_functions.py", tmp_path)

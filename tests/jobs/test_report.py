@@ -201,6 +201,11 @@ def test_refusals(tmp_path: Path) -> None:
     job = alone(["-m", "unilaunch", "report"], tmp_path)
     assert job.returncode == 2
     assert "result.json: cannot be read" in job.refusals()[0]
+    (tmp_path / "log_output" / "result.json").unlink()
+    (tmp_path / "log_output" / "rank.0" / "times").mkdir()
+    job = alone(["-m", "unilaunch", "report"], tmp_path)
+    assert job.returncode == 2
+    assert job.refusals() == ["unilaunch: log_output/rank.0/times: cannot be read: Is a directory"]
     assert not (tmp_path / "log_output" / "report.html").exists()
 
 

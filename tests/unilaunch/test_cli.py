@@ -81,6 +81,13 @@ def test_a_refusal_is_one_line_and_exit_code_2(arguments: list[str], tmp_path: P
     assert line.startswith("unilaunch: ")
 
 
+def test_explain_refuses_what_run_would_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the same line."""
+    monkeypatch.setenv("UNILAUNCH_DEVICE", "tpu")
+    done, run = _unilaunch(["explain"], tmp_path), _unilaunch(["run"], tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", run.stderr)
+
+
 def test_version_is_the_packages(tmp_path: Path) -> None:
     """On standard output."""
     done = _unilaunch(["--version"], tmp_path)
@@ -90,15 +97,17 @@ def test_version_is_the_packages(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("arguments", "words"), [
     (["run", "--help-all"], ("--backend", "--seed", "gcn 200, mnist 1", "{auto,cpu,cuda,npu}", "--normalize-features")),
     (["launch", "gcn", "--help"], ("unilaunch launch -n 2 --dataset cora", "--epochs N", "(default: sbm)")),
+    (["launch", "mnist", "--help"], ("one pass over the training images (default: 1)", "DATA_PATH, or the cache")),
     (["doctor", "-h"], ("--hostfile", "--mpirun")),
-], ids=["everything", "of a model", "of a command"])  # fmt: skip
+    (["logs", "--help"], ("--no-fold", "switch this off: show what several ranks write at once only")),
+], ids=["everything", "of a model", "with others' names", "of a command", "of a switch that is on"])  # fmt: skip
 def test_help_shows_what_was_asked_for(
     arguments: list[str], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Everything with its default, or the options of one model."""
     with pytest.raises(SystemExit):
         parse(arguments)
-    shown = capsys.readouterr().out
+    shown = " ".join(capsys.readouterr().out.split())
     assert [word for word in words if word not in shown] == []
 
 

@@ -67,6 +67,22 @@ def test_values_that_begin_with_a_dash(words: list[str], field: str, value: obje
     assert parse(["launch", *words])[field] == value
 
 
+@pytest.mark.parametrize(("text", "words"), [
+    ('target = "gcn"\nargs = 5\n', "args: must be a list, not 5"),
+    ('target = "gcn"\nargs = [1, 2]\n', "args.0: must be a valid string, not 1"),
+    ('target = "gcn"\nargs = ["fast"]\n', "args: gcn is a model and has options, no arguments: fast"),
+    ('target = "a:f"\nargs = 5\n[options]\nlr = 1\n', "args: must be a list of text, not 5"),
+    ('target = "a:f"\nargs = "fast"\n[options]\nlr = 1\n', "args: must be a list of text, not 'fast'"),
+    ('target = "a:f"\n[options]\nday = 2020-01-01\n', "options: day: cannot be sent to the ranks"),
+    ('target = "a:f"\n[options]\nweight-decay = 1\n', "'weight-decay': cannot be the name of an argument"),
+])  # fmt: skip
+def test_arguments_in_a_file_that_are_none_are_refused(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(text)
+    with pytest.raises(SpecError) as refused:
+        read_task(RunSpec, {"config": str(tmp_path / "run.toml")}, {})
+    assert words in str(refused.value)
+
+
 class _Checked(Spec):
     low: int = 0
     high: int = 1

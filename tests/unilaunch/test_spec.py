@@ -64,7 +64,7 @@ def test_every_fault_is_in_the_one_line() -> None:
     text = str(refusal.value)
     assert "\n" not in text
     assert "run.toml: seed: must be greater than or equal to 0, not '-1'" in text
-    assert "--threads: must be a valid integer" in text
+    assert "--threads: must be a whole number" in text
     assert "'DEBUG', 'INFO', 'WARNING' or 'ERROR', not 'LOUD'" in text
     assert "--colour: no such option" in text
 

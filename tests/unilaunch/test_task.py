@@ -58,7 +58,7 @@ def test_faults_name_their_source(given: dict[str, Any], environ: dict[str, str]
 def test_file_faults_name_the_file(tmp_path: Path) -> None:
     """And the field in it."""
     (tmp_path / "run.yaml").write_text("options: {epochs: none}\n")
-    with pytest.raises(SpecError, match=r"run\.yaml: epochs: must be a valid integer"):
+    with pytest.raises(SpecError, match=r"run\.yaml: epochs: must be a whole number"):
         read_task(RunSpec, {"config": str(tmp_path / "run.yaml")}, {})
 
 
@@ -117,7 +117,7 @@ def test_the_faults_of_launcher_and_model_are_one_line() -> None:
     with pytest.raises(SpecError) as refusal:
         read_task(RunSpec, {"seed": "x", "epochs": "0"}, {"UNILAUNCH_LR": "-1"})
     assert "\n" not in str(refusal.value)
-    for words in ("--seed: must be a valid integer", "--epochs: must be greater", "UNILAUNCH_LR: must be greater"):
+    for words in ("--seed: must be a whole number", "--epochs: must be greater", "UNILAUNCH_LR: must be greater"):
         assert words in str(refusal.value)
 
 

@@ -24,14 +24,26 @@ def tell_native_stacks(rank: RankProcess, loop: Loop) -> None:
     if program is None:
         tell("no py-spy on this host: pip install py-spy")
         return
+    try:
+        reading = _start([program, "dump", "--native", "--pid", str(rank.pid)])
+    except OSError as error:  # the agent must live on, and its ranks with it
+        tell(f"{program} cannot be started: {error.strerror}")
+        return
+    loop.watch(reading, _reader(reading, tell))
+
+
+def _start(line: list[str]) -> int:
+    """Start a program, and return the end of a pipe that has its output. The agent's loop reaps the process."""
     reading, writing = os.pipe2(os.O_CLOEXEC)
-    line = [program, "dump", "--native", "--pid", str(rank.pid)]
     outputs = [(os.POSIX_SPAWN_DUP2, writing, 1), (os.POSIX_SPAWN_DUP2, writing, 2)]
     try:
-        os.posix_spawn(program, line, {"PATH": os.defpath}, file_actions=outputs)  # the agent's loop reaps it
+        os.posix_spawn(line[0], line, {"PATH": os.defpath}, file_actions=outputs)
+    except OSError:
+        os.close(reading)
+        raise
     finally:
         os.close(writing)
-    loop.watch(reading, _reader(reading, tell))
+    return reading
 
 
 def _find() -> str | None:

@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -47,7 +46,7 @@ def preload(task: "Task[RunSpec]", environ: Mapping[str, str]) -> dict[str, str]
     wanted = {name: value for name, value in backend.import_variables.items() if name not in environ}
     os.environ.update(dict.fromkeys(THREADS, "1") | wanted)  # noqa: TID251  (the environment of this process)
     if not task.model:
-        sys.path[0] = str(task.target.folder)
+        task.target.put_folder_first()
     before = dict(os.environ)  # noqa: TID251
     with uncollected():
         importlib.import_module(backend.framework)

@@ -5,7 +5,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from secrets import token_hex
@@ -40,20 +41,11 @@ def doctor(spec: DoctorSpec, environ: Mapping[str, str]) -> int:
     hosts = hosts_of(spec) or (Host("localhost", 1),)
     spec = (mpirun := find_mpirun(spec.mpirun, environ)).usable(spec)
     here = own_names([host.name for host in hosts])
-    wrong = log_in([host for host in hosts if host.name not in here], ["ssh"])
+    ssh = mpirun.login_command(_request(spec, hosts, here, environ))
+    wrong = log_in([host for host in hosts if host.name not in here], ssh) if ssh else {}
     reached = [host for host in hosts if not wrong.get(host.name)]
     lines = [Finding(why) for why in wrong.values() if why]
-    request = Request(
-        nprocs=len(reached),
-        hosts=tuple(replace(host, slots=1, max_slots=None) for host in reached) if spec.hosts or spec.hostfile else (),
-        hostfile=None,
-        several=any(host.name not in here for host in reached),
-        host_timeout=spec.host_timeout,
-        more_than_cores=False,
-        mpi=spec,
-        program=(),
-        environ=environ,
-    )
+    request = _request(spec, reached, here, environ)
     mpirun.check(request, os.geteuid())
     summary, measured, well = "", None, [host.name for host in reached]
     if reached:
@@ -70,6 +62,21 @@ def doctor(spec: DoctorSpec, environ: Mapping[str, str]) -> int:
     if spec.healthy:
         _write_hosts(spec.healthy, [host for host in hosts if host.name in well])
     return 1 if any(finding.stops for finding in lines) else 0
+
+
+def _request(spec: DoctorSpec, hosts: Sequence[Host], here: Collection[str], environ: Mapping[str, str]) -> Request:
+    """Return what starts one rank on each host."""
+    return Request(
+        nprocs=len(hosts),
+        hosts=tuple(replace(host, slots=1, max_slots=None) for host in hosts) if spec.hosts or spec.hostfile else (),
+        hostfile=None,
+        several=any(host.name not in here for host in hosts),
+        host_timeout=spec.host_timeout,
+        more_than_cores=False,
+        mpi=spec,
+        program=(),
+        environ=environ,
+    )
 
 
 def _is_ill(host: str, findings: Sequence[Finding]) -> bool:
@@ -108,13 +115,13 @@ class _Answer(Record):
 
 def _visit(mpirun: Mpirun, request: Request, hosts: Sequence[Host], *, measures: bool) -> _Answer:
     """Start the probes, and return their answers."""
-    token = Path.cwd() / f".unilaunch-doctor-{token_hex(8)}"
     others = [host.name for host in hosts] if request.several else []
     listening = listen(others, several=bool(others), host_timeout=request.host_timeout)
     with (
         Inbox(listening.listener, listening.secret, request.host_timeout) as inbox,
-        tempfile.TemporaryFile("w+") as console,
+        tempfile.TemporaryFile("w+", errors="replace") as console,
         tempfile.NamedTemporaryFile("w", prefix="unilaunch-hosts-") as hostfile,
+        _token() as token,
     ):
         hostfile.write(format_hostfile(request.hosts))
         hostfile.flush()
@@ -122,18 +129,33 @@ def _visit(mpirun: Mpirun, request: Request, hosts: Sequence[Host], *, measures:
         request = replace(request, program=program, hostfile=hostfile.name if request.hosts else None).started()
         line = mpirun.start_line(request, (MONITOR,), session="")
         arrived: dict[int, float] = {}
-        token.touch()
-        try:
-            with subprocess.Popen(
-                line, env={**request.environ, MONITOR: listening.where}, stdin=subprocess.DEVNULL, stdout=console,
-                stderr=subprocess.STDOUT, start_new_session=True,
-            ) as process:  # fmt: skip
-                late = _listen(process, inbox, arrived, DEADLINE + (_MEASURING * len(hosts) if measures else 0.0))
-        finally:
-            token.unlink()
+        with subprocess.Popen(
+            line, env={**request.environ, MONITOR: listening.where}, stdin=subprocess.DEVNULL, stdout=console,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        ) as process:  # fmt: skip
+            late = _listen(process, inbox, arrived, DEADLINE + (_MEASURING * len(hosts) if measures else 0.0))
         console.seek(0)
         said = [text.strip() for text in console if text.strip(" -\n")]
     return _judge(inbox, hosts, arrived, said, late=late)
+
+
+@contextmanager
+def _token() -> Iterator[Path]:
+    """Make a file in this folder, by which a host that shares the folder is known; remove it at the end of the block.
+
+    If nothing can be written here, give a folder that every host has: then it is not known.
+    """
+    token = Path.cwd() / f".unilaunch-doctor-{token_hex(8)}"
+    try:
+        token.touch()
+    except OSError:
+        yield Path("/")
+        return
+    try:
+        yield token
+    finally:
+        with suppress(OSError):
+            token.unlink()
 
 
 def _listen(process: "subprocess.Popen[bytes]", inbox: Inbox, arrived: dict[int, float], seconds: float) -> bool:

@@ -48,9 +48,9 @@ def start(program: Program, **options: Any) -> Job:
     """Start a job, and return it while it runs.
 
     The ranks of `start(train, nprocs=2, lr=0.1)` call `train(lr=0.1)`: options that are fields of LaunchSpec configure
-    the job, and the other options are the function's arguments. `args={"lr": 0.1}` or `args=[0.1]` passes arguments
-    with any names. If the program is a model, the other options are the model's options. If it is a script, `args` is
-    its `sys.argv[1:]`.
+    the job, and the other options are the function's arguments. `args={"seed": 1}` or `args=[1]` passes arguments that
+    have the name of a field too. If the program is a model, the other options are the model's options. If it is a
+    script, `args` is its `sys.argv[1:]`.
 
     Arguments and values can be JSON values (a tuple arrives as a list, the keys of a dict as text), numpy arrays, and
     tensors of the installed frameworks, which arrive on cpu. Arrays are sent as npy data; nothing is pickled.

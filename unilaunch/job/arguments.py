@@ -8,6 +8,7 @@ from typing import Any, Self
 from unilaunch.errors import SpecError
 from unilaunch.json_value import JsonValue
 from unilaunch.launch_spec import LaunchSpec
+from unilaunch.reading import named_word
 from unilaunch.record import Record
 from unilaunch.values import SENDABLE, into_files, into_text, pack
 
@@ -63,7 +64,7 @@ def words(arguments: Arguments, folder: Path, function: str) -> tuple[str, ...]:
     positional = [
         _word(value, folder, f"{function}: argument {at}") for at, value in enumerate(arguments.positional, 1)
     ]
-    named = [f"{name}={_word(value, folder, f'{function}: {name}')}" for name, value in arguments.named.items()]
+    named = [named_word(name, _word(value, folder, f"{function}: {name}")) for name, value in arguments.named.items()]
     return (*arguments.words, *positional, *named)
 
 

@@ -33,7 +33,8 @@ def find_mpirun(wanted: Path | None, environ: Mapping[str, str]) -> Mpirun:
 def _ask_version(path: Path) -> str:
     """Return the program's output for --version; it is kept, since a job that is restarted needs it again."""
     try:
-        done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False, timeout=20)
+        line = [str(path), "--version"]
+        done = subprocess.run(line, capture_output=True, text=True, errors="replace", check=False, timeout=20)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LauncherError(f"{path} --version: {error}: is it an mpirun?") from None
     return done.stdout + done.stderr

@@ -59,8 +59,9 @@ def _log_in(host: Host, ssh: Sequence[str]) -> str:
     line = [*ssh, *_OPTIONS, address, f"test -x {shlex.quote(sys.executable)}"]
     try:
         done = subprocess.run(
-            line, capture_output=True, text=True, check=False, timeout=_PATIENCE, stdin=subprocess.DEVNULL
-        )
+            line, capture_output=True, text=True, errors="replace", check=False, timeout=_PATIENCE,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         return f"{host.name}: ssh does not answer within {_PATIENCE:.0f} s: is it up, and its port 22 open?"
     except OSError as error:

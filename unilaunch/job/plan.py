@@ -155,7 +155,10 @@ def _count(spec: LaunchSpec, slots: Mapping[str, int | None]) -> int:
     total = sum(known) if len(known) == len(slots) else None
     if spec.nprocs is None:
         if total is None:
-            raise SpecError("-n: how many ranks? The hosts do not tell their slots")
+            raise SpecError(
+                "-n: how many ranks? Give -n N, or each host its slots: -H node0:8, or slots=8 behind its name in the "
+                "hostfile"
+            )
         return total
     if total is not None and spec.nprocs > total and not _may_oversubscribe(spec):
         some = ", ".join(f"{name}: {number}" for name, number in list(slots.items())[:_SHOWN])

@@ -4,11 +4,12 @@ import os
 from collections.abc import Mapping, Sequence
 from itertools import count
 
-from unilaunch.errors import UnilaunchError, say
+from unilaunch.errors import say
 from unilaunch.job.plan import Plan, hosts_of, make_plan
 from unilaunch.job.start import Caller, listening, start
 from unilaunch.job.stop import Asked, noting_signals
 from unilaunch.launch_spec import LaunchSpec
+from unilaunch.output.failure import Cause
 from unilaunch.output.result import LaunchResult
 from unilaunch.placeholders import placeholder_values, replace_placeholders
 from unilaunch.record import replace
@@ -84,7 +85,7 @@ def _is_worth_it(result: LaunchResult) -> bool:
     failure = result.failure
     if failure is None or result.interrupted or failure.final:
         return False
-    return failure.exit_code != UnilaunchError.exit_code
+    return failure.cause is not Cause.REFUSED_INPUT  # a script may exit with its code for any reason
 
 
 def _plan_again(plan: Plan, lost: Sequence[str], environ: Mapping[str, str]) -> Plan:

@@ -125,7 +125,7 @@ def _is_built_with_cuda(mpirun: Path) -> bool:
     """Return whether the ompi_info beside mpirun reports CUDA; False if there is no ompi_info."""
     line = [str(mpirun.with_name("ompi_info")), "--parsable", "--all"]
     try:
-        done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=20)
+        done = subprocess.run(line, capture_output=True, text=True, errors="replace", check=False, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return False
     return "built_with_cuda_support:value:true" in done.stdout

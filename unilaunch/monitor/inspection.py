@@ -8,7 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from stat import S_ISSOCK
 from typing import Any
@@ -84,22 +84,22 @@ class Inspection:
             server.forget()
 
     def _open(self) -> None:
-        """Listen in the output folder; if the file system supports no sockets, continue without one."""
-        path, listener = self.root / SOCKET, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        folder = os.open(self.root, os.O_PATH | os.O_CLOEXEC)
-        try:
-            with suppress(FileNotFoundError):
-                if S_ISSOCK(path.lstat().st_mode):  # the socket of a monitor that was killed
-                    path.unlink()
-            listener.bind(f"/proc/self/fd/{folder}/{SOCKET}")  # the name of a socket has at most 107 bytes
-            path.chmod(0o600)  # before it listens, no process can connect
-            listener.listen(16)
-        except OSError:
-            listener.close()
-            return
-        finally:
-            os.close(folder)
-        self.servers.append(HttpServer(listener, self.monitor.inbox.selector, self.pages))
+        """Listen in the output folder; if that is not possible, continue without a socket."""
+        path = self.root / SOCKET
+        with suppress(OSError), ExitStack() as on_error:
+            listener = on_error.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            folder = os.open(self.root, os.O_PATH | os.O_CLOEXEC)
+            try:
+                with suppress(FileNotFoundError):
+                    if S_ISSOCK(path.lstat().st_mode):  # the socket of a monitor that was killed
+                        path.unlink()
+                listener.bind(f"/proc/self/fd/{folder}/{SOCKET}")  # the name of a socket has at most 107 bytes
+                path.chmod(0o600)  # before it listens, no process can connect
+                listener.listen(16)
+            finally:
+                os.close(folder)
+            self.servers.append(HttpServer(listener, self.monitor.inbox.selector, self.pages))
+            on_error.pop_all()
 
     def _status(self) -> tuple[str, str]:
         return json.dumps(self.snapshot()), _JSON

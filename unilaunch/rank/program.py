@@ -39,6 +39,7 @@ def run_program(target: Target, args: Sequence[str]) -> Any:
     """
     if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # KeyboardInterrupt, as plain Python has it
+    target.put_folder_first()
     match target.kind:
         case "script":
             _run_script(target.name, args)
@@ -60,7 +61,6 @@ def _run_script(path: str, args: Sequence[str]) -> None:
     main.__dict__["__cached__"] = None
     sys.modules["__main__"] = main
     sys.argv[:] = [path, *args]
-    sys.path[0] = str(Path(path).resolve().parent)
     exec(compile(loader.get_data(file), file, "exec", dont_inherit=True), main.__dict__)  # noqa: S102  (that is the task)
 
 
@@ -69,13 +69,11 @@ def _run_module(name: str, args: Sequence[str]) -> None:
     import runpy
 
     sys.argv[:] = [name, *args]
-    sys.path[0] = str(Path.cwd())
     runpy.run_module(name, run_name="__main__", alter_sys=True)
 
 
 def _call(target: Target, args: Sequence[str]) -> Any:
     module, _, path = target.name.rpartition(":")
-    sys.path[0] = str(target.folder)
     function: Any = _load_main(target, module) if target.file or target.source else importlib.import_module(module)
     for part in path.split("."):
         if not hasattr(function, part):

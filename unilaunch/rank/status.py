@@ -41,7 +41,7 @@ class Status:
         """Write the step that this rank is in to the status page; this takes microseconds."""
         self.page.note(**step.as_facts())
         steps, busy, received = self.pace
-        self.pace = Pace(steps + 1, busy + (step.busy or 0.0), received + step.received)
+        self.pace = Pace(steps + 1, busy + (step.busy or 0.0), received + int(step.received))
         self.page.note_pace(self.pace)
 
     def note_wait(self, seconds: float | None) -> None:

@@ -34,6 +34,13 @@ def read_run(folder: Path) -> Run:
     Raises:
         InputError: It is not an output folder, or a file in it cannot be read.
     """
+    try:
+        return _read_run(folder)
+    except OSError as error:
+        raise InputError(f"{error.filename or folder}: cannot be read: {error.strerror}") from None
+
+
+def _read_run(folder: Path) -> Run:
     rank_dirs = [path for path in folder.glob("rank.*") if path.name[5:].isdecimal() and path.is_dir()]
     if not rank_dirs:
         raise InputError(f"{folder}: no output of a run: expected {folder}/rank.0/events.jsonl and the like")
@@ -100,9 +107,14 @@ def _sizes(path: Path) -> list[tuple[float, int]]:
 
 def _stragglers(rank: int, events: Sequence[Event]) -> list[str]:
     """Return a line for each time at which the monitor found that this rank held up the others."""
-    told = [event.model_dump() for event in events if "straggler" in (event.model_extra or {})][:WARNINGS]
-    fields = [{"rank": rank, **{name: one.get(name) for name in ("host", "factor", "steps")}} for one in told]
-    return [TypeAdapter(Straggler).validate_python(one).line for one in fields]
+    lines: list[str] = []
+    for event in events:
+        fields = event.model_dump()
+        if "straggler" in fields and len(lines) < WARNINGS:
+            with suppress(ValidationError):  # a damaged line
+                told = {"rank": rank, **{name: fields.get(name) for name in ("host", "factor", "steps")}}
+                lines.append(TypeAdapter(Straggler).validate_python(told).line)
+    return lines
 
 
 def _report(ranks: Sequence[RankRun]) -> Report | None:
@@ -123,8 +135,6 @@ def _read(path: Path, model: type[M]) -> M | None:
         problem = error.errors()[0]
         place = ".".join(map(str, problem["loc"]))
         raise InputError(f"{path}: cannot be read: {place + ': ' if place else ''}{problem['msg']}") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def _lines(path: Path, adapter: TypeAdapter[M]) -> tuple[list[M], list[str]]:
@@ -134,10 +144,7 @@ def _lines(path: Path, adapter: TypeAdapter[M]) -> tuple[list[M], list[str]]:
     """
     if not path.exists():
         return [], []
-    try:
-        lines = path.read_bytes().split(b"\n")[:-1]
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    lines = path.read_bytes().split(b"\n")[:-1]
     valid = []
     for line in lines:
         try:

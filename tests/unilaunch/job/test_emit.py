@@ -138,7 +138,8 @@ def test_what_slurm_is_asked_for(words: str, expected: dict[str, str]) -> None:
     ("--nodes 2 --gpus-per-node 4", {"ntasks": "8", "nodes": "2", "ntasks-per-node": "4", "gpus-per-node": "4"}),
     ("--nodes 2 --ntasks-per-node 3", {"ntasks": "6", "nodes": "2", "ntasks-per-node": "3"}),
     ("-n 8 --ntasks-per-node 4 --device cuda", {"ntasks": "8", "nodes": "2", "ntasks-per-node": "4", "gres": "gpu:4"}),
-    ("-n 4 --nodes 2 --device cuda", {"ntasks": "4", "nodes": "2", "gres": "gpu:2"}),
+    ("-n 4 --nodes 2 --device cuda", {"ntasks": "4", "nodes": "2", "ntasks-per-node": "2", "gres": "gpu:2"}),
+    ("-n 7 --nodes 2 --device cuda", {"ntasks": "7", "nodes": "2", "ntasks-per-node": "4", "gres": "gpu:4"}),
     ("-n 2 --cpus-per-task 3 --mem 16G --time 1-12", {"cpus-per-task": "3", "mem": "16G", "time": "1-12"}),
     ("-n 2 --partition gpu --account me", {"partition": "gpu", "account": "me"}),
     ("-n 2 --array 0-9%2", {"array": "0-9%2", "output": "%x-%A_%a.out"}),
@@ -164,8 +165,9 @@ def test_what_the_options_of_sbatch_ask_for(words: str, expected: dict[str, str]
     ("-n 2 --time soon", "--time: must be written as MINUTES, HH:MM:SS or DAYS-HH:MM:SS, not 'soon'"),
     ("-n 2 --signal B:USR1@60", "--signal: must be written as USR1@60: the ranks, and not the script"),
     ("-n 2 --partition 'a b'", "--partition: must be a name without spaces"),
-    ("-n 2 --sbatch qos=high", "--sbatch.0: must be one option of sbatch, as --qos=high, not 'qos=high'"),
-    ("--nodes 2", "-n: how many ranks?"),
+    ("-n 2 --sbatch qos=high", "--sbatch: must be one option of sbatch, as --qos=high, not 'qos=high'"),
+    ("--nodes 2", "--emit sbatch: how many ranks? Give --nodes 2 --ntasks-per-node 4"),
+    ("", "--emit sbatch: how many ranks? Give --nodes 2 --ntasks-per-node 4"),
 ])  # fmt: skip
 def test_options_of_sbatch_that_are_refused(words: str, message: str) -> None:
     """In one line, which says what to type."""

@@ -96,6 +96,21 @@ def test_secrets_are_named_only_and_nothing_is_expanded(kind: str) -> None:
     assert re.findall(r"\S?\$\(B\)", json.dumps(containers)) == ["$$(B)"]
 
 
+@pytest.mark.parametrize("text", ["$(HOME)", "$$(HOME)", "x$$y", "$", "a$b", "$$$"])
+def test_dollar_signs_arrive_as_they_were_given(text: str) -> None:
+    """In arguments and in variables, after Kubernetes has replaced what it takes for its own."""
+    (pods,) = _objects("jobset", f"-n 2 -x 'A={text}' train.py -- '{text}'")
+    (container,) = _pods(pods)[0]["containers"]
+    (variable,) = (one for one in container["env"] if one["name"] == "A")
+    for written in (container["command"][-1], variable["value"]):
+        assert _expanded(written) == text
+
+
+def _expanded(text: str) -> str:
+    """Return what Kubernetes makes of a word: third_party/forked/golang/expansion/expand.go."""
+    return re.sub(r"\$(\$|\(\w+\))", lambda found: "$" if found[1] == "$" else "a value", text)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_restart_goes_on_from_the_checkpoint(kind: str) -> None:
     """The engine counts; a model resumes; an output folder that ends with its pod is refused."""
@@ -110,6 +125,15 @@ def test_a_restart_goes_on_from_the_checkpoint(kind: str) -> None:
         SpecError, match=r"--max-restarts 2: a new pod would find no checkpoint: --output-dir log_output"
     ):
         _emit(kind, "-n 2 --max-restarts 2 --volume out:/output")
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    ("-n 2 --memory 8GB", "--memory: must be a size such as 8Gi or 500M, not '8GB'"),
+    ("-n 2 --volume /data", "--volume: must be written as CLAIM:/FOLDER, such as results:/output, not '/data'"),
+])  # fmt: skip
+def test_the_form_of_an_option_is_said_in_words(words: str, message: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(message)):
+        _emit("jobset", words)
 
 
 @pytest.mark.parametrize("kind", ["mpijob", "trainjob"])

@@ -214,6 +214,12 @@ def test_open_mpis_own_options_are_refused_elsewhere(mpi: str) -> None:
         _plan("-n 2 --map-by node --mca a b")
 
 
+def test_hosts_without_slots_do_not_say_how_many_ranks(mpi: str, tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("n1\nn2\n")
+    with pytest.raises(SpecError, match=r"-n: how many ranks\? Give -n N, or each host its slots: -H node0:8"):
+        _plan(f"--hostfile {tmp_path}/plain")
+
+
 def test_a_users_own_hostfile_is_passed_on(mpi: str, tmp_path: Path) -> None:
     """As it is, where mpirun reads it; spelt out where it does not."""
     (tmp_path / "plain").write_text("a slots=1\nb slots=1\n")

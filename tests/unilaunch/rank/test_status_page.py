@@ -2,13 +2,16 @@
 
 import socket
 import time
+from typing import Any, cast
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from unilaunch.rank.status import Status
 from unilaunch.rank.status_page import Pace, StatusPage
+from unilaunch.step import Step
 
 
 @given(st.lists(st.dictionaries(st.sampled_from(["epoch", "loss", "phase"]), st.integers() | st.text(max_size=40))))
@@ -46,6 +49,17 @@ def test_the_pace_stands_beside_the_notes() -> None:
     page.note(loss=0.5)
     assert page.read() == (2, {"phase": "train", "loss": 0.5})
     assert page.read_pace() == Pace(7, 0.25, 1 << 40)
+
+
+def test_a_step_may_hold_numbers_of_numpy() -> None:
+    """A model counts with them; they are noted as Python's."""
+    fields: dict[str, Any] = {"number": np.int64(3), "total": np.int64(9), "busy": np.float32(0.5)}
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        status = Status(ours, StatusPage())
+        status.note_step(Step("batch", **fields, received=cast("int", np.float64(64))))
+        assert Step.from_facts(status.page.read()[1]) == Step("batch", 3, 9, busy=0.5)
+        assert status.page.read_pace() == Pace(1, 0.5, 64)
 
 
 def test_what_is_between_two_waits_is_work() -> None:

@@ -35,6 +35,13 @@ def test_a_model_names_its_figures_and_curves(tmp_path: Path) -> None:
     assert "<h2>Epochs</h2>" not in page
 
 
+def test_a_damaged_straggler_costs_only_itself(tmp_path: Path) -> None:
+    """The others are named."""
+    whole = {"straggler": 0, "host": "node0", "factor": 1.5, "steps": 20}
+    page = _page(tmp_path, {"target": "train.py"}, None, [whole | {"factor": "x"}, whole])
+    assert page.count("straggler: rank 0") == 1
+
+
 @pytest.mark.parametrize("result", [{"model": "absent", "num_things": 7_000, "ranks": 3, "is_good": True}, None])
 def test_of_a_model_that_is_not_installed_the_figures_are_shown(tmp_path: Path, result: dict[str, Any] | None) -> None:
     """Under their own names; one line says why there are no curves."""

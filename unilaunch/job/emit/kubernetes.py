@@ -6,10 +6,11 @@ from pathlib import PurePosixPath
 from typing import Annotated, Any
 
 import yaml
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
 from unilaunch.errors import SpecError
 from unilaunch.exports import secrets
+from unilaunch.job.emit.written_as import written_as
 from unilaunch.job.plan import Plan
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.record import replace
@@ -27,8 +28,10 @@ SSHD = ("/usr/sbin/sshd", "-De", "-f", "/home/mpiuser/.sshd_config")
 #: Seconds between the end of --grace and the moment at which Kubernetes kills the ranks.
 _FAREWELL = 15
 
-Volume = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?:/.+$")]
-Quantity = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPEm])?$")]
+Volume = Annotated[
+    str, written_as(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?:/.+", "written as CLAIM:/FOLDER, such as results:/output")
+]
+Quantity = Annotated[str, written_as(r"[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPEm])?", "a size such as 8Gi or 500M")]
 
 
 class PodSpec(Spec):
@@ -109,8 +112,13 @@ def pod(plan: Plan, options: PodSpec, container: Mapping[str, Any], ranks: int) 
 
 
 def command(words: Sequence[str]) -> list[str]:
-    """Return a container's command: Kubernetes would put a variable's value in place of $(NAME)."""
-    return [word.replace("$(", "$$(") for word in words]
+    """Return a container's command, which Kubernetes leaves as it is."""
+    return [_unexpanded(word) for word in words]
+
+
+def _unexpanded(text: str) -> str:
+    """Return text for a manifest: Kubernetes reads $(NAME) as the value of a variable, and $$ as one dollar sign."""
+    return text.replace("$", "$$")
 
 
 def from_secret(name: str, key: str) -> dict[str, Any]:
@@ -122,7 +130,7 @@ def variables(plan: Plan) -> list[dict[str, Any]]:
     """Return the variables of `-x NAME=VALUE`; the values of secrets come from the Secret."""
     hidden = set(secrets(plan.request.mpi.export))
     texts = [text.partition("=") for text in plan.request.mpi.export]
-    plain = [{"name": name, "value": value.replace("$(", "$$(")} for name, equals, value in texts
+    plain = [{"name": name, "value": _unexpanded(value)} for name, equals, value in texts
              if equals and name not in hidden]  # fmt: skip
     return [*plain, *(from_secret(name, name) for name in sorted(hidden))]
 

@@ -100,10 +100,14 @@ def _options_of_mpirun(spec: LaunchSpec) -> set[str]:
 
 
 def _count(spec: LaunchSpec, options: SbatchSpec) -> int | None:
-    """Return the number of ranks; None if nothing says it."""
+    """Return the number of ranks; None if the hosts' slots say it."""
     per_node = options.ntasks_per_node or options.gpus_per_node
     made = (options.nodes or 1) * per_node if per_node else None
     if spec.nprocs is None:
+        if not (made or spec.hosts or spec.hostfile):
+            raise SpecError(
+                "--emit sbatch: how many ranks? Give --nodes 2 --ntasks-per-node 4, --nodes 2 --gpus-per-node 4 or -n 8"
+            )
         return made
     if options.nodes and options.ntasks_per_node and spec.nprocs != made:
         raise SpecError(
@@ -128,6 +132,8 @@ def _nodes(plan: Plan, options: SbatchSpec) -> Iterator[str]:
     per_node = options.ntasks_per_node or options.gpus_per_node
     if hosts and foreseen and not _is_uneven(plan):
         per_node = len(plan.rows) // len(hosts)
+    elif options.nodes and not per_node:  # beside --ntasks the most that a node gets; else Slurm may give 7 + 1 of 8
+        per_node = -(-len(plan.rows) // options.nodes)
     yield f"#SBATCH --ntasks={len(plan.rows)}"
     yield f"#SBATCH --nodes={options.nodes or len(hosts) or -(-len(plan.rows) // (per_node or len(plan.rows)))}"
     if hosts:

@@ -1,39 +1,25 @@
 """The options that `--emit sbatch` takes: what sbatch asks Slurm for, under sbatch's own names."""
 
-import re
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
+from unilaunch.job.emit.written_as import written_as
 from unilaunch.spec import Spec
 
-
-def _written_as(pattern: str, what: str) -> AfterValidator:
-    """Return a check of text, which goes into a directive of the batch script."""
-
-    def check(text: str) -> str:
-        if not re.fullmatch(pattern, text):
-            raise ValueError(what)
-        return text
-
-    return AfterValidator(check)
-
-
-Time = Annotated[
-    str, _written_as(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}", "written as MINUTES, HH:MM:SS or DAYS-HH:MM:SS")
-]
-Memory = Annotated[str, _written_as(r"\d+[KMGT]?", "written as 16G")]
-Name = Annotated[str, _written_as(r"[^\s#]+", "a name without spaces")]
-Indices = Annotated[str, _written_as(r"\d+([-,:]\d+)*(%\d+)?", "written as 0-9, 1,3,5 or 0-99%4")]
-Image = Annotated[str, _written_as(r"\S+", "a file.sqsh, or IMAGE[:TAG] as pyxis reads it")]
+Time = Annotated[str, written_as(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}", "written as MINUTES, HH:MM:SS or DAYS-HH:MM:SS")]
+Memory = Annotated[str, written_as(r"\d+[KMGT]?", "written as 16G")]
+Name = Annotated[str, written_as(r"[^\s#]+", "a name without spaces")]
+Indices = Annotated[str, written_as(r"\d+([-,:]\d+)*(%\d+)?", "written as 0-9, 1,3,5 or 0-99%4")]
+Image = Annotated[str, written_as(r"\S+", "a file.sqsh, or IMAGE[:TAG] as pyxis reads it")]
 Signal = Annotated[
     str,
-    _written_as(
+    written_as(
         r"[A-Z]+[12]?@\d+",
         "written as USR1@60: the ranks, and not the script, get the signal, here 60 seconds before the end",
     ),
 ]
-Directive = Annotated[str, _written_as(r"--?[A-Za-z][^\n\r]*", "one option of sbatch, as --qos=high")]
+Directive = Annotated[str, written_as(r"--?[A-Za-z][^\n\r]*", "one option of sbatch, as --qos=high")]
 
 
 class SbatchSpec(Spec):
