@@ -77,10 +77,11 @@ def save_rows(path: Path, part: Part, arrays: Mapping[str, NDArray[Any]], collec
             folder = Path(name)
             for array_name, array in arrays.items():
                 _map_rows(folder / f"{array_name}.npy", part, array, collectives)
-            with ZipFile(folder / path.name, "w", allowZip64=True) as archive:
+            whole = folder / "whole"  # no array's file: the user may have called the result rows.npy
+            with ZipFile(whole, "w", allowZip64=True) as archive:
                 for array_name in arrays:
                     archive.write(folder / f"{array_name}.npy", f"{array_name}.npy")
-            shutil.move(folder / path.name, path)
+            shutil.move(whole, path)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
 
