@@ -113,6 +113,22 @@ def test_directions_of_the_ogb_are_kept_and_symmetrising_is_said(tmp_path: Path)
     _check(graph.symmetrised()[0])
 
 
+@pytest.mark.parametrize("folder", ["ogbn_products", "products"])
+def test_ogbn_products_has_both_directions(folder: str, tmp_path: Path) -> None:
+    """Its raw file has each edge once, and the OGB's loader adds the reverse; other sets stay directed."""
+    _write_ogb(tmp_path / folder)
+    _table(tmp_path / folder / "raw" / "edge.csv.gz", EDGES[:, [0, 2, 4]].T)
+    name = "ogbn-products" if folder == "ogbn_products" else str(tmp_path / folder)
+    dataset = open_dataset(name, tmp_path, None, 0, normalize_features=False)
+    graph = dataset.load()
+    assert [list(row) for row in np.split(graph.indices, graph.indptr[1:-1])] == NEIGHBOURS
+    assert not graph.is_directed
+    (tmp_path / folder).rename(tmp_path / "another")
+    other = open_dataset(str(tmp_path / "another"), None, None, 0, normalize_features=False)
+    assert other.load().is_directed
+    assert other.sha256 != dataset.sha256
+
+
 @pytest.mark.parametrize(("name", "rows", "words"), [
     ("raw/edge", [[0, 9]], r"edge\[0, 1\] is 9; allowed are 0 to 5"),
     ("raw/node-label", [0, 1], "6 nodes have features and 2 a class"),
