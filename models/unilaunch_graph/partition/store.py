@@ -20,7 +20,7 @@ from unilaunch_graph.data.graph import Features
 from unilaunch_graph.data.hashes import read_hash, remember
 from unilaunch_graph.partition.part import Adjacency, Part
 
-FORMAT = 5
+FORMAT = 6
 MANIFEST = "manifest.json"
 _ARRAYS = (
     "owned", "halo", "halo_counts", "send_rows", "send_counts", "owned_indptr", "owned_indices", "halo_indptr",
