@@ -2,19 +2,18 @@
 
 import hashlib
 import json
-import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
+from unilaunch_graph.aside import folder_beside
 from unilaunch_graph.data.edges import csr_matrix
 from unilaunch_graph.data.graph import Features
 from unilaunch_graph.data.hashes import read_hash, remember
@@ -115,19 +114,17 @@ def write_parts(folder: Path, origin: Origin, parts: Iterable[Part], adjacency: 
     Raises:
         InputError: The folder cannot be written.
     """
-    aside = folder.with_name(f".{folder.name}.{uuid4().hex}")
     try:
-        aside.mkdir(parents=True)
-        shared = _write_adjacency(aside / "adjacency", adjacency) if adjacency else {}
-        for part in parts:
-            _write_part(part_dir(aside, part.index), origin, part, shared)
-        aside.rename(folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with folder_beside(folder) as aside:
+            shared = _write_adjacency(aside / "adjacency", adjacency) if adjacency else {}
+            for part in parts:
+                _write_part(part_dir(aside, part.index), origin, part, shared)
+            aside.rename(folder)
     except OSError as error:
         if part_dir(folder, 0).exists():
             return  # another run was faster, and its partition is the same
         raise InputError(f"{folder}: the partition cannot be written: {error.strerror}; set --partition-dir") from None
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _write_adjacency(folder: Path, adjacency: Adjacency) -> dict[str, Stored]:

@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -15,6 +18,7 @@ from numpy.typing import NDArray
 
 from graphs_by_hand import make_directed_graph, make_graph
 from unilaunch.errors import InputError
+from unilaunch_graph.aside import folder_beside
 from unilaunch_graph.data import edges, hashes
 from unilaunch_graph.data.edges import undirected
 from unilaunch_graph.data.graph import Graph
@@ -160,6 +164,29 @@ def test_an_interrupted_partition_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         write_parts(tmp_path / "ring", Origin("ring", "print", "pymetis 1"), broken())  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from unilaunch_graph.aside import folder_beside
+with folder_beside(Path(sys.argv[1])) as aside:
+    (aside / "part.0").mkdir()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_wrote_is_removed_and_a_living_ones_stays(tmp_path: Path) -> None:
+    """Each try of a job with a time limit that was too short left as much as the whole partition."""
+    folder = tmp_path / "ring"
+    killed = subprocess.run([sys.executable, "-c", _KILLED, folder], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 1
+    with folder_beside(folder) as living:
+        (living / "part.0").mkdir()
+        write_parts(folder, Origin("ring", "print", "pymetis 1"), iter(_parts()))
+        assert sorted(tmp_path.iterdir()) == [living, folder]
+    assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_a_partition_that_is_there_is_kept(folder: Path) -> None:
