@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -242,6 +243,37 @@ def test_no_byte_can_change_unnoticed(fragile: Path, data: st.DataObject) -> Non
         assert "\n" not in str(refusal.value)
     finally:
         path.write_bytes(raw)
+
+
+_ONES = np.ones(6)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "words"),
+    [
+        ("halo_indices", np.array([0, 2], np.int32), r"halo_indices\[1\] is 2; allowed are 0 to 1"),
+        ("owned_indptr", np.array([0, 1, 3, 5, 7, 9, 11]), r"owned_indptr ends with 11"),
+        ("owned_indices", np.arange(10), "owned_indices: expected type and dimensions int32 1, found int64 1"),
+        ("send_rows", np.array([0, -1], np.int32), r"send_rows\[1\] is -1"),
+        ("send_counts", np.array([0, 9]), r"send_counts\[1\] is 9"),
+        ("halo_counts", np.array([0, 1]), r"halo_counts has the sum 1, but there are 2 rows"),
+        ("loops", _ONES[1:].astype(np.float32), r"loops has shape \(5,\), but must have 6 rows"),
+        ("owned_weights", np.ones(3, np.float32), r"owned_weights has shape \(3,\), but must have 10 rows"),
+        ("features_indices", np.full(5, 5, np.int32), r"features_indices\[0\] is 5; allowed are 0 to 4"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused_though_their_hashes_are_right(
+    name: str, array: Any, words: str, tmp_path: Path
+) -> None:
+    """Who writes a partition computes its hashes; an index past the end would read the memory behind an array."""
+    parts, changed = _parts(sparse=True), {name: array}
+    if name == "features_indices":
+        changed = {"features": sp.csr_array(parts[0].features)}
+        changed["features"].indices = array
+    parts[0] = replace(parts[0], **changed)
+    write_parts(tmp_path / "ring", Origin("ring", "print", "by hand"), iter(parts))
+    with pytest.raises(InputError, match=words + ".*delete the partition"):
+        load_part(tmp_path / "ring", 0, 2, "print")
 
 
 @pytest.mark.parametrize("name", ["owned", "send_counts", "features"])
