@@ -1,6 +1,6 @@
 """Check that arrays from a part's files fit together, before compiled code follows their indices.
 
-A hash in a manifest protects from damage; whoever writes a partition by hand can compute it again.
+A hash in a manifest protects from damage only: the author of a harmful partition computes it too.
 """
 
 from collections.abc import Mapping

@@ -76,6 +76,12 @@ def test_reddits_own_files(tmp_path: Path) -> None:
     _write_reddit(tmp_path / "reddit", feature=X[:5])
     with pytest.raises(InputError, match=r"feature must have shape \(6, any\)"):
         _load("reddit", tmp_path)
+    _write_reddit(tmp_path / "reddit", node_types=np.where(SPLIT == TRAIN, NONE, SPLIT))
+    with pytest.raises(InputError, match="node_types has no 1: no node to train on"):
+        _load("reddit", tmp_path)
+    _write_reddit(tmp_path / "reddit", feature=np.where(X == 4, np.inf, X))
+    with pytest.raises(InputError, match="feature of node 1 is inf in column 1"):
+        _load("reddit", tmp_path)
 
 
 def _table(path: Path, rows: object) -> None:
@@ -133,7 +139,10 @@ def test_ogbn_products_has_both_directions(folder: str, tmp_path: Path) -> None:
     ("raw/edge", [[0, 9]], r"edge\[0, 1\] is 9; allowed are 0 to 5"),
     ("raw/node-label", [0, 1], "6 nodes have features and 2 a class"),
     ("raw/node-feat", [["a", "b"]], r"node-feat\.csv\.gz: cannot be read"),
+    ("raw/node-feat", [[1.0], [2.0], ["nan"], [4.0], [5.0], [6.0]], r"node-feat of node 2 is nan in column 0"),
     ("split/time/valid", [77], r"valid\[0\] is 77"),
+    ("split/time/valid", [0], "node 0 is in more than one of train, valid, test"),
+    ("raw/node-label", ["nan", "nan", 0, 1, 0, 2], "train has no node"),
 ])  # fmt: skip
 def test_an_ogb_sets_faults(name: str, rows: object, words: str, tmp_path: Path) -> None:
     _write_ogb(tmp_path)

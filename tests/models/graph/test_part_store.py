@@ -265,7 +265,7 @@ _ONES = np.ones(6)
 def test_arrays_that_do_not_fit_are_refused_though_their_hashes_are_right(
     name: str, array: Any, words: str, tmp_path: Path
 ) -> None:
-    """Who writes a partition computes its hashes; an index past the end would read the memory behind an array."""
+    """The author of a partition computes its hashes; an index past the end would read the memory behind an array."""
     parts, changed = _parts(sparse=True), {name: array}
     if name == "features_indices":
         changed = {"features": sp.csr_array(parts[0].features)}
