@@ -1,9 +1,12 @@
-"""Check that three arrays from a file are a sparse matrix in CSR form."""
+"""Check arrays from a file: that they are a sparse matrix in CSR form, in a range, or finite."""
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+#: Rows that are checked at a time: the file may be larger than the memory.
+_ROWS = 1 << 16
 
 
 def check_csr(indptr: NDArray[Any], indices: NDArray[Any], shape: tuple[int, int], prefix: str = "") -> None:
@@ -42,3 +45,24 @@ def check_range(values: NDArray[Any], end: int, name: str, start: int = 0) -> No
         return
     at = tuple(int(axis[0]) for axis in np.nonzero((values < start) | (values >= end)))
     raise ValueError(f"{name}[{', '.join(map(str, at))}] is {values[at]}; allowed are {start} to {end - 1}")
+
+
+def check_finite(values: NDArray[np.float32], name: str, row: str) -> None:
+    """Check that no number is NaN or infinite.
+
+    Args:
+        values: The numbers: (rows,) or (rows, width).
+        name: Their name, for the message.
+        row: What a row belongs to, for the message.
+
+    Raises:
+        ValueError: One is; the text names the first.
+    """
+    for begin in range(0, len(values), _ROWS):
+        piece = values[begin : begin + _ROWS]
+        if not np.isfinite(piece).all():
+            at = np.argwhere(~np.isfinite(piece))[0]
+            place = f" in column {at[1]}" if values.ndim == 2 else ""  # noqa: PLR2004  (one row of features)
+            raise ValueError(
+                f"{name} of {row} {begin + at[0]} is {piece[tuple(at)]}{place}; it must be finite as float32"
+            )

@@ -25,25 +25,25 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
-from unilaunch_graph.data.csr import check_csr, check_range
+from unilaunch_graph.data.csr import check_csr, check_finite, check_range
 from unilaunch_graph.data.dataset import Dataset, Request
 from unilaunch_graph.data.edges import Edges, edges_as_given, edges_of_rows
-from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Features, Graph
+from unilaunch_graph.data.graph import NONE, Features, Graph
 from unilaunch_graph.data.hashes import hash_file
 from unilaunch_graph.data.labels import Labels, count_classes, is_known, read_labels
 from unilaunch_graph.data.npz import Arrays, Shape, map_arrays, read_arrays
-from unilaunch_graph.data.split import draw_split
+from unilaunch_graph.data.split import draw_split, split_of
 
 #: Raise it when a change reads the same file into another graph.
 VERSION = 2
 Names = tuple[str, ...]
 EDGE_INDEX: Names = ("edge_index",)
 DENSE: Names = ("x",)
-SPLIT = {"train_mask": TRAIN, "val_mask": VAL, "test_mask": TEST}
+SPLIT: Names = ("train_mask", "val_mask", "test_mask")
 #: The arrays in which each input can be given; the empty form means that it is not given.
 EDGES: tuple[Names, ...] = (EDGE_INDEX, ("indptr", "indices"))
 FEATURES: tuple[Names, ...] = (DENSE, ("x_indptr", "x_indices", "x_data", "x_shape"))
-MASKS: tuple[Names, ...] = ((), tuple(SPLIT))
+MASKS: tuple[Names, ...] = ((), SPLIT)
 LABELS: tuple[Names, ...] = (("y",),)
 EDGE_VALUES: Names = ("edge_weight", "edge_attr")
 #: Rows or entries that are checked at a time.
@@ -148,19 +148,8 @@ def _edge_values(arrays: Arrays, num_edges: int) -> Mapping[str, NDArray[np.floa
     for name, shape in shapes.items():
         if name in arrays.values:
             values = found[name.replace("edge_weight", "weights")] = arrays.float32(name, shape)
-            _check_finite(values, name, "edge")
+            check_finite(values, name, "edge")
     return found
-
-
-def _check_finite(values: NDArray[np.float32], name: str, row: str) -> None:
-    for begin in range(0, len(values), _ROWS):
-        piece = values[begin : begin + _ROWS]
-        if not np.isfinite(piece).all():
-            at = np.argwhere(~np.isfinite(piece))[0]
-            place = f" in column {at[1]}" if values.ndim == 2 else ""  # noqa: PLR2004  (one row of features)
-            raise ValueError(
-                f"{name} of {row} {begin + at[0]} is {piece[tuple(at)]}{place}; it must be finite as float32"
-            )
 
 
 def _features(arrays: Arrays, form: Names, num_nodes: int) -> Features:
@@ -189,15 +178,10 @@ def _sparse_features(arrays: Arrays, num_nodes: int) -> sp.csr_array:
 
 
 def _split(arrays: Arrays, labels: Labels) -> NDArray[np.uint8]:
-    masks = [arrays.flags(name, (len(labels),)) for name in SPLIT]
-    twice = np.flatnonzero(np.sum(masks, axis=0) > 1)
-    if len(twice):
-        raise ValueError(f"node {twice[0]} is in more than one of {', '.join(SPLIT)}")
-    unknown = np.flatnonzero(np.any(masks, axis=0) & ~is_known(labels))
+    split = split_of({name: arrays.flags(name, (len(labels),)) for name in SPLIT})
+    unknown = np.flatnonzero((split != NONE) & ~is_known(labels))
     if len(unknown):
         raise ValueError(
             f"node {unknown[0]} is in a mask, but its class is unknown: y[{unknown[0]}] is {labels[unknown[0]]}"
         )
-    if not masks[0].any():
-        raise ValueError("train_mask has no node")
-    return np.select(masks, list(SPLIT.values()), NONE).astype(np.uint8)
+    return split

@@ -68,8 +68,10 @@ class Graph:
         """Sum of the weights of each node's in-edges. (num_nodes,) float64."""
         if self.weights is None:
             return self.degrees.astype(np.float64)
-        ends = np.concatenate(([0.0], np.cumsum(self.weights, dtype=np.float64)))
-        return np.diff(ends[self.indptr])
+        # Each node's own sum: the difference of two sums over the whole graph would lose the digits of small weights.
+        sums, reached = np.zeros(self.num_nodes), np.flatnonzero(self.degrees)
+        sums[reached] = np.add.reduceat(self.weights, self.indptr[reached], dtype=np.float64)
+        return sums
 
     def adjacency(self) -> sp.csr_array:
         """Return the weights as a matrix, row = target; where there are none, eight-bit ones stand for them."""

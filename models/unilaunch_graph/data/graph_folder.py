@@ -1,18 +1,17 @@
 """The folder of a user's graph: a .npy file for each array, as `unilaunch_graph.data.files` reads it, and names."""
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
+from unilaunch_graph.aside import folder_beside
 from unilaunch_graph.data.files import SPLIT, check_arrays
 
 NAMES = "names.json"
@@ -96,15 +95,13 @@ def _labels(y: NDArray[Any]) -> tuple[NDArray[Any], list[str] | None]:
 
 
 def _write(folder: Path, arrays: Mapping[str, NDArray[Any]], names: Names) -> None:
-    aside = folder.with_name(f".{folder.name}.{uuid4().hex}")
     try:
-        aside.mkdir(parents=True)
-        for name, array in arrays.items():
-            np.save(aside / f"{name}.npy", np.ascontiguousarray(array), allow_pickle=False)
-        if names != (None, None):
-            (aside / NAMES).write_text(json.dumps(names._asdict(), ensure_ascii=False), encoding="utf-8")
-        aside.rename(folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with folder_beside(folder) as aside:
+            for name, array in arrays.items():
+                np.save(aside / f"{name}.npy", np.ascontiguousarray(array), allow_pickle=False)
+            if names != (None, None):
+                (aside / NAMES).write_text(json.dumps(names._asdict(), ensure_ascii=False), encoding="utf-8")
+            aside.rename(folder)
     except OSError as error:
         raise InputError(f"{folder}: cannot be written: {error.strerror}") from None
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)

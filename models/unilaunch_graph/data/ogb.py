@@ -17,18 +17,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
-from unilaunch_graph.data.csr import check_range
+from unilaunch_graph.data.csr import check_finite, check_range
 from unilaunch_graph.data.dataset import Dataset, Request
 from unilaunch_graph.data.edges import edges_as_given
-from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Graph
+from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.data.hashes import hash_file
 from unilaunch_graph.data.labels import count_classes
+from unilaunch_graph.data.split import split_of
 
 #: Raise it when a change reads the same files into another graph.
 VERSION = 1
 PUBLIC = "https://snap.stanford.edu/ogb/data/nodeproppred"
 RAW = ("edge", "node-feat", "node-label")
-SPLIT = {"train": TRAIN, "valid": VAL, "test": TEST}
+SPLIT = ("train", "valid", "test")
+#: Folders of sets whose raw file has each edge once, though the graph has both directions: the OGB's loader adds the
+#: reverse where its table of sets says so (add_inverse_edge), and the files themselves do not tell.
+ONE_DIRECTION = ("ogbn_products", "products")
 
 
 def open_ogb(request: Request) -> Dataset:
@@ -43,16 +47,25 @@ def open_ogb(request: Request) -> Dataset:
         raise InputError(f"{folder}/raw: no such folder: unpack {PUBLIC}/... there, or set --data-dir")
     files = [folder / "raw" / f"{name}.csv.gz" for name in RAW] + list(_splits(folder).values())
     hashes = {str(path.relative_to(folder)): hash_file(path) for path in files}
-    return Dataset(request.name, {"name": "ogb", "version": VERSION, **hashes}, partial(read_ogb, folder))
+    identity: dict[str, str | int | float] = {"name": "ogb", "version": VERSION, **hashes}
+    if adds_reverse := folder.absolute().name in ONE_DIRECTION:
+        identity["edges"] = "both directions"
+    return Dataset(request.name, identity, partial(read_ogb, folder, adds_reverse=adds_reverse))
 
 
-def read_ogb(folder: Path) -> Graph:
-    """Read the files: dense features, edges as given, the set's own split.
+def read_ogb(folder: Path, *, adds_reverse: bool) -> Graph:
+    """Read the files: dense features, edges as the OGB's loader returns them, the set's own split.
+
+    Args:
+        folder: The set's folder.
+        adds_reverse: Each edge of the file stands for both directions.
 
     Raises:
         InputError: A file is missing or damaged, or does not fit the others.
     """
     edge = _numbers(folder / "raw" / "edge.csv.gz", np.int64)
+    if adds_reverse:
+        edge = np.concatenate((edge, edge[:, ::-1]))
     features = _numbers(folder / "raw" / "node-feat.csv.gz", np.float32)
     label = _numbers(folder / "raw" / "node-label.csv.gz", np.float64)[:, 0]
     labels = np.where(np.isnan(label), -1, label).astype(np.int64)
@@ -72,11 +85,13 @@ def _graph(
         raise ValueError(f"edges have {edge.shape[1]} ends, {count} nodes have features and {len(labels)} a class")
     check_range(edge, count, "edge")
     check_range(labels, count, "node-label", start=-1)
-    split = np.full(count, NONE, np.uint8)
+    check_finite(features, "node-feat", "node")
+    masks = {name: np.zeros(count, bool) for name in SPLIT}
     for name, nodes in splits.items():
         check_range(nodes, count, name)
-        split[nodes] = SPLIT[name]
-    split[labels < 0] = NONE
+        masks[name][nodes] = True
+        masks[name] &= labels >= 0
+    split = split_of(masks)
     edges = edges_as_given(edge[:, 0], edge[:, 1], count)
     return Graph(features=features, labels=labels, split=split, num_classes=count_classes(labels), **edges._asdict())
 

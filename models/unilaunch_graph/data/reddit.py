@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from unilaunch.errors import InputError
-from unilaunch_graph.data.csr import check_range
+from unilaunch_graph.data.csr import check_finite, check_range
 from unilaunch_graph.data.dataset import Dataset, Request
 from unilaunch_graph.data.edges import edges_as_given
-from unilaunch_graph.data.graph import Graph
+from unilaunch_graph.data.graph import TRAIN, Graph
 from unilaunch_graph.data.hashes import hash_file
 from unilaunch_graph.data.labels import count_classes
 from unilaunch_graph.data.npz import Arrays, read_arrays
@@ -51,7 +51,10 @@ def _graph(data: Arrays, edges: Arrays) -> Graph:
     labels = data.whole("label", (None,))
     count = len(labels)
     features, split = data.float32("feature", (count, None)), data.whole("node_types", (count,))
+    check_finite(features, "feature", "node")
     check_range(split, 4, "node_types")
+    if not (split == TRAIN).any():
+        raise ValueError(f"node_types has no {TRAIN}: no node to train on")
     check_range(labels, count, "label")
     if edges.whole("shape", (2,)).tolist() != [count, count]:
         raise ValueError(f"{EDGES} has another number of nodes than {DATA}, which has {count}")

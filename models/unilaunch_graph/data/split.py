@@ -1,4 +1,6 @@
-"""Draw training, validation and test nodes for a data set that brings no split."""
+"""The training, validation and test nodes: from the masks that a data set brings, or drawn."""
+
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,6 +9,24 @@ from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL
 from unilaunch_graph.data.labels import Labels, Task, is_known, task_of
 
 TRAIN_PER_CLASS, VAL_PER_CLASS = 20, 30
+
+
+def split_of(masks: Mapping[str, NDArray[np.bool_]]) -> NDArray[np.uint8]:
+    """Return NONE, TRAIN, VAL or TEST of each node. (num_nodes,)
+
+    Args:
+        masks: Which nodes are to train on, to validate with and to test with, in this order, by their names.
+
+    Raises:
+        ValueError: A node has two uses, or none is to train on.
+    """
+    names, chosen = list(masks), list(masks.values())
+    twice = np.flatnonzero(np.sum(chosen, axis=0) > 1)
+    if len(twice):
+        raise ValueError(f"node {twice[0]} is in more than one of {', '.join(names)}")
+    if not chosen[0].any():
+        raise ValueError(f"{names[0]} has no node")
+    return np.select(chosen, [TRAIN, VAL, TEST], NONE).astype(np.uint8)
 
 
 def draw_split(labels: Labels, seed: int) -> NDArray[np.uint8]:

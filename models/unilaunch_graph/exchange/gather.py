@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Callable, Mapping
 from math import prod
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 from zipfile import ZipFile
 
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from unilaunch.backend import Collectives
 from unilaunch.errors import InputError
+from unilaunch_graph.aside import folder_beside
 from unilaunch_graph.partition.part import Part
 
 #: Rows that a rank sends at a time.
@@ -73,14 +73,14 @@ def save_rows(path: Path, part: Part, arrays: Mapping[str, NDArray[Any]], collec
             gather_rows(part, _two_dimensional(array), collectives, lambda _nodes, _rows: None)
         return
     try:
-        with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as name:
-            folder = Path(name)
+        with folder_beside(path) as folder:
             for array_name, array in arrays.items():
                 _map_rows(folder / f"{array_name}.npy", part, array, collectives)
-            with ZipFile(folder / path.name, "w", allowZip64=True) as archive:
+            whole = folder / "whole"  # no array's file: the user may have called the result rows.npy
+            with ZipFile(whole, "w", allowZip64=True) as archive:
                 for array_name in arrays:
                     archive.write(folder / f"{array_name}.npy", f"{array_name}.npy")
-            shutil.move(folder / path.name, path)
+            shutil.move(whole, path)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
 

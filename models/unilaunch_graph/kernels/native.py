@@ -129,7 +129,7 @@ class NativeKernels:
             indices: Column of each entry.
             values: Of each entry; None: each is 1.
         """
-        indices = np.ascontiguousarray(indices)
+        indices = np.ascontiguousarray(indices, np.int32)
         return lambda begin, end: _SparseRows(self.library, (indptr[begin : end + 1], indices, values))
 
     def _share(self, rows: int, work: Callable[[int, int], None], least: int = _FEW) -> None:

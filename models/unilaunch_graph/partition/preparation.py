@@ -99,7 +99,9 @@ def prepare(options: "DataSpec", num_parts: int, log: Log, *, as_given: bool = F
     fingerprint = fingerprint_of({**dataset.identity, **cut, **({"gdc": asdict(how)} if how else {})})
     root = options.partition_dir or data_folder(options.data_dir) / "partitions"
     folder = root / f"{Path(dataset.name).stem}-{num_parts}-{fingerprint[:12]}"
-    if part_dir(folder, num_parts - 1).exists():
+    if folder.exists():  # it was renamed when it was whole
+        if not part_dir(folder, num_parts - 1).exists():
+            raise InputError(f"{folder}: incomplete, part.{num_parts - 1} is missing: delete it, it is made again")
         log.say(f"partition: {folder}")
         return Partition(folder, fingerprint, dataset.sha256)
     if by_nodes:

@@ -2,25 +2,25 @@
 
 import hashlib
 import json
-import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
+from unilaunch_graph.aside import folder_beside
 from unilaunch_graph.data.edges import csr_matrix
 from unilaunch_graph.data.graph import Features
 from unilaunch_graph.data.hashes import read_hash, remember
+from unilaunch_graph.partition.fit import check_adjacency, check_part
 from unilaunch_graph.partition.part import Adjacency, Part
 
-FORMAT = 5
+FORMAT = 6
 MANIFEST = "manifest.json"
 _ARRAYS = (
     "owned", "halo", "halo_counts", "send_rows", "send_counts", "owned_indptr", "owned_indices", "halo_indptr",
@@ -40,6 +40,8 @@ _TYPES = {
     "is_directed": bool,
 }  # of its other fields: int
 _ENTRY = {"size": int, "sha256": str}
+#: Raises ValueError if arrays do not fit together.
+_Check = Callable[[Mapping[str, NDArray[Any]]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,19 +117,17 @@ def write_parts(folder: Path, origin: Origin, parts: Iterable[Part], adjacency: 
     Raises:
         InputError: The folder cannot be written.
     """
-    aside = folder.with_name(f".{folder.name}.{uuid4().hex}")
     try:
-        aside.mkdir(parents=True)
-        shared = _write_adjacency(aside / "adjacency", adjacency) if adjacency else {}
-        for part in parts:
-            _write_part(part_dir(aside, part.index), origin, part, shared)
-        aside.rename(folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with folder_beside(folder) as aside:
+            shared = _write_adjacency(aside / "adjacency", adjacency) if adjacency else {}
+            for part in parts:
+                _write_part(part_dir(aside, part.index), origin, part, shared)
+            aside.rename(folder)
     except OSError as error:
         if part_dir(folder, 0).exists():
             return  # another run was faster, and its partition is the same
         raise InputError(f"{folder}: the partition cannot be written: {error.strerror}; set --partition-dir") from None
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _write_adjacency(folder: Path, adjacency: Adjacency) -> dict[str, Stored]:
@@ -193,8 +193,8 @@ def load_part(folder: Path, index: int, num_parts: int, fingerprint: str, *, che
         )
     if manifest.sha256 != manifest.checksum():
         raise InputError(f"{own / MANIFEST}: damaged, its SHA-256 is another: delete the partition, it is made again")
-    arrays = _load(own, manifest.arrays)
-    shared = _load(folder / "adjacency", manifest.shared, checks=checks_shared)
+    arrays = _load(own, manifest.arrays, partial(check_part, num_features=manifest.num_features))
+    shared = _load(folder / "adjacency", manifest.shared, check_adjacency if checks_shared else None)
     return Part(
         index=index,
         num_nodes=manifest.num_nodes,
@@ -257,25 +257,32 @@ def _stored(table: str, told: Any, known: Iterable[str]) -> dict[str, Stored]:
     return {name: Stored(**entry) for name, entry in told.items()}
 
 
-def _load(folder: Path, stored: Mapping[str, Stored], *, checks: bool = True) -> dict[str, NDArray[Any]]:
+def _load(folder: Path, stored: Mapping[str, Stored], check: _Check | None) -> dict[str, NDArray[Any]]:
     """Map the arrays of a folder after a check of their content, which is read unless it has been read before."""
     files = {folder / f"{name}.npy": one for name, one in stored.items()}
-    if files and checks:
+    if files and check:
         table = hashlib.sha256(repr([(path.name, one.size, one.sha256) for path, one in files.items()]).encode())
-        checked = partial(_checked, files, table.hexdigest())
+        checked = partial(_checked, files, table.hexdigest(), check)
         if remember(folder, files, checked) != table.hexdigest():
             checked()
-    try:
-        return {path.stem: np.load(path, mmap_mode="r", allow_pickle=False) for path in files}
-    except (OSError, ValueError) as error:
-        raise InputError(f"{folder}: cannot be read: {error}; delete the partition, it is made again") from None
+    return _mapped(files)
 
 
-def _checked(files: Mapping[Path, Stored], table: str) -> str:
-    """Return *table* if every file is as it was written.
+def _mapped(files: Iterable[Path]) -> dict[str, NDArray[Any]]:
+    arrays = {}
+    for path in files:
+        try:
+            arrays[path.stem] = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path}: cannot be read: {error}; delete the partition, it is made again") from None
+    return arrays
+
+
+def _checked(files: Mapping[Path, Stored], table: str, check: _Check) -> str:
+    """Return *table* if every file is as it was written, and *check* finds that the arrays fit together.
 
     Raises:
-        InputError: A file has another size or content.
+        InputError: A file has another size or content, or does not fit the others.
     """
     for path, stored in files.items():
         size = path.stat().st_size
@@ -285,4 +292,8 @@ def _checked(files: Mapping[Path, Stored], table: str) -> str:
             )
         if read_hash(path) != stored.sha256:
             raise InputError(f"{path}: damaged, its SHA-256 is another: delete the partition, it is made again")
+    try:
+        check(_mapped(files))
+    except ValueError as error:
+        raise InputError(f"{next(iter(files)).parent}: {error}: delete the partition, it is made again") from None
     return table

@@ -1,5 +1,6 @@
 """A graph's edges are made undirected, and its features normalised."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from graphs_by_hand import make_directed_graph
 from unilaunch.errors import InputError
 from unilaunch_graph.data.edges import undirected
 from unilaunch_graph.data.graph import normalise_rows
@@ -52,6 +54,15 @@ def test_ends_that_are_no_nodes_are_refused(sources: list[int], targets: list[in
     """The message names the edge, the end and the nodes that there are."""
     with pytest.raises(InputError, match=message):
         undirected(np.array(sources), np.array(targets), 3)
+
+
+def test_small_weights_keep_their_digits_behind_large_ones() -> None:
+    """A node's strength is the sum of its own weights; it has no error of the size of another node's."""
+    graph = make_directed_graph(5, [(0, 1)] * 9 + [(1, 3), (2, 3)])
+    graph = replace(graph, weights=np.array([1e9] * 9 + [2e-6, 3e-6], np.float32))
+    np.testing.assert_allclose(graph.strengths, [0, 9e9, 0, 5e-6, 0], rtol=1e-7)
+    empty = make_directed_graph(2, [])
+    assert replace(empty, weights=np.zeros(0, np.float32)).strengths.tolist() == [0, 0]
 
 
 @given(matrices)

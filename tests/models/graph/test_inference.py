@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from graphs_by_hand import make_directed_graph
 from threaded_ranks import on_every_rank
 from unilaunch.backend import Collectives
+from unilaunch.rank.alone import Alone
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.exchange.gather import save_rows
 from unilaunch_graph.inference import Layer, Neighbourhood, infer, neighbourhoods
@@ -73,6 +74,15 @@ def test_layers_of_pyg_are_exact_block_by_block(tmp_path: Path) -> None:
     assert np.abs(expected).max() > 0.1
     for num_parts, memory in ((1, 10_000), (4, 10_000), (3, 1)):
         np.testing.assert_allclose(_infer(num_parts, memory, tmp_path), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_file_may_have_the_name_of_an_array(tmp_path: Path) -> None:
+    """An array waits in a file beside the result, and the result was once written over it."""
+    part = _parts(1)[0]
+    rows = np.arange(2 * part.num_owned, dtype=np.float32).reshape(-1, 2)
+    save_rows(tmp_path / "rows.npy", part, {"rows": rows}, Alone())
+    with np.load(tmp_path / "rows.npy") as file:
+        np.testing.assert_array_equal(file["rows"][part.owned], rows)
 
 
 @pytest.mark.parametrize("num_edges", [1, 7, 1000])

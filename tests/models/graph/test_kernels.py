@@ -110,6 +110,13 @@ def test_rows_in_bfloat16(native: NativeKernels, width: int, weighted: bool) -> 
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
+def test_columns_of_64_bits_are_not_read_in_halves(native: NativeKernels) -> None:
+    """C reads 32 bits of each column."""
+    indices, rows, found = np.array([3, 1, 2]), _draw(4, 5), np.empty((1, 5), np.float32)
+    native.aggregate(np.array([0, 3]), indices, None)(0, 1)(rows, found, add=False)
+    np.testing.assert_allclose(found[0], rows[1:].sum(axis=0), rtol=1e-5, atol=1e-6)
+
+
 def test_choice_depends_on_size_and_type_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small parts and float64 use libraries, and so does every part where nothing can be compiled."""
     many = choice._MANY

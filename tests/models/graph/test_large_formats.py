@@ -76,6 +76,12 @@ def test_reddits_own_files(tmp_path: Path) -> None:
     _write_reddit(tmp_path / "reddit", feature=X[:5])
     with pytest.raises(InputError, match=r"feature must have shape \(6, any\)"):
         _load("reddit", tmp_path)
+    _write_reddit(tmp_path / "reddit", node_types=np.where(SPLIT == TRAIN, NONE, SPLIT))
+    with pytest.raises(InputError, match="node_types has no 1: no node to train on"):
+        _load("reddit", tmp_path)
+    _write_reddit(tmp_path / "reddit", feature=np.where(X == 4, np.inf, X))
+    with pytest.raises(InputError, match="feature of node 1 is inf in column 1"):
+        _load("reddit", tmp_path)
 
 
 def _table(path: Path, rows: object) -> None:
@@ -113,11 +119,30 @@ def test_directions_of_the_ogb_are_kept_and_symmetrising_is_said(tmp_path: Path)
     _check(graph.symmetrised()[0])
 
 
+@pytest.mark.parametrize("folder", ["ogbn_products", "products"])
+def test_ogbn_products_has_both_directions(folder: str, tmp_path: Path) -> None:
+    """Its raw file has each edge once, and the OGB's loader adds the reverse; other sets stay directed."""
+    _write_ogb(tmp_path / folder)
+    _table(tmp_path / folder / "raw" / "edge.csv.gz", EDGES[:, [0, 2, 4]].T)
+    name = "ogbn-products" if folder == "ogbn_products" else str(tmp_path / folder)
+    dataset = open_dataset(name, tmp_path, None, 0, normalize_features=False)
+    graph = dataset.load()
+    assert [list(row) for row in np.split(graph.indices, graph.indptr[1:-1])] == NEIGHBOURS
+    assert not graph.is_directed
+    (tmp_path / folder).rename(tmp_path / "another")
+    other = open_dataset(str(tmp_path / "another"), None, None, 0, normalize_features=False)
+    assert other.load().is_directed
+    assert other.sha256 != dataset.sha256
+
+
 @pytest.mark.parametrize(("name", "rows", "words"), [
     ("raw/edge", [[0, 9]], r"edge\[0, 1\] is 9; allowed are 0 to 5"),
     ("raw/node-label", [0, 1], "6 nodes have features and 2 a class"),
     ("raw/node-feat", [["a", "b"]], r"node-feat\.csv\.gz: cannot be read"),
+    ("raw/node-feat", [[1.0], [2.0], ["nan"], [4.0], [5.0], [6.0]], r"node-feat of node 2 is nan in column 0"),
     ("split/time/valid", [77], r"valid\[0\] is 77"),
+    ("split/time/valid", [0], "node 0 is in more than one of train, valid, test"),
+    ("raw/node-label", ["nan", "nan", 0, 1, 0, 2], "train has no node"),
 ])  # fmt: skip
 def test_an_ogb_sets_faults(name: str, rows: object, words: str, tmp_path: Path) -> None:
     _write_ogb(tmp_path)

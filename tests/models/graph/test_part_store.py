@@ -2,9 +2,13 @@
 
 import hashlib
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +19,7 @@ from numpy.typing import NDArray
 
 from graphs_by_hand import make_directed_graph, make_graph
 from unilaunch.errors import InputError
+from unilaunch_graph.aside import folder_beside
 from unilaunch_graph.data import edges, hashes
 from unilaunch_graph.data.edges import undirected
 from unilaunch_graph.data.graph import Graph
@@ -114,7 +119,7 @@ def _change_manifest(folder: Path, **changed: object) -> None:
         (lambda f: (part_dir(f, 0) / "manifest.json").write_text("[" * 10**5), r"manifest\.json: damaged"),
         (lambda f: _change_manifest(f, num_classes=7), r"manifest\.json: damaged, its SHA-256"),
         (lambda f: _change_manifest(f, sha256=""), r"manifest\.json: damaged, its SHA-256"),
-        (lambda f: _change_manifest(f, format=99), "format 99, this version reads 5"),
+        (lambda f: _change_manifest(f, format=99), "format 99, this version reads 6"),
         (lambda f: _change_manifest(f, fingerprint="another"), "made from other data"),
         (lambda f: _change_manifest(f, index=1), "part 1 of 2 of ring"),
         (lambda f: _change_manifest(f, surprise=1), "damaged"),
@@ -160,6 +165,29 @@ def test_an_interrupted_partition_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         write_parts(tmp_path / "ring", Origin("ring", "print", "pymetis 1"), broken())  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from unilaunch_graph.aside import folder_beside
+with folder_beside(Path(sys.argv[1])) as aside:
+    (aside / "part.0").mkdir()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_wrote_is_removed_and_a_living_ones_stays(tmp_path: Path) -> None:
+    """Each try of a job with a time limit that was too short left as much as the whole partition."""
+    folder = tmp_path / "ring"
+    killed = subprocess.run([sys.executable, "-c", _KILLED, folder], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 1
+    with folder_beside(folder) as living:
+        (living / "part.0").mkdir()
+        write_parts(folder, Origin("ring", "print", "pymetis 1"), iter(_parts()))
+        assert sorted(tmp_path.iterdir()) == [living, folder]
+    assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_a_partition_that_is_there_is_kept(folder: Path) -> None:
@@ -215,6 +243,37 @@ def test_no_byte_can_change_unnoticed(fragile: Path, data: st.DataObject) -> Non
         assert "\n" not in str(refusal.value)
     finally:
         path.write_bytes(raw)
+
+
+_ONES = np.ones(6)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "words"),
+    [
+        ("halo_indices", np.array([0, 2], np.int32), r"halo_indices\[1\] is 2; allowed are 0 to 1"),
+        ("owned_indptr", np.array([0, 1, 3, 5, 7, 9, 11]), r"owned_indptr ends with 11"),
+        ("owned_indices", np.arange(10), "owned_indices: expected type and dimensions int32 1, found int64 1"),
+        ("send_rows", np.array([0, -1], np.int32), r"send_rows\[1\] is -1"),
+        ("send_counts", np.array([0, 9]), r"send_counts\[1\] is 9"),
+        ("halo_counts", np.array([0, 1]), r"halo_counts has the sum 1, but there are 2 rows"),
+        ("loops", _ONES[1:].astype(np.float32), r"loops has shape \(5,\), but must have 6 rows"),
+        ("owned_weights", np.ones(3, np.float32), r"owned_weights has shape \(3,\), but must have 10 rows"),
+        ("features_indices", np.full(5, 5, np.int32), r"features_indices\[0\] is 5; allowed are 0 to 4"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused_though_their_hashes_are_right(
+    name: str, array: Any, words: str, tmp_path: Path
+) -> None:
+    """The author of a partition computes its hashes; an index past the end would read the memory behind an array."""
+    parts, changed = _parts(sparse=True), {name: array}
+    if name == "features_indices":
+        changed = {"features": sp.csr_array(parts[0].features)}
+        changed["features"].indices = array
+    parts[0] = replace(parts[0], **changed)
+    write_parts(tmp_path / "ring", Origin("ring", "print", "by hand"), iter(parts))
+    with pytest.raises(InputError, match=words + ".*delete the partition"):
+        load_part(tmp_path / "ring", 0, 2, "print")
 
 
 @pytest.mark.parametrize("name", ["owned", "send_counts", "features"])

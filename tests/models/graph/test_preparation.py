@@ -1,6 +1,7 @@
 """From a data set to this rank's part, by ranks that are threads."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -76,6 +77,15 @@ def test_one_rank_of_each_host_checks_what_its_ranks_share(tmp_path: Path, monke
     assert sorted(np.concatenate([part.owned for part in parts]).tolist()) == list(range(40))
     unused = options.model_copy(update={"partitioner": "absent"})  # no partitioner divides columns
     assert preparation.prepare(unused, 4, Log()) == preparation.prepare(options, 4, Log())
+
+
+def test_an_incomplete_partition_is_refused_before_the_graph_is_read(tmp_path: Path) -> None:
+    """It was cut again at each start, and then not written, since its folder exists."""
+    options = DataSpec(dataset="sbm", data_dir=tmp_path)
+    folder = preparation.prepare(options, 2, Log(level="CRITICAL")).folder
+    shutil.rmtree(folder / "part.1")
+    with pytest.raises(InputError, match=r"incomplete, part\.1 is missing: delete it"):
+        preparation.prepare(options, 2, Log(level="CRITICAL"))
 
 
 def test_ranks_of_a_directed_graph_agree_on_what_they_send(tmp_path: Path) -> None:
