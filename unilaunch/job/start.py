@@ -246,7 +246,8 @@ def _collect(plan: Plan, inbox: Inbox, returncode: int, verdict: Verdict | None)
     for run in _runs(inbox):
         release(root, run)
     result = inbox.ranks[0].result if 0 in inbox.ranks else None
-    lost = dict.fromkeys(plan.rows[rank].host for rank in inbox.on_lost_hosts)
+    named = {row.rank: row.host for row in plan.rows if row.host != "?"}
+    lost = dict.fromkeys(named.get(rank, results[rank].host) for rank in inbox.on_lost_hosts)
     first, line = (verdict.first, verdict.line) if verdict else (None, "")
     return LaunchResult(returncode, tuple(results), first, root, result, line, tuple(lost))
 

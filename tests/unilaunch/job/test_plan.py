@@ -241,6 +241,13 @@ def test_an_allocation_says_how_many_ranks_and_where(mpi: str) -> None:
             _plan("-n 4", slurm)
 
 
+def test_hosts_of_an_allocation_that_only_mpirun_reads_are_not_guessed(mpi: str) -> None:
+    """All ranks on this host would be too many for its devices."""
+    pbs = {"PBS_NODEFILE": "nodes", "CUDA_VISIBLE_DEVICES": "0,1"}
+    rows = _plan("-n 4 --device cuda", pbs).rows
+    assert {(row.host, row.device) for row in rows} == {("?", "cuda")}
+
+
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=9), st.sampled_from([None, "node"]), st.data())
 def test_every_rank_has_a_slot(slots: list[int], map_by: str | None, data: st.DataObject) -> None:
     """No host gets more ranks than it has slots."""
