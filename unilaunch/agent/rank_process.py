@@ -79,7 +79,7 @@ class RankProcess:
         self.placed: messages.Placed | None = None
         self.host = "?"
         self.named: messages.Named | None = None
-        self.unread = b""
+        self.unread = bytearray()
         self.listener = -1  # the monitor's socket, if the monitor is to run in this agent
         self.lock = -1  # holds the output folder for the job as long as the agent lives
         # How it ends.
@@ -107,8 +107,7 @@ class RankProcess:
             data, descriptors = b"", []
         for descriptor in descriptors:
             os.set_inheritable(descriptor, False)
-        *lines, self.unread = (self.unread + data).split(b"\n")
-        for line in lines:
+        for line in messages.take_lines(self.unread, data):
             with suppress(BadMessageError, IndexError):  # the program has written to unilaunch's socket
                 self._understand(messages.decode(line)[1], descriptors)
         return bool(data)
