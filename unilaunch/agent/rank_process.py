@@ -10,11 +10,10 @@ from enum import Enum
 from pathlib import Path
 from resource import struct_rusage
 
-from unilaunch.agent.channel import STACKS, Channel
+from unilaunch.agent.channel import Channel
 from unilaunch.agent.display import Shown
 from unilaunch.agent.evidence import Memory, find_evidence
 from unilaunch.agent.output import Output
-from unilaunch.agent.processes import state
 from unilaunch.agent.progress import ProgressTeller
 from unilaunch.agent.stack_reader import NEVER, StackReader
 from unilaunch.agent.usage import Usage
@@ -200,8 +199,7 @@ class RankProcess:
     def ask_stack(self) -> None:
         """Let the rank write its stacks."""
         if self.is_running:
-            self.stacks.begin(stopped=state(self.pid) in {"T", "t"})
-            self.signal(STACKS)
+            self.stacks.begin(self.pid)
 
     @property
     def is_running(self) -> bool:
