@@ -122,15 +122,15 @@ def test_how_long_a_host_may_be_silent(mpi: str) -> None:
 
 @pytest.mark.parametrize(
     ("mpi", "expected"),
-    [("Open MPI 4", ["-x", "A", "-x", "A_TOKEN", "-x", "LD_PRELOAD=/p"]), ("MPICH 5", ["-genv", "LD_PRELOAD", "/p"])],
+    [("Open MPI 4", ["-x", "A", "-x", "FLUX_KEY", "-x", "LD_PRELOAD=/p"]), ("MPICH 5", ["-genv", "LD_PRELOAD", "/p"])],
     ids=["Open MPI", "MPICH"],
     indirect=["mpi"],
 )
 def test_values_of_x_are_not_on_the_line_that_is_started(mpi: str, expected: list[str]) -> None:
-    """They are in mpirun's environment, except variables that mpirun itself reads."""
-    plan = _plan("-n 2 -x A=1 -x A_TOKEN=s -x LD_PRELOAD=/p", {"A": "before", "HOME": "/root"})
+    """They are in mpirun's environment, except variables that mpirun itself reads and that are no secrets."""
+    plan = _plan("-n 2 -x A=1 -x FLUX_KEY=s -x LD_PRELOAD=/p", {"A": "before", "HOME": "/root"})
     request = plan.request.started()
-    assert request.environ == {"A": "1", "A_TOKEN": "s", "HOME": "/root"}
+    assert request.environ == {"A": "1", "FLUX_KEY": "s", "HOME": "/root"}
     line = plan.mpirun.start_line(request, (), "")
     assert line[: -len(GCN)] == ["/mpi/bin/mpirun", "-n", "2", *expected]
 
