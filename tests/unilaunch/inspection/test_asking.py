@@ -1,4 +1,4 @@
-"""Whoever looks into a job gets an answer, or one line that says why there is none."""
+"""A user who looks into a job gets an answer, or one line that says why there is none."""
 
 import os
 import socket
