@@ -8,22 +8,31 @@ from pathlib import Path
 
 #: For each kind of device: the variable with the visible devices, and the names of its device files.
 DEVICES = {
-    "cuda": ("CUDA_VISIBLE_DEVICES", re.compile(r"nvidia\d+")),
-    "npu": ("ASCEND_RT_VISIBLE_DEVICES", re.compile(r"davinci\d+")),
+    "cuda": ("CUDA_VISIBLE_DEVICES", re.compile(r"nvidia(\d+)")),
+    "npu": ("ASCEND_RT_VISIBLE_DEVICES", re.compile(r"davinci(\d+)")),
 }
 
 
 def visible_devices(environ: Mapping[str, str], folder: Path = Path("/dev")) -> dict[str, list[str]]:
-    """Return the devices of each kind that this process can see, without any framework."""
+    """Return the devices of each kind that this process can see, without any framework.
+
+    A launcher may let each rank open another device (Slurm with ConstrainDevices): then "0" is another one on each
+    rank, and the devices are named by the numbers of their files.
+    """
     seen = {}
     for kind, (variable, file_name) in DEVICES.items():
+        files = {int(found[1]): path for path in folder.iterdir() if (found := file_name.fullmatch(path.name))}
+        allowed = [number for number in sorted(files) if os.access(files[number], os.R_OK | os.W_OK)]
         if variable in environ:
             named = (entry.strip() for entry in environ[variable].split(","))
             # Both runtimes ignore all entries from the first invalid one on.
-            seen[kind] = list(takewhile(lambda entry: entry not in {"", "-1", "NoDevFiles"}, named))
+            names = list(takewhile(lambda entry: entry not in {"", "-1", "NoDevFiles"}, named))
         else:
-            files = [path.name for path in folder.iterdir() if file_name.fullmatch(path.name)]
-            seen[kind] = [str(index) for index in range(len(files))]
+            names = [str(index) for index in range(len(allowed))]
+        if len(allowed) < len(files):
+            by_index = {str(index): str(number) for index, number in enumerate(allowed)}
+            names = [by_index.get(name, name) for name in names]
+        seen[kind] = names
     return seen
 
 

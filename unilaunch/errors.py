@@ -91,6 +91,12 @@ class PeerLostError(UnilaunchError):
     exit_code = 1
 
 
+class MonitorError(UnilaunchError):
+    """`launch` itself has failed while it watched a job, and has ended the job."""
+
+    exit_code = 1
+
+
 class RefusedTogetherError(UnilaunchError):
     """The error of one rank, which every rank raises."""
 

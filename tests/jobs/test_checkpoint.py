@@ -148,6 +148,17 @@ def test_a_program_is_told_that_it_was_started_again(openmpi5: Launcher, tmp_pat
     assert json.loads((tmp_path / "log_output" / "report.json").read_text())["exit_code"] == 2
 
 
+def test_the_end_of_a_job_that_cannot_be_restarted_is_kept(openmpi5: Launcher, tmp_path: Path) -> None:
+    """Its exit code and its report are those of the failure; a line says why there is no restart."""
+    (tmp_path / "hosts").write_text("localhost slots=2\n")
+    (tmp_path / "fails.py").write_text("from pathlib import Path\nPath('hosts').unlink(True)\nraise SystemExit(3)\n")
+    options = ["--mpirun", str(openmpi5.path), "--allow-run-as-root", "--max-restarts", "1", "--hostfile", "hosts"]
+    job = alone(["-m", "unilaunch", "launch", "-n", "2", *options, "fails.py"], tmp_path)
+    assert job.returncode == 3, job.console
+    assert job.refusals()[-1].startswith("unilaunch: no restart: --hostfile hosts: no such file")
+    assert json.loads((tmp_path / "log_output" / "report.json").read_text())["exit_code"] == 3
+
+
 #: Root without the right to read what its mode forbids; others have no such right. The job is a real one.
 UNPRIVILEGED = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
 

@@ -64,6 +64,15 @@ def state(process: int) -> str:
     return ""
 
 
+def catches(process: int, number: int) -> bool:
+    """Return whether a process has a handler for a signal."""
+    with suppress(OSError, StopIteration):
+        lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+        caught = next(line.split()[1] for line in lines if line.startswith("SigCgt:"))
+        return bool(int(caught, 16) >> (number - 1) & 1)
+    return False
+
+
 def children(process: int | None = None) -> list[int]:
     """Return a process's children (None: of this process); empty where the kernel does not list them."""
     found = []

@@ -10,11 +10,10 @@ from enum import Enum
 from pathlib import Path
 from resource import struct_rusage
 
-from unilaunch.agent.channel import STACKS, Channel
+from unilaunch.agent.channel import Channel
 from unilaunch.agent.display import Shown
 from unilaunch.agent.evidence import Memory, find_evidence
 from unilaunch.agent.output import Output
-from unilaunch.agent.processes import state
 from unilaunch.agent.progress import ProgressTeller
 from unilaunch.agent.stack_reader import NEVER, StackReader
 from unilaunch.agent.usage import Usage
@@ -79,7 +78,7 @@ class RankProcess:
         self.placed: messages.Placed | None = None
         self.host = "?"
         self.named: messages.Named | None = None
-        self.unread = b""
+        self.unread = bytearray()
         self.listener = -1  # the monitor's socket, if the monitor is to run in this agent
         self.lock = -1  # holds the output folder for the job as long as the agent lives
         # How it ends.
@@ -107,8 +106,7 @@ class RankProcess:
             data, descriptors = b"", []
         for descriptor in descriptors:
             os.set_inheritable(descriptor, False)
-        *lines, self.unread = (self.unread + data).split(b"\n")
-        for line in lines:
+        for line in messages.take_lines(self.unread, data):
             with suppress(BadMessageError, IndexError):  # the program has written to unilaunch's socket
                 self._understand(messages.decode(line)[1], descriptors)
         return bool(data)
@@ -201,8 +199,7 @@ class RankProcess:
     def ask_stack(self) -> None:
         """Let the rank write its stacks."""
         if self.is_running:
-            self.stacks.begin(stopped=state(self.pid) in {"T", "t"})
-            self.signal(STACKS)
+            self.stacks.begin(self.pid)
 
     @property
     def is_running(self) -> bool:

@@ -2,6 +2,10 @@
 
 import os
 import time
+from contextlib import suppress
+
+from unilaunch.agent.channel import STACKS
+from unilaunch.agent.processes import catches, state
 
 NEVER = float("inf")
 #: Seconds in which a rank begins to write: it writes as soon as it gets a CPU.
@@ -25,10 +29,17 @@ class StackReader:
         self.text = b""
         self.due = NEVER
 
-    def begin(self, *, stopped: bool) -> None:
-        """Expect the stacks from now on; a stopped rank (SIGSTOP) writes none."""
-        self.text = b"stopped (SIGSTOP)" if stopped else b""
-        self.due = time.monotonic() + (_WRITTEN if stopped else _BEGUN)
+    def begin(self, rank: int) -> None:
+        """Let the process *rank* write its stacks. If it cannot, a line says why: the signal would kill it."""
+        self.text = b""
+        if state(rank) in {"T", "t"}:
+            self.text = b"stopped (SIGSTOP)"
+        elif not catches(rank, STACKS):
+            self.text = b"no Python stack: it is starting or exiting, or has become another program"
+        else:
+            with suppress(ProcessLookupError):
+                os.kill(rank, STACKS)
+        self.due = time.monotonic() + (_WRITTEN if self.text else _BEGUN)
 
     def hear(self) -> bool:
         """Read what the rank writes; False at the end of the pipe."""

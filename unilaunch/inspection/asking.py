@@ -23,16 +23,22 @@ def ask(folder: Path, page: str) -> dict[str, Any] | None:
         page: "/status", "/stacks" or "/stacks/native".
 
     Raises:
-        InputError: This user has no access, or the answer is invalid.
+        InputError: This user has no access, or there is no valid answer in time.
     """
     connection = _connect(folder)
     if connection is None:
         return None
     data = bytearray()
-    with connection, suppress(ConnectionError):  # the job may end in the meantime
-        connection.sendall(f"GET {page} HTTP/1.0\r\n\r\n".encode())
-        while (piece := connection.recv(1 << 16)) and len(data) < _LARGEST:
-            data += piece
+    try:
+        with connection, suppress(ConnectionError):  # the job may end in the meantime
+            connection.sendall(f"GET {page} HTTP/1.0\r\n\r\n".encode())
+            while (piece := connection.recv(1 << 16)) and len(data) < _LARGEST:
+                data += piece
+    except TimeoutError:
+        raise InputError(
+            f"{folder}: the job's monitor does not answer within {_PATIENCE:g} s: if launch is paused (Ctrl-Z), "
+            "continue it with fg"
+        ) from None
     head, _, body = bytes(data).partition(b"\r\n\r\n")
     if not head:
         return None

@@ -118,7 +118,7 @@ class Job:
 
         Raises:
             TimeoutError: The job still runs.
-            UnilaunchError: The job could not be restarted, or a returned value cannot be read.
+            UnilaunchError: The job could not be started, or a returned value cannot be read.
             KeyboardInterrupt: The user has pressed Ctrl-C, and the job has ended.
         """
         deadline = float("inf") if timeout is None else time.monotonic() + timeout

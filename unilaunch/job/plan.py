@@ -73,7 +73,8 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machi
     named = hosts = hosts_of(spec)
     allocated = not hosts and any(name in environ for name in mpirun.allocations)
     known_here = starting and not allocated
-    slots = (_allocation(environ) if allocated and starting else None) or _slots(hosts, mpirun, known_here=known_here)
+    given = allocated_hosts(environ) if allocated and starting else hosts
+    slots = _slots(given, mpirun, known_here=known_here)
     task.check(nprocs := _count(spec, slots))
     if spec.tensorboard and not task.model:
         raise SpecError(f"--tensorboard {spec.tensorboard}: a {task.target.kind} writes its own curves: leave it out")
@@ -134,7 +135,7 @@ def _slots(hosts: Sequence[Host], mpirun: Mpirun, *, known_here: bool) -> dict[s
     """Return the slots of each host; None if only mpirun knows them.
 
     Args:
-        hosts: The hosts that the user named.
+        hosts: The hosts that the user named or that are allocated.
         mpirun: The mpirun; without hosts it fills this host.
         known_here: Whether the job would run on this host, and not in an allocation or from a job file.
     """
@@ -143,10 +144,10 @@ def _slots(hosts: Sequence[Host], mpirun: Mpirun, *, known_here: bool) -> dict[s
     return {socket.gethostname(): count_cores() if mpirun.counts_cores and known_here else None}
 
 
-def _allocation(environ: Mapping[str, str]) -> dict[str, int | None]:
-    """Return the slots of each host that is allocated to this shell, as mpirun reads them; empty without allocation."""
+def allocated_hosts(environ: Mapping[str, str]) -> tuple[Host, ...]:
+    """Return the hosts that are allocated to this shell, as mpirun reads them; "?" if only mpirun can read them."""
     found = (launcher.allocation(environ) for launcher in launchers.known().values())
-    return dict(next(filter(None, found), {}))
+    return tuple(Host(name, slots) for name, slots in next(filter(None, found), {"?": None}).items())
 
 
 def _count(spec: LaunchSpec, slots: Mapping[str, int | None]) -> int:

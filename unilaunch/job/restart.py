@@ -4,8 +4,8 @@ import os
 from collections.abc import Mapping, Sequence
 from itertools import count
 
-from unilaunch.errors import say
-from unilaunch.job.plan import Plan, hosts_of, make_plan
+from unilaunch.errors import SpecError, UnilaunchError, say
+from unilaunch.job.plan import Plan, allocated_hosts, hosts_of, make_plan
 from unilaunch.job.start import Caller, listening, start
 from unilaunch.job.stop import Asked, noting_signals
 from unilaunch.launch_spec import LaunchSpec
@@ -40,7 +40,8 @@ def prepare(task: Task[LaunchSpec], environ: Mapping[str, str]) -> Plan:
 def run(plan: Plan, environ: Mapping[str, str], caller: Caller) -> LaunchResult:
     """Start a job; if it fails, restart it at most `max_restarts` times. Return how the last attempt ended.
 
-    A job is not restarted if the user has ended it, if its input was refused, or if it would fail again.
+    A job is not restarted if the user has ended it, if its input was refused, if it would fail again, or if there is no
+    plan for a restart.
 
     Args:
         plan: The plan of the first attempt.
@@ -48,7 +49,7 @@ def run(plan: Plan, environ: Mapping[str, str], caller: Caller) -> LaunchResult:
         caller: The process or thread that waits for the job.
 
     Raises:
-        UnilaunchError: The job cannot be restarted.
+        UnilaunchError: The job cannot be started, or `launch` itself has failed.
     """
     allowed = plan.task.spec.max_restarts
     if plan.several:
@@ -62,7 +63,11 @@ def run(plan: Plan, environ: Mapping[str, str], caller: Caller) -> LaunchResult:
             result = start(plan, {**known, MONITOR: where}, inbox, caller)
             if restarts == allowed or not _is_worth_it(result):
                 return result
-            plan = _plan_again(plan, result.lost_hosts, _counted(environ, restarts + 1, allowed))
+            try:
+                plan = plan_again(plan, result.lost_hosts, _counted(environ, restarts + 1, allowed))
+            except UnilaunchError as error:
+                say(f"no restart: {error}")
+                return result
             say(f"restart {restarts + 1} of {allowed}, with {len(plan.rows)} ranks")
     raise AssertionError
 
@@ -88,19 +93,30 @@ def _is_worth_it(result: LaunchResult) -> bool:
     return failure.cause is not Cause.REFUSED_INPUT  # a script may exit with its code for any reason
 
 
-def _plan_again(plan: Plan, lost: Sequence[str], environ: Mapping[str, str]) -> Plan:
-    """Return the plan of the restart, with the model's options for it; if it may shrink, without the lost hosts."""
+def plan_again(plan: Plan, lost: Sequence[str], environ: Mapping[str, str]) -> Plan:
+    """Return the plan of the restart, with the model's options for it; if it may shrink, without the lost hosts.
+
+    Raises:
+        UnilaunchError: There is no such plan.
+    """
     task = plan.task
     fewer = bool(lost) and task.spec.elastic
     if task.model:
         task = replace(task, options=task.model.again(task.options, fewer_ranks=fewer))
     if fewer:
-        task = replace(task, spec=_without(task.spec, lost, len(plan.rows)))
+        task = replace(task, spec=_without(lost, task.spec, len(plan.rows), environ))
     return make_plan(task, environ)
 
 
-def _without(spec: LaunchSpec, lost: Sequence[str], ranks: int) -> LaunchSpec:
-    left = [host for host in hosts_of(spec) if host.name not in lost]
+def _without(lost: Sequence[str], spec: LaunchSpec, ranks: int, environ: Mapping[str, str]) -> LaunchSpec:
+    hosts = hosts_of(spec) or allocated_hosts(environ)
+    left = [host for host in hosts if host.name not in lost]
+    if not left or len(left) == len(hosts):
+        known = ", ".join(host.name for host in hosts)
+        raise SpecError(
+            f"--elastic: {', '.join(lost)} cannot be left out of the hosts {known}: give --hostfile or -H, with two "
+            "hosts at least, by the names that they give themselves"
+        )
     slots = sum(host.slots or 1 for host in left)
     nprocs = ranks if spec.oversubscribe else min(ranks, slots)
     return spec.model_copy(update={"hostfile": None, "hosts": ",".join(host.entry for host in left), "nprocs": nprocs})

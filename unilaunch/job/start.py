@@ -16,6 +16,7 @@ from unilaunch import handover
 from unilaunch.errors import REQUEUE
 from unilaunch.exports import without_secrets
 from unilaunch.job.live import Live
+from unilaunch.job.mpirun_processes import end_session, has_children, killed_at_an_error
 from unilaunch.job.plan import Plan
 from unilaunch.job.stop import PROMPT, Asked, Stop
 from unilaunch.job.terminal import passing_input
@@ -157,6 +158,7 @@ def _run(line: Sequence[str], environ: Mapping[str, str], inspection: Inspection
         subprocess.Popen(
             line, bufsize=0, env=environ, start_new_session=True, stdin=typed, stdout=shown, stderr=subprocess.PIPE
         ) as process,
+        killed_at_an_error(process.pid),
         live.passing(process.stdout, process.stderr),
         passing_input(process.stdin),
         monitor.inbox.awake_at(process.pid),
@@ -164,7 +166,7 @@ def _run(line: Sequence[str], environ: Mapping[str, str], inspection: Inspection
         returncode = _wait(process, inspection, stop, live)
     _hear_out(monitor)
     if monitor.inbox.on_lost_hosts:
-        _end_session(process.pid)
+        end_session(process.pid)
     return returncode
 
 
@@ -192,7 +194,7 @@ def _wait(process: "subprocess.Popen[bytes]", inspection: Inspection, stop: Stop
         if time.monotonic() > terminate_at:
             terminate_at = float("inf")
             process.terminate()  # only once: after a second SIGTERM mpirun exits while its ranks still run
-        children = _has_children(process.pid)
+        children = has_children(process.pid)
         had_ranks |= children
         if had_ranks and not children:  # Open MPI can hang when all ranks end at once
             deadline = min(deadline, time.monotonic() + GRACE)
@@ -212,15 +214,6 @@ def _hear_out(monitor: Monitor) -> None:
         monitor.inbox.take(_TICK)
 
 
-def _end_session(leader: int) -> None:
-    """Kill the processes that still run in mpirun's session: its ssh to a lost host would wait for minutes."""
-    for path in Path("/proc").iterdir():
-        if path.name.isdecimal():
-            with suppress(OSError):  # the process has exited
-                if os.getsid(int(path.name)) == leader:
-                    os.kill(int(path.name), signal.SIGKILL)
-
-
 def _judge(plan: Plan, monitor: Monitor, returncode: int) -> Verdict | None:
     """Return how the job failed; None if it did not, or if mpirun has reported the failure completely."""
     verdict = monitor.conclude()
@@ -230,13 +223,6 @@ def _judge(plan: Plan, monitor: Monitor, returncode: int) -> Verdict | None:
         first = {"ranks": verdict.alike, "what": describe(verdict.first)} if verdict else {}
         return Verdict(failure, 128 - returncode, [first, *verdict.consequences] if verdict else ())
     return verdict
-
-
-def _has_children(pid: int) -> bool:
-    try:
-        return bool(Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").strip())
-    except OSError:
-        return True
 
 
 def _collect(plan: Plan, inbox: Inbox, returncode: int, verdict: Verdict | None) -> LaunchResult:
@@ -260,7 +246,8 @@ def _collect(plan: Plan, inbox: Inbox, returncode: int, verdict: Verdict | None)
     for run in _runs(inbox):
         release(root, run)
     result = inbox.ranks[0].result if 0 in inbox.ranks else None
-    lost = dict.fromkeys(plan.rows[rank].host for rank in inbox.on_lost_hosts)
+    named = {row.rank: row.host for row in plan.rows if row.host != "?"}
+    lost = dict.fromkeys(named.get(rank, results[rank].host) for rank in inbox.on_lost_hosts)
     first, line = (verdict.first, verdict.line) if verdict else (None, "")
     return LaunchResult(returncode, tuple(results), first, root, result, line, tuple(lost))
 

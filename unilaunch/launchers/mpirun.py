@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar, TypeVar
 
 from unilaunch.errors import say
-from unilaunch.exports import without_secrets
+from unilaunch.exports import secrets, without_secrets
 from unilaunch.hostfile import Host
 from unilaunch.launch_spec import MpiSpec
 from unilaunch.launchers import known
@@ -65,11 +65,13 @@ class Request(Record):
     def started(self) -> "Request":
         """Return the same with the values of `-x` in the environment: a command line is seen by all users of a host.
 
-        Variables that mpirun itself reads stay where they are.
+        Variables that mpirun itself reads stay where they are, unless they are secrets.
         """
         own = ("PATH", "LD_", *(prefix for launcher in known().values() for prefix in launcher.prefixes))
-        given = (text.partition("=") for text in self.mpi.export)
-        moved = {name: value for name, equals, value in given if equals and not name.startswith(own)}
+        hidden, given = secrets(self.mpi.export), (text.partition("=") for text in self.mpi.export)
+        moved = {
+            name: value for name, equals, value in given if equals and (name in hidden or not name.startswith(own))
+        }
         x = dict.fromkeys(name if (name := text.partition("=")[0]) in moved else text for text in self.mpi.export)
         return replace(self._with(tuple(x)), environ={**self.environ, **moved})
 

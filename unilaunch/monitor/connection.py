@@ -10,7 +10,7 @@ from contextlib import suppress
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
 from typing import Any
 
-from unilaunch.monitor.messages import BadMessageError, Message, decode, encode
+from unilaunch.monitor.messages import BadMessageError, Message, decode, encode, take_lines
 from unilaunch.sockets import Calls
 
 #: Bytes of the kernel's tcp_info, and two offsets in it: of the number of unacknowledged segments, and of the
@@ -167,11 +167,9 @@ class Connection:
         if not data:
             self._end("it was closed")
             return
-        self.incoming += data
-        while (end := self.incoming.find(b"\n")) >= 0:
-            message, self.incoming[: end + 1] = bytes(self.incoming[:end]), b""
+        for line in take_lines(self.incoming, data):
             with suppress(BadMessageError):
-                self.order(*decode(message))
+                self.order(*decode(line))
 
     def _flush(self) -> None:
         if not self.connection:

@@ -73,7 +73,9 @@ class HttpServer:
             self.selector.register(connection, EVENT_READ, partial(self._go_on, connection))
 
     def _go_on(self, connection: socket.socket) -> None:
-        visitor = self.visitors[connection]
+        visitor = self.visitors.get(connection)
+        if visitor is None:  # closed for another visitor, after the same `select` had found it ready
+            return
         try:
             if visitor.outgoing:
                 visitor.outgoing = visitor.outgoing[connection.send(visitor.outgoing) :]

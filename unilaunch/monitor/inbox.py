@@ -171,10 +171,7 @@ class Inbox:
         except OSError as error:
             data, cause, reason = b"", Cause.LOST_HOST, f"its host does not answer: {error.strerror}"
         unread = self.unread[connection]
-        searched = len(unread)
-        unread += data
-        while (end := unread.find(b"\n", searched)) >= 0:
-            line, unread[: end + 1], searched = bytes(unread[:end]), b"", 0
+        for line in messages.take_lines(unread, data):
             try:
                 self._understand(connection, *messages.decode(line))
             except BadMessageError:

@@ -6,6 +6,7 @@ of the rank: how often the job was started before. The version of the protocol i
 """
 
 import json
+from collections.abc import Iterator
 from enum import StrEnum
 from functools import cache
 from types import NoneType, UnionType
@@ -188,6 +189,15 @@ def encode(message: Message, rank: int = NO_RANK) -> bytes:
     """
     text = json.dumps([rank, type(message).__name__, vars(message)], default=vars)
     return text.encode() + b"\n"
+
+
+def take_lines(unread: bytearray, piece: bytes) -> Iterator[bytes]:
+    """Append *piece* to *unread*, and take out the lines that are complete; each byte is searched only once."""
+    searched = len(unread)
+    unread += piece
+    while (end := unread.find(b"\n", searched)) >= 0:
+        line, unread[: end + 1], searched = bytes(unread[:end]), b"", 0
+        yield line
 
 
 def decode(line: bytes) -> tuple[int, Message]:

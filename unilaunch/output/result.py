@@ -66,7 +66,7 @@ class LaunchResult(Record):
         output_dir: The output folder.
         result: The model's result; None for a program.
         verdict: One line: which rank failed first, or that all ranks failed, and why; "" if no rank failed.
-        lost_hosts: The hosts that were lost, under the names that the user gave them.
+        lost_hosts: The hosts that were lost, under the names that the user gave them, or else under their own.
         interrupted: Whether the user ended the job.
     """
 

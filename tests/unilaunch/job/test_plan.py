@@ -122,15 +122,15 @@ def test_how_long_a_host_may_be_silent(mpi: str) -> None:
 
 @pytest.mark.parametrize(
     ("mpi", "expected"),
-    [("Open MPI 4", ["-x", "A", "-x", "A_TOKEN", "-x", "LD_PRELOAD=/p"]), ("MPICH 5", ["-genv", "LD_PRELOAD", "/p"])],
+    [("Open MPI 4", ["-x", "A", "-x", "FLUX_KEY", "-x", "LD_PRELOAD=/p"]), ("MPICH 5", ["-genv", "LD_PRELOAD", "/p"])],
     ids=["Open MPI", "MPICH"],
     indirect=["mpi"],
 )
 def test_values_of_x_are_not_on_the_line_that_is_started(mpi: str, expected: list[str]) -> None:
-    """They are in mpirun's environment, except variables that mpirun itself reads."""
-    plan = _plan("-n 2 -x A=1 -x A_TOKEN=s -x LD_PRELOAD=/p", {"A": "before", "HOME": "/root"})
+    """They are in mpirun's environment, except variables that mpirun itself reads and that are no secrets."""
+    plan = _plan("-n 2 -x A=1 -x FLUX_KEY=s -x LD_PRELOAD=/p", {"A": "before", "HOME": "/root"})
     request = plan.request.started()
-    assert request.environ == {"A": "1", "A_TOKEN": "s", "HOME": "/root"}
+    assert request.environ == {"A": "1", "FLUX_KEY": "s", "HOME": "/root"}
     line = plan.mpirun.start_line(request, (), "")
     assert line[: -len(GCN)] == ["/mpi/bin/mpirun", "-n", "2", *expected]
 
@@ -245,6 +245,13 @@ def test_an_allocation_says_how_many_ranks_and_where(mpi: str) -> None:
         assert [row.host for row in _plan("-n 2", slurm).rows] == ["n0", "n0"]
         with pytest.raises(SpecError, match=r"-n 4: 4 ranks and 3 slots \(n0: 2, n1: 1\)"):
             _plan("-n 4", slurm)
+
+
+def test_hosts_of_an_allocation_that_only_mpirun_reads_are_not_guessed(mpi: str) -> None:
+    """All ranks on this host would be too many for its devices."""
+    pbs = {"PBS_NODEFILE": "nodes", "CUDA_VISIBLE_DEVICES": "0,1"}
+    rows = _plan("-n 4 --device cuda", pbs).rows
+    assert {(row.host, row.device) for row in rows} == {("?", "cuda")}
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=9), st.sampled_from([None, "node"]), st.data())

@@ -1,5 +1,9 @@
 """Devices and threads, from what all ranks see."""
 
+import os
+import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,6 +51,36 @@ def test_ascend_devices_are_masked_by_their_own_variable(tmp_path: Path) -> None
     (tmp_path / "davinci_manager").touch()
     assert visible_devices({}, tmp_path)["npu"] == ["0"]
     assert visible_devices({"ASCEND_RT_VISIBLE_DEVICES": "4,5"}, tmp_path)["npu"] == ["4", "5"]
+
+
+DENIED = """
+import os, sys
+from pathlib import Path
+from unilaunch.devices import visible_devices
+folder = Path(sys.argv[1])
+(folder / "cgroup.procs").write_text("0")
+print(*visible_devices({"CUDA_VISIBLE_DEVICES": "0"}, Path(sys.argv[2]))["cuda"])
+print(*visible_devices({}, Path(sys.argv[2]))["cuda"])
+"""
+
+
+def test_a_device_is_named_by_its_file_where_the_others_are_denied(tmp_path: Path) -> None:
+    """Srun --gpus-per-task=1: each task has CUDA_VISIBLE_DEVICES=0, and its cgroup makes that another device."""
+    cgroups = Path("/sys/fs/cgroup/devices")
+    if os.geteuid() or not os.access(cgroups / "cgroup.procs", os.W_OK):
+        pytest.skip("this machine lacks root or the cgroup of devices (v1)")
+    cgroup = cgroups / f"unilaunch-{os.getpid()}"
+    for number in range(3):
+        os.mknod(tmp_path / f"nvidia{number}", stat.S_IFCHR | 0o666, os.makedev(195, number))
+    cgroup.mkdir()
+    try:
+        for number in (0, 2):
+            (cgroup / "devices.deny").write_text(f"c 195:{number} rwm")
+        line = [sys.executable, "-c", DENIED, str(cgroup), str(tmp_path)]
+        shown = subprocess.run(line, capture_output=True, text=True, check=True, timeout=60).stdout
+    finally:
+        cgroup.rmdir()
+    assert shown.split() == ["1", "1"]
 
 
 def test_local_rank_takes_its_device_on_uneven_hosts() -> None:

@@ -1,0 +1,39 @@
+"""A rank as its agent sees it."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Thread
+
+from unilaunch.agent.channel import Channel
+from unilaunch.agent.hidden_output import HiddenOutput
+from unilaunch.agent.output import Output
+from unilaunch.agent.rank_process import RankProcess
+from unilaunch.monitor.messages import Message, Returned, encode
+
+
+@contextmanager
+def _rank() -> Iterator[tuple[RankProcess, list[Message]]]:
+    """Give a rank, which is this process, and what its agent passes on."""
+    channel = Channel()
+    passed_on: list[Message] = []
+    output = Output((channel.stdout, channel.stderr), (-1, -1), HiddenOutput())
+    rank = RankProcess(os.getpid(), channel, output, own_group=False, tell=lambda _, message: passed_on.append(message))
+    yield rank, passed_on
+    rank.close()
+    channel.be_agent()
+
+
+def test_a_large_value_is_read_in_time_proportional_to_it() -> None:
+    """64 MB in pieces of 64 KiB; meanwhile the agent would serve no other rank."""
+    value = Returned("x" * (1 << 26))
+    with _rank() as (rank, passed_on):
+        sender = Thread(target=rank.channel._ranks_control.sendall, args=[encode(value)])
+        began = time.process_time()
+        sender.start()
+        while not passed_on:
+            assert rank.hear()
+        sender.join()
+    assert passed_on == [value]
+    assert time.process_time() - began < 6.0

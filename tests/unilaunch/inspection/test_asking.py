@@ -1,0 +1,23 @@
+"""A user who looks into a job gets an answer, or one line that says why there is none."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from unilaunch.errors import InputError
+from unilaunch.inspection import asking
+from unilaunch.output.folder import SOCKET
+
+
+def test_a_monitor_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A `launch` that is paused: the kernel accepts the connection, and no process reads the request."""
+    monkeypatch.setattr(asking, "_PATIENCE", 0.1)
+    folder = os.open(tmp_path, os.O_PATH)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(f"/proc/self/fd/{folder}/{SOCKET}")
+        listener.listen()
+        with pytest.raises(InputError, match=r"the job's monitor does not answer within 0.1 s: if launch is paused"):
+            asking.ask(tmp_path, "/status")
+    os.close(folder)
