@@ -22,7 +22,7 @@ def test_mpi_is_the_programs_to_initialise_and_to_end(launcher: Launcher, tmp_pa
 
 
 def test_no_event_of_pmix_meets_a_component_that_is_gone(tmp_path: Path) -> None:
-    """Open MPI 4.1 unloads it in MPI_Finalize with events on their way; the rank is a PMIx client until its end."""
+    """Open MPI 4.1 unloads it in MPI_Finalize with events pending; the rank is a PMIx client until its end."""
     (tmp_path / "maps.py").write_text(
         "from mpi4py import MPI\nMPI.Finalize()\nassert 'mca_pmix_ext' in open('/proc/self/maps').read()\n"
     )
