@@ -7,9 +7,9 @@ A rank that initialises MPI after it became a PMIx client must stay a client unt
 (4.1.4). Under Open MPI 5 a rank cannot be a client: MPI_Finalize aborts after a client in the same process, and after a
 client in another process MPI_Init sometimes fails (5.0.11).
 
-MPI_Finalize unloads the component through which Open MPI hears of PMIx's events, and does not wait for events that are
-pending. Where a client outlives MPI they still arrive: a rank whose MPI ended right after its start then jumped into memory
-that was gone (4.1.4, the event of `ompi_interlib_declare`; 3 of 670 starts on a busy machine). So it stays in memory.
+MPI_Finalize unloads the component through which Open MPI hears of PMIx's events, and does not wait for pending ones.
+Where a client outlives MPI they still arrive: a rank whose MPI ended right after its start then jumped into memory that
+was gone (4.1.4, the event of `ompi_interlib_declare`; 3 of 670 starts on a busy machine). So it stays in memory.
 
 API: the PMIx Standard 3.1, chapters 4 and 5.
 """
