@@ -117,7 +117,7 @@ def test_a_bare_mpirun_can_be_looked_into(tmp_path: Path) -> None:
 
 
 def test_a_py_spy_that_cannot_be_started(openmpi5: Launcher, tmp_path: Path) -> None:
-    """It is said, and the job goes on."""
+    """One line shows why, and the job goes on."""
     venv.create(tmp_path / "env", symlinks=True)
     (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
     (site / "others.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
