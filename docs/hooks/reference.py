@@ -11,7 +11,7 @@ from mkdocs.structure.files import File, Files
 
 import unilaunch
 from unilaunch import entry_points, plugins
-from unilaunch.grammar import CORE, Parser, Switch, make_parser
+from unilaunch.grammar import CORE, Parser, Switch, make_parser, model_options
 from unilaunch.help_texts import EXAMPLES, HELP, STARTS
 
 Row = tuple[str, str, str]
@@ -75,10 +75,12 @@ def _options() -> Iterator[str]:
     parser = make_parser("launch")[1]["launch"]
     groups = dict(parser.groups())
     common = [*groups.pop("positional arguments"), *groups.pop("options")]
-    first = [title for title in groups if not title.startswith("options of")]
-    for title in [*first, None, *(title for title in groups if title.startswith("options of"))]:
-        yield f"## {_sentence(title or 'every target').rstrip('.')}\n"
-        yield from _table(_rows(common if title is None else groups[title]))
+    first = {title: options for title, options in groups.items() if not title.startswith("options of")}
+    models = {name: model for name, model in plugins.models().items() if not model.is_internal}
+    of_models = {f"options of {name}": model_options(model) for name, model in models.items()}
+    for title, options in {**first, "every target": common, **of_models}.items():
+        yield f"## {_sentence(title).rstrip('.')}\n"
+        yield from _table(_rows(options))
     for kind in entry_points.names(entry_points.JOB_FILES):
         yield f"## Options of --emit {kind}\n"
         yield from _table(_rows(_own(make_parser("launch", ["--emit", kind])[1]["launch"], kind)))

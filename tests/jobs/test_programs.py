@@ -4,6 +4,7 @@ import gzip
 import json
 import re
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,13 @@ def test_a_module_runs_as_main(openmpi5: Launcher, tmp_path: Path) -> None:
     )
     job = openmpi5.unilaunch(2, ["run", "-m", "tool", "--", "a", "--b=c"], tmp_path).check()
     assert sorted(job.stdout.split("\n"))[1:] == [f"{rank} __main__ ['a', '--b=c'] True" for rank in range(2)]
+
+
+@pytest.mark.skipif(not find_spec("triton"), reason="Triton is not installed")
+def test_triton_reports_no_leak(tmp_path: Path) -> None:
+    """It would, of all that the framework's import has exempted from the collector; MindSpore imports it."""
+    (tmp_path / "main.py").write_text("import triton._C.libtriton\nimport torch\n")
+    assert alone(["-m", "unilaunch", "run", "main.py"], tmp_path).check().stderr == ""
 
 
 def test_without_a_folder_of_its_own_the_users_stay(tmp_path: Path) -> None:

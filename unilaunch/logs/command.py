@@ -139,7 +139,7 @@ def _since(text: str | None) -> float:
     if text is None:
         return 0.0
     now = time.time()
-    if found := re.fullmatch(r"(\d{1,9}(?:\.\d+)?)([smhd])", text):
+    if found := re.fullmatch(r"(\d{1,9}(?:\.\d+)?)([smhd])( ago)?", text):
         return now - float(found[1]) * _UNITS[found[2]]
     is_of_day = re.fullmatch(r"\d\d:\d\d(:\d\d(\.\d+)?)?", text)
     try:

@@ -1,6 +1,7 @@
 """Switch Python's garbage collector off while a framework creates 250,000 long-lived objects."""
 
 import gc
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -21,3 +22,12 @@ def uncollected() -> Iterator[None]:
         gc.freeze()
         if was_on:
             gc.enable()
+
+
+def let_triton_be_collected() -> None:
+    """Undo the exemption before the interpreter ends, if Triton is loaded, as MindSpore does where it is installed.
+
+    Triton's binding (nanobind) would otherwise write 30 lines about leaked functions to standard error.
+    """
+    if "triton._C.libtriton" in sys.modules:
+        gc.unfreeze()

@@ -8,7 +8,16 @@ from contextlib import ExitStack, contextmanager, suppress
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 from typing import TYPE_CHECKING, Any, cast
 
-from unilaunch.addresses import FAMILIES, interface_of, is_loopback, listen, own_addresses, plain, resolve
+from unilaunch.addresses import (
+    FAMILIES,
+    interface_addresses,
+    interface_of,
+    is_loopback,
+    listen,
+    own_addresses,
+    plain,
+    resolve,
+)
 from unilaunch.agreement import agree
 from unilaunch.backend import Peers, Rendezvous
 from unilaunch.errors import RendezvousError
@@ -34,7 +43,7 @@ def meet(peers: Peers, world: World, spec: "RunSpec") -> Rendezvous:
     interface follows from its connection. On one host no address is tried.
 
     Raises:
-        RefusedTogetherError: Rank 0 cannot listen.
+        RefusedTogetherError: Rank 0 cannot listen, or a rank does not have the interface that the user has named.
         RendezvousError: No address is reached by every rank, or a rank has no interface towards the address.
     """
     listener = _listen_together(peers, world, spec)
@@ -60,8 +69,8 @@ def meet(peers: Peers, world: World, spec: "RunSpec") -> Rendezvous:
 
 
 def _listen_together(peers: Peers, world: World, spec: "RunSpec") -> socket.socket | None:
-    listener, refused = None, None
-    if world.rank == 0:
+    listener, refused = None, _refuse_interface(spec.interface)
+    if world.rank == 0 and not refused:
         port = spec.master_port or 0
         try:
             listener = listen(port, several=world.num_hosts > 1 or bool(spec.master_addr))
@@ -70,6 +79,14 @@ def _listen_together(peers: Peers, world: World, spec: "RunSpec") -> socket.sock
             refused = RendezvousError(f"--master-port {port}: rank 0 cannot listen there: {words}")
     agree(peers, refused)
     return listener
+
+
+def _refuse_interface(name: str | None) -> RendezvousError | None:
+    """Return why this rank cannot use the interface that the user has named; None if it can."""
+    known = list(dict.fromkeys(interface for interface, _ in interface_addresses())) if name else []
+    if not name or name in known:
+        return None
+    return RendezvousError(f"--interface {name}: no such interface, or it has no address: there are {', '.join(known)}")
 
 
 def _addresses(world: World, spec: "RunSpec") -> list[str]:

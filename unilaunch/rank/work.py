@@ -16,7 +16,7 @@ from unilaunch.monitor import messages
 from unilaunch.output.log import LINE, Log
 from unilaunch.rank import current, mpi, program
 from unilaunch.rank.framework_env import framework_env
-from unilaunch.rank.garbage_collector import uncollected
+from unilaunch.rank.garbage_collector import let_triton_be_collected, uncollected
 from unilaunch.rank.identity import Rank
 from unilaunch.rank.stops import note_stops
 from unilaunch.record import replace
@@ -81,6 +81,7 @@ def _ended(rank: Rank, exit_code: int) -> int:
     modules = {name: sys.modules.get(name) for name in ("numpy", *(each.framework for each in rank.task.backends))}
     versions = {name: str(getattr(module, "__version__", "?")) for name, module in modules.items() if module}
     rank.output.record(phase="end", exit_code=exit_code, versions=versions)
+    let_triton_be_collected()
     return exit_code
 
 

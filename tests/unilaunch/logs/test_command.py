@@ -16,6 +16,6 @@ def test_a_time_of_day_is_the_last_one() -> None:
         assert now - DAY - 3601 <= _since(text) <= time.time()  # 3600: the clock may have been changed
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("10m", 600), ("2h", 7200), ("1.5d", 1.5 * DAY)])
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("10m", 600), ("2h ago", 7200), ("1.5d", 1.5 * DAY)])
 def test_a_duration_is_counted_from_now(text: str, seconds: float) -> None:
     assert abs(time.time() - seconds - _since(text)) < 5
