@@ -163,6 +163,14 @@ def test_files_and_variables_of_a_run_are_on_their_pages(folder: Path, monkeypat
     assert sorted(re.findall(r"`([A-Z_]+)`", section)) == sorted([*passed_on, "CUDA_VISIBLE_DEVICES", "WANDB_API_KEY"])
 
 
+def test_what_is_public_of_json_is_an_option(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command that docs/stability.md names has --json; of `launch` the help shows it in full only."""
+    (row,) = re.findall(r"^\| what `--json` prints \| (.*) \|$", (DOCS / "stability.md").read_text(), re.MULTILINE)
+    lines = [f"unilaunch {one} --help{'-all' * (one == 'launch')}" for one in re.findall(r"`(\w+)", row)]
+    assert len(lines) > 3
+    assert [line for line in lines if "--json" not in _call(line, folder, monkeypatch)[1]] == []
+
+
 @pytest.mark.parametrize(("line", "message"), _refusals(), ids=[line for line, _ in _refusals()])
 def test_troubleshooting_quotes_messages_as_they_are(
     line: str, message: str, folder: Path, monkeypatch: pytest.MonkeyPatch
