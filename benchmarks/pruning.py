@@ -41,7 +41,7 @@ def main() -> int:
     for dropout in ("0", "0.5"):
         options = [*data, *OPTIONS, "--dropout", dropout, "--epochs", EPOCHS, "--eval-every", EPOCHS]
         runs = [{which: _train(root, options) for which, root in checkouts.items()} for _ in range(chosen.rounds)]
-        least = {which: min(run[which]["seconds_per_epoch"] for run in runs) for which in checkouts}
+        least = {which: min(run[which]["least"] for run in runs) for which in checkouts}
         for which in checkouts:
             megabytes = runs[0][which]["bytes_per_epoch"] / 1e6
             print(f"dropout {dropout:3} {which:5} {least[which]:6.3f} s/epoch {megabytes:7.1f} MB/epoch", flush=True)

@@ -65,7 +65,10 @@ class CalibrationModel(Model):
 
 
 class SilentCollectives(Collectives, Exchange):
-    """Collectives over which nothing moves: a part computes as if the others' rows were zeros, and there at once."""
+    """Collectives over which nothing moves: a part computes as if the others' rows were zeros, and there at once.
+
+    Bytes are flags of the rows that training needs. The part's own stand for the others': the share is about the same.
+    """
 
     @override
     def all_reduce(self, buffer: Any) -> None:
@@ -73,7 +76,9 @@ class SilentCollectives(Collectives, Exchange):
 
     @override
     def exchange(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]) -> Exchange:
-        receive[...] = 0
+        import numpy as np
+
+        receive[...] = np.resize(send, receive.shape) if receive.dtype == np.uint8 else 0
         return self
 
     @override

@@ -30,6 +30,8 @@ def product(indptr: NDArray[np.int32], indices: NDArray[np.int32], values: Rows 
     weights = None if values is None else torch.from_numpy(values)
 
     def multiply(rows: Rows) -> Rows:
+        if not rows.shape[1]:  # FBGEMM refuses them; a rank has none where columns are fewer than ranks
+            return np.empty((len(indptr) - 1, 0), np.float32)
         bags = torch.embedding_bag(torch.from_numpy(rows), columns, ends, False, 0, False, weights, True)
         summed: Rows = bags[0].numpy()
         return summed

@@ -11,11 +11,17 @@ from hypothesis import strategies as st
 
 from graphs_by_hand import Cut, cut_graphs, make_graph
 from unilaunch.errors import SpecError
+from unilaunch_gcn.calibration import SilentCollectives
 from unilaunch_gcn.device_forecast import DEVICES, Stored, device_memory, device_seconds
 from unilaunch_gcn.forecast import Machine, predict
 from unilaunch_gcn.layers import plan_layers
 from unilaunch_gcn.plan_command import PlanCommand
 from unilaunch_gcn.spec import GcnSpec
+from unilaunch_graph.data.graph import TRAIN
+from unilaunch_graph.exchange.halo import HaloExchange
+from unilaunch_graph.exchange.meter import Meter
+from unilaunch_graph.exchange.wire import Exact
+from unilaunch_graph.operators.pruning import FlagExchange, reach
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part_placement import crossing, place
@@ -52,6 +58,18 @@ def test_predicted_bytes_are_the_exchanges(cut: Cut) -> None:
     rounded = predict(statistics, layers, "bfloat16", 0.5, machine)  # halo rows travel in 2 bytes, columns in 4
     assert (2 * rounded.halo_bytes, rounded.tensor_bytes) == (forecast.halo_bytes, forecast.tensor_bytes)
     assert rounded.memory >= forecast.memory / 2
+
+
+def test_a_part_that_is_measured_alone_has_training_nodes_in_its_halo() -> None:
+    """Without any, the measured epoch had no edges from halo nodes in its backward pass."""
+    draw = np.random.default_rng(0)
+    graph = make_graph(200, [tuple(pair) for pair in draw.integers(0, 200, (400, 2)).tolist()])
+    part = next(split_parts(graph, order_nodes(graph, np.arange(200) // 100, 2)))
+    flags = FlagExchange(part, HaloExchange(part, SilentCollectives(), Meter(), Exact()))
+    trained = flags.to_halo(part.split == TRAIN)
+    assert trained.mean() == pytest.approx((part.split[part.send_rows] == TRAIN).mean(), abs=0.1)
+    assert trained.any()
+    assert reach(part, flags, 2)[-1].halo.any()
 
 
 @pytest.mark.parametrize("sizes", [[4, 4], [2, 6], [3, 3, 2]])

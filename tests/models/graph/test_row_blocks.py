@@ -72,6 +72,15 @@ def test_blocks_give_the_product(name: str, threads: int, rows: int, width: int)
     assert torch.get_num_threads() == before
 
 
+@pytest.mark.parametrize("name", ["C", "FBGEMM", "SciPy"])
+def test_a_rank_may_have_no_column(name: str) -> None:
+    """Where ranks divide fewer columns than they are; FBGEMM refuses an array of this form."""
+    matrix, kernels = _matrix(9, 300), _kernels(name, 1)
+    rows = np.empty(0, kernels.dtype).reshape(300, 0)
+    blocks = RowBlocks(matrix.indptr.astype(np.int64), matrix.indices, matrix.data, 300, kernels).blocks
+    blocks[0].multiply(rows, np.empty((9, 0), kernels.dtype), add=False)
+
+
 def test_arrays_of_a_file_are_not_warned_of() -> None:
     """A part's are mapped, and not writable: torch would say so on every rank."""
     program = """
