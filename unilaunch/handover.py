@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from unilaunch.spec import RunSpec, Spec
 
 
+_LARGEST = 120_000  # bytes: Linux allows 128 KiB for a variable of the environment
+
+
 class Values:
     """The values of a spec, frozen and by name, on a rank that received them from `launch`."""
 
@@ -38,6 +41,7 @@ def hand_over(task: "Task[LaunchSpec]") -> str:
 
     Raises:
         PluginError: An option of the model has a type that a rank cannot read.
+        SpecError: The text is too long for a variable of the environment.
     """
     from unilaunch.spec import RunSpec
 
@@ -45,7 +49,13 @@ def hand_over(task: "Task[LaunchSpec]") -> str:
     target = {"kind": task.target.kind, "name": task.target.name, "source": task.target.source}
     options = _encode("options", task.options)
     told = {"version": __version__, "target": target, "spec": spec, "options": options, "command": list(task.command)}
-    return json.dumps(told | {"entry_points": entry_points.table()})
+    text = json.dumps(told | {"entry_points": entry_points.table()})
+    if len(text) > _LARGEST:
+        raise SpecError(
+            f"{task.target}: its source, its options and the command line are {len(text)} bytes together, and a "
+            f"variable of the environment holds {_LARGEST}: keep the code in a module, and large values in a file"
+        )
+    return text
 
 
 def take_over(text: str, args: Sequence[str]) -> "Task[RunSpec]":

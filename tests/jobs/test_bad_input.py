@@ -12,6 +12,8 @@ import pytest
 from typing_extensions import override
 
 from jobs.mpirun import Finished, Launcher, alone
+from unilaunch import launch
+from unilaunch.errors import LauncherError
 
 
 def _refused(job: Finished, *words: str) -> None:
@@ -218,6 +220,18 @@ def test_ranks_without_mpi4py_say_what_to_install(openmpi5: Launcher, tmp_path: 
     assert job.returncode == 2
     assert job.refusals()
     assert all("pip install mpi4py" in line for line in job.refusals())
+
+
+def test_arguments_that_are_too_long_are_one_line(openmpi5: Launcher, tmp_path: Path) -> None:
+    """Both words, which Linux allows one by one, and one that it does not."""
+    (tmp_path / "idle.py").touch()
+    options = ["--mpirun", str(openmpi5.path), "--allow-run-as-root", "-n", "1", "idle.py", "--"]
+    job = alone(["-m", "unilaunch", "launch", *options, "a" * 70_000, "b" * 70_000], tmp_path)
+    _refused(job, "the command line are 14", "a variable of the environment holds 120000")
+    with pytest.raises(
+        LauncherError, match="cannot be started: Argument list too long: give large arguments in a file"
+    ):
+        launch(tmp_path / "idle.py", args=["a" * (1 << 17)], nprocs=1, mpirun=openmpi5.path, allow_run_as_root=True)
 
 
 def test_variables_left_over_in_the_shell_are_not_believed(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from unilaunch.errors import PluginError, SpecError
 from unilaunch.handover import hand_over, take_over
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.reading import make_task
+from unilaunch.record import replace
 from unilaunch.spec import Spec
 from unilaunch.target import Target
 from unilaunch.task import Task
@@ -105,6 +106,13 @@ def test_a_spec_that_was_handed_over_is_frozen() -> None:
     taken = take_over(hand_over(_task(Target("model", "gcn"), backend="torch")), ())
     with pytest.raises(AttributeError, match="frozen"):
         taken.spec.seed = 3
+
+
+def test_a_text_that_fits_into_no_variable_is_refused() -> None:
+    """A notebook's source, for one; Linux would refuse to start mpirun."""
+    task = _task(Target("module", "tool"), target="-m tool")
+    with pytest.raises(SpecError, match=r"-m tool: its source, .* are 12\d{4} bytes together, .* holds 120000: "):
+        hand_over(replace(task, target=replace(task.target, source="é" * 20_000)))
 
 
 @pytest.mark.parametrize(("change", "words"), [

@@ -29,6 +29,7 @@ _OF_A_TERMINAL = {signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 _ENDS_OF_A_STOP = {Cause.ENDED_FROM_OUTSIDE, Cause.EXIT}
 _LAST_OUTPUT = 1.0  # seconds for output that a child of the rank may still hold open
 FAREWELL = 1.0  # seconds from SIGTERM to SIGKILL, and from a failure to the rank's own end
+_ECHO = 0.2  # seconds in which a signal of the same number counts as the same one
 _LINES = 20
 
 
@@ -89,6 +90,7 @@ class RankProcess:
         self.done: messages.Done | None = None
         self.ended_by: Failure | None = None  # the agent's reason for ending it
         self.from_outside = False  # True after a signal from outside
+        self.passed_on: dict[int, float] = {}  # when each signal from outside came
         self.stop: messages.Stop | None = None  # the user's stop, with time to end
         self.ordered = False  # the monitor has ordered the end of the job
         self.abandoned = False  # its launcher has exited: its output is not shown
@@ -170,8 +172,7 @@ class RankProcess:
 
     def stop_patiently(self, stop: messages.Stop) -> None:
         """Send the rank the user's signal, unless its program has ended, and give it time to end."""
-        now = time.monotonic()
-        self.stop, self.grace_until = stop, now + stop.grace
+        self.stop, self.grace_until = stop, time.monotonic() + stop.grace
         self.kill_at = min(self.kill_at, self.grace_until)
         self.channel.tell_stop()
         if not self.done:
@@ -184,11 +185,13 @@ class RankProcess:
         if self._waits_for_others:
             self.kill_at = min(self.kill_at, time.monotonic() + FAREWELL)
 
-    def pass_on(self, number: int) -> None:
-        """Pass on a signal that the launcher's child has received."""
-        self.from_outside = True
-        if self.own_group or number not in _OF_A_TERMINAL:
-            self.signal(number)
+    def pass_on(self, number: int, *, has_it: bool = False) -> None:
+        """Pass on a signal from outside, once if several processes have it; not if the rank *has_it* itself."""
+        self.from_outside, now = True, time.monotonic()
+        if now - self.passed_on.get(number, 0.0) > _ECHO:
+            self.passed_on[number] = now
+            if not has_it and (self.own_group or number not in _OF_A_TERMINAL):
+                self.signal(number)
 
     def signal(self, number: int) -> None:
         """Send the rank a signal."""

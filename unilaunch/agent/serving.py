@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from unilaunch.agent import shim as shims
@@ -89,8 +90,13 @@ class Host:
     def _start(self, environ: Mapping[str, str]) -> Agent:
         self.agent, self.attempt = Agent(environ, 0), attempt_of(environ)
         self.agent.loop.watch(self.requests.selector.fileno(), partial(self.requests.take, 0))
-        self.replaced = pass_signals_on(self.agent.pass_signal_on)  # Slurm sends signals to every process of a step
+        self.replaced = pass_signals_on(self._note_signal)
         return self.agent
+
+    def _note_signal(self, number: int, _: FrameType | None) -> None:
+        """Pass on no signal that this process gets itself: Slurm, say, has sent it to every process of the step."""
+        for one in self.agent.ranks if self.agent else []:
+            one.rank.pass_on(number, has_it=True)
 
     def turn(self) -> None:
         """Wait for the next event, and handle it."""

@@ -8,12 +8,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from errno import E2BIG
 from pathlib import Path
 from resource import RLIMIT_NOFILE, getrlimit
 from tempfile import TemporaryDirectory
 
 from unilaunch import handover
-from unilaunch.errors import REQUEUE
+from unilaunch.errors import REQUEUE, LauncherError
 from unilaunch.exports import without_secrets
 from unilaunch.job.live import Live
 from unilaunch.job.mpirun_processes import end_session, has_children, killed_at_an_error
@@ -151,13 +152,9 @@ def _input(*, attended: bool) -> int | None:
 
 def _run(line: Sequence[str], environ: Mapping[str, str], inspection: Inspection, stop: Stop, live: Live) -> int:
     """Run mpirun, and return its exit code."""
-    shown = subprocess.PIPE if live.shown else None
-    typed = _input(attended=live.attended)
     monitor = inspection.monitor
     with (
-        subprocess.Popen(
-            line, bufsize=0, env=environ, start_new_session=True, stdin=typed, stdout=shown, stderr=subprocess.PIPE
-        ) as process,
+        _begin(line, environ, live) as process,
         killed_at_an_error(process.pid),
         live.passing(process.stdout, process.stderr),
         passing_input(process.stdin),
@@ -168,6 +165,18 @@ def _run(line: Sequence[str], environ: Mapping[str, str], inspection: Inspection
     if monitor.inbox.on_lost_hosts:
         end_session(process.pid)
     return returncode
+
+
+def _begin(line: Sequence[str], environ: Mapping[str, str], live: Live) -> "subprocess.Popen[bytes]":
+    shown = subprocess.PIPE if live.shown else None
+    typed = _input(attended=live.attended)
+    try:
+        return subprocess.Popen(
+            line, bufsize=0, env=environ, start_new_session=True, stdin=typed, stdout=shown, stderr=subprocess.PIPE
+        )
+    except OSError as error:
+        why = f"{error.strerror}: give large arguments in a file" if error.errno == E2BIG else error.strerror
+        raise LauncherError(f"{line[0]}: cannot be started: {why}") from None
 
 
 def _wait(process: "subprocess.Popen[bytes]", inspection: Inspection, stop: Stop, live: Live) -> int:

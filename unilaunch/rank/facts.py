@@ -1,8 +1,10 @@
 """The facts that ranks exchange before the start: their hosts, cores and devices, and their task."""
 
+import json
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -35,10 +37,14 @@ def tell_facts(
         RefusedTogetherError: Two ranks have different tasks.
     """
     told = task.spec.to_json() | (task.options.to_json() if task.options else {})
-    answers = peers.share({"facts": own_facts(environ, run_id, monitor), "told": told})
-    ranks = cast("list[dict[str, dict[str, JsonValue]]]", answers)
-    for rank, answer in enumerate(ranks):
-        _compare(rank, answer["told"], ranks[0]["told"])
+    # Rank 0 sends the answers of all ranks to all ranks: a digest in place of arguments that may be large.
+    digest = sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    answers = peers.share({"facts": own_facts(environ, run_id, monitor), "told": digest})
+    ranks = cast("list[dict[str, JsonValue]]", answers)
+    if any(answer["told"] != ranks[0]["told"] for answer in ranks):
+        all_told = cast("list[dict[str, JsonValue]]", peers.share(told))
+        for rank, other in enumerate(all_told):
+            _compare(rank, other, all_told[0])
     return read_facts([answer["facts"] for answer in ranks])
 
 
@@ -56,7 +62,7 @@ def own_facts(environ: Mapping[str, str], run_id: str, monitor: str) -> JsonValu
         name=name,
         host=host,
         folder=str(Path.cwd()),
-        cores=sorted(os.sched_getaffinity(0)),
+        cores=sum(1 << core for core in os.sched_getaffinity(0)),
         devices=visible_devices(environ),
         monitor=monitor,
         placeholders=placeholder_values(environ, run_id),

@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -182,8 +183,7 @@ class MpiPeers(Peers):
         _settle(self.comm.Iallgather(array("i", [len(message)]), sizes))
         received = bytearray(sum(sizes))
         _settle(self.comm.Iallgatherv(message, [received, list(sizes)]))
-        ends = [sum(sizes[: rank + 1]) for rank in range(self.comm.size)]
-        return [json.loads(received[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
+        return [json.loads(received[end - size : end]) for end, size in zip(accumulate(sizes), sizes, strict=True)]
 
     @override
     def collectives(self) -> Collectives:

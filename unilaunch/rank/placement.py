@@ -1,6 +1,7 @@
 """Assign a device and threads to each rank: a pure function of the facts of all ranks."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TypedDict
 
 from unilaunch.backend import Placement
@@ -15,7 +16,7 @@ class Facts(TypedDict):
         name: The host's name.
         host: An identifier of this host: the name and the kernel's boot id.
         folder: The current folder.
-        cores: The CPUs that this rank may run on.
+        cores: The CPUs that this rank may run on, as a mask: bit N is CPU N.
         devices: The visible devices of each kind, as the mask names them.
         monitor: Where the agents must connect; set by rank 0, if its agent runs the monitor.
         start: A random word. Rank 0's word distinguishes this start from others of the same name.
@@ -25,7 +26,7 @@ class Facts(TypedDict):
     name: str
     host: str
     folder: str
-    cores: list[int]
+    cores: int
     devices: dict[str, list[str]]
     monitor: str
     start: str
@@ -45,18 +46,24 @@ def place(device: str, kinds: Sequence[str], threads: int | None, facts: Sequenc
         PlacementError: The backend has no such device, or a host has fewer devices than ranks.
     """
     kind = _choose(device, kinds, facts)
-    placements = []
-    for rank, mine in enumerate(facts):
-        local = [other for other, fact in enumerate(facts) if fact["host"] == mine["host"]]
-        sharing = sum(bool(set(facts[other]["cores"]) & set(mine["cores"])) for other in local)
-        placements.append(
-            Placement(
-                device=kind,
-                index=0 if kind == "cpu" else _index(kind, rank, local, facts),
-                threads=threads or max(1, len(mine["cores"]) // sharing),
-            )
-        )
-    return placements
+    indices = [0] * len(facts) if kind == "cpu" else list(_indices(kind, facts))
+    sharing = _count_sharing(facts)
+    return [
+        Placement(kind, index, threads or max(1, fact["cores"].bit_count() // sharing[fact["host"], fact["cores"]]))
+        for index, fact in zip(indices, facts, strict=True)
+    ]
+
+
+def _count_sharing(facts: Sequence[Facts]) -> dict[tuple[str, int], int]:
+    """Return how many ranks of a host may run on some CPU of a mask, by host and mask; most ranks have equal masks."""
+    hosts: dict[str, Counter[int]] = {}
+    for fact in facts:
+        hosts.setdefault(fact["host"], Counter())[fact["cores"]] += 1
+    return {
+        (host, mask): sum(ranks for other, ranks in masks.items() if other & mask)
+        for host, masks in hosts.items()
+        for mask in masks
+    }
 
 
 def _choose(device: str, kinds: Sequence[str], facts: Sequence[Facts]) -> str:
@@ -68,21 +75,27 @@ def _choose(device: str, kinds: Sequence[str], facts: Sequence[Facts]) -> str:
     return device
 
 
-def _index(kind: str, rank: int, local: Sequence[int], facts: Sequence[Facts]) -> int:
-    """Return the index of *rank*'s device among the devices visible to it; *local* are the ranks on its host."""
-    visible = facts[rank]["devices"].get(kind, [])
-    taken: set[str] = set()  # by name: a launcher may give each rank another mask, or the same devices in another order
-    for other in local:
-        free = [name for name in facts[other]["devices"].get(kind, []) if name not in taken]
-        if other == rank and free:
-            return visible.index(free[0])
-        taken.update(free[:1])
+def _indices(kind: str, facts: Sequence[Facts]) -> Iterator[int]:
+    """Yield the index of each rank's device among the devices visible to it: the first that no lower rank has taken."""
+    on_host = Counter(fact["host"] for fact in facts)
+    taken: set[tuple[str, str]] = set()  # by name: each rank may have another mask, or its devices in another order
+    for rank, fact in enumerate(facts):
+        host, visible = fact["host"], fact["devices"].get(kind, [])
+        free = next((name for name in visible if (host, name) not in taken), None)
+        if free is None:
+            raise _no_device(kind, rank, fact, on_host[host])
+        taken.add((host, free))
+        yield visible.index(free)
+
+
+def _no_device(kind: str, rank: int, fact: Facts, on_host: int) -> PlacementError:
+    visible = fact["devices"].get(kind, [])
     if not visible:
-        raise PlacementError(
-            f"rank {rank} on {facts[rank]['name']}: no {kind} device is visible there: check the driver and "
+        return PlacementError(
+            f"rank {rank} on {fact['name']}: no {kind} device is visible there: check the driver and "
             f"{DEVICES[kind][0]}, or take --device cpu"
         )
-    raise PlacementError(
-        f"rank {rank} on {facts[rank]['name']} has no {kind} device of its own: {len(local)} ranks on this host see "
+    return PlacementError(
+        f"rank {rank} on {fact['name']} has no {kind} device of its own: {on_host} ranks on this host see "
         f"{len(visible)} ({DEVICES[kind][0]}={','.join(visible)}); start at most {len(visible)} there, or --device cpu"
     )

@@ -190,6 +190,29 @@ def test_a_signal_and_an_end_go_through_the_shim(tmp_path: Path) -> None:
         _until(lambda: not any(_is_alive(process) for process in ranks))
 
 
+def test_a_signal_for_every_process_reaches_a_rank_once(tmp_path: Path) -> None:
+    """Slurm sends it to the ranks, their shims and their agent; a handler that saves would interrupt itself."""
+    body = (
+        "came = []; signal.signal(signal.SIGUSR1, lambda *_: came.append(1))\n"
+        "    Path(to + '.ready').touch()\n    while not Path(to + '.end').exists(): time.sleep(0.01)\n"
+        "    print(len(came), flush=True)"
+    )
+    with _launcher(tmp_path, body=body) as launcher:
+        launcher.start(2, stdout=subprocess.PIPE)
+        launcher.start(2, stdout=subprocess.PIPE)
+        seen = [launcher.seen(rank) for rank in range(2)]
+        _until(lambda: len(list(tmp_path.glob("*.ready"))) == 2)
+        shims = [child.pid for child in launcher.children]
+        for process in (seen[0]["agent"], *(each["pid"] for each in seen), *shims):
+            os.kill(process, signal.SIGUSR1)
+        time.sleep(0.5)
+        os.kill(shims[0], signal.SIGUSR1)  # a new one, which the rank does not get by itself
+        time.sleep(0.5)
+        for rank in range(2):
+            (tmp_path / f"seen.{rank}.end").touch()
+        assert [_read(child) for child in launcher.children] == ["2\n", "1\n"]
+
+
 def test_an_agent_that_is_killed_takes_its_ranks_along(tmp_path: Path) -> None:
     """And the shims end with the same signal, for the launcher to see."""
     with _launcher(tmp_path, body=WAIT) as launcher:

@@ -1,6 +1,7 @@
 """A rank as its agent sees it."""
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,3 +38,18 @@ def test_a_large_value_is_read_in_time_proportional_to_it() -> None:
         sender.join()
     assert passed_on == [value]
     assert time.process_time() - began < 6.0
+
+
+def test_a_signal_that_comes_twice_at_once_is_one() -> None:
+    """From the shim, and from another process that got it as well; a later one of the same number is another one."""
+    came: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: came.append(number))
+    with _rank() as (rank, _):
+        rank.own_group = True
+        rank.pass_on(signal.SIGUSR1)
+        rank.pass_on(signal.SIGUSR1)
+        assert len(came) == 1
+        rank.passed_on[signal.SIGUSR1] -= 1.0
+        rank.pass_on(signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, before)
+    assert len(came) == 2

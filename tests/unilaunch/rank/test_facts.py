@@ -11,8 +11,9 @@ from typing_extensions import override
 from unilaunch.errors import RefusedTogetherError
 from unilaunch.rank.alone import Alone
 from unilaunch.rank.facts import tell_facts
-from unilaunch.reading import read_task
+from unilaunch.reading import make_task, read_task
 from unilaunch.spec import RunSpec
+from unilaunch.target import Target
 
 
 class _Beside(Alone):
@@ -23,8 +24,19 @@ class _Beside(Alone):
 
     @override
     def share(self, value: JsonValue) -> list[JsonValue]:
-        mine = cast("dict[str, Any]", value)
-        return [json.loads(json.dumps(mine)), {**mine, "told": mine["told"] | self.told}]
+        mine = cast("dict[str, Any]", json.loads(json.dumps(value)))
+        return [mine, {**mine, "told": "another digest"} if "facts" in mine else mine | self.told]
+
+
+class _Weighed(Alone):
+    """One rank, which weighs what it sends."""
+
+    sent = 0
+
+    @override
+    def share(self, value: JsonValue) -> list[JsonValue]:
+        self.sent += len(json.dumps(value))
+        return super().share(value)
 
 
 def test_facts_are_this_processes() -> None:
@@ -32,9 +44,18 @@ def test_facts_are_this_processes() -> None:
     (facts,) = tell_facts(
         read_task(RunSpec, {}, {}), Alone(), {"CUDA_VISIBLE_DEVICES": "3", "ASCEND_RT_VISIBLE_DEVICES": ""}, "", ""
     )
-    assert facts["cores"] == sorted(os.sched_getaffinity(0))
+    assert facts["cores"] == sum(1 << cpu for cpu in os.sched_getaffinity(0))
     assert facts["devices"] == {"cuda": ["3"], "npu": []}
     assert facts["host"].startswith(f"{facts['name']} ")
+
+
+def test_large_arguments_are_not_sent() -> None:
+    """Rank 0 would send those of every rank to every rank: 6.6 GB for 256 ranks with 100 kB each."""
+    ranks = _Weighed()
+    target = Target("module", "tool")
+    task = make_task(RunSpec, target, {"target": "-m tool", "args": ["x" * 100_000]}, {})
+    tell_facts(task, ranks, {}, "", "")
+    assert ranks.sent < 2_000
 
 
 @pytest.mark.parametrize(

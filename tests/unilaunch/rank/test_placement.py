@@ -4,6 +4,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ KINDS = ("cuda", "npu", "cpu")
 
 def _facts(host: str, cuda: list[str], cores: list[int] | None = None) -> Facts:
     devices = {"cuda": cuda, "npu": []}
-    mine = cores or [0, 1, 2, 3]
+    mine = sum(1 << core for core in cores or [0, 1, 2, 3])
     return Facts(
         name=host, host=f"{host} boot", folder="/", cores=mine, devices=devices, monitor="", start="", placeholders={}
     )
@@ -187,3 +188,50 @@ def test_no_device_is_taken_twice(ranks: list[tuple[str, list[str]]]) -> None:
         return
     taken = [(host, mask[p.index]) for (host, mask), p in zip(ranks, placements, strict=True)]
     assert len(set(taken)) == len(ranks)
+
+
+def _one_by_one(kind: str, facts: list[Facts]) -> list[tuple[int, int]]:
+    """Return each rank's index and threads by the definition; it looks at all ranks of the host for each rank."""
+    found = []
+    for rank, mine in enumerate(facts):
+        local = [other for other, fact in enumerate(facts) if fact["host"] == mine["host"]]
+        taken: set[str] = set()
+        for other in local[: local.index(rank)]:
+            taken.update([name for name in facts[other]["devices"][kind] if name not in taken][:1])
+        free = [name for name in mine["devices"][kind] if name not in taken]
+        if not free:
+            raise PlacementError(f"rank {rank} ")
+        sharing = sum(bool(facts[other]["cores"] & mine["cores"]) for other in local)
+        threads = max(1, mine["cores"].bit_count() // sharing)
+        found.append((mine["devices"][kind].index(free[0]), threads))
+    return found
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("ab"),
+            st.lists(st.sampled_from("01234"), min_size=1, unique=True),
+            st.sets(st.integers(0, 9), min_size=1).map(list),
+        ),
+        min_size=1, max_size=6,
+    )
+)  # fmt: skip
+def test_places_are_those_of_the_definition(ranks: list[tuple[str, list[str], list[int]]]) -> None:
+    """The same devices and threads, and the same rank is refused."""
+    facts = [_facts(*one) for one in ranks]
+    try:
+        expected = _one_by_one("cuda", facts)
+    except PlacementError as error:
+        with pytest.raises(PlacementError, match=f"^{error}"):
+            place("cuda", KINDS, None, facts)
+        return
+    assert [(p.index, p.threads) for p in place("cuda", KINDS, None, facts)] == expected
+
+
+def test_a_thousand_ranks_are_placed_at_once() -> None:
+    """Every rank computes the places of all: on 8 hosts with 128 CPUs each in less than half a second."""
+    facts = [_facts(f"n{rank // 128}", [], [rank % 128, (rank + 1) % 128]) for rank in range(1024)]
+    began = time.process_time()
+    assert [p.threads for p in place("cpu", KINDS, None, facts)] == [1] * 1024
+    assert time.process_time() - began < 0.5
