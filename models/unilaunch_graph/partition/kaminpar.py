@@ -32,7 +32,7 @@ class KaMinPar(Partitioner):
         kaminpar.reseed(1)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "graph.parhip")
-            _write(path, sketch(graph), weights)
+            _write(path, sketch(graph, LARGE), weights)
             loaded = kaminpar.load_graph(str(path), kaminpar.GraphFileFormat.PARHIP)
         one_thread = kaminpar.KaMinPar(1, kaminpar.default_context())
         return np.asarray(one_thread.compute_partition(loaded, num_parts, _IMBALANCE), np.int64)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from graphs_by_hand import Cut, cut_directed_graphs, cut_graphs, dense_adjacency, make_graph
 from unilaunch.errors import InputError, PluginError
 from unilaunch_graph.data.graph import TRAIN, Graph
-from unilaunch_graph.partition import metis
+from unilaunch_graph.partition import metis, order
 from unilaunch_graph.partition.assign import Assignment, assign, best
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.mtkahypar import MtKaHyPar
@@ -202,6 +202,20 @@ def test_a_graph_that_metis_cannot_count_is_refused(monkeypatch: pytest.MonkeyPa
         assign(_grid(20), 2, "nodes")
 
 
+def test_a_sketch_has_some_edges_of_each_node_in_both_directions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a graph with few edges a node is not sketched: as many edges would be left."""
+    graph = _communities(20)
+    monkeypatch.setattr(metis, "_SEEN", 20)
+    assert metis.sketch(graph, 100).nnz == len(graph.indices)
+    monkeypatch.setattr(metis, "_SEEN", 4)
+    assert metis.sketch(graph, 10**6).nnz == len(graph.indices)
+    sketched = metis.sketch(graph, 100)
+    assert sketched.nnz < 0.7 * len(graph.indices)
+    assert (np.diff(sketched.indptr) >= np.minimum(graph.degrees, 4)).all()
+    assert abs(sketched - sketched.T).nnz == 0
+    assert sketched.multiply(graph.adjacency()).nnz == sketched.nnz
+
+
 def test_training_nodes_can_be_balanced_instead() -> None:
     """Half of them in each of two parts."""
     graph = _grid(16)
@@ -216,18 +230,19 @@ def test_more_parts_than_nodes_leaves_parts_empty() -> None:
     assert list(assign(graph, 5, "nodes").owner) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("large", [metis.LARGE, 100], ids=["whole", "some edges"])
-def test_neighbours_stand_near_each_other(large: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second, finer partition orders a part; a shuffled grid is put in order again, of a large graph too."""
-    monkeypatch.setattr(metis, "LARGE", large)
+@pytest.mark.parametrize("many", [metis.MANY, 100], ids=["whole", "some edges"])
+def test_neighbours_stand_near_each_other(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second, finer partition orders a part; a shuffled grid is put in order again, by half of its edges too."""
+    monkeypatch.setattr(order, "MANY", many)
+    monkeypatch.setattr(metis, "_SEEN", 2)
     grid = _grid(60)
     shuffled = np.random.default_rng(0).permutation(grid.num_nodes)
     rows = np.repeat(np.arange(grid.num_nodes), grid.degrees)
     graph = make_graph(grid.num_nodes, list(zip(shuffled[rows].tolist(), shuffled[grid.indices].tolist(), strict=True)))
-    order = order_nodes(graph, np.zeros(graph.num_nodes, np.int64), 1)
+    ordered = order_nodes(graph, np.zeros(graph.num_nodes, np.int64), 1)
 
     def distance(position: NDArray[np.integer[Any]]) -> float:
         ends = np.repeat(np.arange(graph.num_nodes), graph.degrees)
         return float(np.abs(position[ends] - position[graph.indices]).mean())
 
-    assert distance(order.position) < distance(np.arange(graph.num_nodes)) / 3
+    assert distance(ordered.position) < distance(np.arange(graph.num_nodes)) / 3
