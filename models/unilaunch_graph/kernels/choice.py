@@ -38,8 +38,11 @@ class Kernels(Products, Protocol):
 
     dtype: FloatType
 
-    def rounded(self, rows: Rows) -> Any:
-        """Return rows, rounded to bfloat16: as floats, or as its words."""
+    def scaled(self, rows: Rows, factors: Rows) -> Rows:
+        """Return the rows, each times its factor."""
+
+    def rounded(self, rows: Rows, factors: Rows | None = None) -> Any:
+        """Return the rows, each times its factor, rounded to bfloat16: as floats, or as its words."""
 
     def drop_out(self, rows: Rows, words: MaskWords) -> Rows:
         """Return the rows times a dropout mask."""
@@ -50,7 +53,7 @@ class Kernels(Products, Protocol):
     def pass_positive(self, rows: Rows, gradient: Rows, scale: float) -> Rows:
         """Return 0 where *rows* is 0 or less, else scale * gradient."""
 
-    def finish(self, out: Rows, own: Rows | None, loops: Rows | None, left: Rows | None) -> None:
+    def finish(self, out: Rows, own: Any, loops: Rows | None, left: Rows | None) -> None:
         """Make left (out + loops own) of *out*."""
 
 

@@ -256,26 +256,41 @@ void aggregate_rounded(const int64_t *indptr, const int32_t *indices, const floa
     }
 }
 
-/* Round to bfloat16: to the nearest, ties to even; for finite numbers, as wire.to_bfloat16. */
-void round_rows(const float *restrict rows, uint16_t *restrict out, int64_t size) {
-    for (int64_t i = 0; i < size; i++) {
-        uint32_t word;
-        memcpy(&word, rows + i, 4);
-        out[i] = (word + 0x7FFFu + ((word >> 16) & 1)) >> 16;
+/* out = factors * rows, rounded to bfloat16: to the nearest, ties to even; for finite numbers, as to_bfloat16.
+ * *factors* has one number a row; NULL: ones. */
+void round_rows(const float *restrict rows, const float *restrict factors, uint16_t *restrict out, int64_t count,
+                int64_t width) {
+    for (int64_t i = 0; i < count; i++, rows += width, out += width) {
+        const float factor = factors ? factors[i] : 1.0f;
+        for (int64_t j = 0; j < width; j++) {
+            const float number = factor * rows[j];
+            uint32_t word;
+            memcpy(&word, &number, 4);
+            out[j] = (word + 0x7FFFu + ((word >> 16) & 1)) >> 16;
+        }
     }
 }
 
 /* ---- passes over rows ---- */
 
-/* out = left (out + loops own): *left* and *loops* have one number a row; *left* NULL: ones; *loops* NULL: ones;
- * *own* NULL: no loops. */
-void finish(float *out, int64_t count, int64_t width, const float *own, const float *loops, const float *left) {
+/* out = factors * rows; *factors* has one number a row. */
+void scale_rows(const float *restrict rows, const float *restrict factors, float *restrict out, int64_t count,
+                int64_t width) {
+    for (int64_t i = 0; i < count; i++, rows += width, out += width)
+        for (int64_t j = 0; j < width; j++) out[j] = factors[i] * rows[j];
+}
+
+/* out = left (out + loops own): *left* and *loops* have one number a row; *left* NULL: ones; *loops* NULL: ones. The
+ * own rows are *own*, or in bfloat16 *words*; both NULL: no loops. */
+void finish(float *restrict out, int64_t count, int64_t width, const float *restrict own,
+            const uint16_t *restrict words, const float *loops, const float *left) {
     for (int64_t i = 0; i < count; i++, out += width) {
         const float factor = left ? left[i] : 1.0f, loop = loops ? loops[i] : 1.0f;
-        if (own) {
-            const float *add = own + i * width;
-            for (int64_t j = 0; j < width; j++) out[j] = factor * (out[j] + loop * add[j]);
-        } else
+        if (own)
+            for (int64_t j = 0; j < width; j++) out[j] = factor * (out[j] + loop * own[i * width + j]);
+        else if (words)
+            for (int64_t j = 0; j < width; j++) out[j] = factor * (out[j] + loop * widen(words[i * width + j]));
+        else
             for (int64_t j = 0; j < width; j++) out[j] *= factor;
     }
 }

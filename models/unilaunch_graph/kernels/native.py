@@ -16,8 +16,9 @@ _ARGUMENTS = {
     "multiply": (*(_POINTER, _SIZE, _SIZE) * 2, _POINTER, _SIZE, _SIZE, _SIZE, _POINTER),
     "aggregate": (_POINTER, _POINTER, _POINTER, _SIZE, _POINTER, _SIZE, _POINTER, _INT),
     "aggregate_rounded": (_POINTER, _POINTER, _POINTER, _SIZE, _POINTER, _SIZE, _POINTER, _INT),
-    "round_rows": (_POINTER, _POINTER, _SIZE),
-    "finish": (_POINTER, _SIZE, _SIZE, _POINTER, _POINTER, _POINTER),
+    "round_rows": (*(_POINTER,) * 3, _SIZE, _SIZE),
+    "scale_rows": (*(_POINTER,) * 3, _SIZE, _SIZE),
+    "finish": (_POINTER, _SIZE, _SIZE, *(_POINTER,) * 4),
     "drop_out": (*(_POINTER,) * 2, _SIZE, _SIZE, *(_POINTER,) * 2, ctypes.c_uint32, ctypes.c_float, _INT),
     "pass_positive": (*(_POINTER,) * 3, _SIZE, ctypes.c_float),
 }
@@ -104,18 +105,35 @@ class NativeKernels:
         self._share(len(rows), choose)
         return out
 
-    def finish(self, out: Rows, own: Rows | None, loops: Rows | None, left: Rows | None) -> None:
+    def finish(self, out: Rows, own: Any, loops: Rows | None, left: Rows | None) -> None:
         """Make left (out + loops own) of *out*; see `PortableKernels.finish`."""
-        arrays = [None if array is None else np.ascontiguousarray(array) for array in (own, loops, left)]
+        own, words = (None, own) if own is not None and own.dtype == np.uint16 else (own, None)
+        arrays = [None if array is None else np.ascontiguousarray(array) for array in (own, words, loops, left)]
         self.library.finish(
             _address(out), *out.shape, *(None if array is None else _address(array) for array in arrays)
         )
 
-    def rounded(self, rows: Rows) -> NDArray[np.uint16]:
-        """Return finite rows as bfloat16's words."""
-        rows, out = np.ascontiguousarray(rows), np.empty(rows.shape, np.uint16)
-        self.library.round_rows(_address(rows), _address(out), rows.size)
+    def scaled(self, rows: Rows, factors: Rows) -> Rows:
+        """Return the rows, each times its factor. (rows, width), (rows, 1)"""
+        out: Rows = np.empty(rows.shape, np.float32)
+        self._scale(self.library.scale_rows, rows, factors, out)
         return out
+
+    def rounded(self, rows: Rows, factors: Rows | None = None) -> NDArray[np.uint16]:
+        """Return finite rows, each times its factor, as bfloat16's words."""
+        out = np.empty(rows.shape, np.uint16)
+        self._scale(self.library.round_rows, rows, factors, out)
+        return out
+
+    def _scale(self, function: Any, rows: Rows, factors: Rows | None, out: NDArray[Any]) -> None:
+        rows = np.ascontiguousarray(rows)
+
+        def scale(begin: int, end: int) -> None:
+            place = None if factors is None else _address(factors) + begin * factors.strides[0]
+            places = (_address(array) + begin * array.strides[0] for array in (rows, out))
+            function(next(places), place, next(places), end - begin, rows.shape[1])
+
+        self._share(len(rows), scale)
 
     def aggregate(
         self, indptr: NDArray[np.int64], indices: NDArray[np.int32], values: Rows | None

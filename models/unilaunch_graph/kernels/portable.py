@@ -26,9 +26,13 @@ class PortableKernels:
         product: Rows = left @ right
         return product
 
-    def rounded(self, rows: Rows) -> Rows:
-        """Return finite rows, rounded to bfloat16. (rows, width)"""
-        return from_bfloat16(to_bfloat16(rows))
+    def scaled(self, rows: Rows, factors: Rows) -> Rows:
+        """Return the rows, each times its factor. (rows, width), (rows, 1)"""
+        return rows * factors
+
+    def rounded(self, rows: Rows, factors: Rows | None = None) -> Rows:
+        """Return finite rows, each times its factor, rounded to bfloat16. (rows, width), (rows, 1)"""
+        return from_bfloat16(to_bfloat16(np.ascontiguousarray(rows) if factors is None else rows * factors))
 
     def drop_out(self, rows: Rows, words: MaskWords) -> Rows:
         """Return the rows times a dropout mask. (rows, width)"""

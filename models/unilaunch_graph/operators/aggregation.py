@@ -4,7 +4,7 @@ A framework wraps an operator by its own autograd in a few lines; the mathematic
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Protocol
 
@@ -76,7 +76,7 @@ class Aggregation:
 
 def _normalised(multiply: Callable[[Any, Finish], Any], rows: Any, scaling: "DiagonalScaling") -> Any:
     """Return left (W + loops) right @ rows, where *multiply* is the product with W."""
-    scaled = rows if scaling.right is None else rows * scaling.right
+    scaled = scaling.scaled(rows)
     return multiply(scaled, partial(scaling.finish, scaled))
 
 
@@ -92,13 +92,15 @@ class DiagonalScaling:
         left: (n, 1)
         right: (n, 1)
         loops: (n, 1), or `ONES`
-        kernels: What finishes rows on the host.
+        kernels: What scales and finishes rows on the host.
+        rounds: On the host, the rows that the edges multiply are rounded to bfloat16.
     """
 
     left: Any
     right: Any
     loops: Any
     kernels: Kernels | None = None
+    rounds: bool = False
 
     @classmethod
     def of(
@@ -112,7 +114,7 @@ class DiagonalScaling:
             conv: The normalisation: "gcn" or "sage".
             dtype: Type of the rows.
             tensor: Returns an array as the kind of array that the rows are.
-            kernels: What finishes rows on the host.
+            kernels: What scales and finishes rows on the host.
         """
         scales = node_scales(conv, part.strengths, part.loops)
 
@@ -127,7 +129,7 @@ class DiagonalScaling:
     @property
     def transposed(self) -> "DiagonalScaling":
         """The scaling of the transposed matrix."""
-        return DiagonalScaling(self.right, self.left, self.loops, self.kernels)
+        return replace(self, left=self.right, right=self.left)
 
     def restricted(self, inputs: NDArray[np.bool_], outputs: NDArray[np.bool_]) -> "DiagonalScaling":
         """Return the scaling of a matrix with some of the columns and rows.
@@ -140,7 +142,15 @@ class DiagonalScaling:
             None if side is None else side[chosen] for side, chosen in ((self.left, outputs), (self.right, inputs))
         )
         loops = self.loops if self.loops is None or self.loops is ONES else self.loops[outputs]
-        return DiagonalScaling(left, right, loops, self.kernels)
+        return replace(self, left=left, right=right, loops=loops)
+
+    def scaled(self, rows: Any) -> Any:
+        """Return the rows that the edges multiply."""
+        if self.kernels and self.rounds:
+            return self.kernels.rounded(rows, self.right)
+        if self.right is None:
+            return rows
+        return self.kernels.scaled(rows, self.right) if self.kernels else rows * self.right
 
     def finish(self, scaled: Any, product: Any, span: slice | None) -> Any:
         """Add the loops to rows of W @ *scaled*, and multiply them by the left factor."""

@@ -1,7 +1,7 @@
 """The edges of the whole graph on host arrays: ranks divide either the nodes or the columns."""
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,7 +27,8 @@ def aggregation_over_halo(part: Part, halo: Halo, threads: int, conv: str, dtype
         dtype: Type of the rows.
     """
     edges = HaloEdges(part, halo, kernels_of(part, threads, dtype), make_pool(threads))
-    return Aggregation(edges, DiagonalScaling.of(part, conv, dtype, kernels=edges.kernels))
+    rounds = isinstance(halo, HaloExchange) and isinstance(halo.wire, BFloat16)  # rows are gathered as they travel
+    return Aggregation(edges, replace(DiagonalScaling.of(part, conv, dtype, kernels=edges.kernels), rounds=rounds))
 
 
 def aggregation_over_columns(
@@ -82,9 +83,6 @@ class HaloEdges:
             )
         )
         self.without_halo = {block.span.start for block in self.remote.blocks if not block.num_entries}
-        self.round: Callable[[Rows], Any] = np.asarray
-        if isinstance(halo, HaloExchange) and isinstance(halo.wire, BFloat16):
-            self.round = self.kernels.rounded  # rows are gathered as they travel
 
     def start_epoch(self, epoch: int | None) -> None:
         """Note that an epoch begins, or an evaluation (None)."""
@@ -92,8 +90,8 @@ class HaloEdges:
 
     def matmat(self, rows: Rows, finish: Finish) -> Rows:
         """Return the owned rows of W @ rows; each block of rows is finished while it is in the cache."""
-        product = np.empty((self.num_rows, rows.shape[1]), rows.dtype)
-        rows = self.round(np.ascontiguousarray(rows))
+        product: Rows = np.empty((self.num_rows, rows.shape[1]), self.kernels.dtype)
+        rows = np.ascontiguousarray(rows)
         arriving = self.halo.begin(rows)
 
         def multiply_owned(block: Block) -> None:

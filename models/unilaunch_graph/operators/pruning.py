@@ -113,19 +113,15 @@ class PrunedAggregation:
 
     def matmat(self, rows: Rows) -> Rows:
         """Return the leaving rows of A_hat @ H; all ranks must call it."""
-        scaled = _scaled(rows, self.scaling)
+        scaled = self.scaling.scaled(rows)
         own = scaled if self.scaling.loops is None else self.selection.matmat(scaled)
         return self.edges.matmat(scaled, partial(self.scaling.finish, own))
 
     def rmatmat(self, rows: Rows) -> Rows:
         """Return the entering rows of A_hat.T @ G; all ranks must call it."""
-        scaled = _scaled(rows, self.scaling_back)
+        scaled = self.scaling_back.scaled(rows)
         own = scaled if self.scaling.loops is None else self.selection.rmatmat(scaled)
         return self.edges_back.matmat(scaled, partial(self.scaling_back.finish, own))
-
-
-def _scaled(rows: Rows, scaling: DiagonalScaling) -> Rows:
-    return rows if scaling.right is None else rows * scaling.right
 
 
 class FlagExchange:

@@ -77,13 +77,21 @@ def test_masks_have_the_bits_of_numpy(rows: int, width: int, probability: float,
 
 
 def test_passes(native: NativeKernels) -> None:
-    """Loops and factors, with and without each, and ReLU; what is not a number is not hidden."""
+    """Loops and factors, with and without each, of floats and of bfloat16's words, and ReLU; NaN is not hidden."""
     own, loops, left = _draw(1700, 41), _draw(1700, 1, 2), _draw(1700, 1, 3)
     for chosen in ((own, loops, left), (own, None, left), (None, None, left), (own, None, None), (None, None, None)):
         found, expected = _draw(1700, 41, 4), _draw(1700, 41, 4)
         native.finish(found, *chosen)
         PORTABLE.finish(expected, *chosen)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(native.scaled(own, left), own * left)
+    words = native.rounded(own, left)
+    np.testing.assert_array_equal(words, to_bfloat16(own * left))
+    np.testing.assert_array_equal(PORTABLE.rounded(own, left), from_bfloat16(words))
+    found, expected = np.ones_like(own), np.ones_like(own)
+    native.finish(found, words, loops, left)
+    native.finish(expected, from_bfloat16(words), loops, left)
+    np.testing.assert_array_equal(found, expected)
     own[5, 7] = np.nan
     for kernels in (native, PORTABLE):
         activated = kernels.activate(own, None)
