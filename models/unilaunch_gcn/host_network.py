@@ -1,6 +1,6 @@
 """The GCN on the host: a framework's derivatives over the operators that all frameworks share."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -90,18 +90,7 @@ class HostNetwork(Network):
         self.epoch = epoch
         gradients = self.gradients(views(self.flat, self.layers))
         arrays = [self.tensors.array(gradient).ravel() for gradient in gradients]
-        sums = (array if count else np.zeros_like(array) for array, count in zip(arrays, self._counts(), strict=True))
-        return np.concatenate([[self.value, 0.0], *sums], dtype=np.float64)
-
-    def _counts(self) -> Iterator[int]:
-        """Yield how many rows each gradient is a sum over: MindSpore's sum over none is whatever the memory held."""
-        for depth, layer in enumerate(self.layers):
-            pruned = self.problem.pruned[depth] if self.problem.pruned else None
-            for parameter in layer.parameters:
-                rows = self.part.owned if not pruned else pruned.leaving
-                if pruned and parameter.name == "weight":
-                    rows = pruned.entering
-                yield len(rows)
+        return np.concatenate([[self.value, 0.0], *arrays], dtype=np.float64)
 
     @override
     def _first_layer(self) -> tuple[LinearOperator, LinearOperator]:
