@@ -124,7 +124,9 @@ class Classes(Objective):
         exponentials = xp.exp(shifted)
         sums = xp.sum(exponentials, axis=1, keepdims=True)
         losses = xp.log(sums) - xp.sum(shifted * targets, axis=1, keepdims=True)
-        return losses, exponentials / sums - targets
+        exponentials /= sums  # in place: arrays of this size do not stay in the cache
+        exponentials -= targets
+        return losses, exponentials
 
     @override
     def counts(self, scores: Floats, labels: NDArray[Any]) -> list[float]:
@@ -249,6 +251,7 @@ class TrainingLoss:
             The loss, summed in float64, and the gradient. (num_owned, num_outputs)
         """
         losses, gradient = self.objective.losses(scores[self.nodes], self.targets, np)
+        gradient /= self.num_values
         scores[:] = 0
-        scores[self.nodes] = gradient / self.num_values
+        scores[self.nodes] = gradient
         return float(losses.sum(dtype=np.float64)) / self.num_values, scores
