@@ -90,8 +90,11 @@ static void multiply_rows(Tile t, int64_t rows) {
         }
 }
 
+int64_t packed_size(int64_t width) { return DEPTH * ((width + PANEL - 1) / PANEL * PANEL + ROW_BLOCK); }
+
 /* C = A B. A: (rows, depth) with steps between its rows and columns, B: (depth, width) likewise, C: (rows, width).
- * *packed* has room for DEPTH x (width, rounded up to PANEL). */
+ * *packed* has room for packed_size(width) numbers: B's panels, and behind them a block of a transposed A, whose columns
+ * would otherwise be read from a page of memory each. */
 void multiply(const float *a, int64_t a_row, int64_t a_column, const float *b, int64_t b_row, int64_t b_column,
               float *c, int64_t rows, int64_t depth, int64_t width, float *packed) {
     for (int64_t first = 0; first < depth; first += DEPTH) {
@@ -103,17 +106,22 @@ void multiply(const float *a, int64_t a_row, int64_t a_column, const float *b, i
                         begin + j < width ? b[(first + k) * b_row + (begin + j) * b_column] : 0.0f;
         for (int64_t top = 0; top < rows; top += ROW_BLOCK) {
             const int64_t block = rows - top < ROW_BLOCK ? rows - top : ROW_BLOCK;
+            const float *left = a + top * a_row + first * a_column;
+            int64_t column = a_column;
+            if (a_row == 1 && a_column > ROW_BLOCK) {
+                float *copied = packed + packed_size(width) - DEPTH * ROW_BLOCK;
+                for (int64_t k = 0; k < deep; k++) memcpy(copied + k * ROW_BLOCK, left + k * a_column, 4 * block);
+                left = copied, column = ROW_BLOCK;
+            }
             for (int64_t begin = 0; begin < width; begin += PANEL) {
                 const int64_t columns = width - begin < PANEL ? width - begin : PANEL;
-                Tile tile = {a + top * a_row + first * a_column, a_row, a_column, packed + begin * deep,
-                             c + top * width + begin, width, deep, columns, first > 0};
+                Tile tile = {left, a_row, column, packed + begin * deep, c + top * width + begin, width, deep,
+                             columns, first > 0};
                 multiply_rows(tile, block);
             }
         }
     }
 }
-
-int64_t packed_size(int64_t width) { return DEPTH * ((width + PANEL - 1) / PANEL) * PANEL; }
 
 /* ---- sparse product ---- */
 
