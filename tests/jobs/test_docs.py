@@ -53,7 +53,8 @@ def _first_images(idx: bytes, number: int) -> bytes:
 def _data_path() -> str:
     """Return what the page of MindSpore exports."""
     page = (ROOT / "docs" / "start" / "mindspore.md").read_text()
-    return re.findall(r"^\$ export DATA_PATH=(.*)$", page, re.MULTILINE)[0]
+    (path,) = re.findall(r"^\$ export DATA_PATH=(.*)$", page, re.MULTILINE)
+    return str(path)
 
 
 def test_there_are_commands() -> None:
