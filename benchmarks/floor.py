@@ -2,9 +2,8 @@
 
     python benchmarks/floor.py NODES EDGES
 
-A step takes the longer of two times: its flops at the rate of torch's best product here, and each array that it reads
-or writes, once, at the rate of copying memory; on two threads. They overlap, so their sum would be no least time. A row
-that an aggregation gathers again and again counts once.
+Flops of the dense products at the rate of torch's best product here, and each array that a step reads or writes, once,
+at the rate of copying memory; on two threads. A row that an aggregation gathers again and again counts once.
 """
 
 import statistics
@@ -26,17 +25,16 @@ def main() -> None:
     flops_per_second = 2 * len(square) ** 3 / _median(lambda: square @ square)
     large, other = torch.rand(64 << 20), torch.rand(64 << 20)
     bytes_per_second = 2 * large.nbytes / _median(lambda: other.copy_(large))
-    seconds = 0.0
+    flops = numbers = 0
     for depth, (width_in, width_out) in enumerate(pairwise(WIDTHS)):
         entering, leaving = nodes * width_in, nodes * width_out
         products = 3 if depth else 2  # rows @ W, rows.T @ gradient, gradient @ W.T
-        flops, numbers = 2 * entering * width_out, entering + leaving
-        seconds += products * max(flops / flops_per_second, 4 * numbers / bytes_per_second)
-        numbers = 5 * leaving if depth < 2 else 2 * leaving  # ReLU and its gradient, or the loss
+        flops += products * 2 * entering * width_out
+        numbers += products * (entering + leaving)
         if depth:
             numbers += 2 * (2 * leaving + edges)  # aggregations, forward and backward
-        seconds += 4 * numbers / bytes_per_second
-    print(seconds)
+        numbers += 5 * leaving if depth < 2 else 2 * leaving  # ReLU and its gradient, or the loss
+    print(flops / flops_per_second + 4 * numbers / bytes_per_second)
 
 
 def _median(work: Callable[[], object]) -> float:
