@@ -39,7 +39,7 @@ def test_a_script_launches_functions(launcher: Launcher, tmp_path: Path) -> None
     for rank in range(2):
         doubled = [[0 + rank, 2 + rank, 4 + rank], [6 + rank, 8 + rank, 10 + rank]]
         assert seen["train"][rank] == [doubled, "int16", [1.0, 1.0], ["__mp_main__", "here", "/"]]
-    assert (seen["line"], seen["status"]) == ("asleep 1", ["running", ["running", "running"]])
+    assert (seen["lines"], seen["status"]) == (["asleep 0", "asleep 1"], ["running", ["running", "running"]])
     assert "first still runs after 0.1 s" in seen["timeout"]
     assert seen["cancelled"][:3] == ["stopped", True, 143]
     assert "the job was stopped (exit code 143)" in seen["cancelled"][3]

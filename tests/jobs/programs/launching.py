@@ -50,8 +50,8 @@ def main(mpirun: str) -> dict[str, Any]:
         for one in result.ranks
     ]
     two = [unilaunch.start(sleep, seconds=60, output_dir=name, **job) for name in ("first", "second")]
-    lines = two[0].logs(rank=1, follow=True)
-    seen["line"] = str(next(line for line in lines if "asleep" in str(line)))
+    lines = [two[0].logs(rank=rank, follow=True) for rank in range(2)]  # both sleep before the cancel
+    seen["lines"] = [str(next(line for line in of_rank if "asleep" in str(line))) for of_rank in lines]
     seen["status"] = [two[0].status, [one.state.value for one in two[0].ranks]]
     try:
         two[0].wait(timeout=0.1)
@@ -81,7 +81,8 @@ def main(mpirun: str) -> dict[str, Any]:
     except KeyboardInterrupt:
         seen["interrupted"] = two[1].status
     left = unilaunch.start(sleep, seconds=60, output_dir="left", **job)
-    next(line for line in left.logs(follow=True) if "asleep" in str(line))  # and it is left running
+    for rank in range(2):
+        next(line for line in left.logs(rank=rank, follow=True) if "asleep" in str(line))  # and it is left running
     return seen
 
 
