@@ -9,6 +9,7 @@ import compileall
 import fcntl
 import os
 import re
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -81,7 +82,8 @@ def _open(name: str) -> IO[str]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let all jobs share the processors; open the room, in a process of pytest-xdist's."""
+    """Let all jobs share the processors and hear Ctrl-C; open the room, in a process of pytest-xdist's."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # `pytest &` of a script leaves it ignored
     tempfile.gettempdir()  # which is kept: pytest's own folders do not move with TMPDIR
     os.environ.pop(BACKEND, None)  # noqa: TID251  (a developer's own; see the fixture by_numpy)
     os.environ.update(SHARED)  # noqa: TID251  (for every process that a test starts)
