@@ -269,3 +269,13 @@ def test_interrupt_is_one_line(tmp_path: Path) -> None:
     assert job.returncode == 130
     assert job.refusals() == ["unilaunch: interrupted"]
     assert "Traceback" not in job.console
+
+
+def test_a_refusal_is_shown_however_late_rank_0_is(launcher: Launcher, tmp_path: Path) -> None:
+    """All ranks refuse, rank 0 says why, and mpirun ends it as soon as another one exits."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import time\nfrom unilaunch import errors\nsay = errors.say\n"
+        "def say_late(error):\n    time.sleep(1.5)\n    say(error)\nerrors.say = say_late\n"
+    )
+    job = launcher.unilaunch(4, ["run", "--epochs", "-1"], tmp_path, variables={"PYTHONPATH": str(tmp_path)})
+    _refused(job, "--epochs")

@@ -222,7 +222,6 @@ class RankProcess:
         self.returncode, self.peak = os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
         self.usage.conclude(usage)
         self.state = State.EXITED
-        self.drained_at = time.monotonic() + _LAST_OUTPUT
 
     def tick(self, now: float) -> None:
         """Do the actions whose time has come."""
@@ -236,10 +235,12 @@ class RankProcess:
             self.progress.tick(now)
         if (text := self.stacks.take(now)) is not None:
             self.tell(self, messages.Stack(text, self.progress.doing))
-        if self.state is State.EXITED and self._is_drained(now):
-            self.output.tick(last=True)
-            self.state = State.ENDED
-            self._conclude()
+        if self.state is State.EXITED:
+            self.drained_at = min(self.drained_at, now + _LAST_OUTPUT)  # the output is read at least once more
+            if self._is_drained(now):
+                self.output.tick(last=True)
+                self.state = State.ENDED
+                self._conclude()
 
     def _is_drained(self, now: float) -> bool:
         """Return whether all output has been written to the files, and shown if it is to be shown."""

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +18,7 @@ from unilaunch.report.reading import read_run
 from unilaunch.report.run import RankRun
 from unilaunch.spec import Spec
 
+_PATIENCE, _TICK = 3.0, 0.1  # seconds for the last agents of a job that has ended, and between two looks
 _HEADS = ("rank", "host", "device", "state", "doing", "s/step", "progress", "memory")
 
 
@@ -37,9 +39,13 @@ class StatusCommand(Command):
 
     @override
     def run(self, options: StatusSpec) -> int:
-        told = ask(options.folder, "/status") or _read_ended(options.folder)
-        if told is None:
-            raise not_running(options.folder)
+        until = time.monotonic() + _PATIENCE
+        held = is_held(options.folder)
+        while not (told := ask(options.folder, "/status") or _read_ended(options.folder)):
+            if not held or time.monotonic() > until:
+                raise not_running(options.folder)
+            time.sleep(_TICK)
+            held = is_held(options.folder)
         text = json.dumps(told, indent=1) + "\n" if options.as_json else show(told)
         sys.stdout.write(text)
         return 0

@@ -1,6 +1,7 @@
 """The live line: one line below a job's output with the job's progress; only on a terminal."""
 
 import os
+import select
 import shutil
 import threading
 import time
@@ -53,27 +54,36 @@ class Live:
     def passing(self, *outputs: IO[bytes] | None) -> Iterator[None]:
         """While the block runs, write mpirun's output above the live line."""
         targets = zip((1, 2), outputs, strict=True)
-        threads = [
-            threading.Thread(target=self._pass_on, args=(output, target), daemon=True)
+        threads = {
+            threading.Thread(target=self._pass_on, args=(output, target), daemon=True): output
             for target, output in targets
             if output
-        ]
+        }
         for thread in threads:
             thread.start()
         try:
             yield
         finally:
-            for thread in threads:
+            for thread, output in threads.items():
                 thread.join(_PAUSE)  # a process that outlives mpirun may still hold its output
+                while thread.is_alive() and self._has_more(output):
+                    thread.join(_PAUSE)
             with self.lock:
                 _write(2, (_CLEAR if self.shown and self.text else "").encode() + self.banner.held)
                 self.banner = BannerFilter()
 
+    def _has_more(self, output: IO[bytes]) -> bool:
+        """Return whether some of the output has not been written yet, or its end has not been read."""
+        with self.lock:
+            return bool(select.select([output], [], [], 0)[0])
+
     def _pass_on(self, output: IO[bytes], target: int) -> None:
-        while data := os.read(output.fileno(), 1 << 16):
-            if target == 2 and not (data := self.banner.feed(data)):  # noqa: PLR2004  (standard error)
-                continue
-            with self.lock:
+        while select.select([output], [], []):
+            with self.lock:  # from here on the piece counts as written
+                if not (data := os.read(output.fileno(), 1 << 16)):
+                    return
+                if target == 2 and not (data := self.banner.feed(data)):  # noqa: PLR2004  (standard error)
+                    continue
                 if self.text and not self.open_line:
                     _write(2, _CLEAR)
                 _write(target, data)

@@ -21,6 +21,7 @@ from unilaunch.logs.layouts import Stream, find_streams
 from unilaunch.logs.lines import LogLine
 from unilaunch.logs.merging import FoldedLine, choose, fold
 from unilaunch.logs.show import as_json, as_text, without_escapes
+from unilaunch.output.claim import is_held
 from unilaunch.spec import Spec
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -66,7 +67,11 @@ class LogsCommand(Command):
             sys.stdout.reconfigure(errors="replace")  # ranks may write in any encoding
         allow_files(_FILES)
         if options.follow:
-            lines = follow(lambda: have_ended(options.folder), lambda: _of_ranks(spans, find_streams(options.folder)))
+            lines = follow(
+                lambda: have_ended(options.folder),
+                lambda: _of_ranks(spans, find_streams(options.folder)),
+                lambda: not is_held(options.folder),
+            )
         else:
             lines = read(_existing(options.folder, spans, options.rank), since)
         try:

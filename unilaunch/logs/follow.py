@@ -11,6 +11,7 @@ from unilaunch.logs.merging import merge
 
 _PAUSE = 0.2  # seconds between two reads
 _DRAIN = 0.5  # seconds in which the last output arrives, after a rank has recorded its end
+_LATEST = 10.0  # the same, while an agent still works on the output
 
 
 def read(streams: Iterable[Stream], since: float = 0.0) -> Iterator[LogLine]:
@@ -27,12 +28,15 @@ def read(streams: Iterable[Stream], since: float = 0.0) -> Iterator[LogLine]:
         reader.close()
 
 
-def follow(has_ended: Callable[[], bool], find: Callable[[], list[Stream]]) -> Iterator[LogLine | None]:
+def follow(
+    has_ended: Callable[[], bool], find: Callable[[], list[Stream]], is_written: Callable[[], bool] = lambda: True
+) -> Iterator[LogLine | None]:
     """Return the log lines until the job has ended, also of ranks that begin later; None at each pause.
 
     Args:
         has_ended: Returns whether the job has ended.
         find: Returns the streams that exist by now.
+        is_written: Returns whether nobody will write into them any more, once the job has ended.
     """
     readers: dict[tuple[Path, int], Reader] = {}
     has_paused = False
@@ -44,6 +48,9 @@ def follow(has_ended: Callable[[], bool], find: Callable[[], list[Stream]]) -> I
         has_paused = True
     if has_paused:
         time.sleep(_DRAIN)
+        until = time.monotonic() + _LATEST
+        while not is_written() and time.monotonic() < until:
+            time.sleep(_PAUSE)
     yield from _new_lines(readers, find(), whole=True)
     for reader in readers.values():
         reader.close()

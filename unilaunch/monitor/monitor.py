@@ -19,6 +19,8 @@ SETTLE = 0.3
 #: The same, while all reports are consequences of another failure: the cause may not have arrived yet. On several hosts
 #: the cause may be a lost host: within these seconds it shows that the host does not answer.
 DOUBT, DOUBT_ON_SEVERAL = 1.0, 5.0
+#: The same, while all ranks are known to fail in the same way: each says so, and ends by itself.
+TOGETHER = 10.0
 #: Seconds for a rank to connect.
 UNHEARD = 10.0
 #: Seconds for the first rank, even if the stall timeout is shorter: the ranks import a framework.
@@ -108,7 +110,8 @@ class Monitor(Record, frozen=False):
         since = now - (self._first or now)
         if self.hurried:  # mpirun shows the output of this process only for some tenths of a second more
             return not all(map(is_consequence, failures)) or since > SETTLE
-        if since < self.lost_patience and judge(failures, self.size).first.cause is Cause.LOST_HOST:
+        is_host_lost = since < self.lost_patience and judge(failures, self.size).first.cause is Cause.LOST_HOST
+        if is_host_lost or (since < TOGETHER and any(map(_is_of_all, failures))):
             return False
         doubtful = all(is_consequence(failure) or failure.together for failure in failures)
         if doubtful and any(map(is_unanswered, self.inbox.agents)):
@@ -132,6 +135,11 @@ class Monitor(Record, frozen=False):
             if left <= set(told) or now - self._asked > STACKS:
                 what = "made progress" if ranks else "been heard of"
                 self.end(_stalled(f"no rank has {what} for {now - moved:.0f} s", told))
+
+
+def _is_of_all(failure: Failure) -> bool:
+    """Return whether every rank fails in this way; Ctrl-C in one program need not be known to the others."""
+    return failure.together and failure.cause is not Cause.ENDED_FROM_OUTSIDE
 
 
 def _stalled(what: str, told: dict[int, RankSeen]) -> Verdict:

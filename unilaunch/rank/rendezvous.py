@@ -123,8 +123,10 @@ def _trials(addresses: Sequence[str], port: int) -> Iterator[dict[str, _Trial]]:
                     connection.setblocking(False)
                     connection.connect_ex((place, port))
                     selector.register(connection, EVENT_WRITE, called)
-        while selector.get_map() and (left := deadline - time.monotonic()) > 0:
-            for key, _ in selector.select(left):
+        while selector.get_map():
+            if not (ready := selector.select(max(0.0, deadline - time.monotonic()))):
+                break
+            for key, _ in ready:
                 selector.unregister(key.fileobj)
                 if key.data not in trials and (trial := _send_token(cast("socket.socket", key.fileobj))):
                     trials[key.data] = trial
@@ -148,7 +150,8 @@ def _hear(listener: socket.socket, sent: Sequence[_Sent]) -> dict[str, str]:
     listener.setblocking(False)
     with DefaultSelector() as selector, ExitStack() as kept:
         selector.register(listener, EVENT_READ)
-        while (left := deadline - time.monotonic()) > 0:
+        while time.monotonic() < deadline + PATIENCE:  # strangers may call without end
+            left = max(0.0, deadline - time.monotonic())
             ready = selector.select(0 if expected <= arrived.keys() else left)
             if not ready:
                 break

@@ -5,13 +5,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from socket import gethostname
 from typing import TYPE_CHECKING, cast
 
 from unilaunch import launchers
 from unilaunch.agreement import agree, attempt
 from unilaunch.backend import Peers
-from unilaunch.errors import RefusedTogetherError, UnilaunchError, say
+from unilaunch.errors import PeerLostError, RefusedTogetherError, UnilaunchError, say
 from unilaunch.exports import without_secrets
 from unilaunch.limits import allow_files
 from unilaunch.monitor import messages
@@ -75,6 +76,9 @@ def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], st
         return work(rank)
     except UnilaunchError as error:
         _tell_refusal(error, number, status)
+        if isinstance(error, RefusedTogetherError):
+            with suppress(PeerLostError):  # rank 0 has said why; mpirun ends it when another rank exits
+                peers.share(None)
         return _leave_late(error.exit_code, started)
     finally:
         peers.leave()

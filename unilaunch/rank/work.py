@@ -33,11 +33,11 @@ def work(rank: Rank) -> int:
     try:
         _do(rank)
     except RefusedTogetherError as error:
-        rank.status.fail(error, error.exit_code, together=True)
         if rank.world.rank == 0:
             say(error)
         else:
             rank.output.append_stderr(f"unilaunch: {error}\n")
+        rank.status.fail(error, error.exit_code, together=True)
         return _ended(rank, error.exit_code)
     except BaseException as error:  # noqa: BLE001  (every failure of a rank, also SystemExit and Ctrl-C of a program)
         if rank.task.model is None:

@@ -1,6 +1,7 @@
 """A rank as its agent sees it."""
 
 import os
+import resource
 import signal
 import time
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from threading import Thread
 from unilaunch.agent.channel import Channel
 from unilaunch.agent.hidden_output import HiddenOutput
 from unilaunch.agent.output import Output
-from unilaunch.agent.rank_process import RankProcess
+from unilaunch.agent.rank_process import RankProcess, State
 from unilaunch.monitor.messages import Message, Returned, encode
 
 
@@ -53,3 +54,15 @@ def test_a_signal_that_comes_twice_at_once_is_one() -> None:
         rank.pass_on(signal.SIGUSR1)
     signal.signal(signal.SIGUSR1, before)
     assert len(came) == 2
+
+
+def test_the_last_output_is_read_however_late_the_agent_is() -> None:
+    """It was held for seconds between the rank's exit and its look at what is due: nothing was read in between."""
+    with _rank() as (rank, _):
+        os.write(rank.channel._ranks_ends[0], b"the last line\n")
+        rank.exited(0, resource.getrusage(resource.RUSAGE_SELF))
+        late = time.monotonic() + 5.0
+        rank.tick(late)
+        assert rank.state.value == State.EXITED.value
+        rank.tick(late + 5.0)
+        assert rank.state.value == State.ENDED.value

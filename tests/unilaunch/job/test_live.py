@@ -1,6 +1,13 @@
-"""The text of the live line."""
+"""The text of the live line, and the job's output above it."""
 
-from unilaunch.job.live import describe
+import os
+import time
+
+import pytest
+from typing_extensions import override
+
+from unilaunch.job.banner import BannerFilter
+from unilaunch.job.live import Live, describe
 from unilaunch.monitor.rank_seen import RankSeen
 from unilaunch.step import Step
 
@@ -30,3 +37,21 @@ def test_small_and_large_figures_have_an_exponent() -> None:
 
 def test_a_name_cannot_leave_the_line() -> None:
     assert "\n" not in describe({0: _seen(Step("epoch\n\x1b[2J", 1))})
+
+
+def test_the_last_output_is_shown_however_late_its_thread_is(capfd: pytest.CaptureFixture[str]) -> None:
+    """It has read a piece, and gets no processor before mpirun has ended."""
+
+    class Late(BannerFilter):
+        @override
+        def feed(self, data: bytes) -> bytes:
+            time.sleep(1.5)
+            return super().feed(data)
+
+    reading, writing = os.pipe()
+    live = Live(shown=False)
+    live.banner = Late()
+    with os.fdopen(reading, "rb", 0) as errors, live.passing(None, errors):
+        os.write(writing, b"the last line\n")
+        os.close(writing)
+    assert capfd.readouterr().err == "the last line\n"

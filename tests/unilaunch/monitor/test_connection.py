@@ -11,10 +11,12 @@ from selectors import DefaultSelector
 import pytest
 
 from delays import is_delayed
+from unilaunch.monitor import monitor as monitoring
 from unilaunch.monitor.connection import Connection
 from unilaunch.monitor.inbox import Inbox, listen
 from unilaunch.monitor.messages import (
     End,
+    Exited,
     Failed,
     Message,
     Named,
@@ -27,6 +29,7 @@ from unilaunch.monitor.messages import (
 )
 from unilaunch.monitor.monitor import SETTLE, START, Monitor
 from unilaunch.output.failure import Cause, Failure
+from unilaunch.record import replace
 
 FAILURE = Failure(Cause.EXCEPTION, "broken", 3, error="ValueError", rank=1, host="b")
 
@@ -236,6 +239,29 @@ def test_a_failure_ends_the_job_and_a_silent_rank_is_one(call: Call) -> None:
         assert agents[0].orders == [End(3)]
         assert monitor.verdict
         assert monitor.verdict.first.rank == 1
+
+
+def test_ranks_that_refuse_together_end_by_themselves(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However late one of them is: it has yet to say why, and to write that into its log."""
+    monkeypatch.setattr(monitoring, "DOUBT", 0.0)
+    refused = replace(FAILURE, together=True)
+    listening = listen([], several=False, host_timeout=15)
+    with Inbox(listening.listener, listening.secret, 15) as inbox:
+        monitor = Monitor(inbox, 3, several=False, stall_timeout=None, abort=True)
+        agents = [call(listening.where) for _ in range(3)]
+        for rank, agent in enumerate(agents):
+            agent.tell(rank, Named(rank, "b"))
+        for rank in (1, 2):
+            agents[rank].tell(rank, Failed(refused), Exited(3))
+        _until(lambda: len(inbox.ranks) == 3 and len(inbox.failed) == 2, inbox, *agents, monitor=monitor)
+        for _ in range(3):
+            time.sleep(0.01)
+            monitor.look()
+        assert not monitor.ending
+        agents[0].tell(0, Failed(refused), Exited(3))
+        _until(lambda: monitor.ending, inbox, *agents, monitor=monitor)
+        assert monitor.verdict
+        assert monitor.verdict.everywhere
 
 
 def test_ranks_that_stand_still_are_asked_where(call: Call) -> None:
