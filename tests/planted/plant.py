@@ -104,7 +104,7 @@ def run_tests(tests: Sequence[str], folder: Path, python: Path) -> tuple[str, st
         return "passed", ""
     if process.returncode == 1 and first:
         return "failed", first
-    return f"pytest ended with {process.returncode}: {output.strip().splitlines()[-1:]}", first
+    return f"pytest ended with {process.returncode}: {output.strip().splitlines()[-5:]}", first
 
 
 def plant(fault: Fault | None, tests: Sequence[str]) -> tuple[str, str]:
