@@ -219,6 +219,23 @@ def test_a_signal_for_every_process_reaches_a_rank_once(tmp_path: Path) -> None:
         assert [_read(child) for child in launcher.children] == ["1\n", "1\n"]
 
 
+def test_a_later_signal_of_the_same_number_is_another_one(tmp_path: Path) -> None:
+    """The shim passes on each of them."""
+    body = (
+        "came = []; signal.signal(signal.SIGUSR1, lambda *_: (came.append(1), Path(f'{to}.{len(came)}').touch()))\n"
+        "    time.sleep(60)"
+    )
+    with _launcher(tmp_path, body=body) as launcher:
+        for _ in range(2):
+            launcher.start(2, env={"OMPI_TEST_ECHO": "0"})
+        ranks = [launcher.seen(rank)["pid"] for rank in range(2)]
+        shim = launcher.children[0].pid
+        _until(lambda: all(catches(process, signal.SIGUSR1) for process in (ranks[0], shim)))
+        for number in (1, 2):
+            os.kill(shim, signal.SIGUSR1)
+            _until((tmp_path / f"seen.0.{number}").exists)
+
+
 def test_an_agent_that_is_killed_takes_its_ranks_along(tmp_path: Path) -> None:
     """And the shims end with the same signal, for the launcher to see."""
     with _launcher(tmp_path, body=WAIT) as launcher:
