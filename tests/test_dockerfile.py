@@ -111,9 +111,10 @@ def test_its_ssh_reaches_its_sshd(tmp_path: Path) -> None:
     sshd = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
     if not (sshd and shutil.which("ssh-keygen")):
         pytest.skip("no sshd, or no ssh-keygen")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    held = socket.socket()  # bound, so that nobody else takes the port; sshd may, since both allow it and one listens
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    port = held.getsockname()[1]
     for name in ("sshd_config", "ssh_config"):
         text = (ROOT / "docker" / name).read_text()
         assert "2222" in text
@@ -124,11 +125,11 @@ def test_its_ssh_reaches_its_sshd(tmp_path: Path) -> None:
     if os.geteuid() == 0 and not Path("/run/sshd").is_dir():  # as root it wants that folder
         own = 'mount -t tmpfs tmpfs /run && mkdir /run/sshd && exec "$@"'
         line = ["unshare", "--mount", "sh", "-c", own, "sh", *line]
-    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as server:
+    with held, subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as server:
         try:
             ssh = ["ssh", "-F", str(tmp_path / "ssh_config"), "127.0.0.1", "echo", "reached"]
-            deadline = time.monotonic() + 20
-            while (done := subprocess.run(ssh, capture_output=True, text=True, check=False, timeout=20)).returncode:
+            deadline = time.monotonic() + 60
+            while (done := subprocess.run(ssh, capture_output=True, text=True, check=False, timeout=60)).returncode:
                 assert time.monotonic() < deadline, done.stderr
                 assert server.poll() is None, server.stderr and server.stderr.read()
                 time.sleep(0.05)

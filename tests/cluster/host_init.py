@@ -49,7 +49,8 @@ def command(*line: str) -> None:
 
 def wait_for_port(address: str, port: int) -> None:
     """Return when somebody listens at *port*."""
-    for _ in range(200):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
         with suppress(OSError), socket.create_connection((address, port)):
             return
         time.sleep(0.02)

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal, Self
@@ -32,7 +32,7 @@ TOOLS = ("ip", "sshd", "ssh", "ssh-keygen", "unshare", "nsenter", "mount", "nft"
 #: What a person who is logged in has; a rank on another host gets what sshd gives.
 LOGIN = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "HOME": "/root"}
 _NAMESPACES = ("--net", "--uts", "--ipc", "--pid", "--mount")
-_START_DEADLINE = 20.0
+_START_DEADLINE = 60.0
 _SCRATCH = "/run/scratch"
 _LOSSY = (
     "add chain bridge lossy forward {{ type filter hook forward priority 0; }}; "
@@ -72,7 +72,7 @@ def lacking() -> str:
     if missing := [tool for tool in TOOLS if shutil.which(tool, path=path) is None]:
         return ", ".join(missing)
     line = ["unshare", *_NAMESPACES, "--fork", "--mount-proc", "mount", "-t", "tmpfs", "tmpfs", "/run"]
-    tried = subprocess.run(line, capture_output=True, text=True, check=False, timeout=20, env=LOGIN)
+    tried = subprocess.run(line, capture_output=True, text=True, check=False, timeout=60, env=LOGIN)
     return f"leave to unshare namespaces ({tried.stderr.strip()})" if tried.returncode else ""
 
 
@@ -113,7 +113,7 @@ class Space:
     def on_network(self, *line: str) -> None:
         """Run a command of this machine on the network of this space."""
         inside = ["nsenter", f"--target={self.pid}", "--net", "--", *line]
-        subprocess.run(inside, check=True, timeout=20, env=LOGIN, stdin=subprocess.DEVNULL)
+        subprocess.run(inside, check=True, timeout=60, env=LOGIN, stdin=subprocess.DEVNULL)
 
     def processes(self) -> dict[int, str]:
         """Return the command lines of what runs in here, but for what was here from the start."""
@@ -299,6 +299,20 @@ class Cluster:
         """Return what runs on a host, but for its own sshd: command lines by this machine's process ids."""
         return self._hosts[host].processes()
 
+    def first(self, host: int, words: str) -> int:
+        """Return the process on a host with *words* in its command line that no other such process has started."""
+        found = [pid for pid, line in self.processes(host).items() if words in line]
+        return next(pid for pid in found if _parent(pid) not in found)
+
+    def left(self, words: str) -> list[str]:
+        """Return the command lines with *words* on all hosts, as soon as there are none, or after 30 seconds."""
+        deadline = time.monotonic() + 30
+        while True:
+            lines = [line for host in self._hosts for line in host.processes().values() if words in line]
+            if not lines or time.monotonic() > deadline:
+                return lines
+            time.sleep(0.05)
+
     def sweep(self) -> None:
         """Kill whatever runs on the hosts, but for what makes them hosts."""
         for host in self._hosts:
@@ -315,7 +329,7 @@ class Cluster:
 
     def _write_files(self) -> None:
         make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "cluster", "-f", str(self.folder / "key")]
-        subprocess.run(make, check=True, timeout=20, env=LOGIN, stdin=subprocess.DEVNULL)
+        subprocess.run(make, check=True, timeout=60, env=LOGIN, stdin=subprocess.DEVNULL)
         key = (self.folder / "key.pub").read_text()
         for own in self.names:
             known = zip(self.addresses, self.names, strict=True)
@@ -378,3 +392,10 @@ def _command_line(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         return ""
+
+
+def _parent(pid: int) -> int:
+    """Return a process's parent; the process itself if it has ended."""
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return pid

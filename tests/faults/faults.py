@@ -252,6 +252,7 @@ def _on_hosts(
     if cell.fault in {"link cut", "power off"}:
         _await(folder / "now", running.process)
         (cluster.cut if cell.fault == "link cut" else cluster.power_off)(victim)
+        _known_from_now_on(folder)
     _strike(cell, folder, running.process, 0)
     job = running.finish(DEADLINE)
 
@@ -276,11 +277,18 @@ def _strike(cell: Cell, folder: Path, process: "subprocess.Popen[bytes]", starte
     if signals:
         _await(folder / "now", process)
         started = started or _child(process.pid)
+        _known_from_now_on(folder)
     for number in signals:
         below = cell.fault == "mpirun killed" and "launch" in cell.place
         with suppress(ProcessLookupError):  # it has ended already: how, _judge says
             os.kill(_child(started) if below else started, number)
         time.sleep(0.2 * (len(signals) - 1))
+
+
+def _known_from_now_on(folder: Path) -> None:
+    """Let the time of a fault from outside count from when it is done, not from when the rank was ready for it."""
+    if (folder / "now").exists():
+        (folder / "now").write_text(f"{time.time()} 0")
 
 
 def _child(process: int) -> int:

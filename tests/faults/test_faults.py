@@ -9,6 +9,8 @@ import pytest
 from faults.faults import FAULTS, FRAMEWORKS, MOMENTS, MPIS, PLACES, Cell, covering, run_cell
 
 pytestmark = pytest.mark.timed  # a busy machine is late
+#: Other work makes a try slower, never faster. A host that has lost its power has no other try.
+TRIES = 3
 
 
 def _name(cell: Cell) -> str:
@@ -40,5 +42,9 @@ def test_a_fault_ends_the_job(cell: Cell, data: Path, tmp_path: Path, request: p
     """In time, with the right exit code, the cause named, nothing lost and nothing left running."""
     fixture = {"power off": "hosts_to_lose"}.get(cell.fault, "three_hosts")
     cluster = request.getfixturevalue(fixture) if "three" in cell.place else None
-    outcome = run_cell(cell, tmp_path, data, cluster)
+    for number in range(1 if cell.fault == "power off" else TRIES):
+        (folder := tmp_path / str(number)).mkdir()
+        outcome = run_cell(cell, folder, data, cluster)
+        if any(not fault.startswith("it took") for fault in outcome.faults) or not outcome.faults:
+            break
     assert not outcome.faults, outcome.job.console[-3000:]

@@ -153,6 +153,6 @@ def test_what_open_mpi_does_not_read_itself_is_known(text: str, own: bool, tmp_p
 def test_many_hosts_are_read_fast() -> None:
     """1,250 lines, and a range of as many."""
     text = "".join(f"node{number:04d} slots={1 + number % 15}\n" for number in range(1250))
-    begin = time.perf_counter()
+    begin = time.process_time()
     assert len(parse_hostfile(text, "hosts")) == len(parse_hostfile("node[0001-1250] slots=8", "hosts")) == 1250
-    assert time.perf_counter() - begin < 1.0
+    assert time.process_time() - begin < 1.0

@@ -37,10 +37,14 @@ def strike(moment: str) -> None:
         return
     sys.stdout.write("the last line before the fault\n")
     sys.stdout.flush()
+    _mark()
+    _FAULTS[KIND]()
+
+
+def _mark() -> None:
     aside = Path(FOLDER, ".now")
     aside.write_text(f"{time.time()} {os.getpid()}")
     aside.rename(Path(FOLDER, "now"))
-    _FAULTS[KIND]()
 
 
 def _raise() -> None:
@@ -78,7 +82,11 @@ def _fill_disk() -> None:
 
 
 def _kill_agent() -> None:
-    time.sleep(0.1)  # what a rank writes in the moment in which its agent is killed is lost
+    # What a rank writes in the moment in which its agent is killed is lost.
+    kept, deadline = Path(FOLDER, "log_output", f"rank.{RANK}", "stdout"), time.monotonic() + 30
+    while time.monotonic() < deadline and not (kept.exists() and "before the fault" in kept.read_text()):
+        time.sleep(0.01)
+    _mark()
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(60)
 
@@ -107,7 +115,8 @@ _FAULTS = {
     "ulimit -v": _use_up_addresses,
     "daemon killed": _kill_daemon,
     **dict.fromkeys(_FROM_OUTSIDE, lambda: time.sleep(60)),
-    **dict.fromkeys(("Ctrl-C", "SIGUSR1"), lambda: time.sleep(0.5)),  # a rank that goes on: a training stops
+    # A rank that goes on: a training notes the signal and stops. Before that, the signal ends the sleep.
+    **dict.fromkeys(("Ctrl-C", "SIGUSR1"), lambda: time.sleep(60 if MOMENT.startswith("before") else 0.5)),
     **dict.fromkeys(("disk full", "disk full at the end"), _fill_disk),
 }
 _FAULTS = {kind.replace(" ", "_"): fault for kind, fault in _FAULTS.items()}

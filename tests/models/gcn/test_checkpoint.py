@@ -166,7 +166,8 @@ def test_none_is_none(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_the_older_ones(tmp_path: Path) -> None:
     """And no half of the new one."""
     Writer(tmp_path, LAYERS, 3).save(_state(1))
-    if os.fork() == 0:
+    writer = os.fork()
+    if writer == 0:
         import resource
 
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -176,7 +177,7 @@ def test_a_full_disk_leaves_the_older_ones(tmp_path: Path) -> None:
         except OutputError as error:
             os._exit(3 if "cannot be written" in str(error) else 4)
         os._exit(5)
-    assert os.waitstatus_to_exitcode(os.wait()[1]) == 3
+    assert os.waitstatus_to_exitcode(os.waitpid(writer, 0)[1]) == 3
     assert [path.name for path in tmp_path.iterdir()] == ["epoch-000001.safetensors"]
 
 

@@ -14,8 +14,10 @@ import pytest
 PROLOGUE = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
+from unilaunch.agent import rank_process
 from unilaunch.agent.host import supervise_alone
 from unilaunch.monitor.messages import Named, Placed
+rank_process.FAREWELL = 20.0  # a rank ends in time on a busy machine too
 def begin(status):
     os.mkdir('rank.0')
     status.send(Named(0, 'here'))
@@ -119,10 +121,10 @@ def test_a_child_that_lives_on_does_not_hold_the_rank(tmp_path: Path) -> None:
 def test_a_failed_rank_leaves_no_child(tmp_path: Path) -> None:
     """Data loaders, say."""
     done = _run(
-        "print(subprocess.Popen(['sleep', '20'], start_new_session=True).pid, flush=True)\nos._exit(1)", tmp_path
+        "print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid, flush=True)\nos._exit(1)", tmp_path
     )
     assert done.returncode == 1
-    assert not Path(f"/proc/{int(done.stdout)}").exists()
+    _await_end(int(done.stdout))
 
 
 @pytest.mark.parametrize("who", ["agent", "launcher"])
@@ -133,10 +135,7 @@ def test_a_rank_does_not_outlive_its_agent_or_its_launcher(who: str, tmp_path: P
     with subprocess.Popen(["sh", "-c", f"{sys.executable} rank.py; true"], cwd=tmp_path) as launcher:
         rank, agent = _pids(tmp_path / "pids")
         os.kill(agent if who == "agent" else launcher.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 5
-    while _is_alive(rank) or _is_alive(agent):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    _await_end(rank, agent)
     if who == "launcher":
         assert _failure(tmp_path)["cause"] == "lost launcher"
 
@@ -150,6 +149,13 @@ def _pids(file: Path) -> tuple[int, int]:
     return rank, agent
 
 
+def _await_end(*pids: int) -> None:
+    deadline = time.monotonic() + 30
+    while any(map(_is_alive, pids)):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def _is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
@@ -160,15 +166,17 @@ def _is_alive(pid: int) -> bool:
 def test_signals_reach_the_rank(tmp_path: Path) -> None:
     """As if there were no agent."""
     body = (
-        "    signal.signal(signal.SIGUSR1, lambda *_: print('got it', flush=True))\n"
-        "    Path('pids').write_text(f'{os.getpid()} {os.getppid()}')\n    signal.pause()\n    return 0\n"
+        "    came = []\n"
+        "    signal.signal(signal.SIGUSR1, lambda *_: (print('got it', flush=True), came.append(1)))\n"
+        "    Path('pids').write_text(f'{os.getpid()} {os.getppid()}')\n"
+        "    while not came: time.sleep(0.01)\n    return 0\n"
     )
     (tmp_path / "rank.py").write_text(f"{PROLOGUE}{body}sys.exit(supervise_alone({{}}, 0.0, work))\n")
     line = [sys.executable, "rank.py"]
     with subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as agent:
         _pids(tmp_path / "pids")
         agent.send_signal(signal.SIGUSR1)
-        said, _ = agent.communicate(timeout=20)
+        said, _ = agent.communicate(timeout=60)
     assert (agent.returncode, said) == (0, "got it\n")
 
 
@@ -194,7 +202,7 @@ def slow(name, *rest, **named):
 builtins.__import__ = slow
 """
     text = PROLOGUE.replace("    begin(status)\n", body) + late + "sys.exit(supervise_alone({}, 0.0, work))\n"
-    done = subprocess.run([sys.executable, "-c", text], cwd=tmp_path, capture_output=True, check=False, timeout=20)
+    done = subprocess.run([sys.executable, "-c", text], cwd=tmp_path, capture_output=True, check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
@@ -211,5 +219,5 @@ def test_a_signal_that_was_ignored_stays_ignored(tmp_path: Path) -> None:
     ) as agent:
         _pids(tmp_path / "pids")
         agent.send_signal(signal.SIGHUP)
-        said, _ = agent.communicate(timeout=20)
+        said, _ = agent.communicate(timeout=60)
     assert (agent.returncode, said) == (0, "")

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from delays import is_delayed
+from unilaunch.agent.processes import catches
 from unilaunch.agent.shim import local_size
 
 #: One child of a launcher. It begins as `unilaunch run` does; the rank writes what it finds to a file of its own.
@@ -23,9 +24,11 @@ CHILD = """
 import json, os, random, signal, sys, time
 from pathlib import Path
 began = time.monotonic()
-from unilaunch.agent import host, shim
+from unilaunch.agent import host, rank_process, shim
 import warm
 shim.PATIENCE = float(os.environ.get('OMPI_TEST_PATIENCE', '60'))
+rank_process._ECHO = float(os.environ.get('OMPI_TEST_ECHO', '0.2'))
+rank_process.FAREWELL = 20.0
 def work(started, status):
     seen = dict(pid=os.getpid(), group=os.getpgid(0), agent=os.getppid(), warm=warm.PID, started=started,
         rank=os.environ['OMPI_COMM_WORLD_RANK'], folder=os.getcwd(),
@@ -43,6 +46,8 @@ WARM = (
     "import os\nPID = 0\ndef up():\n    global PID\n    PID = os.getpid()\n    {}\n    return {{'LEFT_BEHIND': '1'}}\n"
 )
 WAIT = "time.sleep(60)"
+#: A warm-up that no shim waits for: it ends when two ranks are there without it.
+LATE = "import pathlib, time\n    while len(list(pathlib.Path(__file__).parent.glob('seen.?'))) < 2: time.sleep(0.01)"
 #: Until all of three ranks have come: one that ends first would leave nobody to share with.
 STAY = "while len(list(Path(to).parent.glob('seen.?'))) < 3: time.sleep(0.01)"
 
@@ -182,6 +187,8 @@ def test_a_signal_and_an_end_go_through_the_shim(tmp_path: Path) -> None:
         launcher.start(2, stdout=subprocess.PIPE)
         launcher.start(2, stdout=subprocess.PIPE)
         ranks = [launcher.seen(rank)["pid"] for rank in range(2)]
+        shims = [child.pid for child in launcher.children]
+        _until(lambda: all(catches(process, signal.SIGTERM) for process in ranks + shims))
         launcher.children[0].send_signal(signal.SIGTERM)
         assert _read(launcher.children[0]) == "got it\n"
         assert launcher.children[0].wait(20) == 5
@@ -194,23 +201,39 @@ def test_a_signal_for_every_process_reaches_a_rank_once(tmp_path: Path) -> None:
     """Slurm sends it to the ranks, their shims and their agent; a handler that saves would interrupt itself."""
     body = (
         "came = []; signal.signal(signal.SIGUSR1, lambda *_: came.append(1))\n"
-        "    Path(to + '.ready').touch()\n    while not Path(to + '.end').exists(): time.sleep(0.01)\n"
+        "    signal.signal(signal.SIGUSR2, lambda *_: Path(to + '.last').touch())\n"
+        "    Path(to + '.ready').touch()\n    while not Path(to + '.last').exists(): time.sleep(0.01)\n"
         "    print(len(came), flush=True)"
     )
     with _launcher(tmp_path, body=body) as launcher:
-        launcher.start(2, stdout=subprocess.PIPE)
-        launcher.start(2, stdout=subprocess.PIPE)
+        for _ in range(2):
+            launcher.start(2, stdout=subprocess.PIPE, env={"OMPI_TEST_ECHO": "60"})
         seen = [launcher.seen(rank) for rank in range(2)]
         _until(lambda: len(list(tmp_path.glob("*.ready"))) == 2)
         shims = [child.pid for child in launcher.children]
+        _until(lambda: all(catches(shim, signal.SIGUSR2) for shim in shims))
         for process in (seen[0]["agent"], *(each["pid"] for each in seen), *shims):
             os.kill(process, signal.SIGUSR1)
-        time.sleep(0.5)
-        os.kill(shims[0], signal.SIGUSR1)  # a new one, which the rank does not get by itself
-        time.sleep(0.5)
-        for rank in range(2):
-            (tmp_path / f"seen.{rank}.end").touch()
-        assert [_read(child) for child in launcher.children] == ["2\n", "1\n"]
+        for shim in shims:
+            os.kill(shim, signal.SIGUSR2)  # a new one, behind the first; the rank does not get it by itself
+        assert [_read(child) for child in launcher.children] == ["1\n", "1\n"]
+
+
+def test_a_later_signal_of_the_same_number_is_another_one(tmp_path: Path) -> None:
+    """The shim passes on each of them."""
+    body = (
+        "came = []; signal.signal(signal.SIGUSR1, lambda *_: (came.append(1), Path(f'{to}.{len(came)}').touch()))\n"
+        "    time.sleep(60)"
+    )
+    with _launcher(tmp_path, body=body) as launcher:
+        for _ in range(2):
+            launcher.start(2, env={"OMPI_TEST_ECHO": "0"})
+        ranks = [launcher.seen(rank)["pid"] for rank in range(2)]
+        shim = launcher.children[0].pid
+        _until(lambda: all(catches(process, signal.SIGUSR1) for process in (ranks[0], shim)))
+        for number in (1, 2):
+            os.kill(shim, signal.SIGUSR1)
+            _until((tmp_path / f"seen.0.{number}").exists)
 
 
 def test_an_agent_that_is_killed_takes_its_ranks_along(tmp_path: Path) -> None:
@@ -300,13 +323,13 @@ def test_other_circumstances(differs: str, tmp_path: Path) -> None:
         "os.kill(PID, 9)",
         "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
         "import subprocess; subprocess.Popen(['sleep', '3'])",
-        "import time; time.sleep(3)",
+        LATE,
     ],
 )
 def test_a_warm_up_that_fails(warm_up: str, tmp_path: Path) -> None:
     """Or takes too long, or after which a fork would not be safe: every rank has an agent of its own, and is one."""
-    patience = {"OMPI_TEST_PATIENCE": "1" if "time.sleep(3)" in warm_up else "60"}
-    with _launcher(tmp_path, warm_up, "time.sleep(3)" if "time.sleep(3)" in warm_up else "pass") as launcher:
+    patience = {"OMPI_TEST_PATIENCE": "1" if warm_up == LATE else "60"}
+    with _launcher(tmp_path, warm_up, "time.sleep(3)" if warm_up == LATE else "pass") as launcher:
         launcher.start(2, env=patience)
         launcher.start(2, env=patience)
         assert launcher.codes() == [7, 7]
@@ -423,13 +446,16 @@ def test_strangers_at_the_agents_socket_delay_no_start(tmp_path: Path) -> None:
     def seconds() -> float:
         for seen in tmp_path.glob("seen.*"):
             seen.unlink()
+        (tmp_path / "end").unlink(missing_ok=True)
         begin = time.monotonic()
-        with _launcher(tmp_path, body="time.sleep(0.2)") as launcher:
+        body = "while not Path(to).with_name('end').exists(): time.sleep(0.01)"
+        with _launcher(tmp_path, body=body) as launcher:
             launcher.start(2)
             launcher.start(2)
             assert len({launcher.seen(rank)["agent"] for rank in range(2)}) == 1
             took = time.monotonic() - begin
             addresses.add(_address())
+            (tmp_path / "end").touch()
             assert launcher.codes() == [7, 7]
         _until(lambda: not _address())
         return took

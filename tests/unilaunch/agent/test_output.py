@@ -1,7 +1,6 @@
 """A rank's output, which the agent copies to the launcher, which reads 4 KiB at once wherever a line ends."""
 
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -74,12 +73,12 @@ def test_the_launcher_reads_whole_lines(lines: list[bytes]) -> None:
 
 def test_an_unfinished_line_waits_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """But not for long: it may be a question. Where only this rank is shown it does not wait at all."""
-    monkeypatch.setattr(display, "UNFINISHED", 0.2)
+    monkeypatch.setattr(display, "UNFINISHED", 60.0)
     with _stream(Shown.LINES) as (stream, rank, launcher):
         os.write(rank, b"one\ntwo")
         stream.move()
         assert _all(stream, launcher) == [b"one\n"]
-        time.sleep(0.25)
+        stream.displays[0].since -= 61.0
         assert _all(stream, launcher) == [b"two"]
     with _stream(Shown.ALL) as (stream, rank, launcher):
         os.write(rank, b"(Pdb) ")

@@ -233,8 +233,9 @@ def test_a_failure_ends_the_job_and_a_silent_rank_is_one(call: Call) -> None:
         _until(lambda: inbox.failed, inbox, *agents)
         begin = time.monotonic()
         while not monitor.ending:
-            assert time.monotonic() < begin + SETTLE + 1
+            late = time.monotonic() > begin + SETTLE + 1
             monitor.look()
+            assert monitor.ending or not late
         _until(lambda: all(agent.orders for agent in agents), inbox, *agents)
         assert agents[0].orders == [End(3)]
         assert monitor.verdict
@@ -292,9 +293,11 @@ def test_ranks_that_went_on_are_asked_anew(call: Call) -> None:
         agent.tell(0, Named(0, "b"))
         _until(lambda: agent.orders, inbox, agent, monitor=monitor)
         agent.tell(0, Stack('  File "train.py", line 1 in first\n', {}))
-        agent.tell(0, Progress({"epoch": 2}, 0.0))
+        agent.tell(0, Progress({"epoch": 2}, -3600.0))
         _until(lambda: inbox.ranks[0].progress, inbox, agent)
         monitor.look()
+        inbox.ranks[0].moved -= 3600.0
+        inbox.moved -= 3600.0
         _until(lambda: len(agent.orders) == 2, inbox, agent, monitor=monitor)
         assert not monitor.ending
         agent.tell(0, Stack('  File "train.py", line 2 in second\n', {}))
