@@ -13,13 +13,18 @@ import pytest
 from jobs.mpirun import Finished, Launcher, alone
 from unilaunch.agent.processes import children, state
 
+#: A `sitecustomize.py`: the monitor waits for the failures of all ranks, however late they come on a busy machine.
+PATIENT = "import unilaunch.monitor.monitor as monitor\nmonitor.SETTLE = 60.0\n"
 
-def _job(launcher: Launcher, how: str, options: list[str], folder: Path, script: str, ranks: int = 3) -> Finished:
+
+def _job(
+    launcher: Launcher, how: str, options: list[str], folder: Path, script: str, variables: dict[str, str] | None = None
+) -> Finished:
     (folder / "script.py").write_text("import os, sys, time\nrank = int(os.environ['RANK'])\n" + script)
     if how == "mpirun":
-        return launcher.unilaunch(ranks, ["run", *options, "script.py"], folder, deadline=60)
-    words = ["--mpirun", str(launcher.path), "--allow-run-as-root", "--oversubscribe", "-n", str(ranks)]
-    return alone(["-m", "unilaunch", "launch", *words, *options, "script.py"], folder)
+        return launcher.unilaunch(3, ["run", *options, "script.py"], folder, variables=variables, deadline=60)
+    words = ["--mpirun", str(launcher.path), "--allow-run-as-root", "--oversubscribe", "-n", "3"]
+    return alone(["-m", "unilaunch", "launch", *words, *options, "script.py"], folder, variables)
 
 
 @pytest.mark.parametrize("how", ["mpirun", "launch"])
@@ -36,8 +41,9 @@ def test_the_others_can_go_on(launcher: Launcher, how: str, end: str, tmp_path: 
 @pytest.mark.parametrize("how", ["mpirun", "launch"])
 def test_what_all_ranks_share_is_said_once(launcher: Launcher, how: str, tmp_path: Path) -> None:
     """With the script's own frames; each rank's log has them, after what the rank has written."""
+    (tmp_path / "sitecustomize.py").write_text(PATIENT)
     script = "print('reading', file=sys.stderr)\nprint('data', file=sys.stderr)\nimport no_such_module\n"
-    job = _job(launcher, how, [], tmp_path, script)
+    job = _job(launcher, how, [], tmp_path, script, {"PYTHONPATH": str(tmp_path)})
     assert job.returncode == 1
     (trace,) = (
         text.partition("unilaunch: ")[0] for text in job.console.split("Traceback (most recent call last):\n")[1:]
