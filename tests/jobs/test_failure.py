@@ -120,13 +120,16 @@ def test_a_bare_mpirun_has_one_verdict(launcher: Launcher, tmp_path: Path) -> No
     script = "print('working', file=sys.stderr)\ntime.sleep(0.2)\nif rank == 2: os._exit(9)\ntime.sleep(60)\n"
     job = _job(launcher, "mpirun", [], tmp_path, script)
     assert job.returncode == 9
-    assert job.seconds < 10
+    assert job.seconds < 30
     assert sum("failed" in line for line in job.refusals()) == 1
     failure = json.loads((tmp_path / "log_output" / "rank.2" / "failure.json").read_text())
     assert (failure["exit_code"], failure["phase"], failure["last_lines"]) == (9, "program", ["working"])
     report = json.loads((tmp_path / "log_output" / "report.json").read_text())
     assert report["first"] == failure
-    assert not [pid for pid in Path("/proc").iterdir() if pid.name.isdecimal() and _runs_in(pid, tmp_path)]
+    deadline = time.monotonic() + 10
+    while any(pid.name.isdecimal() and _runs_in(pid, tmp_path) for pid in Path("/proc").iterdir()):
+        assert time.monotonic() < deadline  # an agent may outlive mpirun for a moment
+        time.sleep(0.05)
 
 
 def _runs_in(process: Path, folder: Path) -> bool:
