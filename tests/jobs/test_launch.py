@@ -105,15 +105,16 @@ def test_a_limit_of_open_files_that_cannot_be_raised_is_said(openmpi5: Launcher,
 def test_what_a_killed_mpirun_has_left_stops_no_job(openmpi5: Launcher, tmp_path: Path) -> None:
     """Its session folder has its process number: a plain mpirun that gets this number later does not start."""
     (tmp_path / "say.py").touch()
-    temporary = tmp_path / "temporary"
+    (temporary := tmp_path / "temporary").mkdir()
     variables = {"TMPDIR": str(temporary)}
-    with subprocess.Popen(["true"]) as process:
-        next_numbers = range(process.pid + 1, process.pid + 3000)
-    for number in next_numbers:
-        (temporary / f"ompi.{number}").mkdir(parents=True)
-        (temporary / f"ompi.{number}" / f"pmix.{gethostname().partition('.')[0]}.tool").touch()
-    assert "listener thread failed to start" in openmpi5.run(1, ["say.py"], tmp_path, variables=variables).stderr
-    launch = ["-m", "unilaunch", "launch", "-n", "1", "--mpirun", str(openmpi5.path), *OPTIONS]
+    left_over = f'"{temporary}/ompi.$$"'  # of the shell's number, which mpirun has afterwards
+    tool = f"pmix.{gethostname().partition('.')[0]}.tool"
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text(f'#!/bin/sh\nmkdir {left_over} && : > {left_over}/{tool} && exec {openmpi5.path} "$@"\n')
+    mpirun.chmod(0o755)
+    plain = Launcher(mpirun, openmpi5.version).run(1, ["say.py"], tmp_path, variables=variables)
+    assert "listener thread failed to start" in plain.stderr
+    launch = ["-m", "unilaunch", "launch", "-n", "1", "--mpirun", str(mpirun), *OPTIONS]
     alone([*launch, "say.py"], tmp_path, variables).check()
     left = {path.name for path in temporary.iterdir() if not path.name.startswith("ompi.")}
     assert not left
