@@ -24,7 +24,7 @@ def _refused(job: Finished, *words: str) -> None:
     for word in words:
         assert word in refusals[0]
     assert "Traceback" not in job.console
-    assert job.seconds < 30
+    assert job.seconds < 55  # a rank that waits in vain for another does so for 60
 
 
 @pytest.mark.parametrize(
