@@ -34,10 +34,10 @@ def test_each_hostfile_is_read(hostfile: Path) -> None:
 def test_hostfile_is_read_by_mpirun(launcher: Launcher, name: str, tmp_path: Path) -> None:
     """Mpirun counts the slots that the file gives."""
     hostfile = HOSTFILES[0].with_name(name)
-    version = subprocess.run([launcher.path, "--version"], capture_output=True, text=True, check=True, timeout=20)
+    version = subprocess.run([launcher.path, "--version"], capture_output=True, text=True, check=True, timeout=60)
     show = ["--display-allocation"] if "4.1" in version.stdout else ["--display", "allocation"]
     line = [str(launcher.path), "--allow-run-as-root", "--hostfile", str(hostfile), *show, "--do-not-launch"]
-    shown = finish([*line, "-n", "1", "hostname"], tmp_path, None, 30).console
+    shown = finish([*line, "-n", "1", "hostname"], tmp_path, None, 60).console
     hosts = [text.split() for text in shown.splitlines() if "slots=" in text]
     if hosts:
         slots = {words[0]: int(words[1].removeprefix("slots=")) for words in hosts}

@@ -22,7 +22,13 @@ def _logs(folder: Path, *arguments: str) -> list[str]:
 
 def test_our_folder(openmpi5: Launcher, tmp_path: Path) -> None:
     """With the first failure on top, and what all say once."""
-    (tmp_path / "script.py").write_text(SCRIPT + "if rank == 2: sys.exit(5)\ntime.sleep(30)\n")
+    meet = (  # no rank fails, and ends the others, before all have printed
+        "from pathlib import Path\ndef meet(place):\n    Path(f'{place}.{rank}').touch()\n"
+        "    while len(list(Path().glob(f'{place}.?'))) < 4: time.sleep(0.01)\n"
+    )
+    head, said = SCRIPT.split("print(", 1)
+    script = f"{head}{meet}meet('begun')\nprint({said}meet('said')\nif rank == 2: sys.exit(5)\ntime.sleep(30)\n"
+    (tmp_path / "script.py").write_text(script)
     openmpi5.unilaunch(4, ["run", "script.py"], tmp_path, deadline=60)
     lines = _logs(tmp_path)
     assert lines[0].startswith("unilaunch: rank 2 on ")
@@ -54,7 +60,7 @@ def test_a_live_job_is_followed_to_its_end(openmpi5: Launcher, tmp_path: Path) -
     line = [sys.executable, "-m", "unilaunch", "logs", "--follow"]
     with subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as follower:
         openmpi5.unilaunch(2, ["run", "script.py"], tmp_path).check()
-        said, _ = follower.communicate(timeout=20)
+        said, _ = follower.communicate(timeout=60)
     assert follower.returncode == 0
     assert [text in said for text in ("hello", "I am 0", "I am 1", "later 0", "later 1")] == [True] * 5
 

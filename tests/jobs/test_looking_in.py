@@ -11,7 +11,7 @@ import time
 import urllib.request
 import venv
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def _running(line: list[str], folder: Path) -> Iterator["subprocess.Popen[bytes]
                 job.wait()
 
 
-def _await(look: Callable[[], Any], seconds: float = 40.0) -> Any:
+def _await(look: Callable[[], Any], seconds: float = 100.0) -> Any:
     until = time.monotonic() + seconds
     while not (found := look()):
         assert time.monotonic() < until, "it does not come"
@@ -64,8 +64,23 @@ def _status(folder: Path) -> dict[str, Any]:
 
 
 def _free_port() -> int:
-    with listen(0, several=False) as listener:
-        return int(listener.getsockname()[1])
+    """Return a free port below those that the kernel gives to sockets by itself; tests beside this one take others."""
+    for port in range(10_000 + os.getpid() % 20_000, 32_000):
+        with suppress(OSError), listen(port, several=False):
+            return port
+    raise AssertionError("no free port")
+
+
+def _metrics(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        return str(answer.read().decode())
+
+
+def _shows_it(now: dict[str, Any]) -> bool:
+    """Return whether rank 1 is named as the late one, and each rank's step is known."""
+    late = now["straggler"] or {"straggler": None, "factor": 0.0}
+    steps = all((rank["seconds_per_step"] or 0) > 0.02 for rank in now["ranks"])
+    return steps and late["straggler"] == 1 and late["factor"] > 1.25
 
 
 def test_a_late_rank_of_a_script_is_named_and_seen(openmpi5: Launcher, backend: str, tmp_path: Path) -> None:
@@ -74,22 +89,20 @@ def test_a_late_rank_of_a_script_is_named_and_seen(openmpi5: Launcher, backend: 
     options = ["--mpirun", str(openmpi5.path), "--allow-run-as-root", "--oversubscribe", "--metrics-port", str(port)]
     line = [sys.executable, "-m", "unilaunch", "launch", "-n", "3", *options, str(PROGRAM), "--"]
     with _running([*line, str(stop), backend], tmp_path):
-        told = _await(lambda: (now := _status(tmp_path))["straggler"] and now)
-        assert told["straggler"]["straggler"] == 1
-        assert told["straggler"]["factor"] > 1.25
+        # For two windows after one in which a process was held up, it looks otherwise: so each is waited for.
+        told = _await(lambda: _shows_it(now := _status(tmp_path)) and now)
         assert [rank["state"] for rank in told["ranks"]] == ["running"] * 3
-        assert all(rank["memory_bytes"] > 1e7 and rank["seconds_per_step"] > 0.02 for rank in told["ranks"])
+        assert all(rank["memory_bytes"] > 1e7 for rank in told["ranks"])
         assert stat.S_IMODE((tmp_path / "log_output" / ".monitor").stat().st_mode) == 0o600
-        assert "straggler: rank 1 on " in _ask(tmp_path, "status")[1]
+        _await(lambda: "straggler: rank 1 on " in _ask(tmp_path, "status")[1])
         _, stacks = _ask(tmp_path, "stacks")
         assert "(straggling.py:" in stacks
         assert "in phase 'program'" in stacks
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-            metrics = answer.read().decode()
+        straggler = re.compile(r'unilaunch_straggler\{rank="1",host="[^"]+"\} 1\.\d+')
+        metrics = _await(lambda: straggler.search(now := _metrics(port)) and now)
         assert [line for line in metrics.splitlines() if not LINE.fullmatch(line)] == []
-        assert re.search(r'unilaunch_straggler\{rank="1",host="[^"]+"\} 1\.\d+', metrics)
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/stacks", timeout=10)
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/stacks", timeout=60)
         stop.touch()
     events = (tmp_path / "log_output" / "rank.1" / "events.jsonl").read_text().splitlines()
     assert any(json.loads(event).get("straggler") == 1 for event in events)
@@ -108,8 +121,7 @@ def test_a_bare_mpirun_can_be_looked_into(tmp_path: Path) -> None:
     with _running([str(mpirun), "--oversubscribe", "-n", "2", *run], tmp_path):
         told = _await(lambda: (now := _status(tmp_path))["ranks"] and now["ranks"][0]["seconds_per_step"] and now)
         assert [rank["phase"] for rank in told["ranks"]] == ["program", "program"]
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-            assert 'unilaunch_steps_total{rank="1"' in answer.read().decode()
+        assert 'unilaunch_steps_total{rank="1"' in _metrics(port)
         code, stacks = _ask(tmp_path, "stacks", "--full")
         assert (code, "straggling.py" in stacks) == (0, True)
         stop.touch()

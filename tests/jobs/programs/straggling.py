@@ -33,7 +33,7 @@ else:
         return float(all_reduce(Tensor([value], ms.float32)).asnumpy()[0])
 
 
-until = time.monotonic() + 60
+until = time.monotonic() + 240
 over = False
 while not over:
     time.sleep(0.064 if rank == 1 else 0.04)
