@@ -102,14 +102,14 @@ def test_launch_in_the_shell_of_salloc(mpirun: str, slurm: Mapping[str, str], tm
 
 def test_a_preempted_job_goes_on_by_itself(slurm: Mapping[str, str], tmp_path: Path) -> None:
     """A job of a higher partition takes its nodes; then its time is nearly over. Each epoch is trained once."""
-    epochs = 400
+    epochs = 1000
     training = ["--epochs", str(epochs), "--precision", "float64", "--hidden", "64", "--data-dir", "data"]
     job = submit(["--nodes", "2", "--ntasks-per-node", "1", "--requeue", *training], tmp_path, slurm)
     for restarts, kind in enumerate(["urgent", "notice"]):
         job.await_start(restarts)
         job.await_epochs(1)
         job.preempt(kind)
-    ended = job.await_end(150)
+    ended = job.await_end(200)
     assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "2"), job.console
     assert job.epochs_trained() == epochs
     undisturbed = alone(["-m", "unilaunch", "run", *training], tmp_path).check().result["loss"]
