@@ -119,10 +119,10 @@ def test_a_preempted_job_goes_on_by_itself(slurm: Mapping[str, str], tmp_path: P
 def _submit(script: str, slurm: Mapping[str, str], folder: Path, options: str = "") -> str:
     (folder / "job.sh").write_text(script)
     line = ["sbatch", "--parsable", "-o", str(folder / "out"), *options.split(), str(folder / "job.sh")]
-    job = finish(line, folder, {**slurm, **ROOT}, 30).check().stdout.strip()
+    job = finish(line, folder, {**slurm, **ROOT}, 60).check().stdout.strip()
     deadline = time.monotonic() + 100
     while True:  # sbatch --wait looks every ten seconds only
-        state = finish(["scontrol", "show", "job", job], folder, dict(slurm), 30).check().stdout
+        state = finish(["scontrol", "show", "job", job], folder, dict(slurm), 60).check().stdout
         if "JobState=COMPLETED" in state or "JobState=FAILED" in state:
             break
         assert time.monotonic() < deadline, state
