@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,8 +78,10 @@ class BatchJob:
 
     def epochs_trained(self) -> int:
         """Return the number of epochs that all its starts have trained together."""
-        files = [*self.output.glob("rank.0/epochs.jsonl"), *self.output.glob("previous/*/rank.0/epochs.jsonl")]
-        return sum(path.read_text().count("\n") for path in files)
+        while True:
+            files = [*self.output.glob("rank.0/epochs.jsonl"), *self.output.glob("previous/*/rank.0/epochs.jsonl")]
+            with suppress(FileNotFoundError):  # a start has just moved its predecessor's files: count again
+                return sum(path.read_text().count("\n") for path in files)
 
     def _await(self, condition: Any, seconds: float = 120) -> dict[str, str]:
         deadline = time.monotonic() + seconds
@@ -98,4 +101,4 @@ def submit(options: list[str], folder: Path, slurm: Mapping[str, str]) -> BatchJ
 
 def ask(line: list[str], folder: Path, slurm: Mapping[str, str]) -> str:
     """Run a program of Slurm's, and return what it says."""
-    return finish(line, folder, dict(slurm), 30).check().stdout
+    return finish(line, folder, dict(slurm), 60).check().stdout

@@ -1,12 +1,13 @@
 """A Slurm of two nodes on this machine: its daemons, started as plain processes in a temporary folder."""
 
 import os
+import random
 import shutil
 import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "sinfo")
@@ -89,10 +90,11 @@ def _configure(folder: Path, names: list[str]) -> None:
     (folder / "munge.key").chmod(0o400)
     host = socket.gethostname()
     lines = []
-    for name in names:
+    control, *ports = _free_ports(1 + len(names))
+    for name, port in zip(names, ports, strict=True):
         (folder / f"spool.{name}").mkdir()
-        lines.append(f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={_free_port()} CPUs=4 State=UNKNOWN")
-    text = CONFIGURATION.format(host=host, folder=folder, control=_free_port(), nodes="\n".join(lines))
+        lines.append(f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 State=UNKNOWN")
+    text = CONFIGURATION.format(host=host, folder=folder, control=control, nodes="\n".join(lines))
     (folder / "slurm.conf").write_text(text)
 
 
@@ -115,16 +117,20 @@ def _idle(environ: Mapping[str, str]) -> int:
 
 def _ask(line: list[str], environ: Mapping[str, str]) -> str:
     whole = {**os.environ, **environ}  # noqa: TID251
-    return subprocess.run(line, env=whole, capture_output=True, text=True, check=False, timeout=20).stdout
+    return subprocess.run(line, env=whole, capture_output=True, text=True, check=False, timeout=60).stdout
 
 
 def _await(condition: object) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline, "Slurm does not come up"
         time.sleep(0.1)
 
 
-def _free_port() -> int:
-    with socket.create_server(("", 0)) as free:
-        return int(free.getsockname()[1])
+def _free_ports(count: int) -> list[int]:
+    """Return ports below those that the kernel or unilaunch assigns: until a daemon listens, no test gets one."""
+    free: list[int] = []
+    for port in random.sample(range(10_000, 20_000), 100):
+        with suppress(OSError), socket.create_server(("", port)):
+            free.append(port)
+    return free[:count]

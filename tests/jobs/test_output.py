@@ -63,9 +63,11 @@ def test_a_report_is_put_elsewhere_if_the_user_has_one(openmpi5: Launcher, tmp_p
 def test_a_restart_finds_the_scripts_own_checkpoints(launcher: Launcher, tmp_path: Path) -> None:
     """Where the script put them, at every start; an immediate restart does not trip over its predecessor."""
     (tmp_path / "train.py").write_text(
-        "import os, signal\nfrom pathlib import Path\n"
+        "import os, signal, time\nfrom pathlib import Path\n"
         "kept = Path('log_output/checkpoints', os.environ['RANK'])\nkept.parent.mkdir(exist_ok=True)\n"
         "steps = kept.read_text() if kept.exists() else ''\nkept.write_text(steps + 'x')\n"
+        "other = kept.with_name(str(1 - int(kept.name)))\n"  # the first kill ends it: it has to have written before
+        "while not (other.exists() and len(other.read_text()) > len(steps)): time.sleep(0.02)\n"
         "if len(steps) < 2: os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     job = _launch(launcher, ["--max-restarts", "2", "train.py"], tmp_path).check()
@@ -111,6 +113,8 @@ def test_a_second_job_in_the_folder_of_a_running_one_is_refused(launcher: Launch
     """On all ranks, in one line that names it; nothing of the first one moves, and its output is all its own."""
     (tmp_path / "second.py").write_text("from pathlib import Path\nPath('second began').touch()\n")
     with _running(launcher, "", tmp_path) as first:
+        _await((tmp_path / "log_output" / ".monitor").exists)
+        _await(lambda: len(list(tmp_path.glob("log_output/rank.*/usage.jsonl"))) == 2)  # the agent's last files
         before = sorted((tmp_path / "log_output").rglob("*"))
         spec = (tmp_path / "log_output" / "spec.json").read_text()
         for second in (
@@ -124,7 +128,7 @@ def test_a_second_job_in_the_folder_of_a_running_one_is_refused(launcher: Launch
             assert f" on {os.uname().nodename}, since {time.strftime('%Y-')}" in line
         assert sorted((tmp_path / "log_output").rglob("*")) == before
         (tmp_path / "end").touch()
-        assert first.wait(30) == 0
+        assert first.wait(60) == 0
     assert (tmp_path / "log_output" / "spec.json").read_text() == spec
     for rank in range(2):
         folder = tmp_path / "log_output" / f"rank.{rank}"
@@ -140,7 +144,7 @@ def test_a_job_that_is_killed_leaves_its_folder_free(launcher: Launcher, tmp_pat
     (tmp_path / "second.py").write_text("print('second')\n")
     with _running(launcher, "", tmp_path) as first:
         _kill_all(tmp_path)
-        first.wait(20)
+        first.wait(60)
         launcher.unilaunch(2, ["run", "second.py"], tmp_path).check()
 
 
@@ -152,7 +156,7 @@ def test_a_scripts_own_processes_neither_free_nor_keep_the_folder(tmp_path: Path
     with _running(None, script, tmp_path) as first:
         assert alone(run, tmp_path).returncode == 2
         (tmp_path / "end").touch()
-        assert first.wait(40) == 0
+        assert first.wait(60) == 0
         alone(run, tmp_path).check()
 
 
@@ -185,9 +189,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """An output folder that is a disk of 1 MB."""
     output = tmp_path / "log_output"
     output.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", output], check=True, timeout=20)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", output], check=True, timeout=60)
     yield output
-    subprocess.run(["umount", output], check=True, timeout=20)
+    subprocess.run(["umount", "--lazy", output], check=True, timeout=60)  # the agent may end later than the job
 
 
 @NEEDS_ROOT

@@ -1,6 +1,7 @@
 """`unilaunch.init()` in a script that unilaunch has not started."""
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -35,4 +36,4 @@ def test_a_rank_that_fails_ends_the_others(start: str, openmpi5: Launcher, tmp_p
     )
     assert job.returncode != 0
     assert "SystemError: boom" in job.stderr
-    assert job.seconds < 30
+    assert time.time() - (tmp_path / "failed").stat().st_mtime < 30

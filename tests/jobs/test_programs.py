@@ -69,7 +69,7 @@ def test_the_script_of_mindspores_mpirun_tutorial_runs_on_cpu(
 ])  # fmt: skip
 def test_exit_codes_are_the_scripts(launcher: Launcher, how: str, returncode: int, words: str, tmp_path: Path) -> None:
     """And the others do not outlive it."""
-    job = launcher.unilaunch(3, ["run", str(PROGRAMS / "ending.py"), "--", how], tmp_path, deadline=30)
+    job = launcher.unilaunch(3, ["run", str(PROGRAMS / "ending.py"), "--", how], tmp_path)
     assert job.returncode == returncode
     assert words in job.console
     assert len(list(tmp_path.glob("began.*"))) == 3
@@ -80,7 +80,7 @@ def test_exit_codes_are_the_scripts(launcher: Launcher, how: str, returncode: in
 
 def test_a_traceback_begins_in_the_script(openmpi5: Launcher, tmp_path: Path) -> None:
     """As plain Python prints it: the launcher's frames are of no use to the reader."""
-    job = openmpi5.unilaunch(2, ["run", str(PROGRAMS / "ending.py"), "--", "raise"], tmp_path, deadline=30)
+    job = openmpi5.unilaunch(2, ["run", str(PROGRAMS / "ending.py"), "--", "raise"], tmp_path)
     trace = job.stderr[job.stderr.index("Traceback") :].splitlines()
     assert trace[1].strip().startswith(f'File "{PROGRAMS / "ending.py"}"')
     assert "unilaunch/rank" not in job.stderr
@@ -132,7 +132,7 @@ def test_a_function_that_cannot_be_used_is_refused(
 ) -> None:
     """In one line."""
     shutil.copy(PROGRAMS / "package_of_functions.py", tmp_path)
-    job = openmpi5.unilaunch(2, ["run", f"package_of_functions:{function}"], tmp_path, deadline=30)
+    job = openmpi5.unilaunch(2, ["run", f"package_of_functions:{function}"], tmp_path)
     assert job.returncode == 2
     assert any(words in line for line in job.refusals())
     assert "Traceback" not in job.console

@@ -52,7 +52,11 @@ def two_runs(openmpi5: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Pa
     folder = tmp_path_factory.mktemp("runs")
     for backend, ranks in (("torch", 2), ("mindspore", 3)):
         options = ["--epochs", "30", "--data-dir", "data", "--backend", backend, "--output-dir", backend]
-        openmpi5.unilaunch(ranks, ["run", *options], folder).check()
+        usage = folder / backend / "rank.0" / "usage.jsonl"
+        for _ in range(3):  # an agent that is held for a second measures no memory while the ranks live
+            openmpi5.unilaunch(ranks, ["run", *options], folder).check()
+            if '"memory"' in usage.read_text():
+                break
     return folder
 
 
@@ -151,14 +155,20 @@ def test_a_browser_draws_it_right_at_load_at_every_width_and_in_print(two_runs: 
 
 def test_a_page_of_a_script_says_what_was_run_and_what_it_used(openmpi5: Launcher, tmp_path: Path) -> None:
     """Command, start, hosts, versions, options; memory, processor and output over time; its last lines."""
-    steps = "for i in range(24): print('step', i, flush=True); time.sleep(0.09)"
-    (tmp_path / "script.py").write_text(f"import time\nx = b'x' * 60_000_000\n{steps}\n")
+    (tmp_path / "script.py").write_text(
+        "import json, os, time\nfrom pathlib import Path\nx = b'x' * 60_000_000\n"
+        "for i in range(24): print('step', i, flush=True); time.sleep(0.09)\n"
+        "usage, until = Path('log_output', f\"rank.{os.environ['RANK']}\", 'usage.jsonl'), time.monotonic() + 50\n"
+        "def enough(rows): return len(rows) > 1 and json.loads(rows[-1])['memory'] > 60e6\n"
+        "while not (usage.exists() and enough(usage.read_text().splitlines())) and time.monotonic() < until:\n"
+        "    time.sleep(0.05)\n"
+    )
     openmpi5.unilaunch(2, ["run", "script.py", "--", "--api-key=hidden", "a b"], tmp_path).check()
     rows = [json.loads(line) for line in (tmp_path / "log_output" / "rank.1" / "usage.jsonl").read_text().splitlines()]
     assert 60e6 < rows[-1]["peak"] < 1e9
     assert 60e6 < max(row["memory"] for row in rows[:-1]) <= rows[-1]["peak"]
     assert 0 < rows[-1]["cpu"] < 10
-    assert 3 <= len(rows) <= 8
+    assert 3 <= len(rows) <= rows[-1]["time"] - rows[0]["time"] + 5  # about one a second
     page = _report(tmp_path)
     assert page.stat().st_size < 60_000
     text = " ".join(_Page(page).text.split())
@@ -167,7 +177,7 @@ def test_a_page_of_a_script_says_what_was_run_and_what_it_used(openmpi5: Launche
         f"unilaunch {__version__}", "Memory of each rank", "Processor of each rank", "Output of each rank", "step 23",
     ):  # fmt: skip
         assert words in text
-    assert re.search(r"duration [2-9]\.\d s", text)
+    assert re.search(r"duration ([2-9]|\d\d)\.\d s", text)
     assert "args --api-key=hidden 'a b'" in text  # as spec.json has it
 
 

@@ -77,7 +77,7 @@ def test_a_stranger_under_torchrun_with_a_static_rendezvous(tmp_path: Path) -> N
             "static", "--master-port", str(PORT)]  # fmt: skip
     cache = tmp_path / "cache"
     with _attacked(12, cache, f"torchrun-none-{PORT}-0") as achieved:
-        job = finish([*line, *RUN], tmp_path, {"XDG_CACHE_HOME": str(cache)}, 60)
+        job = finish([*line, *RUN], tmp_path, {"XDG_CACHE_HOME": str(cache)}, 120)
         assert job.check().result["world_size"] == 2
     _is_unharmed(achieved)
     assert [path.name for path in sorted((tmp_path / "log_output").glob("rank.*"))] == ["rank.0", "rank.1"]
@@ -88,7 +88,7 @@ def test_a_stranger_under_launch(tmp_path: Path) -> None:
     """The monitor listens too; a stranger's messages to it end nothing."""
     words = ["launch", "--allow-run-as-root", "--oversubscribe", "-n", "2"]
     with _attacked(10, tmp_path / "log_output") as achieved:
-        job = finish([sys.executable, *RUN[:2], *words, "--epochs", "1500", *RUN[5:]], tmp_path, None, 60)
+        job = finish([sys.executable, *RUN[:2], *words, "--epochs", "1500", *RUN[5:]], tmp_path, None, 120)
         assert job.check().result["world_size"] == 2
     assert achieved["called"]
     assert achieved["believed"] == achieved["let in"] == 0
@@ -105,6 +105,6 @@ def test_a_stranger_under_srun(tmp_path: Path) -> None:
         _attacked(12, cache, "slurm-1.0") as achieved,  # a fresh Slurm's first job
     ):
         environ = {**slurm, "XDG_CACHE_HOME": str(cache)}
-        job = finish(["srun", "-N", "2", "-n", "2", sys.executable, *RUN], tmp_path, environ, 60)
+        job = finish(["srun", "-N", "2", "-n", "2", sys.executable, *RUN], tmp_path, environ, 120)
         assert job.check().result["launcher"] == "Slurm"
     _is_unharmed(achieved)

@@ -1,4 +1,7 @@
-"""A script that ends in the way that its first argument names; rank 1 does, and the others wait for it in vain."""
+"""A script that ends in the way that its first argument names.
+
+Rank 1 does, once all ranks have begun; the others wait for it in vain.
+"""
 
 import os
 import sys
@@ -11,6 +14,8 @@ def main(how: str) -> None:
     rank = int(os.environ["RANK"])  # noqa: TID251
     Path(f"began.{rank}").touch()
     if rank == 1:
+        while len(list(Path().glob("began.*"))) < int(os.environ["WORLD_SIZE"]):  # noqa: TID251
+            time.sleep(0.01)
         match how:
             case "raise":
                 raise ValueError("broken on purpose")
@@ -19,7 +24,7 @@ def main(how: str) -> None:
             case "message":
                 sys.exit("a last word")
     elif how != "well":
-        time.sleep(100)
+        time.sleep(600)
     sys.exit(0)
 
 

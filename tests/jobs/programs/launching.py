@@ -37,6 +37,13 @@ def sleep(seconds: float) -> None:
     time.sleep(seconds)
 
 
+def interrupt() -> None:
+    """Press Ctrl-C when the main thread waits for a job: it has installed its own signal handler then."""
+    while signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
 def main(mpirun: str) -> dict[str, Any]:
     """Launch."""
     job: dict[str, Any] = {"nprocs": 2, "mpirun": mpirun, "allow_run_as_root": True, "oversubscribe": True}
@@ -49,9 +56,12 @@ def main(mpirun: str) -> dict[str, Any]:
         [one.value["x"].tolist(), one.value["x"].dtype.name, one.value["large"].tolist(), one.value["place"]]
         for one in result.ranks
     ]
-    two = [unilaunch.start(sleep, seconds=60, output_dir=name, **job) for name in ("first", "second")]
+    two = [unilaunch.start(sleep, seconds=600, output_dir=name, **job) for name in ("first", "second")]
     lines = [two[0].logs(rank=rank, follow=True) for rank in range(2)]  # both sleep before the cancel
     seen["lines"] = [str(next(line for line in of_rank if "asleep" in str(line))) for of_rank in lines]
+    until = time.monotonic() + 30
+    while any(one.state.value != "running" for one in two[0].ranks) and time.monotonic() < until:
+        time.sleep(0.05)  # the thread that receives the ranks' states may be late
     seen["status"] = [two[0].status, [one.state.value for one in two[0].ranks]]
     try:
         two[0].wait(timeout=0.1)
@@ -75,12 +85,12 @@ def main(mpirun: str) -> dict[str, Any]:
     seen["by_thread"] = by_thread
     while two[1].status is unilaunch.JobStatus.STARTING:
         time.sleep(0.05)
-    threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     try:
+        threading.Thread(target=interrupt, daemon=True).start()
         two[1].wait()
     except KeyboardInterrupt:
         seen["interrupted"] = two[1].status
-    left = unilaunch.start(sleep, seconds=60, output_dir="left", **job)
+    left = unilaunch.start(sleep, seconds=600, output_dir="left", **job)
     for rank in range(2):
         next(line for line in left.logs(rank=rank, follow=True) if "asleep" in str(line))  # and it is left running
     return seen

@@ -1,6 +1,7 @@
 """A script that asks who it is and adds up a number over the ranks; with "fail", rank 0 fails while the others wait."""
 
 import sys
+from pathlib import Path
 
 import numpy as np
 
@@ -15,6 +16,7 @@ sys.stdout.write(f"{world.rank}/{world.size} on {world.device} by {type(collecti
 sys.stdout.flush()
 if "fail" in sys.argv:
     if world.rank == 0:
+        Path("failed").touch()
         raise SystemError("boom")
     collectives.all_reduce(total)
 if "mpi" in sys.argv:

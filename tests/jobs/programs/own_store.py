@@ -19,10 +19,12 @@ def meet(rank: int, size: int, port: int) -> int:
     return int(total)
 
 
-def free_port() -> int:
-    """Return a port that is free at this moment."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+def hold_port() -> socket.socket:
+    """Return a socket whose port the kernel assigns to nobody else, though a store may listen there."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
 
 
 def child(rank: int, port: int) -> None:
@@ -34,7 +36,8 @@ if __name__ == "__main__":
     from mpi4py import MPI  # the spawned processes import this file too, and MPI is not theirs
 
     comm = MPI.COMM_WORLD
-    total = meet(comm.rank, comm.size, comm.bcast(free_port()))
+    first, second = hold_port(), hold_port()
+    total = meet(comm.rank, comm.size, comm.bcast(first.getsockname()[1]))
     if comm.rank == 0:
-        spawn(child, (free_port(),), nprocs=2)  # type: ignore[no-untyped-call]
+        spawn(child, (second.getsockname()[1],), nprocs=2)  # type: ignore[no-untyped-call]
     sys.stdout.write(f"sum {total}, threads {MPI.Query_thread() == MPI.THREAD_MULTIPLE}\n")

@@ -4,8 +4,8 @@
 
 He listens wherever rank 0 might be looked for, and pretends to be rank 0. He calls every new listening socket of the
 job's user, and pretends to be rank 1, or is rude, or says nothing. He asks the agents of hosts for a rank. He tries to
-read what the ranks leave for each other in FOLDER. After SECONDS, or when his standard input ends, he writes down what
-he has achieved, as JSON. He has the standard library only.
+read what the ranks leave for each other in FOLDER. SECONDS after the first such socket, or when his standard input
+ends, he writes down what he has achieved, as JSON. He has the standard library only.
 """
 
 import json
@@ -38,7 +38,7 @@ def main() -> None:
     known, known_agents, held = _listening(), _agents(), list[socket.socket]()
     sys.stdout.write("ready\n")
     sys.stdout.flush()
-    deadline = time.monotonic() + float(seconds)
+    deadline = float("inf")
     while time.monotonic() < deadline:
         for key, _ in traps.select(0.02):
             if key.data is None:  # the job has ended
@@ -48,6 +48,7 @@ def main() -> None:
             achieved["believed"] += _pretend_rank_0(connection, key.data)
         for place in _listening() - known:
             known.add(place)
+            deadline = min(deadline, time.monotonic() + float(seconds))
             achieved["called"] += 1
             achieved["let in"] += any(_pretend_rank_1(place, token) for token in tokens)
             for words in (*RUDE, *[b""] * SILENT):
