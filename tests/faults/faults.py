@@ -181,7 +181,7 @@ def run_cell(cell: Cell, folder: Path, data: Path, cluster: Cluster | None) -> O
         return Outcome(end - known, tuple(_judge(cell, job, end - known, left)), job)
     finally:
         if cell.fills_disk:
-            subprocess.run(["umount", output], check=True, timeout=20)
+            subprocess.run(["umount", "--lazy", output], check=True, timeout=20)
         for group in Path("/sys/fs/cgroup/memory").glob(f"**/unilaunch-{crc32(str(folder).encode())}"):
             with suppress(OSError):
                 group.rmdir()
