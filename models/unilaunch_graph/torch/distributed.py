@@ -1,5 +1,6 @@
 """`distribute`: a model that was written for one process becomes exact on a part of the graph."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from types import FunctionType, MethodType
 from typing import Any
@@ -127,8 +128,11 @@ def _with_own_rows(method: FunctionType, plain: set[str]) -> Callable[..., Any]:
 
 
 def _normalise(module: torch.nn.Module, exact: Forward, name: str, part: GraphPart) -> None:
-    def forward(self: torch.nn.Module, rows: torch.Tensor, batch: Any = None, batch_size: Any = None) -> torch.Tensor:
-        if batch is not None or batch_size is not None:
+    signature = inspect.signature(type(module).forward)
+
+    def forward(self: torch.nn.Module, *args: Any, **options: Any) -> torch.Tensor:
+        _, rows, *batch = signature.bind(self, *args, **options).arguments.values()
+        if any(given is not None for given in batch):
             raise SpecError(f"{name} ({type(self).__name__}): a part is of one graph: expected no batch")
         return exact(self, rows, part.ranks)
 
