@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,21 @@ def test_features_are_sent_once() -> None:
         ug.halo(part.x, part).zero_()
         assert torch.equal(ug.halo(part.x, part), 2 * WHOLE.x[_nodes(part)])
         assert torch.equal(ug.halo(part.x.requires_grad_(), part).detach(), 2 * WHOLE.x[_nodes(part)])
+
+    on_parts(WHOLE, PARTS, work)
+
+
+def test_features_are_fetched_in_inference_mode() -> None:
+    """By a script that evaluates first and trains later, and of features that were loaded in inference mode."""
+
+    def work(part: GraphPart) -> None:
+        with torch.inference_mode():
+            first = ug.halo(part.x, part)
+            loaded = replace(part, x=part.x.clone())
+            assert torch.equal(ug.halo(loaded.x, loaded), WHOLE.x[_nodes(part)])
+        assert torch.equal(first, WHOLE.x[_nodes(part)])
+        weight = torch.ones(8, requires_grad=True)
+        torch.autograd.backward((ug.halo(part.x, part) @ weight).sum())
 
     on_parts(WHOLE, PARTS, work)
 
