@@ -167,6 +167,31 @@ def test_mean_is_the_whole_graphs_and_its_gradient_this_ranks_share() -> None:
     assert len(set(means)) == 1
 
 
+def test_the_gradient_of_a_correlation_is_exact() -> None:
+    """Rows are compared with means of all ranks' rows: `sum_ranks` for the statistics, `mean` for the loss."""
+    x = WHOLE.x.clone().requires_grad_()
+    torch.autograd.backward(_correlation(x, lambda rows: rows.sum(0), lambda products: products.mean()))
+
+    def work(part: GraphPart) -> Any:
+        rows = part.x.clone().requires_grad_()
+        loss = _correlation(
+            rows, lambda rows: ug.sum_ranks(rows.sum(0), part), lambda products: ug.mean(products, 40, part)
+        )
+        torch.autograd.backward(loss)
+        assert rows.grad is not None
+        return ug.gather(rows.grad, part)
+
+    torch.testing.assert_close(on_parts(WHOLE, PARTS, work)[0], x.grad, rtol=0, atol=1e-12)
+
+
+def _correlation(x: torch.Tensor, total: Callable[..., Any], mean: Callable[..., Any]) -> torch.Tensor:
+    """Return that of the first two columns."""
+    x = x[:, :2] - total(x[:, :2]) / 40
+    normal = x / (total(x.square()) / 40).sqrt()
+    loss: torch.Tensor = mean(normal[:, 0] * normal[:, 1])
+    return loss
+
+
 def test_gradients_are_summed_where_some_ranks_have_none() -> None:
     """A parameter that no rank used keeps None, as in one process."""
 
