@@ -17,8 +17,8 @@ from unilaunch_graph.torch.norms import Forward, exact_forward
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.refusals import find_refusals, names_in
 
-#: Marks a model that is distributed already.
-_MARK = "_unilaunch_distributed"
+#: Names the part that a module is distributed on: the id of its send plan, which the bound methods keep alive.
+_MARK = "_unilaunch_part"
 _STEPS = ("message", "aggregate", "update", "message_and_aggregate")
 
 
@@ -42,19 +42,40 @@ def distribute(model: torch.nn.Module, part: GraphPart) -> torch.nn.Module:
         raise SpecError("ug.torch.distribute cannot make this model exact on parts: " + "; ".join(refusals))
     if hasattr(model, _MARK):
         raise SpecError("ug.torch.distribute: this model is distributed already: call it once")
-    functions = exact_functions(part)
-    for name, module in model.named_modules():
-        if isinstance(module, MessagePassing):
-            _exchange_sources(module, name or type(module).__name__, part)
-        if forward := exact_forward(module):
-            _normalise(module, forward, name or type(module).__name__, part)
-        elif not hasattr(module, _MARK):
-            _replace_functions(module, functions)
+    modules = [(name or type(one).__name__, one) for name, one in model.named_modules() if not _is_on(part, one)]
+    for name, module in modules:
+        _distribute_one(module, name, part)
     _explain_index_errors(model, part)
-    setattr(model, _MARK, True)
+    setattr(model, _MARK, id(part.plan))
     for tensor in [*model.parameters(), *model.buffers()]:
         part.ranks.broadcast(tensor)
     return model
+
+
+def _distribute_one(module: torch.nn.Module, name: str, part: GraphPart) -> None:
+    if isinstance(module, MessagePassing):
+        _exchange_sources(module, name, part)
+    if forward := exact_forward(module):
+        _normalise(module, forward, name, part)
+    else:
+        _replace_functions(module, exact_functions(part))
+    if any(isinstance(value, MethodType) for value in vars(module).values()):  # not an activation: it may be shared
+        setattr(module, _MARK, id(part.plan))
+
+
+def _is_on(part: GraphPart, module: torch.nn.Module) -> bool:
+    """Return whether a module is distributed on *part* already: two models may share it.
+
+    Raises:
+        SpecError: It is distributed on another part.
+    """
+    mark = getattr(module, _MARK, None)
+    if mark not in {None, id(part.plan)}:
+        raise SpecError(
+            f"ug.torch.distribute: {type(module).__name__} is distributed on another part: make a model for each part, "
+            "and load one's state into the other"
+        )
+    return mark is not None
 
 
 def _exchange_sources(layer: MessagePassing, name: str, part: GraphPart) -> None:
