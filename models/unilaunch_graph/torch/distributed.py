@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch_geometric import EdgeIndex
+from torch_geometric.nn.aggr import QuantileAggregation
 from torch_geometric.nn.conv import MessagePassing
 
 from unilaunch.errors import SpecError
@@ -15,6 +16,7 @@ from unilaunch_graph.torch.degrees import exact_functions
 from unilaunch_graph.torch.halo import halo
 from unilaunch_graph.torch.norms import Forward, exact_forward
 from unilaunch_graph.torch.part import GraphPart
+from unilaunch_graph.torch.quantile import quantile
 from unilaunch_graph.torch.refusals import find_refusals, names_in
 
 #: Names the part that a module is distributed on: the id of its send plan, which the bound methods keep alive.
@@ -59,6 +61,8 @@ def _distribute_one(module: torch.nn.Module, name: str, part: GraphPart) -> None
         _normalise(module, forward, name, part)
     else:
         _replace_functions(module, exact_functions(part))
+    if isinstance(module, QuantileAggregation):
+        _bind(module, "forward", quantile)
     if any(isinstance(value, MethodType) for value in vars(module).values()):  # not an activation: it may be shared
         setattr(module, _MARK, id(part.plan))
 
