@@ -18,6 +18,7 @@ from unilaunch_graph.torch.norms import Forward, exact_forward
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.quantile import quantile
 from unilaunch_graph.torch.refusals import find_refusals, names_in
+from unilaunch_graph.torch.state import broadcast_first_state, broadcast_state
 
 #: Names the part that a module is distributed on: the id of its send plan, which the bound methods keep alive.
 _MARK = "_unilaunch_part"
@@ -49,8 +50,7 @@ def distribute(model: torch.nn.Module, part: GraphPart) -> torch.nn.Module:
         _distribute_one(module, name, part)
     _explain_index_errors(model, part)
     setattr(model, _MARK, id(part.plan))
-    for tensor in [*model.parameters(), *model.buffers()]:
-        part.ranks.broadcast(tensor)
+    broadcast_first_state(model, part)
     return model
 
 
@@ -63,6 +63,8 @@ def _distribute_one(module: torch.nn.Module, name: str, part: GraphPart) -> None
         _replace_functions(module, exact_functions(part))
     if isinstance(module, QuantileAggregation):
         _bind(module, "forward", quantile)
+    if isinstance(reset := getattr(module, "reset_parameters", None), MethodType):
+        _bind(module, "reset_parameters", _with_broadcast(reset.__func__, part))
     if any(isinstance(value, MethodType) for value in vars(module).values()):  # not an activation: it may be shared
         setattr(module, _MARK, id(part.plan))
 
@@ -202,6 +204,16 @@ def _explain_index_errors(model: torch.nn.Module, part: GraphPart) -> None:
             raise
 
     _bind(model, "forward", forward)
+
+
+def _with_broadcast(method: Callable[..., None], part: GraphPart) -> Callable[..., None]:
+    """Give every rank the new weights that *method* draws on rank 0."""
+
+    def reset_parameters(self: torch.nn.Module) -> None:
+        method(self)
+        broadcast_state(self, part.ranks)
+
+    return reset_parameters
 
 
 def _bind(module: torch.nn.Module, name: str, function: Callable[..., Any]) -> None:
