@@ -15,7 +15,7 @@ from unilaunch_graph.torch.blocks import ON_BLOCK
 from unilaunch_graph.torch.degrees import exact_functions
 from unilaunch_graph.torch.halo import halo
 from unilaunch_graph.torch.norms import Forward, exact_forward
-from unilaunch_graph.torch.part import GraphPart
+from unilaunch_graph.torch.part import GraphPart, is_of_another_part
 from unilaunch_graph.torch.quantile import quantile
 from unilaunch_graph.torch.refusals import find_refusals, names_in
 from unilaunch_graph.torch.state import broadcast_first_state, broadcast_state
@@ -48,7 +48,7 @@ def distribute(model: torch.nn.Module, part: GraphPart) -> torch.nn.Module:
     modules = [(name or type(one).__name__, one) for name, one in model.named_modules() if not _is_on(part, one)]
     for name, module in modules:
         _distribute_one(module, name, part)
-    _explain_index_errors(model, part)
+    _check_calls(model, part)
     setattr(model, _MARK, id(part.plan))
     broadcast_first_state(model, part)
     return model
@@ -187,12 +187,18 @@ def _replace_functions(module: torch.nn.Module, functions: Mapping[Callable[...,
             _bind(module, name, copy)
 
 
-def _explain_index_errors(model: torch.nn.Module, part: GraphPart) -> None:
+def _check_calls(model: torch.nn.Module, part: GraphPart) -> None:
+    """Refuse the edges of another part, and add to errors of an index what it may be."""
     method = getattr(model.forward, "__func__", None)
-    if method is None or not part.num_halo:
+    if method is None or part.world_size == 1:
         return
 
     def forward(self: torch.nn.Module, *args: Any, **options: Any) -> Any:
+        if any(is_of_another_part(given, part) for given in (*args, *options.values())):
+            raise SpecError(
+                f"{type(self).__name__} is called with the edge_index of another part than that it is distributed on: "
+                "distribute a second model on that part, and load this one's state"
+            )
         try:
             return method(self, *args, **options)
         except (IndexError, RuntimeError) as error:
