@@ -170,10 +170,23 @@ def test_arguments_are_given_by_name(*, as_list: bool) -> None:
 
 
 def test_a_whole_model_that_may_take_weights_is_refused() -> None:
-    """Whether it was trained with them is not known."""
+    """Whether it was trained with them is not known. A function says it, and its model is in evaluation mode too."""
     model = nn.GCN(8, 8, 2, 3).eval()
     with pytest.raises(SpecError, match="GCN may be called with edge_weight or without, and the graph has it"):
         on_parts(WHOLE, 1, lambda part: predict(model, _single(part)))
+    part = _single(on_parts(WHOLE, 1, lambda part: part)[0])
+
+    def without(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = model(x, edge_index)
+        return out
+
+    torch.testing.assert_close(
+        predict(without, part)[part.owned.argsort()],
+        model(WHOLE.x.float(), WHOLE.edge_index).detach(),
+    )
+    model.train()
+    with pytest.raises(SpecError, match="GCN is in training mode"):
+        predict(without, part)
 
 
 @pytest.mark.parametrize("as_list", [False, True])
