@@ -18,8 +18,9 @@ from unilaunch_graph.network.prediction import arguments_of, name_of
 #: Set while a layer is applied to a block: a distributed layer then fetches no rows, they are there.
 ON_BLOCK: ContextVar[object] = ContextVar("ON_BLOCK", default=None)
 #: What a layer may take beside rows.
-EdgeArrays = Mapping[str, torch.Tensor | None]
 EDGES = ("edge_index", "edge_weight", "edge_attr")
+#: These by name; None: the graph has none.
+EdgeArrays = Mapping[str, torch.Tensor | None]
 
 
 def num_arguments(layer: Callable[..., Any]) -> int:
