@@ -99,8 +99,8 @@ def _further(layer: Any) -> list[str]:
     Raises:
         SpecError: The layer needs another argument.
     """
-    needed = network.needed_arguments(layer.construct if isinstance(layer, nn.Cell) else layer)
-    further = (needed or [])[1:]
+    arguments = network.arguments_of(layer.construct if isinstance(layer, nn.Cell) else layer) or {}
+    further = [name for name, has_default in arguments.items() if not has_default][1:]
     if unknown := [name for name in further if name not in _ARGUMENTS]:
         raise SpecError(
             f"predict: {network.name_of(layer)} needs the argument {unknown[0]!r}: expected rows, then any of "

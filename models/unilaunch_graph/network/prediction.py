@@ -73,14 +73,14 @@ def _group(use: Predictor, layers: Sequence[Callee]) -> list[list[Callee]]:
     return groups
 
 
-def needed_arguments(function: Callee) -> list[str] | None:
-    """Return the names of the arguments without a default value; None if Python has no signature of the function."""
+def arguments_of(function: Callee) -> dict[str, bool] | None:
+    """Return whether each argument has a default value, by name; None if Python has no signature of the function."""
     try:
         parameters = inspect.signature(function).parameters
     except ValueError:
         return None
     places = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
-    return [one.name for one in parameters.values() if one.kind in places and one.default is one.empty]
+    return {one.name: one.default is not one.empty for one in parameters.values() if one.kind in places}
 
 
 def name_of(layer: Callee) -> str:

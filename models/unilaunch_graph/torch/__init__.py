@@ -13,7 +13,7 @@ from unilaunch_graph.torch.halo import halo, sum_halo
 from unilaunch_graph.torch.loading import load
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.prediction import predict
-from unilaunch_graph.torch.reductions import gather, mean, sum_gradients
+from unilaunch_graph.torch.reductions import gather, mean, sum_gradients, sum_ranks
 from unilaunch_graph.torch.sage import SAGEConv
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BatchNorm", "GATConv", "GraphPart", "SAGEConv", "distribute", "dropout", "gather", "halo", "load", "mean",
-    "predict", "sum_gradients", "sum_halo",
+    "predict", "sum_gradients", "sum_halo", "sum_ranks",
 ]  # fmt: skip
 
 

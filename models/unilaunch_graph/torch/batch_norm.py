@@ -6,7 +6,7 @@ import torch
 from typing_extensions import override
 
 from unilaunch_graph.torch.part import GraphPart
-from unilaunch_graph.torch.ranks import Ranks
+from unilaunch_graph.torch.ranks import HALVES, Ranks
 from unilaunch_graph.torch.reductions import global_sum
 
 
@@ -55,6 +55,8 @@ def normalise(module: Any, rows: torch.Tensor, ranks: Ranks, momentum: float) ->
         ranks: The other ranks.
         momentum: Share of this step in the running statistics.
     """
+    if rows.dtype in HALVES:  # sums of 16-bit numbers overflow: torch adds them in float32 too
+        return normalise(module, rows.float(), ranks, momentum).to(rows.dtype)
     shape = [-1 if axis == 1 else 1 for axis in range(rows.dim())]
     if module.training or module.running_mean is None:
         seen = Statistics.of(rows, ranks)

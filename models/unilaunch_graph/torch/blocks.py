@@ -1,7 +1,7 @@
 """Layers of a user's on a block of nodes with all their in-edges: what is exact there, and how a layer is called."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from types import MethodType
@@ -13,35 +13,63 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from unilaunch.errors import SpecError
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.inference import Neighbourhood
-from unilaunch_graph.network.prediction import name_of, needed_arguments
+from unilaunch_graph.network.prediction import arguments_of, name_of
 
 #: Set while a layer is applied to a block: a distributed layer then fetches no rows, they are there.
 ON_BLOCK: ContextVar[object] = ContextVar("ON_BLOCK", default=None)
-#: The arguments of a layer, in order.
-_ARGUMENTS = ("x", "edge_index", "edge_weight", "edge_attr")
+#: What a layer may take beside rows.
+EDGES = ("edge_index", "edge_weight", "edge_attr")
+#: These by name; None: the graph has none.
+EdgeArrays = Mapping[str, torch.Tensor | None]
 
 
 def num_arguments(layer: Callable[..., Any]) -> int:
-    """Return how many of x, edge_index, edge_weight and edge_attr *layer* is called with.
+    """Return how many arguments *layer* is called with; 1: it takes rows alone."""
+    return 1 + len(_edges_of(layer)[0])
 
-    As many as it has arguments without a default value; a function whose arguments Python does not know (`torch.relu`)
-    takes x alone.
+
+def call(layer: Callable[..., Any], rows: Any, edges: EdgeArrays) -> torch.Tensor:
+    """Return the output of *layer* for rows, and for what its further arguments are named after.
 
     Raises:
-        SpecError: It needs none of them, or more.
+        SpecError: It has an argument of another name, or one with a default value that the graph has an array for.
+    """
+    needed, optional = _edges_of(layer)
+    if unclear := next((name for name in optional if edges[name] is not None), None):
+        raise SpecError(
+            f"predict: {name_of(layer)} may be called with {unclear} or without, and the graph has it: give a function "
+            f"that says which: `lambda x, edge_index, {unclear}: layer(x, edge_index, {unclear}={unclear})` or "
+            "`lambda x, edge_index: layer(x, edge_index)`"
+        )
+    out: torch.Tensor = layer(rows, *(edges[name] for name in needed))
+    return out
+
+
+def _edges_of(layer: Callable[..., Any]) -> tuple[list[str], list[str]]:
+    """Return which of edge_index, edge_weight and edge_attr *layer* needs, in its order, and which have a default.
+
+    The first argument is rows, whatever its name is, and a second one of an unknown name is edge_index. A function
+    whose arguments Python does not know (`torch.relu`) takes rows alone.
+
+    Raises:
+        SpecError: It needs no argument, or one of another name.
     """
     function = layer
     if isinstance(layer, torch.nn.Module):
         function = MethodType(type(layer).forward, layer)  # `distribute` gives it a forward that names no argument
-    needed = needed_arguments(function)
-    if needed is None:
-        return 1
-    if not 1 <= len(needed) <= len(_ARGUMENTS):
+    arguments = arguments_of(function)
+    if arguments is None:
+        return [], []
+    needed = [name for name, has_default in arguments.items() if not has_default]
+    if needed[1:2] and needed[1] not in EDGES:
+        needed[1] = "edge_index"
+    if not needed or (unknown := [name for name in needed[1:] if name not in EDGES]):
+        given = f"the argument {unknown[0]!r}" if needed else "0 arguments"
         raise SpecError(
-            f"predict: {name_of(layer)} needs {len(needed)} arguments: expected 1 to 4 of {_ARGUMENTS}: "
+            f"predict: {name_of(layer)} needs {given}: expected rows, then any of {', '.join(EDGES)}: "
             "give a function that names them"
         )
-    return len(needed)
+    return needed[1:], [name for name in EDGES if arguments.get(name)]
 
 
 def apply_to_block(layers: Sequence[Callable[..., Any]], rows: Rows, block: Neighbourhood) -> Rows:
@@ -51,13 +79,13 @@ def apply_to_block(layers: Sequence[Callable[..., Any]], rows: Rows, block: Neig
         SpecError: A layer is not exact on a block.
     """
     x, first = torch.from_numpy(rows), layers[0]
-    edges = (block.edge_index, block.edge_weight, block.edge_attr)
-    given = [None if array is None else torch.from_numpy(array) for array in edges]
-    number = num_arguments(first)
+    arrays = {name: getattr(block, name) for name in EDGES}
+    edges = {name: None if array is None else torch.from_numpy(array) for name, array in arrays.items()}
+    takes_edges = num_arguments(first) > 1
     with torch.no_grad(), _block(block.num_targets):
         own, is_pair = x[: block.num_targets], _takes_pair(first)
-        out = first((x, own) if is_pair else x, *given[: number - 1]) if number > 1 else first(own)
-        if number > 1 and len(out) != len(own if is_pair else x):
+        out = call(first, ((x, own) if is_pair else x) if takes_edges else own, edges)
+        if takes_edges and len(out) != len(own if is_pair else x):
             raise SpecError(
                 f"predict: {name_of(first)} returned {len(out)} rows of {len(x)} nodes: expected one for each"
             )

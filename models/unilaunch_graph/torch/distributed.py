@@ -1,11 +1,13 @@
 """`distribute`: a model that was written for one process becomes exact on a part of the graph."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch_geometric import EdgeIndex
+from torch_geometric.nn.aggr import QuantileAggregation
 from torch_geometric.nn.conv import MessagePassing
 
 from unilaunch.errors import SpecError
@@ -13,11 +15,13 @@ from unilaunch_graph.torch.blocks import ON_BLOCK
 from unilaunch_graph.torch.degrees import exact_functions
 from unilaunch_graph.torch.halo import halo
 from unilaunch_graph.torch.norms import Forward, exact_forward
-from unilaunch_graph.torch.part import GraphPart
+from unilaunch_graph.torch.part import GraphPart, is_of_another_part
+from unilaunch_graph.torch.quantile import quantile
 from unilaunch_graph.torch.refusals import find_refusals, names_in
+from unilaunch_graph.torch.state import broadcast_first_state, broadcast_state
 
-#: Marks a model that is distributed already.
-_MARK = "_unilaunch_distributed"
+#: Names the part that a module is distributed on: the id of its send plan, which the bound methods keep alive.
+_MARK = "_unilaunch_part"
 _STEPS = ("message", "aggregate", "update", "message_and_aggregate")
 
 
@@ -41,19 +45,43 @@ def distribute(model: torch.nn.Module, part: GraphPart) -> torch.nn.Module:
         raise SpecError("ug.torch.distribute cannot make this model exact on parts: " + "; ".join(refusals))
     if hasattr(model, _MARK):
         raise SpecError("ug.torch.distribute: this model is distributed already: call it once")
-    functions = exact_functions(part)
-    for name, module in model.named_modules():
-        if isinstance(module, MessagePassing):
-            _exchange_sources(module, name or type(module).__name__, part)
-        if forward := exact_forward(module):
-            _normalise(module, forward, name or type(module).__name__, part)
-        elif not hasattr(module, _MARK):
-            _replace_functions(module, functions)
-    _explain_index_errors(model, part)
-    setattr(model, _MARK, True)
-    for tensor in [*model.parameters(), *model.buffers()]:
-        part.ranks.broadcast(tensor)
+    modules = [(name or type(one).__name__, one) for name, one in model.named_modules() if not _is_on(part, one)]
+    for name, module in modules:
+        _distribute_one(module, name, part)
+    _check_calls(model, part)
+    setattr(model, _MARK, id(part.plan))
+    broadcast_first_state(model, part)
     return model
+
+
+def _distribute_one(module: torch.nn.Module, name: str, part: GraphPart) -> None:
+    if isinstance(module, MessagePassing):
+        _exchange_sources(module, name, part)
+    if forward := exact_forward(module):
+        _normalise(module, forward, name, part)
+    else:
+        _replace_functions(module, exact_functions(part))
+    if isinstance(module, QuantileAggregation):
+        _bind(module, "forward", quantile)
+    if isinstance(reset := getattr(module, "reset_parameters", None), MethodType):
+        _bind(module, "reset_parameters", _with_broadcast(reset.__func__, part))
+    if any(isinstance(value, MethodType) for value in vars(module).values()):  # not an activation: it may be shared
+        setattr(module, _MARK, id(part.plan))
+
+
+def _is_on(part: GraphPart, module: torch.nn.Module) -> bool:
+    """Return whether a module is distributed on *part* already: two models may share it.
+
+    Raises:
+        SpecError: It is distributed on another part.
+    """
+    mark = getattr(module, _MARK, None)
+    if mark not in {None, id(part.plan)}:
+        raise SpecError(
+            f"ug.torch.distribute: {type(module).__name__} is distributed on another part: make a model for each part, "
+            "and load one's state into the other"
+        )
+    return mark is not None
 
 
 def _exchange_sources(layer: MessagePassing, name: str, part: GraphPart) -> None:
@@ -127,8 +155,11 @@ def _with_own_rows(method: FunctionType, plain: set[str]) -> Callable[..., Any]:
 
 
 def _normalise(module: torch.nn.Module, exact: Forward, name: str, part: GraphPart) -> None:
-    def forward(self: torch.nn.Module, rows: torch.Tensor, batch: Any = None, batch_size: Any = None) -> torch.Tensor:
-        if batch is not None or batch_size is not None:
+    signature = inspect.signature(type(module).forward)
+
+    def forward(self: torch.nn.Module, *args: Any, **options: Any) -> torch.Tensor:
+        _, rows, *batch = signature.bind(self, *args, **options).arguments.values()
+        if any(given is not None for given in batch):
             raise SpecError(f"{name} ({type(self).__name__}): a part is of one graph: expected no batch")
         return exact(self, rows, part.ranks)
 
@@ -156,12 +187,18 @@ def _replace_functions(module: torch.nn.Module, functions: Mapping[Callable[...,
             _bind(module, name, copy)
 
 
-def _explain_index_errors(model: torch.nn.Module, part: GraphPart) -> None:
+def _check_calls(model: torch.nn.Module, part: GraphPart) -> None:
+    """Refuse the edges of another part, and add to errors of an index what it may be."""
     method = getattr(model.forward, "__func__", None)
-    if method is None or not part.num_halo:
+    if method is None or part.world_size == 1:
         return
 
     def forward(self: torch.nn.Module, *args: Any, **options: Any) -> Any:
+        if any(is_of_another_part(given, part) for given in (*args, *options.values())):
+            raise SpecError(
+                f"{type(self).__name__} is called with the edge_index of another part than that it is distributed on: "
+                "distribute a second model on that part, and load this one's state"
+            )
         try:
             return method(self, *args, **options)
         except (IndexError, RuntimeError) as error:
@@ -173,6 +210,16 @@ def _explain_index_errors(model: torch.nn.Module, part: GraphPart) -> None:
             raise
 
     _bind(model, "forward", forward)
+
+
+def _with_broadcast(method: Callable[..., None], part: GraphPart) -> Callable[..., None]:
+    """Give every rank the new weights that *method* draws on rank 0."""
+
+    def reset_parameters(self: torch.nn.Module) -> None:
+        method(self)
+        broadcast_state(self, part.ranks)
+
+    return reset_parameters
 
 
 def _bind(module: torch.nn.Module, name: str, function: Callable[..., Any]) -> None:

@@ -29,7 +29,7 @@ def halo(rows: torch.Tensor, part: GraphPart) -> torch.Tensor:
     check_rows(rows, part.num_owned, "num_owned")
     if part.world_size == 1:
         return rows
-    if rows is part.x and not rows.requires_grad:
+    if rows is part.x and not rows.requires_grad and not rows.is_inference():
         return _fetch_once(rows, part)
     with_halo: torch.Tensor = _Halo.apply(rows, part)  # type: ignore[no-untyped-call]
     return with_halo
@@ -85,7 +85,8 @@ def _fetch_once(rows: torch.Tensor, part: GraphPart) -> torch.Tensor:
     """Return the cached rows with their halo, if neither has been written to since."""
     kept = part.kept.get("x")
     if kept is None or not kept.is_of(rows):
-        whole = _fetch(rows, part)
+        with torch.inference_mode(mode=False):  # a tensor that is made in inference mode has no version
+            whole = _fetch(rows, part)
         kept = part.kept["x"] = Kept((rows, rows._version), (whole, whole._version))  # noqa: SLF001
     return kept.whole[0]
 

@@ -5,6 +5,7 @@ Each function is the forward of one module, which is its first argument. The for
 
 import math
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
@@ -12,8 +13,24 @@ from torch.nn import functional
 from torch_geometric.nn import norm as pyg
 
 from unilaunch_graph.torch.batch_norm import Statistics, batch_norm, count_elements, normalise, scale_and_shift
-from unilaunch_graph.torch.ranks import Ranks
+from unilaunch_graph.torch.ranks import HALVES, Ranks
 from unilaunch_graph.torch.reductions import global_sum
+
+Forward = Callable[[Any, torch.Tensor, Ranks], torch.Tensor]
+
+
+def _in_float32(exact: Forward) -> Forward:
+    """Compute 16-bit rows in float32, since their sums overflow; the result has the dtype that PyG's formula gives."""
+
+    @wraps(exact)
+    def forward(module: Any, rows: torch.Tensor, ranks: Ranks) -> torch.Tensor:
+        if rows.dtype not in HALVES:
+            return exact(module, rows, ranks)
+        weight = getattr(module, "weight", None)
+        dtype = rows.dtype if weight is None else torch.result_type(rows, weight)
+        return exact(module, rows.float(), ranks).to(dtype)
+
+    return forward
 
 
 def pyg_batch_norm(module: Any, rows: torch.Tensor, ranks: Ranks) -> torch.Tensor:
@@ -31,6 +48,7 @@ def instance_norm(module: Any, rows: torch.Tensor, ranks: Ranks) -> torch.Tensor
     return normalise(module, rows, ranks, module.momentum)
 
 
+@_in_float32
 def graph_norm(module: Any, rows: torch.Tensor, ranks: Ranks) -> torch.Tensor:
     """GraphNorm (Cai et al., ICML 2021, section 3) of one graph."""
     count = count_elements(rows[:, :1], ranks)
@@ -40,6 +58,7 @@ def graph_norm(module: Any, rows: torch.Tensor, ranks: Ranks) -> torch.Tensor:
     return normal
 
 
+@_in_float32
 def pair_norm(module: Any, rows: torch.Tensor, ranks: Ranks) -> torch.Tensor:
     """PairNorm (Zhao and Akoglu, ICLR 2020, section 3)."""
     count = count_elements(rows[:, :1], ranks)
@@ -52,6 +71,7 @@ def pair_norm(module: Any, rows: torch.Tensor, ranks: Ranks) -> torch.Tensor:
     return normal
 
 
+@_in_float32
 def mean_subtraction_norm(module: Any, rows: torch.Tensor, ranks: Ranks) -> torch.Tensor:  # noqa: ARG001
     """Rows less the mean of all nodes."""
     return rows - Statistics.of(rows, ranks).mean
@@ -61,6 +81,11 @@ def layer_norm(module: Any, rows: torch.Tensor, ranks: Ranks) -> torch.Tensor:
     """LayerNorm; of mode "graph" its statistics are over all elements of all nodes."""
     if module.mode == "node":
         return functional.layer_norm(rows, (module.in_channels,), module.weight, module.bias, module.eps)
+    return _layer_norm_of_graph(module, rows, ranks)
+
+
+@_in_float32
+def _layer_norm_of_graph(module: Any, rows: torch.Tensor, ranks: Ranks) -> torch.Tensor:
     count = count_elements(rows, ranks)
     rows = rows - global_sum(rows.sum(), ranks) / count
     normal = rows / ((global_sum(rows.square().sum(), ranks) / count).sqrt() + module.eps)
@@ -72,12 +97,11 @@ def graph_size_norm(module: Any, rows: torch.Tensor, ranks: Ranks) -> torch.Tens
     return rows / math.sqrt(count_elements(rows[:, :1], ranks))
 
 
-def exact_forward(module: torch.nn.Module) -> "Forward | None":
+def exact_forward(module: torch.nn.Module) -> Forward | None:
     """Return the exact forward of *module*; None if it does not normalise over nodes, or defines another forward."""
     return next((exact for kind, exact in EXACT.items() if type(module).forward is kind.forward), None)
 
 
-Forward = Callable[[Any, torch.Tensor, Ranks], torch.Tensor]
 #: The exact forward of each module whose own would normalise by this rank's rows alone.
 EXACT: dict[type[torch.nn.Module], Forward] = {
     torch.nn.BatchNorm1d: batch_norm,

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -13,6 +14,9 @@ from unilaunch_graph.network.part import PartFields, fields_of
 from unilaunch_graph.partition.in_edges import merge_in_edges
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.torch.ranks import Ranks
+
+#: The edge_index of each part in use, by its id.
+_EDGES: WeakValueDictionary[int, torch.Tensor] = WeakValueDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +86,17 @@ def make_part(part: Part, ranks: Ranks) -> GraphPart:
     edges = merge_in_edges(part)
     is_weighted = ranks.all_reduce(tensor(np.array([len(edges.weights)]))).item() > 0
     every, counts = tensor(part.send_rows.astype(np.int64)), part.send_counts.tolist()
-    return GraphPart(
+    made = GraphPart(
         **fields_of(part, ranks, edges, tensor, is_weighted=is_weighted),
         owned=tensor(part.owned),
         arrays=part,
         plan=SendPlan(torch.split(every, counts), every, counts, part.halo_counts.tolist()),
     )
+    _EDGES[id(made.edge_index)] = made.edge_index
+    return made
+
+
+def is_of_another_part(value: object, part: GraphPart) -> bool:
+    """Return whether *value* is the edge_index of a part with other edges: its halo rows are not those of *part*."""
+    edges = _EDGES.get(id(value))
+    return edges is not None and edges is value and not torch.equal(edges, part.edge_index)

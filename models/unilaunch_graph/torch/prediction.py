@@ -1,8 +1,10 @@
 """`predict`: the output of a network for every node, whole or layer by layer in bounded memory."""
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -12,7 +14,7 @@ from unilaunch_graph.arrays import Rows
 from unilaunch_graph.inference import MEMORY, Layer
 from unilaunch_graph.network import prediction as network
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.torch.blocks import apply_to_block, num_arguments
+from unilaunch_graph.torch.blocks import EDGES, apply_to_block, call, num_arguments
 from unilaunch_graph.torch.loading import load_arrays
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.ranks import Ranks
@@ -31,9 +33,10 @@ def predict(
     A network as a whole is called once, as in training; its memory grows with the part. A list of its layers is applied
     layer by layer to blocks of nodes, in float32; what lies between two layers are files in the folder for temporary
     files (TMPDIR): room for two layers' rows and those of the halo. Each member of the list is one step along the
-    edges, or takes rows alone (an activation, a normalisation with running statistics). A member is called with as
-    many of (x, edge_index, edge_weight, edge_attr) as it has arguments without a default value. Modules must be in
-    evaluation mode; they may be distributed.
+    edges, or takes rows alone (an activation, a normalisation with running statistics). A network or a member is called
+    with rows, then with those of edge_index, edge_weight and edge_attr that its arguments are named after. If such an
+    argument has a default value, and the graph has the array, it is refused. Modules must be in evaluation mode; they
+    may be distributed.
 
     Args:
         model: The network (`ug.torch.distribute` has made it exact on parts), or a list of its layers.
@@ -71,11 +74,10 @@ class _Torch:
 
     def whole(self, model: Any, part: GraphPart) -> Rows:
         _check_device(part.ranks)
-        if any(module.training for module in (model.modules() if isinstance(model, torch.nn.Module) else ())):
-            raise SpecError(f"predict: {type(model).__name__} is in training mode: call model.eval() before")
-        given = (part.x, part.edge_index, part.edge_weight, part.edge_attr)
+        if trained := next((module for module in _modules_of(model) if module.training), None):
+            raise SpecError(f"predict: {type(trained).__name__} is in training mode: call model.eval() before")
         with torch.no_grad():
-            rows: torch.Tensor = model(*given[: num_arguments(model)])
+            rows = call(model, part.x, {name: getattr(part, name) for name in EDGES})
         array: Rows = (rows.float() if rows.dtype in {torch.bfloat16, torch.float16} else rows).numpy()
         return array
 
@@ -84,6 +86,17 @@ class _Torch:
 
     def num_arguments(self, layer: Callable[..., Any]) -> int:
         return num_arguments(layer)
+
+
+def _modules_of(model: Callable[..., Any]) -> Iterator[torch.nn.Module]:
+    """Yield the modules of a network, or of those that a function names: `lambda x, edge_index: model(...)`."""
+    roots: list[Any] = [model]
+    if isinstance(model, FunctionType):
+        names = inspect.getclosurevars(model)
+        roots = [*names.nonlocals.values(), *names.globals.values()]
+    for root in roots:
+        if isinstance(root, torch.nn.Module):
+            yield from root.modules()
 
 
 def _check_device(ranks: Ranks) -> None:

@@ -9,7 +9,7 @@ from unilaunch.backend import Collectives, Exchange
 from unilaunch_graph.network.ranks import ScriptRanks
 
 #: MPI and numpy have no 16-bit floats: such rows are sent as integers, and added as float32.
-_HALVES = {torch.bfloat16, torch.float16}
+HALVES = {torch.bfloat16, torch.float16}
 
 
 class Ranks(ScriptRanks):
@@ -43,7 +43,7 @@ class Ranks(ScriptRanks):
         """Return the sum of *tensor* over all ranks: the same bits on every rank. The argument may be overwritten."""
         if self.size == 1:
             return tensor
-        if tensor.dtype in _HALVES:
+        if tensor.dtype in HALVES:
             return self.all_reduce(tensor.float()).to(tensor.dtype)
         total = tensor.detach().contiguous()
         self.collectives.all_reduce(self._buffer(total.view(-1)))
@@ -58,7 +58,7 @@ class Ranks(ScriptRanks):
         tensor.detach().copy_(whole)
 
     def _bits(self, tensor: torch.Tensor) -> Any:
-        return self._buffer(tensor.view(torch.int16) if tensor.dtype in _HALVES else tensor)
+        return self._buffer(tensor.view(torch.int16) if tensor.dtype in HALVES else tensor)
 
     def _buffer(self, tensor: torch.Tensor) -> Any:
         """Return the tensor as the collectives take it; nothing is copied."""

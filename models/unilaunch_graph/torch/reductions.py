@@ -16,7 +16,8 @@ def mean(losses: torch.Tensor, count: int, part: GraphPart | None = None) -> tor
 
     All ranks must call this. Each rank's backward gives its own nodes' share of the gradient; `sum_gradients` adds
     the shares. Terms that do not come from nodes (a penalty on the weights) must not be added to the result, since
-    `sum_gradients` would count them once per rank: use the optimizer's `weight_decay`.
+    `sum_gradients` would count them once per rank: use the optimizer's `weight_decay`. A mean that rows are compared
+    with (in a correlation, a variance) needs `sum_ranks`: here its gradient would be wrong.
 
     Args:
         losses: Of this rank's nodes that have one, or their sum: `reduction="none"` or `"sum"` gives that. Bool and
@@ -30,6 +31,19 @@ def mean(losses: torch.Tensor, count: int, part: GraphPart | None = None) -> tor
     check_count(count)
     total: torch.Tensor = _Total.apply(losses.sum(), Ranks.of(part))  # type: ignore[no-untyped-call]
     return total / count
+
+
+def sum_ranks(value: torch.Tensor, part: GraphPart | None = None) -> torch.Tensor:
+    """Return the sum of all ranks' *value*, for a statistic that each rank's rows are compared with.
+
+    All ranks must call this. The mean of a column of *x* is `sum_ranks(x.sum(0), part) / part.num_nodes`. Backward adds
+    the gradients of all ranks. Differentiable. For a loss take `mean`: its gradient counts once, not once per rank.
+
+    Args:
+        value: This rank's; of the same shape on every rank.
+        part: This rank's part; None for the one that the script has loaded.
+    """
+    return global_sum(value, Ranks.of(part))
 
 
 def global_sum(value: torch.Tensor, ranks: Ranks) -> torch.Tensor:

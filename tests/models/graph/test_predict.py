@@ -49,7 +49,7 @@ class _Net(torch.nn.Module):
 
     def layers(self) -> list[Any]:
         return [
-            lambda x, edge_index, _, edge_attr: self.gat(x, edge_index, edge_attr),
+            lambda x, edge_index, edge_attr: self.gat(x, edge_index, edge_attr=edge_attr),
             self.norm, functional.elu, self.sage, torch.relu,
             partial(_weighted, self.graph),
         ]  # fmt: skip
@@ -107,16 +107,23 @@ def test_a_whole_model_is_called_once(tmp_path: Path) -> None:
 
 
 CASES: dict[str, tuple[Callable[[], list[Any]], str]] = {
-    "degrees": (lambda: [nn.GCNConv(8, 3)], "GCNConv: it needs the degrees"),
-    "two steps": (lambda: [nn.SSGConv(8, 3, alpha=0.1, K=2)], "degrees"),
+    "degrees": (lambda: [partial(_weighted, nn.GCNConv(8, 3).eval())], "GCNConv: it needs the degrees"),
+    "two steps": (lambda: [partial(_weighted, nn.SSGConv(8, 3, alpha=0.1, K=2).eval())], "degrees"),
     "neighbours of neighbours": (lambda: [_twice], "reads neighbours of neighbours"),
     "all nodes": (lambda: [nn.SAGEConv(8, 3), nn.GraphNorm(3)], "GraphNorm: it normalises by all nodes"),
     "own statistics": (lambda: [torch.nn.BatchNorm1d(8, track_running_stats=False)], "normalises by all nodes"),
     "refused by distribute": (lambda: [nn.SAGEConv(8, 3, aggr="lstm")], "largest degree"),
     "wrong rows": (lambda: [lambda x, _: x[:1]], "returned 1 rows of"),
     "no argument": (lambda: [lambda: None], "needs 0 arguments"),
+    "unknown argument": (lambda: [_attributed], "needs the argument 'attr': expected rows, then any of edge_index"),
+    "weights or not": (lambda: [nn.GraphConv(8, 3)], "GraphConv may be called with edge_weight or without"),
+    "features or not": (lambda: [nn.GATConv(8, 3, edge_dim=3)], "GATConv may be called with edge_attr or without"),
 }
 _SAGE = nn.SAGEConv(8, 8).eval()
+
+
+def _attributed(x: torch.Tensor, _: torch.Tensor, attr: torch.Tensor) -> torch.Tensor:
+    return x + attr.sum()
 
 
 def _twice(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
@@ -134,6 +141,52 @@ def test_what_is_not_exact_on_a_block_is_refused(case: str) -> None:
 
     with pytest.raises(SpecError, match=reason):
         on_parts(WHOLE, 1, work)
+
+
+class _Attributed(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gat = nn.GATConv(8, 4, edge_dim=3)
+
+    @override
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, edge_attr: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.gat(x, edge_index, edge_attr)
+        return out
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_arguments_are_given_by_name(*, as_list: bool) -> None:
+    """A third argument that is called edge_attr gets the features of the edges, though the graph has weights."""
+    torch.manual_seed(0)
+    model = _Attributed().eval()
+
+    def work(part: GraphPart) -> Any:
+        net = distribute(copy.deepcopy(model), part)
+        return ug.torch.gather(predict([net] if as_list else net, _single(part), memory=SMALL), part)
+
+    with torch.no_grad():
+        expected = model(WHOLE.x.float(), WHOLE.edge_index, WHOLE.edge_attr.float())
+    torch.testing.assert_close(on_parts(WHOLE, PARTS, work)[0], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_whole_model_that_may_take_weights_is_refused() -> None:
+    """Whether it was trained with them is not known. A function says it, and its model is in evaluation mode too."""
+    model = nn.GCN(8, 8, 2, 3).eval()
+    with pytest.raises(SpecError, match="GCN may be called with edge_weight or without, and the graph has it"):
+        on_parts(WHOLE, 1, lambda part: predict(model, _single(part)))
+    part = _single(on_parts(WHOLE, 1, lambda part: part)[0])
+
+    def without(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = model(x, edge_index)
+        return out
+
+    torch.testing.assert_close(
+        predict(without, part)[part.owned.argsort()],
+        model(WHOLE.x.float(), WHOLE.edge_index).detach(),
+    )
+    model.train()
+    with pytest.raises(SpecError, match="GCN is in training mode"):
+        predict(without, part)
 
 
 @pytest.mark.parametrize("as_list", [False, True])

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch_geometric.nn import conv
+from torch_geometric.nn.aggr import Aggregation, MedianAggregation, QuantileAggregation
 
 from models.graph.layers_of_pyg import CASES, NOT_MADE, REFUSED, WIDTH, Case
 from models.graph.torch_parts import make_whole, on_parts
@@ -81,6 +82,12 @@ def test_a_convolution_is_exact_on_parts(name: str) -> None:
 def test_a_part_without_edges_is_exact(name: str) -> None:
     """One rank owns the nodes without edges alone."""
     check_exact(CASES[name], WITHOUT_EDGES)
+
+
+@pytest.mark.parametrize("make", [MedianAggregation, lambda: QuantileAggregation(0.3)])
+def test_a_part_without_edges_has_quantiles(make: Callable[[], Aggregation]) -> None:
+    """PyG's own fails where the first node has no edge."""
+    check_exact(Case(lambda: conv.SAGEConv(WIDTH, 4, aggr=[make(), "max"])), WITHOUT_EDGES)
 
 
 @pytest.mark.parametrize(

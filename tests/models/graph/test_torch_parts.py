@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,21 @@ def test_features_are_sent_once() -> None:
     on_parts(WHOLE, PARTS, work)
 
 
+def test_features_are_fetched_in_inference_mode() -> None:
+    """By a script that evaluates first and trains later, and of features that were loaded in inference mode."""
+
+    def work(part: GraphPart) -> None:
+        with torch.inference_mode():
+            first = ug.halo(part.x, part)
+            loaded = replace(part, x=part.x.clone())
+            assert torch.equal(ug.halo(loaded.x, loaded), WHOLE.x[_nodes(part)])
+        assert torch.equal(first, WHOLE.x[_nodes(part)])
+        weight = torch.ones(8, requires_grad=True)
+        torch.autograd.backward((ug.halo(part.x, part) @ weight).sum())
+
+    on_parts(WHOLE, PARTS, work)
+
+
 def test_gradients_of_halo_rows_are_added_at_home() -> None:
     """The gradient is the exact transpose: each row gets the sum of its gradients on all ranks."""
     weights = torch.randn(PARTS, 40, 4)
@@ -149,6 +165,31 @@ def test_mean_is_the_whole_graphs_and_its_gradient_this_ranks_share() -> None:
     means = on_parts(WHOLE, PARTS, work)
     assert means == pytest.approx([WHOLE.x.sum().item() / 40] * PARTS, abs=1e-12)
     assert len(set(means)) == 1
+
+
+def test_the_gradient_of_a_correlation_is_exact() -> None:
+    """Rows are compared with means of all ranks' rows: `sum_ranks` for the statistics, `mean` for the loss."""
+    x = WHOLE.x.clone().requires_grad_()
+    torch.autograd.backward(_correlation(x, lambda rows: rows.sum(0), lambda products: products.mean()))
+
+    def work(part: GraphPart) -> Any:
+        rows = part.x.clone().requires_grad_()
+        loss = _correlation(
+            rows, lambda rows: ug.sum_ranks(rows.sum(0), part), lambda products: ug.mean(products, 40, part)
+        )
+        torch.autograd.backward(loss)
+        assert rows.grad is not None
+        return ug.gather(rows.grad, part)
+
+    torch.testing.assert_close(on_parts(WHOLE, PARTS, work)[0], x.grad, rtol=0, atol=1e-12)
+
+
+def _correlation(x: torch.Tensor, total: Callable[..., Any], mean: Callable[..., Any]) -> torch.Tensor:
+    """Return that of the first two columns."""
+    x = x[:, :2] - total(x[:, :2]) / 40
+    normal = x / (total(x.square()) / 40).sqrt()
+    loss: torch.Tensor = mean(normal[:, 0] * normal[:, 1])
+    return loss
 
 
 def test_gradients_are_summed_where_some_ranks_have_none() -> None:

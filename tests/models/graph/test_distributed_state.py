@@ -1,0 +1,105 @@
+"""What belongs to a distributed model: its weights on all ranks, its part, and modules that it shares."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric import nn
+
+from models.graph.torch_parts import make_whole, on_parts
+from unilaunch.errors import SpecError
+from unilaunch_graph import torch as ug
+from unilaunch_graph.torch.distributed import distribute
+from unilaunch_graph.torch.part import GraphPart
+
+WHOLE = make_whole()
+PARTS = 2
+
+
+def _model() -> torch.nn.Module:
+    return nn.GCN(8, 8, num_layers=2, out_channels=3, norm="batch", dropout=0.0)
+
+
+def _same_weights(model: torch.nn.Module, part: GraphPart) -> bool:
+    """Return whether all ranks have rank 0's weights."""
+    own = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    first = own.clone()
+    part.ranks.broadcast(first)
+    return torch.equal(own, first)
+
+
+def test_new_weights_are_the_same_on_every_rank() -> None:
+    """The loop over runs of many scripts: the whole model, or its layers one by one, are reset; a copy too."""
+
+    def work(part: GraphPart) -> None:
+        model = distribute(_model(), part)
+        for one in (model, copy.deepcopy(model)):
+            before = copy.deepcopy(one.state_dict())
+            assert isinstance(one, nn.GCN)
+            one.reset_parameters()
+            assert _same_weights(one, part)
+            assert not torch.equal(before["convs.0.lin.weight"], one.state_dict()["convs.0.lin.weight"])
+            for layer in one.convs:
+                layer.reset_parameters()
+            assert _same_weights(one, part)
+
+    on_parts(WHOLE, PARTS, work)
+
+
+class _WithRows(torch.nn.Module):
+    def __init__(self, rows: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("pe", rows)
+
+
+@pytest.mark.parametrize("uneven", [0, 1])
+def test_rows_of_a_part_in_a_buffer_are_refused(uneven: int) -> None:
+    """Rank 0's would replace them; parts of one size are silent, parts of two sizes cannot be sent."""
+    owner = (np.arange(40) >= 20 + uneven).astype(int)
+
+    def work(part: GraphPart) -> None:
+        with pytest.raises(SpecError, match=r"pe with one row for each owned node.*as arguments of the model"):
+            distribute(_WithRows(part.x[:, :2].clone()), part)
+        same = torch.ones(part.num_owned, 2) if not uneven else torch.ones(3)
+        distribute(_WithRows(same), part)
+
+    on_parts(WHOLE, PARTS, work, owner)
+
+
+def test_the_edges_of_another_part_are_refused() -> None:
+    """A model has the halo rows of its own part; the way out is a second model with the same state."""
+    others, twins = (on_parts(whole, PARTS, lambda part: part) for whole in (make_whole(seed=1), WHOLE))
+
+    def work(part: GraphPart) -> None:
+        model = distribute(_model(), part)
+        q = others[part.rank]
+        with pytest.raises(SpecError, match="edge_index of another part"):
+            model(q.x.float(), q.edge_index)
+        with pytest.raises(SpecError, match="edge_index of another part"):
+            model(q.x.float(), edge_index=q.edge_index)
+        model(part.x.float(), part.edge_index)
+        model(part.x.float(), part.edge_index[:, ::2])
+        model(part.x.float(), twins[part.rank].edge_index)
+
+    on_parts(WHOLE, PARTS, work)
+
+
+def test_two_models_share_a_layer() -> None:
+    """A teacher and a student on one part; a model of another part is refused."""
+    torch.manual_seed(0)
+    encoder = nn.SAGEConv(8, 4)
+    expected = encoder(WHOLE.x.float(), WHOLE.edge_index).relu()
+    encoders = [copy.deepcopy(encoder) for _ in range(PARTS)]
+    others = on_parts(make_whole(seed=1), PARTS, lambda part: part)
+
+    def work(part: GraphPart) -> Any:
+        shared = encoders[part.rank]
+        models = [distribute(nn.Sequential("x, e", [(shared, "x, e -> x"), torch.nn.ReLU()]), part) for _ in range(2)]
+        with pytest.raises(SpecError, match="SAGEConv is distributed on another part"):
+            distribute(torch.nn.Sequential(shared), others[part.rank])
+        return [ug.gather(model(part.x.float(), part.edge_index), part) for model in models]
+
+    for rows in on_parts(WHOLE, PARTS, work)[0]:
+        torch.testing.assert_close(rows, expected)
