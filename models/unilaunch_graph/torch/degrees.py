@@ -1,26 +1,30 @@
 """PyG's functions that need the degree of an edge's source, exact on parts."""
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch_geometric.nn.conv import gcn_conv
+from torch_geometric.nn.conv import ChebConv, gcn_conv
 from torch_geometric.utils import add_remaining_self_loops, add_self_loops, degree, get_laplacian, remove_self_loops
 from typing_extensions import override
 
+from unilaunch_graph.torch.calls import Functions, calling
 from unilaunch_graph.torch.halo import halo, sum_halo
 from unilaunch_graph.torch.part import GraphPart
+from unilaunch_graph.torch.reductions import global_sum
 
 Weights = torch.Tensor | None
+_CHEB_NORM = ChebConv.__norm__
+#: PyG's functions that count the edges of this process, or take the largest of its numbers.
+COUNTING = (gcn_conv.gcn_norm, get_laplacian, degree, _CHEB_NORM)
 
 
-def exact_functions(part: GraphPart) -> Mapping[Callable[..., Any], Callable[..., Any]]:
+def exact_functions(part: GraphPart) -> Functions:
     """Return the functions that replace PyG's in a layer on *part*; arguments and results are the same."""
 
     def exact_gcn_norm(  # noqa: PLR0913, PLR0917
         edge_index: torch.Tensor, edge_weight: Weights = None, num_nodes: int | None = None,  # noqa: ARG001
-        improved: bool = False, add_self_loops: bool = True, flow: str = "source_to_target",  # noqa: ARG001, FBT001, FBT002
-        dtype: torch.dtype | None = None,
+        improved: bool = False,  # noqa: FBT001, FBT002
+        add_self_loops: bool = True, flow: str = "source_to_target", dtype: torch.dtype | None = None,  # noqa: ARG001, FBT001, FBT002
     ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
         return _gcn_norm(edge_index, edge_weight, part, 2.0 if improved else 1.0, add_self_loops, dtype)
 
@@ -35,7 +39,27 @@ def exact_functions(part: GraphPart) -> Mapping[Callable[..., Any], Callable[...
     ) -> torch.Tensor:  # fmt: skip
         return OwnedRows.wrap(_sum_by(index, torch.ones(len(index), dtype=dtype, device=index.device), part), part)
 
-    return {gcn_conv.gcn_norm: exact_gcn_norm, get_laplacian: exact_get_laplacian, degree: exact_degree}
+    def exact_cheb_norm(  # noqa: PLR0913, PLR0917
+        self: ChebConv, edge_index: torch.Tensor, num_nodes: int | None, edge_weight: Weights,
+        normalization: str | None, lambda_max: Any = None, dtype: torch.dtype | None = None, batch: Any = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+        if lambda_max is None:
+            lambda_max = 2.0 * _global_max(_laplacian(edge_index, edge_weight, part, normalization, dtype)[1], part)
+        found: tuple[torch.Tensor, torch.Tensor] = cheb_norm(
+            self, edge_index, num_nodes, edge_weight, normalization, lambda_max, dtype, batch
+        )
+        return found
+
+    cheb_norm = calling(_CHEB_NORM, {get_laplacian: exact_get_laplacian})
+    replaced = (exact_gcn_norm, exact_get_laplacian, exact_degree, exact_cheb_norm)
+    return dict(zip(COUNTING, replaced, strict=True))
+
+
+def _global_max(weights: torch.Tensor, part: GraphPart) -> torch.Tensor:
+    """Return the largest of all ranks' weights; a rank may have none."""
+    largest = torch.cat([weights, weights.new_full((1,), -torch.inf)]).max()
+    ranks = torch.arange(part.world_size, device=weights.device)
+    return global_sum(torch.where(ranks == part.rank, largest, 0.0), part.ranks).max()
 
 
 def _gcn_norm(  # noqa: PLR0913, PLR0917

@@ -1,6 +1,7 @@
 """`distribute`: a model that was written for one process becomes exact on a part of the graph."""
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -10,11 +11,12 @@ from torch_geometric.nn.conv import MessagePassing
 
 from unilaunch.errors import SpecError
 from unilaunch_graph.torch.blocks import ON_BLOCK
+from unilaunch_graph.torch.calls import Functions, calling
 from unilaunch_graph.torch.degrees import exact_functions
 from unilaunch_graph.torch.halo import halo
 from unilaunch_graph.torch.norms import Forward, exact_forward
 from unilaunch_graph.torch.part import GraphPart
-from unilaunch_graph.torch.refusals import find_refusals, names_in
+from unilaunch_graph.torch.refusals import find_refusals
 
 #: Marks a model that is distributed already.
 _MARK = "_unilaunch_distributed"
@@ -135,25 +137,22 @@ def _normalise(module: torch.nn.Module, exact: Forward, name: str, part: GraphPa
     _bind(module, "forward", forward)
 
 
-def _replace_functions(module: torch.nn.Module, functions: Mapping[Callable[..., Any], Callable[..., Any]]) -> None:
+def _replace_functions(module: torch.nn.Module, functions: Functions) -> None:
     """Let the module's methods call the exact functions instead of PyG's; other modules do not change."""
     for name in dir(type(module)):
-        method = getattr(type(module), name, None)
-        if not isinstance(method, FunctionType) or not callable(getattr(module, name)):
+        method = inspect.getattr_static(type(module), name)
+        function = getattr(method, "__func__", method)  # of a static or a class method
+        if not isinstance(function, FunctionType) or not callable(getattr(module, name)):
             continue
-        found = {used: method.__globals__.get(used) for used in names_in(method.__code__)}
-        exact = {
-            used: functions[function]
-            for used, function in found.items()
-            if isinstance(function, FunctionType) and function in functions
-        }
-        if exact:
-            copy = FunctionType(
-                method.__code__, {**method.__globals__, **exact}, method.__name__, method.__defaults__,
-                method.__closure__,
-            )  # fmt: skip
-            copy.__kwdefaults__ = method.__kwdefaults__
-            _bind(module, name, copy)
+        exact = functions.get(function) or calling(function, functions)
+        if exact is function:
+            continue
+        if isinstance(method, staticmethod):
+            setattr(module, name, exact)
+        elif isinstance(method, classmethod):
+            setattr(module, name, MethodType(exact, type(module)))
+        else:
+            _bind(module, name, exact)
 
 
 def _explain_index_errors(model: torch.nn.Module, part: GraphPart) -> None:

@@ -1,0 +1,241 @@
+"""Classes of a user's own under `distribute`: each call in them is exact on parts, or refused in one line."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch_geometric.nn as gnn
+from torch_geometric import utils
+from torch_geometric.nn import GCNConv, LabelPropagation, MessagePassing, global_mean_pool
+from torch_geometric.utils import degree
+from typing_extensions import override
+
+from models.graph.layers_of_pyg import Case
+from models.graph.test_torch_layers import check_exact
+from unilaunch.errors import SpecError
+from unilaunch_graph.torch.distributed import distribute
+
+WIDTH = 8
+#: The second of three parts has no node.
+WITHOUT_NODES = np.where(np.arange(40) < 20, 0, 2)
+Make = Callable[[], torch.nn.Module]
+
+
+@pytest.fixture(autouse=True)
+def _float64() -> Any:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("owner", [None, WITHOUT_NODES], ids=["", "a part without nodes"])
+@pytest.mark.parametrize("normalization", [None, "sym", "rw"])
+def test_chebconv_takes_the_largest_number_of_all_ranks(normalization: str | None, owner: Any) -> None:
+    """Without `lambda_max` it scales by the largest number in the Laplacian."""
+    case = Case(
+        lambda: gnn.ChebConv(WIDTH, 4, K=3, normalization=normalization),
+        lambda layer, x, g: layer(x, g.edge_index, g.edge_weight),
+    )
+    check_exact(case, owner)
+
+
+class _Weighted(MessagePassing):  # type: ignore[misc]  # PyG ships no types
+    """Sums its neighbours with weights of its own."""
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        """Weigh each edge, and sum."""
+        out: torch.Tensor = self.propagate(edge_index, x=x, weight=self.weigh(edge_index, x))
+        return out
+
+    def message(self, x_j: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Weigh the sources."""
+        return x_j * weight[:, None]
+
+    def weigh(self, edge_index: torch.Tensor, x: torch.Tensor) -> Any:
+        """Weigh by the number of edges out of the source."""
+        return 1 / degree(edge_index[0], x.size(0))[edge_index[0]]
+
+
+class _Static(_Weighted):
+    @staticmethod
+    @override
+    def weigh(edge_index: torch.Tensor, x: torch.Tensor) -> Any:
+        return 1 / degree(edge_index[0], x.size(0))[edge_index[0]]
+
+
+class _OfClass(_Weighted):
+    @classmethod
+    @override
+    def weigh(cls, edge_index: torch.Tensor, x: torch.Tensor) -> Any:
+        return 1 / degree(edge_index[0], x.size(0))[edge_index[0]]
+
+
+class _Decorated(_Weighted):
+    @override
+    @torch.no_grad()
+    @torch.autocast("cpu", enabled=False)  # type: ignore[untyped-decorator]
+    def weigh(self, edge_index: torch.Tensor, x: torch.Tensor) -> Any:
+        return 1 / degree(edge_index[0], x.size(0))[edge_index[0]]
+
+
+def _closed() -> _Weighted:
+    from torch_geometric.utils import degree as count
+
+    class Closed(_Weighted):
+        @override
+        def weigh(self, edge_index: torch.Tensor, x: torch.Tensor) -> Any:
+            return 1 / count(edge_index[0], x.size(0))[edge_index[0]]
+
+    return Closed()
+
+
+class _LabelPropagation(torch.nn.Module):
+    """PyG's, whose forward is decorated with `no_grad`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spread = LabelPropagation(2, 0.9)
+
+    @override
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        spread: torch.Tensor = self.spread(x, edge_index)
+        return x * spread
+
+
+@pytest.mark.parametrize("make", [_Weighted, _Static, _OfClass, _Decorated, _closed, _LabelPropagation])
+def test_degrees_are_exact(make: Make) -> None:
+    """In every kind of method, and in every operation of torch on them."""
+    check_exact(Case(make))
+
+
+def _centre(x: torch.Tensor) -> torch.Tensor:
+    mean: torch.Tensor = global_mean_pool(x, None)
+    return x - mean
+
+
+def _share(index: torch.Tensor) -> Any:
+    return 1 / degree(index)[index]
+
+
+def _without_name(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate as one that does not use functools.wraps."""
+
+    def call(*args: Any) -> Any:
+        return function(*args)
+
+    return call
+
+
+class _Forward(torch.nn.Module):
+    """Calls a function with its rows."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor] = torch.relu) -> None:
+        super().__init__()
+        self.function = function
+
+    @override
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+class _ByModule(_Forward):
+    @override
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mean: torch.Tensor = gnn.global_max_pool(x, None)
+        return x - mean
+
+
+class _ByHelper(_Forward):
+    @override
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _centre(x)
+
+
+class _ByDecorated(_Forward):
+    @override
+    @torch.no_grad()
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _centre(x)
+
+
+class _ByImport(_Forward):
+    @override
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        from torch_geometric.nn.pool import global_add_pool
+
+        total: torch.Tensor = global_add_pool(x, None)
+        return total
+
+
+class _DegreeByModule(_Weighted):
+    @override
+    def weigh(self, edge_index: torch.Tensor, x: torch.Tensor) -> Any:
+        return 1 / utils.degree(edge_index[0])[edge_index[0]]
+
+
+class _DegreeByHelper(_Weighted):
+    @override
+    def weigh(self, edge_index: torch.Tensor, x: torch.Tensor) -> Any:
+        return _share(edge_index[0])
+
+
+class _DegreeByDecorator(_Weighted):
+    @override
+    @_without_name
+    def weigh(self, edge_index: torch.Tensor, x: torch.Tensor) -> Any:
+        return 1 / degree(edge_index[0], x.size(0))[edge_index[0]]
+
+
+class _DegreeByParent(_Weighted):
+    @override
+    def weigh(self, edge_index: torch.Tensor, x: torch.Tensor) -> Any:
+        return super().weigh(edge_index, x) * 2
+
+
+class _OfGCN(GCNConv):  # type: ignore[misc]
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        """Call the parent's forward."""
+        return torch.relu(super().forward(x, edge_index))
+
+
+POOL, DEGREE = r"global_(mean|max|add)_pool: it needs all nodes", "degree: it counts this rank's edges"
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (_ByModule, POOL),
+        (_ByHelper, POOL),
+        (_ByDecorated, POOL),
+        (_ByImport, POOL),
+        (lambda: _Forward(_centre), POOL),
+        (lambda: _Forward(global_mean_pool), POOL),
+        (lambda: gnn.Sequential("x", [(lambda x: x - global_mean_pool(x, None), "x -> x")]), POOL),
+        (_DegreeByModule, DEGREE),
+        (_DegreeByHelper, DEGREE),
+        (_DegreeByDecorator, DEGREE),
+        (_DegreeByParent, DEGREE),
+        (lambda: _OfGCN(8, 4), r"_OfGCN\): gcn_norm: it counts .* hold a layer of PyG \(self.conv\)"),
+    ],
+)
+def test_what_a_class_calls_is_refused(make: Make, words: str) -> None:
+    """Also through a module, a helper, a decorator, an import, an attribute or `super()`."""
+    part: Any = None
+    with pytest.raises(SpecError, match=words):
+        distribute(make(), part)
+
+
+class _Named(_Forward):
+    """Has attributes with the names of refused functions."""
+
+    @override
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.degree = self.global_mean_pool = torch.nn.functional.relu(gnn.Linear(WIDTH, WIDTH)(x))
+        return self.degree * 0 + x.sub(self.global_mean_pool * 0)
+
+
+def test_an_attribute_is_not_a_function_of_pyg() -> None:
+    """Names are looked up where the code looks them up."""
+    check_exact(Case(_Named, lambda layer, x, _: layer(x)))
