@@ -13,9 +13,11 @@ from torch_geometric.utils import degree
 from typing_extensions import override
 
 from models.graph.layers_of_pyg import Case
-from models.graph.test_torch_layers import check_exact
+from models.graph.test_torch_layers import PARTS, WHOLE, check_exact
+from models.graph.torch_parts import on_parts
 from unilaunch.errors import SpecError
 from unilaunch_graph.torch.distributed import distribute
+from unilaunch_graph.torch.part import GraphPart
 
 WIDTH = 8
 #: The second of three parts has no node.
@@ -80,6 +82,15 @@ class _Decorated(_Weighted):
         return 1 / degree(edge_index[0], x.size(0))[edge_index[0]]
 
 
+class _Stacked(_Weighted):
+    @override
+    def weigh(self, edge_index: torch.Tensor, x: torch.Tensor) -> Any:
+        """Give degrees in a list and by name."""
+        both = torch.stack([degree(end, x.size(0)) for end in edge_index], 1).sum(1)
+        twice = torch.mul(torch.tensor(2.0), other=degree(edge_index[0], x.size(0)))
+        return both[edge_index[1]] + twice[edge_index[0]]
+
+
 def _closed() -> _Weighted:
     from torch_geometric.utils import degree as count
 
@@ -104,7 +115,7 @@ class _LabelPropagation(torch.nn.Module):
         return x * spread
 
 
-@pytest.mark.parametrize("make", [_Weighted, _Static, _OfClass, _Decorated, _closed, _LabelPropagation])
+@pytest.mark.parametrize("make", [_Weighted, _Static, _OfClass, _Decorated, _Stacked, _closed, _LabelPropagation])
 def test_degrees_are_exact(make: Make) -> None:
     """In every kind of method, and in every operation of torch on them."""
     check_exact(Case(make))
@@ -239,3 +250,27 @@ class _Named(_Forward):
 def test_an_attribute_is_not_a_function_of_pyg() -> None:
     """Names are looked up where the code looks them up."""
     check_exact(Case(_Named, lambda layer, x, _: layer(x)))
+
+
+class _Relations(_Forward):
+    @override
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = degree(torch.zeros(5, dtype=torch.int64), num_nodes=3)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("make", "call", "words"),
+    [
+        (_Relations, lambda m, p: m(p.x), r"degree: num_nodes=3: expected x.size\(0\)"),
+    ],
+)
+def test_a_call_over_all_nodes_is_refused(make: Make, call: Callable[..., Any], words: str) -> None:
+    """By the shapes it is given, on every rank."""
+
+    def work(part: GraphPart) -> None:
+        model = distribute(make(), part)
+        with pytest.raises(SpecError, match=words):
+            call(model, part)
+
+    on_parts(WHOLE, PARTS, work)
