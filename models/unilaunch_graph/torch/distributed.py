@@ -11,6 +11,7 @@ from torch_geometric.nn.conv import MessagePassing
 
 from unilaunch.errors import SpecError
 from unilaunch_graph.torch.blocks import ON_BLOCK
+from unilaunch_graph.torch.call_checks import refuse_calls
 from unilaunch_graph.torch.calls import Functions, calling
 from unilaunch_graph.torch.degrees import exact_functions
 from unilaunch_graph.torch.halo import halo
@@ -45,6 +46,7 @@ def distribute(model: torch.nn.Module, part: GraphPart) -> torch.nn.Module:
         raise SpecError("ug.torch.distribute: this model is distributed already: call it once")
     functions = exact_functions(part)
     for name, module in model.named_modules():
+        refuse_calls(module, name or "the model", part)
         if isinstance(module, MessagePassing):
             _exchange_sources(module, name or type(module).__name__, part)
         if forward := exact_forward(module):

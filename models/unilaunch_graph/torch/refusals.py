@@ -97,6 +97,8 @@ def _reasons(module: torch.nn.Module, *, in_layer: bool) -> Iterator[str]:
     yield from (reason for kind, reason in CLASSES.items() if isinstance(module, kind))
     if isinstance(module, MessagePassing):
         yield from _reasons_of_layer(module)
+    if isinstance(module, models.CorrectAndSmooth) and module.autoscale:
+        yield "its scale is a mean over this rank's training nodes: take autoscale=False"
     if isinstance(module, aggr.Aggregation) and not in_layer:
         yield _WHOLE
     if isinstance(module, tuple(EXACT)) and not (isinstance(module, BatchNorm) or exact_forward(module)):
@@ -113,6 +115,8 @@ def _reasons_of_layer(layer: MessagePassing) -> Iterator[str]:
         yield f"flow={layer.flow!r}: a part holds the edges into its nodes: expected flow='source_to_target'"
     if layer.decomposed_layers != 1:
         yield f"decomposed_layers={layer.decomposed_layers}: expected 1"
+    if "size_j" in layer.inspector.get_flat_param_names(("message", "aggregate", "update", "edge_update")):
+        yield "size_j is the number of this rank's rows: give part.num_nodes for the number of nodes in the graph"
 
 
 def _refused_calls(module: torch.nn.Module) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """Classes of a user's own under `distribute`: each call in them is exact on parts, or refused in one line."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 import torch_geometric.nn as gnn
 from torch_geometric import utils
+from torch_geometric.explain import Explainer, GNNExplainer
 from torch_geometric.nn import GCNConv, LabelPropagation, MessagePassing, global_mean_pool
 from torch_geometric.utils import degree
 from typing_extensions import override
@@ -16,6 +18,7 @@ from models.graph.layers_of_pyg import Case
 from models.graph.test_torch_layers import PARTS, WHOLE, check_exact
 from models.graph.torch_parts import on_parts
 from unilaunch.errors import SpecError
+from unilaunch_graph import torch as ug
 from unilaunch_graph.torch.distributed import distribute
 from unilaunch_graph.torch.part import GraphPart
 
@@ -211,6 +214,13 @@ class _OfGCN(GCNConv):  # type: ignore[misc]
         return torch.relu(super().forward(x, edge_index))
 
 
+class _NumberOfSources(_Weighted):
+    @override
+    def message(self, x_j: torch.Tensor, size_j: int) -> torch.Tensor:  # type: ignore[override]
+        """Divide by the number of nodes."""
+        return x_j / size_j
+
+
 POOL, DEGREE = r"global_(mean|max|add)_pool: it needs all nodes", "degree: it counts this rank's edges"
 
 
@@ -229,6 +239,8 @@ POOL, DEGREE = r"global_(mean|max|add)_pool: it needs all nodes", "degree: it co
         (_DegreeByDecorator, DEGREE),
         (_DegreeByParent, DEGREE),
         (lambda: _OfGCN(8, 4), r"_OfGCN\): gcn_norm: it counts .* hold a layer of PyG \(self.conv\)"),
+        (_NumberOfSources, "size_j is the number of this rank's rows"),
+        (lambda: gnn.CorrectAndSmooth(2, 0.5, 2, 0.5), "take autoscale=False"),
     ],
 )
 def test_what_a_class_calls_is_refused(make: Make, words: str) -> None:
@@ -259,10 +271,53 @@ class _Relations(_Forward):
         return found
 
 
+class _Explained(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = gnn.SAGEConv(WIDTH, 3)
+
+    @override
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        rows: torch.Tensor = self.conv(x, edge_index)
+        return rows
+
+
+def _explain(model: torch.nn.Module, part: GraphPart) -> None:
+    config = {"mode": "multiclass_classification", "task_level": "node", "return_type": "raw"}
+    explainer = Explainer(
+        model, GNNExplainer(epochs=1), explanation_type="model", edge_mask_type="object", model_config=config
+    )
+    explainer(part.x, part.edge_index)
+
+
+def _attend(layer: torch.nn.Module, part: GraphPart) -> None:
+    layer(part.x, part.x, part.x)
+
+
+def _attend_in_batch(layer: torch.nn.Module, part: GraphPart) -> None:
+    with torch.no_grad():
+        layer.eval()(part.x[None])
+
+
 @pytest.mark.parametrize(
     ("make", "call", "words"),
     [
         (_Relations, lambda m, p: m(p.x), r"degree: num_nodes=3: expected x.size\(0\)"),
+        (lambda: torch.nn.MultiheadAttention(8, 2), _attend, r"the model \(MultiheadAttention\): every node attends"),
+        (
+            lambda: torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True),
+            _attend_in_batch,
+            r"self_attn \(MultiheadAttention\): every node attends",
+        ),
+        (lambda: torch.nn.Softmax(0), lambda m, p: m(p.x), "dim=0: it sums over this rank's nodes"),
+        (lambda: torch.nn.LogSoftmax(-2), lambda m, p: m(input=p.x), "dim=-2: it sums over"),
+        (_Explained, _explain, r"conv \(SAGEConv\): explain=True: load the state into a model"),
+        (
+            lambda: gnn.GAE(gnn.GCN(8, 8, 2)),
+            lambda m, p: m.recon_loss(m.encode(p.x, p.edge_index), p.edge_index),
+            r"\(GAE\): recon_loss is about this rank's nodes and edges",
+        ),
+        (lambda: gnn.VGAE(gnn.GCN(8, 8, 2)), lambda m, _: m.kl_loss(), r"\(VGAE\): kl_loss is about"),
     ],
 )
 def test_a_call_over_all_nodes_is_refused(make: Make, call: Callable[..., Any], words: str) -> None:
@@ -274,3 +329,77 @@ def test_a_call_over_all_nodes_is_refused(make: Make, call: Callable[..., Any], 
             call(model, part)
 
     on_parts(WHOLE, PARTS, work)
+
+
+class _OfEachNode(torch.nn.Module):
+    """Attends over a sequence for each node, over learned rows, and weighs by learned shares."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = torch.nn.MultiheadAttention(WIDTH, 2, batch_first=True)
+        self.shares, self.softmax = torch.nn.Parameter(torch.randn(2)), torch.nn.Softmax(0)
+        self.rows = torch.nn.Parameter(torch.randn(3, WIDTH))
+        self.of_row = torch.nn.Softmax(1)
+
+    @override
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pair = torch.stack([x, x.tanh()], 1)
+        one, _ = self.attention(pair, pair, pair)
+        other, _ = self.attention(x, self.rows, self.rows)
+        share = self.softmax(self.shares)
+        out: torch.Tensor = share[0] * one.sum(1) + share[1] * self.of_row(other)
+        return out
+
+
+def test_attention_of_each_node_by_itself_is_exact() -> None:
+    """The same modules, where no sum is over nodes."""
+    check_exact(Case(_OfEachNode, lambda layer, x, _: layer(x)))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_padded_sequences_of_each_node_are_exact() -> None:
+    """In evaluation torch makes nested tensors of them."""
+
+    def encode(graph: Any, model: torch.nn.Module) -> Any:
+        rows = torch.stack([graph.x, graph.x.tanh(), graph.x.sin()], 1)
+        padding = torch.zeros(rows.shape[:2], dtype=torch.bool)
+        padding[:, 2] = graph.x[:, 0] > 0
+        with torch.no_grad():
+            return model(rows, src_key_padding_mask=padding)[:, :2]
+
+    layer = torch.nn.TransformerEncoderLayer(WIDTH, 2, 16, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 2).eval()
+    found = on_parts(
+        WHOLE, PARTS, lambda part: ug.gather(encode(part, distribute(copy.deepcopy(model), part)), part)
+    )  # fmt: skip
+    torch.testing.assert_close(found[0], encode(WHOLE, model), rtol=0, atol=1e-10)
+
+
+def test_correct_and_smooth_without_autoscale_is_exact() -> None:
+    """With and without edge weights."""
+    scores = torch.randn(40, 3).softmax(1)
+
+    def run(graph: Any, rows: torch.Tensor, model: Any, weight: Any) -> Any:
+        given = graph.y[graph.train_mask], graph.train_mask, graph.edge_index, weight
+        return model.smooth(model.correct(rows, *given), *given)
+
+    for use in (lambda graph: graph.edge_weight, lambda _: None):
+
+        def work(part: GraphPart, use: Callable[[Any], Any] = use) -> torch.Tensor | None:
+            model = distribute(gnn.CorrectAndSmooth(3, 0.8, 3, 0.8, autoscale=False), part)
+            return ug.gather(run(part, scores[part.owned], model, use(part)), part)
+
+        alone = run(WHOLE, scores, gnn.CorrectAndSmooth(3, 0.8, 3, 0.8, autoscale=False), use(WHOLE))
+        torch.testing.assert_close(on_parts(WHOLE, PARTS, work)[0], alone, rtol=0, atol=1e-10)
+
+
+def test_pairs_of_rows_with_their_halo_are_exact() -> None:
+    """As the refusal of a loss of link prediction says."""
+
+    def work(part: GraphPart) -> float:
+        model: Any = distribute(gnn.GAE(torch.nn.Identity()), part)
+        losses = -model.decode(ug.halo(model.encode(part.x), part), part.edge_index).log()
+        return float(ug.mean(losses, WHOLE.edge_index.shape[1], part))
+
+    alone = -gnn.GAE(torch.nn.Identity()).decode(WHOLE.x, WHOLE.edge_index).log()
+    assert on_parts(WHOLE, PARTS, work) == pytest.approx([float(alone.mean())] * PARTS, abs=1e-12)
