@@ -56,7 +56,7 @@ def takes_pair(layer: Any) -> bool:
 def _counts_edges(kind: type) -> bool:
     """Return whether a class's methods call a function that needs the degrees of the whole graph."""
     methods = (inspect.getattr_static(kind, name, None) for name in dir(kind))
-    return any(function in COUNTING for method in methods for function, _ in reached_functions(method))
+    return any(function in COUNTING for method in methods for function, _ in reached_functions(method, None))
 
 
 def _is_fixed(module: Any) -> bool:

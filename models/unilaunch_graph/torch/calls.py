@@ -4,7 +4,8 @@ import dis
 import inspect
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property, partial
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, TypeGuard
 
@@ -21,7 +22,7 @@ def is_library(thing: type | FunctionType) -> bool:
     return str(thing.__module__).split(".")[0] in _LIBRARIES
 
 
-def reached_functions(method: Any, parents: Any = None) -> Iterator[tuple[FunctionType, bool]]:
+def reached_functions(method: Any, parents: Any) -> Iterator[tuple[FunctionType, bool]]:
     """Yield the functions that a method calls, and whether `calling` can replace each.
 
     The search follows decorators, modules, imports, `super()`, and the functions of the user's that are called.
@@ -30,27 +31,45 @@ def reached_functions(method: Any, parents: Any = None) -> Iterator[tuple[Functi
         method: As it stands in its class. Nothing is yielded if it is no function.
         parents: What `super()` is in it.
     """
-    wrapped = [method]
-    while (method := getattr(method, "__wrapped__", None)) is not None:
-        wrapped.append(method)
+    function = _unpack(method)
+    wrapped = [function]
+    while (function := getattr(function, "__wrapped__", None)) is not None:
+        wrapped.append(function)
     seen: set[FunctionType] = set()
     for function in reversed(wrapped):
         if isinstance(function, FunctionType):
-            yield from _reached(function, parents, seen, is_method=True)
+            yield from _reached(function, parents, seen, is_method=wrapped[0] is method)
+
+
+def held_functions(values: Iterable[Any]) -> Iterator[tuple[FunctionType, bool]]:
+    """Yield the functions among *values*, and those that they call; `calling` can replace none of them."""
+    return _follow(((value, False) for value in values), set())
 
 
 def _reached(
     function: FunctionType, parents: Any, seen: set[FunctionType], *, is_method: bool
 ) -> Iterator[tuple[FunctionType, bool]]:  # fmt: skip
-    if function in seen:
-        return
-    seen.add(function)
-    for value, by_name in _named(function.__code__, {**function.__globals__, **_closure(function)}, parents):
-        if isinstance(value, FunctionType):
-            yield value, by_name and is_method
-            inner = inspect.unwrap(value)
+    if function not in seen:
+        seen.add(function)
+        named = _named(function.__code__, {**function.__globals__, **_closure(function)}, parents)
+        yield from _follow(((value, by_name and is_method) for value, by_name in named), seen)
+
+
+def _follow(values: Iterable[tuple[Any, bool]], seen: set[FunctionType]) -> Iterator[tuple[FunctionType, bool]]:
+    for value, is_replaced in values:
+        function = _unpack(value)
+        if isinstance(function, FunctionType):
+            yield function, is_replaced and function is value
+            inner = inspect.unwrap(function)
             if isinstance(inner, FunctionType) and (_is_users(inner) or _is_of_class(inner)):
                 yield from _reached(inner, None, seen, is_method=False)
+
+
+def _unpack(value: Any) -> Any:
+    """Return the function in a property or a partial call; other values as they are."""
+    if isinstance(value, property):
+        return value.fget
+    return value.func if isinstance(value, cached_property | partial) else value
 
 
 def _is_users(function: FunctionType) -> bool:

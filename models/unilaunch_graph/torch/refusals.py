@@ -12,7 +12,7 @@ from torch_geometric.nn import aggr, attention, conv, models, norm, pool
 from torch_geometric.nn.conv import MessagePassing
 
 from unilaunch_graph.torch.batch_norm import BatchNorm
-from unilaunch_graph.torch.calls import is_library, reached_functions
+from unilaunch_graph.torch.calls import held_functions, is_library, reached_functions
 from unilaunch_graph.torch.degrees import COUNTING
 from unilaunch_graph.torch.norms import EXACT, exact_forward
 
@@ -115,15 +115,15 @@ def _reasons_of_layer(layer: MessagePassing) -> Iterator[str]:
         yield f"flow={layer.flow!r}: a part holds the edges into its nodes: expected flow='source_to_target'"
     if layer.decomposed_layers != 1:
         yield f"decomposed_layers={layer.decomposed_layers}: expected 1"
-    if "size_j" in layer.inspector.get_flat_param_names(("message", "aggregate", "update", "edge_update")):
+    if any(
+        "size_j" in layer.inspector.get_param_names(step) for step in ("message", "aggregate", "update", "edge_update")
+    ):
         yield "size_j is the number of this rank's rows: give part.num_nodes for the number of nodes in the graph"
 
 
 def _refused_calls(module: torch.nn.Module) -> Iterator[str]:
     """Yield why a function is refused that the code of the user's own class calls, or that the module holds."""
-    held = [value for value in vars(module).values() if isinstance(value, FunctionType)]
-    reached = itertools.chain(((function, False) for function in held), *map(reached_functions, held))
-    yield from _refusals_among(reached)
+    yield from _refusals_among(held_functions(vars(module).values()))
     yield from _refused_in_class(type(module))  # type: ignore[arg-type]  # mypy: a class is not hashable
 
 

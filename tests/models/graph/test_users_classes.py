@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -208,6 +209,13 @@ class _DegreeByParent(_Weighted):
         return super().weigh(edge_index, x) * 2
 
 
+class _DegreeByProperty(_Weighted):
+    @property
+    def degrees(self) -> Any:
+        """Count the edges out of each node."""
+        return degree(torch.arange(3))
+
+
 class _OfGCN(GCNConv):  # type: ignore[misc]
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
         """Call the parent's forward."""
@@ -233,11 +241,13 @@ POOL, DEGREE = r"global_(mean|max|add)_pool: it needs all nodes", "degree: it co
         (_ByImport, POOL),
         (lambda: _Forward(_centre), POOL),
         (lambda: _Forward(global_mean_pool), POOL),
+        (lambda: _Forward(partial(global_mean_pool, batch=None)), POOL),
         (lambda: gnn.Sequential("x", [(lambda x: x - global_mean_pool(x, None), "x -> x")]), POOL),
         (_DegreeByModule, DEGREE),
         (_DegreeByHelper, DEGREE),
         (_DegreeByDecorator, DEGREE),
         (_DegreeByParent, DEGREE),
+        (_DegreeByProperty, DEGREE),
         (lambda: _OfGCN(8, 4), r"_OfGCN\): gcn_norm: it counts .* hold a layer of PyG \(self.conv\)"),
         (_NumberOfSources, "size_j is the number of this rank's rows"),
         (lambda: gnn.CorrectAndSmooth(2, 0.5, 2, 0.5), "take autoscale=False"),
