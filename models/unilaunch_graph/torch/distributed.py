@@ -62,7 +62,7 @@ def distribute(model: torch.nn.Module, part: GraphPart) -> torch.nn.Module:
 
 def _exchange_sources(layer: MessagePassing, name: str, part: GraphPart) -> None:
     """Let `propagate` and `edge_updater` find the rows of all sources of the part's edges."""
-    messages = _lifted(layer.inspector.get_flat_param_names(_STEPS))
+    messages = set().union(*(_lifted(layer.inspector.get_param_names(step)) for step in _STEPS))
     edges = _lifted(layer.inspector.get_param_names("edge_update"))
     for method, lifted in (("propagate", messages), ("edge_updater", edges)):
         _bind(layer, method, _with_sources(getattr(layer, method).__func__, lifted, name, part))

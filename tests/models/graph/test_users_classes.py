@@ -106,6 +106,22 @@ def _closed() -> _Weighted:
     return Closed()
 
 
+class _Attention(MessagePassing):  # type: ignore[misc]
+    """Attends with a softmax as PyG's own layers do, without types."""
+
+    def __init__(self) -> None:
+        super().__init__(node_dim=0)
+        self.score = torch.nn.Linear(2 * WIDTH, 1)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
+        """Sum the neighbours by their attention."""
+        return self.propagate(edge_index, x=x)
+
+    def message(self, x_i, x_j, index, ptr, size_i) -> Any:  # type: ignore[no-untyped-def]  # noqa: ANN001
+        """Weigh the sources."""
+        return x_j * utils.softmax(self.score(torch.cat([x_i, x_j], 1)), index, ptr, size_i)
+
+
 class _LabelPropagation(torch.nn.Module):
     """PyG's, whose forward is decorated with `no_grad`."""
 
@@ -123,6 +139,11 @@ class _LabelPropagation(torch.nn.Module):
 def test_degrees_are_exact(make: Make) -> None:
     """In every kind of method, and in every operation of torch on them."""
     check_exact(Case(make))
+
+
+def test_a_message_without_types_is_exact() -> None:
+    """Also where PyG knows the type of an argument (`ptr`); `size_i` is the number of targets."""
+    check_exact(Case(_Attention))
 
 
 def _centre(x: torch.Tensor) -> torch.Tensor:
