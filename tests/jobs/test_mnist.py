@@ -8,7 +8,7 @@ import pytest
 
 from jobs.mpirun import Launcher
 
-pytestmark = pytest.mark.xdist_group("MNIST")
+pytestmark = [pytest.mark.xdist_group("MNIST"), pytest.mark.timeout(900)]
 
 FILES = Path(__file__).parents[2].parent / "shared" / "datasets" / "mnist"
 
@@ -23,7 +23,7 @@ def mnist() -> Path:
 
 def _train(launcher: Launcher, ranks: int, folder: Path, arguments: list[str], **more: Any) -> dict[str, Any]:
     folder.mkdir(exist_ok=True)
-    return launcher.unilaunch(ranks, ["run", "mnist", *arguments], folder, **more).check().result
+    return launcher.unilaunch(ranks, ["run", "mnist", *arguments], folder, deadline=300, **more).check().result
 
 
 @pytest.fixture(scope="module")

@@ -235,15 +235,14 @@ class RankProcess:
             self.progress.tick(now)
         if (text := self.stacks.take(now)) is not None:
             self.tell(self, messages.Stack(text, self.progress.doing))
-        if self.state is State.EXITED:
-            self.drained_at = min(self.drained_at, now + _LAST_OUTPUT)  # the output is read at least once more
-            if self._is_drained(now):
-                self.output.tick(last=True)
-                self.state = State.ENDED
-                self._conclude()
+        if self.state is State.EXITED and self._is_drained(now):
+            self.output.tick(last=True)
+            self.state = State.ENDED
+            self._conclude()
 
     def _is_drained(self, now: float) -> bool:
         """Return whether all output has been written to the files, and shown if it is to be shown."""
+        self.drained_at = min(self.drained_at, now + _LAST_OUTPUT)  # from the first look on: it is read once more
         kept = not self.output.flowing or now > self.drained_at
         return kept and (self.output.is_shown or self.ordered or self.abandoned)
 

@@ -3,19 +3,17 @@
 import inspect
 from collections.abc import Callable
 from functools import cache
-from types import FunctionType
 from typing import Any, get_args, get_origin
 
 import torch
 from torch_geometric.nn import norm as pyg
 from torch_geometric.nn.aggr import Aggregation
-from torch_geometric.nn.conv import MessagePassing, gcn_conv
-from torch_geometric.utils import degree, get_laplacian
+from torch_geometric.nn.conv import MessagePassing
 
+from unilaunch_graph.torch.calls import reached_functions
+from unilaunch_graph.torch.degrees import COUNTING
 from unilaunch_graph.torch.norms import EXACT
-from unilaunch_graph.torch.refusals import find_refusals, names_in
-
-_DEGREES = (gcn_conv.gcn_norm, get_laplacian, degree)
+from unilaunch_graph.torch.refusals import find_refusals
 
 
 def reason_against(module: torch.nn.Module) -> str | None:
@@ -58,13 +56,7 @@ def takes_pair(layer: Any) -> bool:
 def _counts_edges(kind: type) -> bool:
     """Return whether a class's methods call a function that needs the degrees of the whole graph."""
     methods = (inspect.getattr_static(kind, name, None) for name in dir(kind))
-    return any(
-        method.__globals__.get(name) in _DEGREES
-        for method in methods
-        if isinstance(method, FunctionType)
-        for name in names_in(method.__code__)
-        if isinstance(method.__globals__.get(name), FunctionType)
-    )
+    return any(function in COUNTING for method in methods for function, _ in reached_functions(method, None))
 
 
 def _is_fixed(module: Any) -> bool:

@@ -1,41 +1,77 @@
 """PyG's functions that need the degree of an edge's source, exact on parts."""
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch_geometric.nn.conv import gcn_conv
+from torch.utils._pytree import tree_leaves
+from torch_geometric.nn.conv import ChebConv, gcn_conv
 from torch_geometric.utils import add_remaining_self_loops, add_self_loops, degree, get_laplacian, remove_self_loops
 from typing_extensions import override
 
+from unilaunch.errors import SpecError
+from unilaunch_graph.torch.calls import Functions, calling
 from unilaunch_graph.torch.halo import halo, sum_halo
 from unilaunch_graph.torch.part import GraphPart
+from unilaunch_graph.torch.reductions import global_sum
 
 Weights = torch.Tensor | None
+_CHEB_NORM = ChebConv.__norm__
+#: PyG's functions that count the edges of this process, or take the largest of its numbers.
+COUNTING = (gcn_conv.gcn_norm, get_laplacian, degree, _CHEB_NORM)
 
 
-def exact_functions(part: GraphPart) -> Mapping[Callable[..., Any], Callable[..., Any]]:
+def exact_functions(part: GraphPart) -> Functions:
     """Return the functions that replace PyG's in a layer on *part*; arguments and results are the same."""
 
     def exact_gcn_norm(  # noqa: PLR0913, PLR0917
-        edge_index: torch.Tensor, edge_weight: Weights = None, num_nodes: int | None = None,  # noqa: ARG001
-        improved: bool = False, add_self_loops: bool = True, flow: str = "source_to_target",  # noqa: ARG001, FBT001, FBT002
-        dtype: torch.dtype | None = None,
+        edge_index: torch.Tensor, edge_weight: Weights = None, num_nodes: int | None = None, improved: bool = False,  # noqa: FBT001, FBT002
+        add_self_loops: bool = True, flow: str = "source_to_target", dtype: torch.dtype | None = None,  # noqa: ARG001, FBT001, FBT002
     ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+        _check_nodes("gcn_norm", num_nodes, part)
         return _gcn_norm(edge_index, edge_weight, part, 2.0 if improved else 1.0, add_self_loops, dtype)
 
     def exact_get_laplacian(
         edge_index: torch.Tensor, edge_weight: Weights = None, normalization: str | None = None,
-        dtype: torch.dtype | None = None, num_nodes: int | None = None,  # noqa: ARG001
+        dtype: torch.dtype | None = None, num_nodes: int | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+        _check_nodes("get_laplacian", num_nodes, part)
         return _laplacian(edge_index, edge_weight, part, normalization, dtype)
 
     def exact_degree(
-        index: torch.Tensor, num_nodes: int | None = None, dtype: torch.dtype | None = None  # noqa: ARG001
+        index: torch.Tensor, num_nodes: int | None = None, dtype: torch.dtype | None = None
     ) -> torch.Tensor:  # fmt: skip
+        _check_nodes("degree", num_nodes, part)
         return OwnedRows.wrap(_sum_by(index, torch.ones(len(index), dtype=dtype, device=index.device), part), part)
 
-    return {gcn_conv.gcn_norm: exact_gcn_norm, get_laplacian: exact_get_laplacian, degree: exact_degree}
+    def exact_cheb_norm(  # noqa: PLR0913, PLR0917
+        self: ChebConv, edge_index: torch.Tensor, num_nodes: int | None, edge_weight: Weights,
+        normalization: str | None, lambda_max: Any = None, dtype: torch.dtype | None = None, batch: Any = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+        if lambda_max is None:
+            lambda_max = 2.0 * _global_max(_laplacian(edge_index, edge_weight, part, normalization, dtype)[1], part)
+        found: tuple[torch.Tensor, torch.Tensor] = cheb_norm(
+            self, edge_index, num_nodes, edge_weight, normalization, lambda_max, dtype, batch
+        )
+        return found
+
+    cheb_norm = calling(_CHEB_NORM, {get_laplacian: exact_get_laplacian})
+    replaced = (exact_gcn_norm, exact_get_laplacian, exact_degree, exact_cheb_norm)
+    return dict(zip(COUNTING, replaced, strict=True))
+
+
+def _check_nodes(name: str, num_nodes: int | None, part: GraphPart) -> None:
+    if num_nodes is not None and num_nodes != part.num_owned:
+        raise SpecError(
+            f"{name}: num_nodes={num_nodes}: expected x.size(0), which is num_owned = {part.num_owned}: under "
+            "ug.torch.distribute it is about owned nodes; count other things (edge types) in the whole graph beforehand"
+        )
+
+
+def _global_max(weights: torch.Tensor, part: GraphPart) -> torch.Tensor:
+    """Return the largest of all ranks' weights; a rank may have none."""
+    largest = torch.cat([weights, weights.new_full((1,), -torch.inf)]).max()
+    ranks = torch.arange(part.world_size, device=weights.device)
+    return global_sum(torch.where(ranks == part.rank, largest, 0.0), part.ranks).max()
 
 
 def _gcn_norm(  # noqa: PLR0913, PLR0917
@@ -107,16 +143,16 @@ class OwnedRows(torch.Tensor):
     @classmethod
     @override
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        owned = next((arg for arg in args if isinstance(arg, cls)), None)
-        plain = [arg.as_subclass(torch.Tensor) if isinstance(arg, cls) else arg for arg in args]
-        if owned is None:
-            return func(*plain, **(kwargs or {}))
-        if func is torch.Tensor.__getitem__ and _is_edge_index(plain[1]):
-            return halo(plain[0], owned.part)[plain[1]]
-        result = func(*plain, **(kwargs or {}))
-        if isinstance(result, torch.Tensor) and result.shape == owned.shape and result.dtype.is_floating_point:
-            return cls.wrap(result, owned.part)
-        return result
+        if func is torch.Tensor.__getitem__ and isinstance(args[0], cls) and _is_edge_index(args[1]):
+            return halo(args[0].as_subclass(torch.Tensor), args[0].part)[args[1]]
+        owned = next(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, cls))
+        with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
+            result = func(*args, **(kwargs or {}))
+        if not isinstance(result, torch.Tensor):
+            return result
+        result = result.as_subclass(torch.Tensor)
+        is_of_nodes = result.shape == owned.shape and result.dtype.is_floating_point
+        return cls.wrap(result, owned.part) if is_of_nodes else result
 
 
 def _is_edge_index(index: Any) -> bool:

@@ -1,7 +1,7 @@
 """`distribute`: a model that was written for one process becomes exact on a part of the graph."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -12,12 +12,14 @@ from torch_geometric.nn.conv import MessagePassing
 
 from unilaunch.errors import SpecError
 from unilaunch_graph.torch.blocks import ON_BLOCK
+from unilaunch_graph.torch.call_checks import refuse_calls
+from unilaunch_graph.torch.calls import Functions, calling
 from unilaunch_graph.torch.degrees import exact_functions
 from unilaunch_graph.torch.halo import halo
 from unilaunch_graph.torch.norms import Forward, exact_forward
 from unilaunch_graph.torch.part import GraphPart, is_of_another_part
 from unilaunch_graph.torch.quantile import quantile
-from unilaunch_graph.torch.refusals import find_refusals, names_in
+from unilaunch_graph.torch.refusals import find_refusals
 from unilaunch_graph.torch.state import broadcast_first_state, broadcast_state
 
 #: Names the part that a module is distributed on: the id of its send plan, which the bound methods keep alive.
@@ -45,22 +47,24 @@ def distribute(model: torch.nn.Module, part: GraphPart) -> torch.nn.Module:
         raise SpecError("ug.torch.distribute cannot make this model exact on parts: " + "; ".join(refusals))
     if hasattr(model, _MARK):
         raise SpecError("ug.torch.distribute: this model is distributed already: call it once")
-    modules = [(name or type(one).__name__, one) for name, one in model.named_modules() if not _is_on(part, one)]
+    modules = [(name or "the model", one) for name, one in model.named_modules() if not _is_on(part, one)]
+    functions = exact_functions(part)
     for name, module in modules:
-        _distribute_one(module, name, part)
+        _distribute_one(module, name, functions, part)
     _check_calls(model, part)
     setattr(model, _MARK, id(part.plan))
     broadcast_first_state(model, part)
     return model
 
 
-def _distribute_one(module: torch.nn.Module, name: str, part: GraphPart) -> None:
+def _distribute_one(module: torch.nn.Module, name: str, functions: Functions, part: GraphPart) -> None:
+    refuse_calls(module, name, part)
     if isinstance(module, MessagePassing):
         _exchange_sources(module, name, part)
     if forward := exact_forward(module):
         _normalise(module, forward, name, part)
     else:
-        _replace_functions(module, exact_functions(part))
+        _replace_functions(module, functions)
     if isinstance(module, QuantileAggregation):
         _bind(module, "forward", quantile)
     if isinstance(reset := getattr(module, "reset_parameters", None), MethodType):
@@ -86,7 +90,7 @@ def _is_on(part: GraphPart, module: torch.nn.Module) -> bool:
 
 def _exchange_sources(layer: MessagePassing, name: str, part: GraphPart) -> None:
     """Let `propagate` and `edge_updater` find the rows of all sources of the part's edges."""
-    messages = _lifted(layer.inspector.get_flat_param_names(_STEPS))
+    messages = set().union(*(_lifted(layer.inspector.get_param_names(step)) for step in _STEPS))
     edges = _lifted(layer.inspector.get_param_names("edge_update"))
     for method, lifted in (("propagate", messages), ("edge_updater", edges)):
         _bind(layer, method, _with_sources(getattr(layer, method).__func__, lifted, name, part))
@@ -166,25 +170,22 @@ def _normalise(module: torch.nn.Module, exact: Forward, name: str, part: GraphPa
     _bind(module, "forward", forward)
 
 
-def _replace_functions(module: torch.nn.Module, functions: Mapping[Callable[..., Any], Callable[..., Any]]) -> None:
+def _replace_functions(module: torch.nn.Module, functions: Functions) -> None:
     """Let the module's methods call the exact functions instead of PyG's; other modules do not change."""
     for name in dir(type(module)):
-        method = getattr(type(module), name, None)
-        if not isinstance(method, FunctionType) or not callable(getattr(module, name)):
+        method = inspect.getattr_static(type(module), name)
+        function = getattr(method, "__func__", method)  # of a static or a class method
+        if not isinstance(function, FunctionType) or not callable(getattr(module, name)):
             continue
-        found = {used: method.__globals__.get(used) for used in names_in(method.__code__)}
-        exact = {
-            used: functions[function]
-            for used, function in found.items()
-            if isinstance(function, FunctionType) and function in functions
-        }
-        if exact:
-            copy = FunctionType(
-                method.__code__, {**method.__globals__, **exact}, method.__name__, method.__defaults__,
-                method.__closure__,
-            )  # fmt: skip
-            copy.__kwdefaults__ = method.__kwdefaults__
-            _bind(module, name, copy)
+        exact = functions.get(function) or calling(function, functions)
+        if exact is function:
+            continue
+        if isinstance(method, staticmethod):
+            setattr(module, name, exact)
+        elif isinstance(method, classmethod):
+            setattr(module, name, MethodType(exact, type(module)))
+        else:
+            _bind(module, name, exact)
 
 
 def _check_calls(model: torch.nn.Module, part: GraphPart) -> None:

@@ -1,7 +1,9 @@
 """Modules and functions that cannot be exact on parts, with the reasons."""
 
-from collections.abc import Callable, Iterator, Mapping
-from types import CodeType, FunctionType
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -10,6 +12,8 @@ from torch_geometric.nn import aggr, attention, conv, models, norm, pool
 from torch_geometric.nn.conv import MessagePassing
 
 from unilaunch_graph.torch.batch_norm import BatchNorm
+from unilaunch_graph.torch.calls import held_functions, is_library, reached_functions
+from unilaunch_graph.torch.degrees import COUNTING
 from unilaunch_graph.torch.norms import EXACT, exact_forward
 
 _NEAREST = "it looks for the nearest nodes in the whole graph: make the edges beforehand, and take EdgeConv"
@@ -17,6 +21,10 @@ _TYPES = "it takes nodes of several types: a part holds nodes of one type"
 _KERNEL = "its kernel reads a format of its own: take the class without Fused or CuGraph in its name"
 _WHOLE = "it needs all nodes of the graph at once: gather the rows on rank 0 (ug.torch.gather) and apply it there"
 _PADDING = "its result depends on the largest degree in the whole graph, which a part does not know: take another aggr"
+_COUNTS = (
+    "it counts this rank's edges, since a module's attribute, another function or super() leads to it: import it by "
+    "its name and call it in a method of the class; hold a layer of PyG (self.conv) in place of calling its super()"
+)
 _ATTENTION = "every node attends to all nodes of the graph"
 
 #: Why a class is refused. A class that is derived from one of them is refused too.
@@ -87,10 +95,10 @@ def find_refusals(model: torch.nn.Module) -> Iterator[str]:
 
 def _reasons(module: torch.nn.Module, *, in_layer: bool) -> Iterator[str]:
     yield from (reason for kind, reason in CLASSES.items() if isinstance(module, kind))
-    if isinstance(module, MessagePassing) and module.flow != "source_to_target":
-        yield f"flow={module.flow!r}: a part holds the edges into its nodes: expected flow='source_to_target'"
-    if isinstance(module, MessagePassing) and module.decomposed_layers != 1:
-        yield f"decomposed_layers={module.decomposed_layers}: expected 1"
+    if isinstance(module, MessagePassing):
+        yield from _reasons_of_layer(module)
+    if isinstance(module, models.CorrectAndSmooth) and module.autoscale:
+        yield "its scale is a mean over this rank's training nodes: take autoscale=False"
     if isinstance(module, aggr.Aggregation) and not in_layer:
         yield _WHOLE
     if isinstance(module, tuple(EXACT)) and not (isinstance(module, BatchNorm) or exact_forward(module)):
@@ -99,23 +107,41 @@ def _reasons(module: torch.nn.Module, *, in_layer: bool) -> Iterator[str]:
         yield "it normalises by this rank's rows: take PyG's InstanceNorm"
     if any(torch.nn.parameter.is_lazy(value) for value in module.parameters(recurse=False)):
         yield "its width is not known yet: give the number of input columns in place of -1"
-    yield from (f"{name}: {reason}" for name, reason in _refused_calls(type(module)))
+    yield from _refused_calls(module)
 
 
-def _refused_calls(kind: type) -> Iterator[tuple[str, str]]:
-    """Yield the refused functions that a class of the user's own names in its code, and why each is refused."""
-    for owner in kind.__mro__:
-        if owner.__module__.split(".")[0] in {"torch", "torch_geometric", "builtins"}:
-            continue
-        for method in vars(owner).values():
-            if isinstance(method, FunctionType):
-                for name in names_in(method.__code__):
-                    function = method.__globals__.get(name)
-                    if isinstance(function, FunctionType) and function in FUNCTIONS:
-                        yield name, FUNCTIONS[function]
+def _reasons_of_layer(layer: MessagePassing) -> Iterator[str]:
+    if layer.flow != "source_to_target":
+        yield f"flow={layer.flow!r}: a part holds the edges into its nodes: expected flow='source_to_target'"
+    if layer.decomposed_layers != 1:
+        yield f"decomposed_layers={layer.decomposed_layers}: expected 1"
+    if any(
+        "size_j" in layer.inspector.get_param_names(step) for step in ("message", "aggregate", "update", "edge_update")
+    ):
+        yield "size_j is the number of this rank's rows: give part.num_nodes for the number of nodes in the graph"
 
 
-def names_in(code: CodeType) -> set[str]:
-    """Return the global names and attributes that *code* mentions, and the functions inside it."""
-    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
-    return set(code.co_names).union(*map(names_in, inner))
+def _refused_calls(module: torch.nn.Module) -> Iterator[str]:
+    """Yield why a function is refused that the code of the user's own class calls, or that the module holds."""
+    yield from _refusals_among(held_functions(vars(module).values()))
+    yield from _refused_in_class(type(module))  # type: ignore[arg-type]  # mypy: a class is not hashable
+
+
+@cache
+def _refused_in_class(kind: type) -> tuple[str, ...]:
+    methods = (
+        reached_functions(method, super(owner, kind))
+        for owner in kind.__mro__
+        if not is_library(owner)
+        for name, method in vars(owner).items()
+        if name != "__init__"  # it has been called
+    )
+    return tuple(_refusals_among(itertools.chain(*methods)))
+
+
+def _refusals_among(reached: Iterable[tuple[FunctionType, bool]]) -> Iterator[str]:
+    for function, is_replaced in reached:
+        if function in FUNCTIONS:
+            yield f"{function.__name__}: {FUNCTIONS[function]}"
+        elif function in COUNTING and not is_replaced:
+            yield f"{function.__name__}: {_COUNTS}"

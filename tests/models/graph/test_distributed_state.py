@@ -19,7 +19,8 @@ PARTS = 2
 
 
 def _model() -> torch.nn.Module:
-    return nn.GCN(8, 8, num_layers=2, out_channels=3, norm="batch", dropout=0.0)
+    model: torch.nn.Module = nn.GCN(8, 8, num_layers=2, out_channels=3, norm="batch", dropout=0.0)
+    return model
 
 
 def _same_weights(model: torch.nn.Module, part: GraphPart) -> bool:

@@ -1,0 +1,71 @@
+"""Calls that are not exact on a part although their module may be: they are refused when they are made."""
+
+from collections.abc import Callable
+from types import MethodType
+from typing import Any
+
+import torch
+from torch_geometric.nn import models
+from torch_geometric.nn.conv import MessagePassing
+
+from unilaunch.errors import SpecError
+from unilaunch_graph.torch.calls import is_library
+from unilaunch_graph.torch.part import GraphPart
+
+#: Of PyG's autoencoders: what is a mean over this rank's nodes or edges, or draws edges from the whole graph.
+_LOSSES = {"recon_loss", "kl_loss", "reg_loss", "discriminator_loss", "test"}
+
+
+def refuse_calls(module: torch.nn.Module, name: str, part: GraphPart) -> None:
+    """Let *module*, which is called *name* in the model, refuse the calls that are not exact on *part*."""
+    name = f"{name} ({type(module).__name__})"
+    if check := next((check for kind, check in _CHECKS.items() if isinstance(module, kind)), None):
+
+        def look(module: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+            if reason := check(module, part.num_owned, *args, **options):
+                raise SpecError(f"{name}: {reason}")
+
+        module.register_forward_pre_hook(look, with_kwargs=True)
+    if isinstance(module, models.GAE):
+        for loss in _LOSSES & set(dir(module)):
+            if is_library(getattr(type(module), loss)):
+                setattr(module, loss, MethodType(_refusal_of_loss(f"{name}: {loss}"), module))
+
+
+def _refusal_of_loss(name: str) -> Callable[..., Any]:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise SpecError(
+            f"{name} is about this rank's nodes and edges: make a loss for each edge of part.edge_index, the ends "
+            "being rows of ug.torch.halo(z, part), or for each node, and take ug.torch.mean(losses, count)"
+        )
+
+    return refuse
+
+
+def _attends_over_nodes(
+    module: Any, num_owned: int, query: torch.Tensor, key: torch.Tensor, *_: Any, **__: Any
+) -> str | None:  # fmt: skip
+    """Keys are (length, width), (length, batch, width), or with batch_first (batch, length, width), maybe nested."""
+    has_batch = key.dim() == 3  # noqa: PLR2004
+    axis = int(has_batch and module.batch_first)
+    if (has_batch and query.size(1 - axis) == num_owned) or key.size(axis) != num_owned:
+        return None
+    return "every node attends to all nodes of the graph: a sequence for each node, as its batch, is exact"
+
+
+def _sums_over_nodes(module: Any, num_owned: int, input: torch.Tensor) -> str | None:  # noqa: A002
+    is_first = module.dim in {0, -input.dim()} and len(input) == num_owned
+    return f"dim={module.dim}: it sums over this rank's nodes: expected another dim" if is_first else None
+
+
+def _is_explained(module: MessagePassing, *_: Any, **__: Any) -> str | None:
+    return "explain=True: load the state into a model that is not distributed" if module.explain else None
+
+
+#: What is asked before each forward of a class, with the number of owned nodes and the arguments: why it is refused.
+_CHECKS: dict[type[torch.nn.Module], Callable[..., str | None]] = {
+    torch.nn.MultiheadAttention: _attends_over_nodes,
+    torch.nn.Softmax: _sums_over_nodes,
+    torch.nn.LogSoftmax: _sums_over_nodes,
+    MessagePassing: _is_explained,
+}
