@@ -102,7 +102,7 @@ def test_launch_in_the_shell_of_salloc(mpirun: str, slurm: Mapping[str, str], tm
 
 def test_a_preempted_job_goes_on_by_itself(slurm: Mapping[str, str], tmp_path: Path) -> None:
     """A job of a higher partition takes its nodes; then its time is nearly over. Each epoch is trained once."""
-    epochs = 1000
+    epochs = 700
     training = ["--epochs", str(epochs), "--precision", "float64", "--hidden", "64", "--data-dir", "data"]
     job = submit(["--nodes", "2", "--ntasks-per-node", "1", "--requeue", *training], tmp_path, slurm)
     for restarts, kind in enumerate(["urgent", "notice"]):
