@@ -75,10 +75,11 @@ class Live:
     def _has_more(self, output: IO[bytes]) -> bool:
         """Return whether some of the output has not been written yet, or its end has not been read."""
         with self.lock:
-            return bool(select.select([output], [], [], 0)[0])
+            return bool(_poll(output).poll(0))
 
     def _pass_on(self, output: IO[bytes], target: int) -> None:
-        while select.select([output], [], []):
+        arriving = _poll(output)
+        while arriving.poll():
             with self.lock:  # from here on the piece counts as written
                 if not (data := os.read(output.fileno(), 1 << 16)):
                     return
@@ -90,6 +91,13 @@ class Live:
                 self.open_line = not data.endswith(b"\n")
                 if self.text and not self.open_line:
                     _write(2, self.text)
+
+
+def _poll(output: IO[bytes]) -> "select.poll":
+    """Return what waits for output or its end; `select.select` takes no descriptor above 1023."""
+    arriving = select.poll()
+    arriving.register(output, select.POLLIN)
+    return arriving
 
 
 def _write(target: int, data: str | bytes) -> None:

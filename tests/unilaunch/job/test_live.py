@@ -1,5 +1,6 @@
 """The text of the live line, and the job's output above it."""
 
+import fcntl
 import os
 import time
 
@@ -8,6 +9,7 @@ from typing_extensions import override
 
 from unilaunch.job.banner import BannerFilter
 from unilaunch.job.live import Live, describe
+from unilaunch.limits import allow_files
 from unilaunch.monitor.rank_seen import RankSeen
 from unilaunch.step import Step
 
@@ -48,7 +50,10 @@ def test_the_last_output_is_shown_however_late_its_thread_is(capfd: pytest.Captu
             time.sleep(1.5)
             return super().feed(data)
 
-    reading, writing = os.pipe()
+    assert allow_files(2000)
+    low, writing = os.pipe()
+    reading = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 1024)  # as in a process with many open files
+    os.close(low)
     live = Live(shown=False)
     live.banner = Late()
     with os.fdopen(reading, "rb", 0) as errors, live.passing(None, errors):
