@@ -23,8 +23,7 @@ from unilaunch.output.failure import Cause, Failure, describe_exit
 from unilaunch.output.files import write_failure
 from unilaunch.record import replace
 
-#: Signals that a terminal also sends to the rank itself.
-_OF_A_TERMINAL = {signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
+_OF_A_TERMINAL = {signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}  # a terminal also sends these to the rank itself
 #: Causes of the end of a rank that the user has stopped; they are not failures.
 _ENDS_OF_A_STOP = {Cause.ENDED_FROM_OUTSIDE, Cause.EXIT}
 _LAST_OUTPUT = 1.0  # seconds for output that a child of the rank may still hold open
@@ -235,16 +234,17 @@ class RankProcess:
             self.progress.tick(now)
         if (text := self.stacks.take(now)) is not None:
             self.tell(self, messages.Stack(text, self.progress.doing))
-        if self.state is State.EXITED and self._is_drained(now):
-            self.output.tick(last=True)
-            self.state = State.ENDED
-            self._conclude()
+        if self.state is State.EXITED:
+            self.drained_at = min(self.drained_at, now + _LAST_OUTPUT)  # from here on: it is read once more
+            if self._is_drained(now):
+                self.output.tick(last=True)
+                self.state = State.ENDED
+                self._conclude()
 
     def _is_drained(self, now: float) -> bool:
         """Return whether all output has been written to the files, and shown if it is to be shown."""
-        self.drained_at = min(self.drained_at, now + _LAST_OUTPUT)  # from the first look on: it is read once more
-        kept = not self.output.flowing or now > self.drained_at
-        return kept and (self.output.is_shown or self.ordered or self.abandoned)
+        is_shown = self.output.is_shown or self.ordered or self.abandoned
+        return is_shown and (not self.output.flowing or now > self.drained_at)
 
     def close(self) -> None:
         """Close the connections to the rank, once it has ended; keep the lock on the output folder."""

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from delays import TRIES
 from unilaunch.agent import requests
 from unilaunch.agent.requests import Requests
 from unilaunch.agent.shim import READY, address_of
@@ -79,13 +80,17 @@ def test_an_asker_that_stops_delays_nobody(door: _Door) -> None:
     silent = door.ask(REQUEST)
     door.until(lambda: door.requests.waiting)
     door.requests.offer(door.requests.waiting[0])
-    begin = time.monotonic()
-    shim = door.ask(REQUEST)
-    door.until(lambda: door.requests.waiting)
-    door.requests.offer(door.requests.waiting[0])
-    shim.sendall(shim.recv(1))
-    door.until(lambda: door.requests.taken)
-    assert time.monotonic() - begin < 5  # 2 s for each of them, when the agent waited
+
+    def seconds() -> float:
+        begin, granted = time.monotonic(), len(door.requests.taken)
+        shim = door.ask(REQUEST)
+        door.until(lambda: door.requests.waiting)
+        door.requests.offer(door.requests.waiting[0])
+        shim.sendall(shim.recv(1))
+        door.until(lambda: len(door.requests.taken) > granted)
+        return time.monotonic() - begin
+
+    assert any(seconds() < 0.5 for _ in range(TRIES))  # a busy machine makes single tries slower, never faster
     assert silent.recv(1) == READY
     assert not door.requests.is_empty
     assert halves
@@ -148,11 +153,15 @@ def test_another_users_connections_are_closed_at_once(door: _Door) -> None:
         return 0
 
     assert _as_nobody(call) == 0
-    begin = time.monotonic()
-    door.ask(REQUEST)
-    door.until(lambda: door.requests.waiting)
-    assert time.monotonic() - begin < 5
-    assert door.requests.asked == 1
+
+    def seconds() -> float:
+        begin, waiting = time.monotonic(), len(door.requests.waiting)
+        door.ask(REQUEST)
+        door.until(lambda: len(door.requests.waiting) > waiting)
+        return time.monotonic() - begin
+
+    assert any(seconds() < 1 for _ in range(TRIES))
+    assert door.requests.asked == len(door.requests.waiting)
     assert len(door.requests._unheard) == 0
 
 

@@ -12,6 +12,7 @@ import pytest
 from pydantic import JsonValue
 from typing_extensions import override
 
+from delays import TRIES
 from unilaunch.backend import Rendezvous
 from unilaunch.errors import RefusedTogetherError, RendezvousError
 from unilaunch.rank import rendezvous
@@ -136,18 +137,20 @@ def test_an_interface_that_cannot_be_told_is_said() -> None:
 
 @pytest.mark.timed
 def test_strangers_at_the_port_delay_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither silent ones nor loud ones; they are sent away."""
+    """Neither silent ones nor loud ones; they are sent away. A busy machine makes single tries slower, never faster."""
     monkeypatch.setattr(rendezvous, "PATIENCE", 20.0)
-    listener = socket.create_server(("127.0.0.1", 0), backlog=512)
-    with ExitStack() as kept:
-        for words in (*[b""] * 200, b"x" * 1000):
-            kept.enter_context(socket.create_connection(listener.getsockname())).sendall(words)
-        token = bytes(range(16))
-        kept.enter_context(socket.create_connection(listener.getsockname())).sendall(token)
-        began = time.monotonic()
-        assert _hear(listener, [{"A": (token.hex(), "lo")}]) == {token.hex(): "127.0.0.1"}
-        assert time.monotonic() - began < 10
-        listener.close()
+
+    def seconds() -> float:
+        with socket.create_server(("127.0.0.1", 0), backlog=512) as listener, ExitStack() as kept:
+            for words in (*[b""] * 200, b"x" * 1000):
+                kept.enter_context(socket.create_connection(listener.getsockname())).sendall(words)
+            token = bytes(range(16))
+            kept.enter_context(socket.create_connection(listener.getsockname())).sendall(token)
+            began = time.monotonic()
+            assert _hear(listener, [{"A": (token.hex(), "lo")}]) == {token.hex(): "127.0.0.1"}
+            return time.monotonic() - began
+
+    assert any(seconds() < 0.1 for _ in range(TRIES))
 
 
 @pytest.mark.parametrize("num_hosts", [1, 2])
