@@ -1,6 +1,6 @@
 """The edges of a part by their target and by their source, each in blocks of rows that a core's cache holds."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -126,15 +126,33 @@ def choose_edges(ends: NDArray[Any], num_owned: int, num_sources: int, *, self_l
             `add_self_loops=True` does.
     """
     source, target = ends
-    places = None
-    if self_loops:
-        kept, loop = np.flatnonzero(source != target), np.arange(num_owned)
-        source, target = (np.concatenate((given[kept], loop)) for given in (source, target))
-        order = np.argsort(target, kind="stable")
-        places = np.concatenate((kept, loop + ends.shape[1]))[order]
-        source, target = source[order], target[order]
+    if not self_loops:
+        return ChosenEdges(_edges_of(source, target, num_owned, num_sources), None)
+    kept, loop = np.flatnonzero(source != target), np.arange(num_owned)
+    source, target = (np.concatenate((given[kept], loop)) for given in (source, target))
+    chosen = order_edges(np.stack((source, target)), num_owned, num_sources)
+    return replace(chosen, places=np.concatenate((kept, loop + ends.shape[1]))[chosen.places])
+
+
+def order_edges(ends: NDArray[Any], num_owned: int, num_sources: int) -> ChosenEdges:
+    """Return edges that are in any order; those into one node keep theirs.
+
+    Args:
+        ends: Source row and target row of each edge. (2, edges)
+        num_owned: Owned nodes.
+        num_sources: Owned and halo nodes.
+    """
+    order = np.argsort(ends[1], kind="stable")
+    source, target = ends[:, order]
+    return ChosenEdges(_edges_of(source, target, num_owned, num_sources), order)
+
+
+def _edges_of(source: NDArray[Any], target: NDArray[Any], num_owned: int, num_sources: int) -> Edges:
+    for name, rows, size in (("source", source, num_sources), ("target", target, num_owned)):
+        if len(rows) and not 0 <= rows.min() <= rows.max() < size:
+            raise IndexError(f"edge_index: {name}s are rows {rows.min()} to {rows.max()}: expected 0 to {size - 1}")
     indptr = np.concatenate(([0], np.cumsum(np.bincount(target, minlength=num_owned))))
-    return ChosenEdges(Edges(indptr, source.astype(np.int32), num_sources), places)
+    return Edges(indptr, source.astype(np.int32), num_sources)
 
 
 def edge_blocks(indptr: NDArray[Any], indices: NDArray[np.int32]) -> list[EdgeBlock]:

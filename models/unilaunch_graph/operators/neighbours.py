@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from unilaunch_graph.arrays import FloatType, Rows
+from unilaunch_graph.arrays import Floats, FloatType, Rows
 from unilaunch_graph.kernels.choice import choose_kernels
 from unilaunch_graph.operators.edges import Edges
 from unilaunch_graph.operators.row_blocks import Block, RowBlocks, each
@@ -14,26 +14,31 @@ _ONES = np.empty(0, np.float32)
 
 
 class Neighbours:
-    """S or D^-1 S, where S_ij counts the edges from source j to target i and D holds the in-degrees (0 counts as 1).
+    """S or D^-1 S: S_ij sums the edges from source j to target i, or their weights; D holds the in-degrees, at least 1.
 
     Args:
         edges: The edges into the owned nodes.
         mean: Whether to divide by the in-degrees (Hamilton, Ying and Leskovec, NeurIPS 2017), or to sum.
         dtype: Type of the rows.
         pool: Threads that share the blocks, as `row_blocks.make_pool` makes them.
+        weights: Weight of each edge; of no length if each is 1. (edges,)
     """
 
-    def __init__(self, edges: Edges, dtype: FloatType, pool: ThreadPoolExecutor | None = None, *, mean: bool) -> None:
-        self.edges, self.pool = edges, pool
+    def __init__(
+        self, edges: Edges, dtype: FloatType, pool: ThreadPoolExecutor | None = None, weights: Floats = _ONES,
+        *, mean: bool,
+    ) -> None:  # fmt: skip
+        self.edges, self.pool, self.weights = edges, pool, weights
         self.kernels = choose_kernels(dtype, edges.num_edges, 1)
-        self.by_target = RowBlocks(edges.indptr, edges.indices, _ONES, edges.num_sources, self.kernels)
+        self.by_target = RowBlocks(edges.indptr, edges.indices, weights, edges.num_sources, self.kernels)
         self.scale = (1 / np.maximum(np.diff(edges.indptr), 1)).astype(dtype)[:, None] if mean else None
 
     @cached_property
     def by_source(self) -> RowBlocks:
         """The transposed matrix."""
         transposed = self.edges.transposed
-        return RowBlocks(transposed.indptr, transposed.indices, _ONES, self.edges.num_targets, self.kernels)
+        weights = self.weights[transposed.entries] if len(self.weights) else self.weights
+        return RowBlocks(transposed.indptr, transposed.indices, weights, self.edges.num_targets, self.kernels)
 
     def matmat(self, rows: Rows) -> Rows:
         """Return the sum or mean of each owned node. (num_sources, width) -> (num_targets, width)"""

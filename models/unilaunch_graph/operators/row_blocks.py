@@ -47,7 +47,7 @@ class RowBlocks:
     """
 
     def __init__(
-        self, indptr: NDArray[Any], indices: NDArray[np.int32], weights: NDArray[np.float32], num_columns: int,
+        self, indptr: NDArray[Any], indices: NDArray[np.int32], weights: Rows, num_columns: int,
         kernels: Kernels,
     ) -> None:  # fmt: skip
         num_rows = len(indptr) - 1

@@ -28,7 +28,7 @@ def exact_functions(part: GraphPart) -> Functions:
         add_self_loops: bool = True, flow: str = "source_to_target", dtype: torch.dtype | None = None,  # noqa: ARG001, FBT001, FBT002
     ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
         _check_nodes("gcn_norm", num_nodes, part)
-        return _gcn_norm(edge_index, edge_weight, part, 2.0 if improved else 1.0, add_self_loops, dtype)
+        return _kept_gcn_norm(edge_index, edge_weight, part, 2.0 if improved else 1.0, add_self_loops, dtype)
 
     def exact_get_laplacian(
         edge_index: torch.Tensor, edge_weight: Weights = None, normalization: str | None = None,
@@ -72,6 +72,21 @@ def _global_max(weights: torch.Tensor, part: GraphPart) -> torch.Tensor:
     largest = torch.cat([weights, weights.new_full((1,), -torch.inf)]).max()
     ranks = torch.arange(part.world_size, device=weights.device)
     return global_sum(torch.where(ranks == part.rank, largest, 0.0), part.ranks).max()
+
+
+def _kept_gcn_norm(  # noqa: PLR0913, PLR0917
+    edge_index: torch.Tensor, edge_weight: Weights, part: GraphPart, loop: float, with_loops: bool,  # noqa: FBT001
+    dtype: torch.dtype | None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Return `_gcn_norm`; that of the part's own edges is made once."""
+
+    def norm() -> tuple[torch.Tensor, torch.Tensor]:
+        return _gcn_norm(edge_index, edge_weight, part, loop, with_loops, dtype)
+
+    if edge_index is not part.edge_index or not (edge_weight is None or edge_weight is part.edge_weight):
+        return norm()
+    given = (edge_index,) if edge_weight is None else (edge_index, edge_weight)
+    return part.keep(("gcn_norm", len(given), loop, with_loops, dtype), given, norm)
 
 
 def _gcn_norm(  # noqa: PLR0913, PLR0917

@@ -21,6 +21,7 @@ from unilaunch_graph.torch.part import GraphPart, is_of_another_part
 from unilaunch_graph.torch.quantile import quantile
 from unilaunch_graph.torch.refusals import find_refusals
 from unilaunch_graph.torch.state import broadcast_first_state, broadcast_state
+from unilaunch_graph.torch.sums import sum_rows
 
 #: Names the part that a module is distributed on: the id of its send plan, which the bound methods keep alive.
 _MARK = "_unilaunch_part"
@@ -126,7 +127,8 @@ def _with_sources(
             raise SpecError(f"{name}: size={tuple(size)}: expected owned nodes alone: ({part.num_owned},) * 2")
         for argument in sorted(lifted & set(rows)):
             rows[argument] = _lift(rows[argument], f"{name}: {argument}", self.node_dim, part)
-        out: torch.Tensor = method(self, edge_index, size=sizes, **rows)
+        summed = sum_rows(self, edge_index, rows, part)
+        out: torch.Tensor = method(self, edge_index, size=sizes, **rows) if summed is None else summed
         return out
 
     return propagate

@@ -6,7 +6,7 @@ import torch
 from typing_extensions import override
 
 from unilaunch_graph.network.checks import check_rows
-from unilaunch_graph.torch.part import GraphPart, Kept
+from unilaunch_graph.torch.part import GraphPart
 
 
 def halo(rows: torch.Tensor, part: GraphPart) -> torch.Tensor:
@@ -29,8 +29,8 @@ def halo(rows: torch.Tensor, part: GraphPart) -> torch.Tensor:
     check_rows(rows, part.num_owned, "num_owned")
     if part.world_size == 1:
         return rows
-    if rows is part.x and not rows.requires_grad and not rows.is_inference():
-        return _fetch_once(rows, part)
+    if rows is part.x and not rows.requires_grad:
+        return part.keep("x", (rows,), lambda: (_fetch(rows, part),))[0]
     with_halo: torch.Tensor = _Halo.apply(rows, part)  # type: ignore[no-untyped-call]
     return with_halo
 
@@ -79,16 +79,6 @@ class _SumHalo(torch.autograd.Function):
     @override
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
         return halo(grad, ctx.part), None
-
-
-def _fetch_once(rows: torch.Tensor, part: GraphPart) -> torch.Tensor:
-    """Return the cached rows with their halo, if neither has been written to since."""
-    kept = part.kept.get("x")
-    if kept is None or not kept.is_of(rows):
-        with torch.inference_mode(mode=False):  # a tensor that is made in inference mode has no version
-            whole = _fetch(rows, part)
-        kept = part.kept["x"] = Kept((rows, rows._version), (whole, whole._version))  # noqa: SLF001
-    return kept.whole[0]
 
 
 def _fetch(rows: torch.Tensor, part: GraphPart) -> torch.Tensor:

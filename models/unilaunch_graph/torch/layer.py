@@ -15,7 +15,7 @@ from unilaunch_graph.torch.halo import halo
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_torch.linear import OnHost, apply, call
 
-_known: Any = WeakIdKeyDictionary()  # edge_index -> what layers have made of these edges
+_known: Any = WeakIdKeyDictionary()  # tensor -> how often it had been written to, and what was made of it then
 
 
 class _Torch:
@@ -56,7 +56,7 @@ class _Torch:
         return np.dtype(np.float64 if rows.dtype == torch.float64 else np.float32)
 
     def edges(self, part: GraphPart) -> tuple[NDArray[Any], dict[Any, Any]]:
-        return part.edge_index.numpy(), _known.setdefault(part.edge_index, {})
+        return part.edge_index.numpy(), made_of(part.edge_index)
 
     def pool(self) -> ThreadPoolExecutor | None:
         """Return as many threads as torch has when this is first called; None if it has one."""
@@ -66,6 +66,20 @@ class _Torch:
 @cache
 def _pool() -> ThreadPoolExecutor | None:
     return make_pool(torch.get_num_threads())
+
+
+def made_of(tensor: torch.Tensor, every: Any = _known) -> dict[Any, Any]:
+    """Return the cache for what is made of edges or weights; an empty one if they have been written to since.
+
+    Args:
+        tensor: Edges or weights.
+        every: The caches of all tensors, a WeakIdKeyDictionary.
+    """
+    written = None if tensor.is_inference() else tensor._version  # noqa: SLF001  (torch has no other name for it)
+    known: tuple[int | None, dict[Any, Any]] | None = every.get(tensor)
+    if known is None or known[0] != written:
+        known = every[tensor] = written, {}
+    return known[1]
 
 
 TORCH = _Torch()

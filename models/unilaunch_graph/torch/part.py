@@ -1,8 +1,9 @@
 """One rank's part of a graph, as tensors of PyTorch."""
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -15,6 +16,7 @@ from unilaunch_graph.partition.in_edges import merge_in_edges
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.torch.ranks import Ranks
 
+Tensors = TypeVar("Tensors", bound=tuple[torch.Tensor, ...])
 #: The edge_index of each part in use, by its id.
 _EDGES: WeakValueDictionary[int, torch.Tensor] = WeakValueDictionary()
 
@@ -38,19 +40,31 @@ class SendPlan:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Rows that do not change from step to step, with their halo.
+    """Tensors that were computed from others that seldom change.
 
     Attributes:
-        rows: The owned rows, and how often they had been written then: torch counts that.
-        whole: The same with the halo's rows, and how often they had been written.
+        given: What they were computed from.
+        made: The tensors.
+        written: How often each of both had been written to then: torch counts that.
     """
 
-    rows: tuple[torch.Tensor, int]
-    whole: tuple[torch.Tensor, int]
+    given: tuple[torch.Tensor, ...]
+    made: tuple[torch.Tensor, ...]
+    written: tuple[int, ...]
 
-    def is_of(self, rows: torch.Tensor) -> bool:
-        """Return whether these are *rows*, and neither tensor has been written to."""
-        return self.rows[0] is rows and all(tensor._version == count for tensor, count in (self.rows, self.whole))  # noqa: SLF001  (torch has no other name for it)
+    @classmethod
+    def of(cls, given: tuple[torch.Tensor, ...], made: tuple[torch.Tensor, ...]) -> "Kept":
+        """Return what is to be kept."""
+        return cls(given, made, _written(*given, *made))
+
+    def is_of(self, *given: torch.Tensor) -> bool:
+        """Return whether it was computed from these tensors, and no tensor has been written to since."""
+        same = len(given) == len(self.given) and all(map(operator.is_, given, self.given))
+        return same and self.written == _written(*self.given, *self.made)
+
+
+def _written(*tensors: torch.Tensor) -> tuple[int, ...]:
+    return tuple(tensor._version for tensor in tensors)  # noqa: SLF001  (torch has no other name for it)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,13 +72,27 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
     """One rank's part of a graph as tensors: the attributes are those of `PartFields`."""
 
     plan: SendPlan = field(repr=False)
-    #: The cache of `halo` for *x*, which seldom changes.
-    kept: dict[str, "Kept"] = field(default_factory=dict, repr=False)
+    #: The halo of *x* and the normalisations of the edges, which seldom change.
+    kept: dict[Hashable, Kept] = field(default_factory=dict, repr=False)
 
     @property
     def device(self) -> torch.device:
         """Where the tensors are."""
         return self.ranks.device
+
+    def keep(self, key: Hashable, given: tuple[torch.Tensor, ...], compute: Callable[[], Tensors]) -> Tensors:
+        """Return what *compute* makes of the tensors *given*; it is called again when one of them was written to.
+
+        If it exchanges rows, the ranks must write to the same tensors.
+        """
+        if any(tensor.requires_grad or tensor.is_inference() for tensor in given):
+            return compute()
+        kept = self.kept.get(key)
+        if kept is None or not kept.is_of(*given):
+            with torch.inference_mode(mode=False):  # a tensor that is made in inference mode has no version
+                kept = self.kept[key] = Kept.of(given, compute())
+        made: Any = kept.made
+        return made  # type: ignore[no-any-return]
 
     def masked(self, rows: torch.Tensor, mask: Callable[[Ids, FloatType], Floats]) -> torch.Tensor:
         """Return *rows* times the array that *mask* computes from the owned nodes' ids and a type."""
