@@ -76,7 +76,8 @@ class _Call(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         # torch's once_differentiable does not notice autograd.grad(..., inputs), which then lacks this term.
         if torch.is_grad_enabled():
-            raise RuntimeError(f"{type(ctx.function).__name__} has no second derivative: leave create_graph=True out")
+            advice = getattr(ctx.function, "instead", "leave create_graph=True out")
+            raise RuntimeError(f"{type(ctx.function).__name__} has no second derivative: {advice}")
         out, *inputs = ctx.saved_tensors
         return None, *map(torch.from_numpy, ctx.function.backward(_arrays(inputs), out.numpy(), gradient.numpy()))
 
@@ -89,7 +90,8 @@ def call(function: Any, *inputs: torch.Tensor) -> torch.Tensor:
     """Return a function of host arrays that knows its derivative, applied to tensors; differentiable once.
 
     Args:
-        function: Has forward(inputs) and backward(inputs, out, gradient) on lists of arrays; for this call alone.
+        function: Has forward(inputs) and backward(inputs, out, gradient) on lists of arrays; for this call alone. Where
+            it has *instead*, that says what to do if a second derivative is needed.
         inputs: Tensors in the host's memory.
     """
     result: torch.Tensor = _Call.apply(function, *inputs)  # type: ignore[no-untyped-call]

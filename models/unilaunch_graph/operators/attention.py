@@ -145,6 +145,8 @@ class AttentionCall:
         dropout: Which edges' attention is dropped; none if None.
     """
 
+    instead = "leave create_graph=True out, or give PyG's GATConv part.edge_index.clone(): it then makes messages"
+
     def __init__(self, attention: Attention, dropout: EdgeDropout | None) -> None:
         self.attention, self.dropout = attention, dropout
 

@@ -11,7 +11,7 @@ from typing_extensions import override
 from unilaunch.errors import SpecError
 from unilaunch_graph.torch.calls import Functions, calling
 from unilaunch_graph.torch.halo import halo, sum_halo
-from unilaunch_graph.torch.part import GraphPart
+from unilaunch_graph.torch.part import GraphPart, is_same
 from unilaunch_graph.torch.reductions import global_sum
 
 Weights = torch.Tensor | None
@@ -83,9 +83,9 @@ def _kept_gcn_norm(  # noqa: PLR0913, PLR0917
     def norm() -> tuple[torch.Tensor, torch.Tensor]:
         return _gcn_norm(edge_index, edge_weight, part, loop, with_loops, dtype)
 
-    if edge_index is not part.edge_index or not (edge_weight is None or edge_weight is part.edge_weight):
+    if not is_same(edge_index, part.edge_index) or not (edge_weight is None or is_same(edge_weight, part.edge_weight)):
         return norm()
-    given = (edge_index,) if edge_weight is None else (edge_index, edge_weight)
+    given = (part.edge_index,) if edge_weight is None else (part.edge_index, edge_weight)
     return part.keep(("gcn_norm", len(given), loop, with_loops, dtype), given, norm)
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch_geometric import EdgeIndex
 from torch_geometric.nn.aggr import QuantileAggregation
-from torch_geometric.nn.conv import MessagePassing
+from torch_geometric.nn.conv import GATConv, MessagePassing
 
 from unilaunch.errors import SpecError
+from unilaunch_graph.torch.attend import attending
 from unilaunch_graph.torch.blocks import ON_BLOCK
 from unilaunch_graph.torch.call_checks import refuse_calls
 from unilaunch_graph.torch.calls import Functions, calling
@@ -62,6 +63,8 @@ def _distribute_one(module: torch.nn.Module, name: str, functions: Functions, pa
     refuse_calls(module, name, part)
     if isinstance(module, MessagePassing):
         _exchange_sources(module, name, part)
+    if type(module) is GATConv:
+        _bind(module, "forward", attending(type(module).forward, part))
     if forward := exact_forward(module):
         _normalise(module, forward, name, part)
     else:

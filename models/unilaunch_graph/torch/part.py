@@ -100,6 +100,15 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
         return rows * torch.from_numpy(array).to(rows.device, rows.dtype)
 
 
+def is_same(one: object, other: torch.Tensor | None) -> bool:
+    """Return whether these are one tensor: `torch.utils.checkpoint` gives a layer detached ones, in the same memory."""
+    if one is other or not isinstance(one, torch.Tensor) or other is None:
+        return one is other
+    return one.data_ptr() == other.data_ptr() and (one.shape, one.stride(), one.dtype) == (
+        other.shape, other.stride(), other.dtype,
+    )  # fmt: skip
+
+
 def make_part(part: Part, ranks: Ranks) -> GraphPart:
     """Return the part's arrays as tensors on the device of *ranks*. All ranks must call this.
 

@@ -20,10 +20,11 @@ from unilaunch_graph.arrays import FloatType
 from unilaunch_graph.operators.edges import ChosenEdges, order_edges
 from unilaunch_graph.operators.neighbours import Neighbours
 from unilaunch_graph.torch.layer import TORCH, made_of
-from unilaunch_graph.torch.part import GraphPart
+from unilaunch_graph.torch.part import GraphPart, is_same
 
 _AGGREGATIONS: Mapping[type[Aggregation], bool] = {SumAggregation: False, MeanAggregation: True}  # whether it is a mean
-_HOOKS = [f"_{step}_forward_{when}hooks" for step in ("propagate", "message", "aggregate") for when in ("pre_", "")]
+_STEPS = ("propagate", "message", "aggregate", "edge_update")
+_HOOKS = [f"_{step}_forward_{when}hooks" for step in _STEPS for when in ("pre_", "")]
 
 
 class _Messages:
@@ -52,7 +53,7 @@ def sum_rows(layer: MessagePassing, edge_index: torch.Tensor, given: Mapping[str
     if takes_weights is None or not isinstance(given.get("x"), tuple) or torch.compiler.is_compiling():
         return None
     rows, weights = given["x"][0], given.get("edge_weight") if takes_weights else None
-    if not _is_matrix(rows) or (weights is not None and not _are_numbers(weights, edge_index, rows)):
+    if not is_matrix(rows) or (weights is not None and not _are_numbers(weights, edge_index, rows)):
         return None
     chosen = _chosen(edge_index, part)
     if chosen is None:
@@ -69,11 +70,16 @@ def _takes_weights(layer: MessagePassing) -> bool | None:
         or type(layer.aggr_module) not in _AGGREGATIONS
         or layer.node_dim not in {-2, 0}
         or layer.explain
-        or any(getattr(layer, name) for name in _HOOKS)
+        or has_hooks(layer)
         or not isinstance(steps["message"], FunctionType)
     ):
         return None
     return _has_weights(steps["message"])
+
+
+def has_hooks(layer: MessagePassing) -> bool:
+    """Return whether a function of the user's looks at the layer's steps."""
+    return any(getattr(layer, name) for name in _HOOKS)
 
 
 @cache
@@ -88,7 +94,8 @@ def _text(code: CodeType) -> tuple[Any, ...]:
     return code.co_code, code.co_varnames, code.co_names, code.co_consts[1:]  # the first is the docstring
 
 
-def _is_matrix(rows: Any) -> bool:
+def is_matrix(rows: Any) -> bool:
+    """Return whether they are rows that unilaunch's operators on host arrays take."""
     return (
         isinstance(rows, torch.Tensor)
         and rows.dim() == 2  # noqa: PLR2004
@@ -110,13 +117,13 @@ def _are_numbers(weights: Any, edge_index: torch.Tensor, rows: torch.Tensor) -> 
 
 def _chosen(edge_index: torch.Tensor, part: GraphPart) -> ChosenEdges | None:
     """Return the edges by target, made once; None if they are neither the part's nor those of a normalisation of it."""
-    if edge_index is not part.edge_index and not any(
-        edge_index is tensor for kept in part.kept.values() for tensor in kept.made
-    ):
+    known = [part.edge_index, *(tensor for kept in part.kept.values() for tensor in kept.made)]
+    edges = next((tensor for tensor in known if is_same(edge_index, tensor)), None)
+    if edges is None:
         return None
-    made, sizes = made_of(edge_index), (part.num_owned, part.num_owned + part.num_halo)
+    made, sizes = made_of(edges), (part.num_owned, part.num_owned + part.num_halo)
     if sizes not in made:
-        made[sizes] = order_edges(edge_index.numpy(), *sizes)
+        made[sizes] = order_edges(edges.numpy(), *sizes)
     chosen: ChosenEdges = made[sizes]
     return chosen
 

@@ -134,7 +134,7 @@ MESSAGES = {
 }
 
 
-def _num_aggregations(case: Case) -> set[int]:
+def num_aggregations(case: Case) -> set[int]:
     """Return how often PyG aggregates messages in two calls of the layer, on any part."""
 
     def work(part: GraphPart) -> int:
@@ -153,14 +153,14 @@ def _num_aggregations(case: Case) -> set[int]:
 def test_a_layer_that_sums_rows_makes_no_messages(name: str, owner: Any) -> None:
     """Its rows and gradients are PyG's."""
     check_exact(SUMS[name], owner)
-    assert _num_aggregations(SUMS[name]) == {0}
+    assert num_aggregations(SUMS[name]) == {0}
 
 
 @pytest.mark.parametrize("name", MESSAGES)
 def test_messages_are_made_where_the_sum_is_another(name: str) -> None:
     """A class, a module or a hook of the user's changes what is summed."""
     check_exact(MESSAGES[name])
-    assert min(_num_aggregations(MESSAGES[name])) > 0
+    assert min(num_aggregations(MESSAGES[name])) > 0
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -1,0 +1,152 @@
+"""PyG's GATConv under `distribute`: the same result without messages, or with them where attention is another."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+from torch_geometric.nn import GATConv
+from typing_extensions import override
+
+from models.graph.layers_of_pyg import Case
+from models.graph.test_sums import num_aggregations
+from models.graph.test_torch_layers import PARTS, WHOLE, WITHOUT_EDGES, check_exact
+from models.graph.test_users_classes import WITHOUT_NODES
+from models.graph.torch_parts import on_parts
+from unilaunch_graph import torch as ug
+from unilaunch_graph.torch.distributed import distribute
+from unilaunch_graph.torch.part import GraphPart
+
+WIDTH, EDGE_WIDTH = 8, 3
+
+
+@pytest.fixture(autouse=True)
+def _float64() -> Any:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+class _Sharper(GATConv):  # type: ignore[misc]  # PyG ships no types
+    @override
+    def message(self, x_j: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+        return alpha.square().unsqueeze(-1) * x_j
+
+
+def _with_features(layer: Any, x: torch.Tensor, g: Any) -> Any:
+    return layer(x, g.edge_index, g.edge_attr)
+
+
+def _features(fill_value: Any) -> Case:
+    return Case(lambda: GATConv(WIDTH, 3, heads=2, edge_dim=EDGE_WIDTH, fill_value=fill_value), _with_features)
+
+
+def _hooked() -> Any:
+    layer = GATConv(WIDTH, 3)
+    layer.register_edge_update_forward_hook(lambda _, __, alpha: 3 * alpha)
+    return layer
+
+
+ATTENTION = {
+    "heads": Case(lambda: GATConv(WIDTH, 3, heads=2)),
+    "the mean of heads": Case(lambda: GATConv(WIDTH, 3, heads=4, concat=False, bias=False)),
+    "residual": Case(lambda: GATConv(WIDTH, 3, heads=2, residual=True, negative_slope=0.1)),
+    "no loops": Case(lambda: GATConv(WIDTH, 3, add_self_loops=False)),
+    "edge features": _features("mean"),
+    "edge features, add": _features("add"),
+    "edge features, a number": _features(0.3),
+    "edge features that are not used": Case(lambda: GATConv(WIDTH, 3), _with_features),
+    "dropout of 1 in evaluation": Case(lambda: GATConv(WIDTH, 3, dropout=1.0).eval()),
+}
+MESSAGES = {
+    "a class of the user's": Case(lambda: _Sharper(WIDTH, 3)),
+    "a hook": Case(_hooked),
+    "edge features, max": _features("max"),
+    "no edge features": Case(lambda: GATConv(WIDTH, 3, edge_dim=EDGE_WIDTH)),
+    "a pair of widths": Case(lambda: GATConv((WIDTH, WIDTH), 3)),
+    "a pair of rows": Case(lambda: GATConv(WIDTH, 3), lambda layer, x, g: layer((x, x), g.edge_index)),
+    "weights that are returned": Case(
+        lambda: GATConv(WIDTH, 3), lambda layer, x, g: layer(x, g.edge_index, return_attention_weights=True)[0]
+    ),
+    "other edges": Case(lambda: GATConv(WIDTH, 3), lambda layer, x, g: layer(x, g.edge_index.clone())),
+    "another aggregation": Case(lambda: GATConv(WIDTH, 3, aggr="max")),
+}
+
+
+@pytest.mark.parametrize("owner", [None, WITHOUT_EDGES, WITHOUT_NODES], ids=["", "without edges", "without nodes"])
+@pytest.mark.parametrize("name", ATTENTION)
+def test_gatconv_makes_no_messages(name: str, owner: Any) -> None:
+    """Its rows and gradients are PyG's."""
+    check_exact(ATTENTION[name], owner)
+    assert num_aggregations(ATTENTION[name]) == {0}
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_messages_are_made_where_attention_is_another(name: str) -> None:
+    """PyG's own path runs."""
+    check_exact(MESSAGES[name])
+    assert min(num_aggregations(MESSAGES[name])) > 0
+
+
+def test_dropout_is_that_of_the_layer_of_our_own() -> None:
+    """The same seed of torch gives the same rows, and each call drops others."""
+
+    def work(part: GraphPart) -> None:
+        theirs = distribute(GATConv(WIDTH, 3, heads=2, dropout=0.5), part)
+        ours = ug.GATConv(WIDTH, 3, heads=2, dropout=0.5)
+        ours.load_state_dict(theirs.state_dict())
+        rows = []
+        for layer, edges in ((theirs, part.edge_index), (ours, part)):
+            torch.manual_seed(7)
+            rows.append((layer(part.x, edges), layer(part.x, edges)))
+        torch.testing.assert_close(*rows, rtol=0, atol=0)
+        assert (rows[0][0] - rows[0][1]).abs().max() > 0
+
+    on_parts(WHOLE, 1, work)
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_a_checkpoint_drops_the_same_again(use_reentrant: bool) -> None:  # noqa: FBT001
+    """It calls the layer a second time in backward, with the state of torch's generator, and detached tensors."""
+
+    def work(part: GraphPart) -> None:
+        layer = distribute(GATConv(WIDTH, 3, heads=2, dropout=0.5), part)
+        grads = []
+        calls: tuple[Any, ...] = (layer, partial(checkpoint, layer, use_reentrant=use_reentrant))
+        for call in calls:
+            torch.manual_seed(7)
+            x = part.x.clone().requires_grad_()
+            torch.autograd.backward(call(x, part.edge_index).pow(2).sum())
+            grads.append(x.grad)
+        torch.testing.assert_close(*grads, rtol=0, atol=0)
+
+    on_parts(WHOLE, 1, work)
+
+
+def test_a_second_derivative_needs_messages() -> None:
+    """The error says how to get them."""
+
+    def second(layer: Any, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        x = x.clone().requires_grad_()
+        (grad,) = torch.autograd.grad(layer(x, edge_index).pow(3).sum(), x, create_graph=True)
+        return torch.autograd.grad(grad.pow(2).sum(), x)[0]
+
+    def work(part: GraphPart) -> None:
+        layer = distribute(GATConv(WIDTH, 3), part)
+        with pytest.raises(RuntimeError, match=r"or give PyG's GATConv part\.edge_index\.clone\(\)"):
+            second(layer, part.x, part.edge_index)
+        assert second(layer, part.x, part.edge_index.clone()).isfinite().all()
+
+    on_parts(WHOLE, PARTS, work)
+
+
+def test_rows_of_another_number_are_refused() -> None:
+    """As by every layer under `distribute`."""
+
+    def work(part: GraphPart) -> None:
+        layer = distribute(GATConv(WIDTH, 3), part)
+        with pytest.raises(Exception, match="expected num_owned = "):
+            layer(ug.halo(part.x, part)[:-1], part.edge_index)
+
+    on_parts(WHOLE, 2, work)
