@@ -2,12 +2,16 @@
 
     python benchmarks/parity.py [--seeds 5]
     python benchmarks/parity.py --own-layers [--epochs 100] [--data-dir DIR]
+    python benchmarks/parity.py --distribute [--epochs 100] [--data-dir DIR]
 
 With --own-layers: `ug.torch`'s and `ug.mindspore`'s GATConv and SAGEConv, and a layer that calls `halo` itself, on 3
 parts in float64 against PyG's layers in one process. Four ways to start the ranks, and three graphs: Cora, Amazon
 Photo, and a directed, weighted one with isolated nodes and a part without training nodes. The difference is the
 largest of a loss, a final weight or a score of a node. The line `PyG` compares PyG with itself, its edges in another
 order, in one process: some trainings let rounding grow, and then the bound is a hundred times that line, not 1e-10.
+
+With --distribute: models of PyG that are not changed (GATConv, SAGEConv, GINConv, TransformerConv, GCNConv and a class
+of a user's own) on 1 to 4 parts in the same way.
 
 The table compares each with torch on one part; the bounds (1e-10 in float64, 1e-5 in float32) are on the two curves of
 the same seed that lie furthest apart, whichever they are. Reads ../shared/datasets/planetoid.
@@ -16,6 +20,7 @@ the same seed that lie furthest apart, whichever they are. Reads ../shared/datas
 import argparse
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +28,7 @@ import numpy as np
 from mpirun import MPIRUN, SHARED, UNILAUNCH, execute, train, verdict
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from jobs import own_models
 from jobs.own_layers import PROGRAMS, difference, train_by_pyg, write_directed_graph
 
 BOUNDS = {"float64": 1e-10, "float32": 1e-5}
@@ -46,11 +52,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--own-layers", action="store_true")
+    parser.add_argument("--distribute", action="store_true")
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--data-dir", type=Path, default=SHARED)
     options = parser.parse_args()
     if options.own_layers:
         return 0 if _own_layers(options.epochs, options.data_dir.absolute()) else 1
+    if options.distribute:
+        return 0 if _distribute(options.epochs, options.data_dir.absolute()) else 1
     return 0 if _gcn(options.seeds) else 1
 
 
@@ -80,11 +89,7 @@ def _own_layers(epochs: int, data_dir: Path) -> bool:
     print(f"{'graph':13} {'framework':10} {'start':11} " + " ".join(f"{kind:>8}" for kind in KINDS), flush=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        folder.joinpath("planetoid").symlink_to(data_dir / "planetoid")
-        write_directed_graph(folder / "directed.npz")
-        graphs = {"directed": str(folder / "directed.npz"), "cora": "cora"}
-        graphs["amazon_photo"] = str(data_dir / "graphs" / "amazon_photo.npz")
-        for graph, dataset in graphs.items():
+        for graph, dataset in _graphs(folder, data_dir).items():
             np.savez(folder / "out.npz", **train_by_pyg(dataset, folder, KINDS, epochs, shuffle_edges=True))
             expected = train_by_pyg(dataset, folder, KINDS, epochs)
             itself = difference(folder / "out.npz", expected, KINDS)
@@ -101,8 +106,47 @@ def _own_layers(epochs: int, data_dir: Path) -> bool:
     return verdict("own layers / bound", furthest, 1.0)
 
 
+def _distribute(epochs: int, data_dir: Path) -> bool:
+    """Print a table of graph, parts and launcher, and return whether each difference keeps its bound."""
+    furthest = 0.0  # as a share of its bound
+    kinds = own_models.KINDS
+    print(f"{'graph':13} {'parts':10} {'start':11} " + " ".join(f"{kind:>8.8}" for kind in kinds), flush=True)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for graph, dataset in _graphs(folder, data_dir).items():
+            np.savez(folder / "out.npz", **own_models.train_by_pyg(dataset, folder, epochs, shuffle_edges=True))
+            expected = own_models.train_by_pyg(dataset, folder, epochs)
+            itself = own_models.differences(folder / "out.npz", kinds, expected)
+            _print_row(graph, "PyG", "1 process", itself)
+            for parts, start, line in _lines(name, own_models.PROGRAM):
+                execute([*line, dataset, name, f"{name}/out.npz", str(epochs), *kinds], 1200.0, **PATIENT)
+                apart = own_models.differences(folder / "out.npz", kinds, expected)
+                _print_row(graph, str(parts), start, apart)
+                bounds = {kind: max(BOUNDS["float64"], 100 * itself[kind]) for kind in kinds}
+                furthest = max(furthest, *(apart[kind] / bounds[kind] for kind in kinds))
+    return verdict("distribute / bound", furthest, 1.0)
+
+
+def _lines(folder: str, program: str) -> Iterator[tuple[int, str, list[str]]]:
+    """Yield parts, launcher and command: 3 parts under each launcher, 1, 2 and 4 under one."""
+    yield 1, "none", [sys.executable, program]
+    for parts in (2, 4):
+        line = [str(parts) if word == "3" else word for word in STARTS["launch"]]
+        yield parts, "launch", [*line, "--output-dir", f"{folder}/log", program, "--"]
+    for start, line in STARTS.items():
+        own = ["--output-dir", f"{folder}/log", program, "--"] if start == "launch" else [program]
+        yield 3, start, [*line, *own]
+
+
+def _graphs(folder: Path, data_dir: Path) -> dict[str, str]:
+    folder.joinpath("planetoid").symlink_to(data_dir / "planetoid")
+    write_directed_graph(folder / "directed.npz")
+    photo = str(data_dir / "graphs" / "amazon_photo.npz")
+    return {"directed": str(folder / "directed.npz"), "cora": "cora", "amazon_photo": photo}
+
+
 def _print_row(graph: str, framework: str, start: str, apart: dict[str, float]) -> None:
-    print(f"{graph:13} {framework:10} {start:11} " + " ".join(f"{apart[kind]:8.1e}" for kind in KINDS), flush=True)
+    print(f"{graph:13} {framework:10} {start:11} " + " ".join(f"{one:8.1e}" for one in apart.values()), flush=True)
 
 
 def _losses(parts: int, folder: str, *options: str) -> list[float]:

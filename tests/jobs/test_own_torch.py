@@ -3,20 +3,14 @@
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
-import torch
-from torch.nn import functional
 
 from jobs.mpirun import Launcher, alone, finish
-from jobs.programs.own_torch import Net
-from unilaunch_graph.data.sources import open_dataset
+from jobs.own_models import KINDS, PROGRAM, Arrays, differences, train_by_pyg
 
-PROGRAM = Path(__file__).parent / "programs" / "own_torch.py"
-DOCS = PROGRAM.parents[3] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 #: The network that the page does not show.
 NET = """
 import torch
@@ -30,65 +24,21 @@ class Net(torch.nn.Module):
 """
 BIN = Path(sys.executable).parent
 EPOCHS = 6
-KINDS = ("gat", "sage", "gin", "transformer", "gcn", "own")
-Arrays = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
 def expected(cora: Path) -> Arrays:
-    """What PyG alone leaves, in this process, on the whole graph, without `unilaunch_graph.torch`."""
-    graph = open_dataset("cora", cora, None, 0, None).load()
-    x = torch.from_numpy(sp.csr_array(graph.features).toarray()).double()
-    y, mask = torch.from_numpy(graph.labels), torch.from_numpy(graph.split == 1)
-    targets = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
-    edge_index = torch.from_numpy(np.stack([graph.indices.astype(np.int64), targets]))
-    torch.set_default_dtype(torch.float64)
-    try:
-        found: Arrays = {}
-        for kind in KINDS:
-            torch.manual_seed(0)
-            found |= _train(kind, Net(kind, x.shape[1], graph.num_classes), (x, edge_index, y, mask))
-        return found
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
-def _train(kind: str, model: torch.nn.Module, data: tuple[torch.Tensor, ...]) -> Arrays:
-    x, edge_index, y, mask = data
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.005, weight_decay=5e-4)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.7)
-    losses = []
-    for _ in range(EPOCHS):
-        optimizer.zero_grad()
-        loss = functional.cross_entropy(model(x, edge_index)[mask], y[mask])
-        torch.autograd.backward(loss)
-        optimizer.step()
-        scheduler.step()
-        losses.append(loss.item())
-    model.eval()
-    scores = model(x, edge_index).detach().numpy()
-    state = {f"{kind}.state.{name}": value.numpy() for name, value in model.state_dict().items()}
-    return {f"{kind}.losses": losses, f"{kind}.scores": scores, **state}
+    """What PyG alone leaves, in this process."""
+    return train_by_pyg("cora", cora, EPOCHS)
 
 
 def _line(cora: Path, cases: tuple[str, ...]) -> list[str]:
-    return [str(PROGRAM), "cora", str(cora), "found.npz", str(EPOCHS), *cases]
+    return [PROGRAM, "cora", str(cora), "found.npz", str(EPOCHS), *cases]
 
 
 def _check(folder: Path, cases: tuple[str, ...], expected: Arrays) -> None:
-    """Compare losses, weights, running statistics and scores; the keys of the state are those of the bare model."""
-    found = np.load(folder / "found.npz")
-    for case in cases:
-        kind = case.partition("+")[0]
-        names = {name for name in found if name.startswith(f"{case}.")}
-        assert {name.removeprefix(case) for name in names} == {
-            name.removeprefix(kind) for name in expected if name.startswith(f"{kind}.")
-        }
-        for name in names:
-            if not ("+accumulated" in name and ".norm." in name):  # which sees each step twice
-                np.testing.assert_allclose(
-                    found[name], expected[kind + name.removeprefix(case)], rtol=0, atol=1e-10, err_msg=name
-                )
+    for case, apart in differences(folder / "found.npz", cases, expected).items():
+        assert apart <= 1e-10, case
 
 
 @pytest.mark.parametrize("launcher", ["4.1"], indirect=True)
