@@ -106,7 +106,9 @@ class GraphAttention(Layer):
             out = out.reshape(-1, self.heads, self.out_channels).mean(1)
         if self.res is not None:
             out = out + self.res(x)
-        return out if self.bias is None else out + self.bias
+        if self.bias is not None:
+            return out + self.bias
+        return out * 1  # rows that the caller may write to: backward needs the function's own
 
     def _dropout(self, x: Any, part: Any, edges: ChosenEdges, seed: int | None) -> EdgeDropout | None:
         if not self.training or not self.dropout:  # type: ignore[attr-defined]
@@ -127,7 +129,9 @@ class GraphAttention(Layer):
             shape = None if given is None else tuple(given.shape)
             raise ValueError(f"{self.name}: edge features have the shape {shape}: expected {expected}")
         features = features.to(self.att_edge.dtype)
-        if edges.places is not None:
+        if edges.places is not None and not self.add_self_loops:
+            features = features[edges.places]
+        elif edges.places is not None:
             features = self.framework.call(self._chosen(part, edges, edges.places), features)
         weights = self.lin_edge.weight.reshape(self.heads, self.out_channels, -1)
         products = self.att_edge.reshape(self.heads, self.out_channels, 1) * weights

@@ -119,7 +119,7 @@ def choose_edges(ends: NDArray[Any], num_owned: int, num_sources: int, *, self_l
     """Return the edges of a part, with its own or with added self-loops.
 
     Args:
-        ends: Source row and target row of each edge, by target. (2, edges)
+        ends: Source row and target row of each edge. (2, edges)
         num_owned: Owned nodes.
         num_sources: Owned and halo nodes.
         self_loops: Whether to replace the self-loops of the graph by one loop at each owned node, as PyG's
@@ -127,7 +127,9 @@ def choose_edges(ends: NDArray[Any], num_owned: int, num_sources: int, *, self_l
     """
     source, target = ends
     if not self_loops:
-        return ChosenEdges(_edges_of(source, target, num_owned, num_sources), None)
+        is_sorted = bool((target[1:] >= target[:-1]).all())
+        edges = _edges_of(source, target, num_owned, num_sources) if is_sorted else None
+        return ChosenEdges(edges, None) if edges else order_edges(ends, num_owned, num_sources)
     kept, loop = np.flatnonzero(source != target), np.arange(num_owned)
     source, target = (np.concatenate((given[kept], loop)) for given in (source, target))
     chosen = order_edges(np.stack((source, target)), num_owned, num_sources)

@@ -11,12 +11,12 @@ from typing_extensions import override
 from unilaunch_graph.network.gat import GraphAttention
 from unilaunch_graph.network.layer import Framework
 from unilaunch_graph.operators.edge_features import FILLS
+from unilaunch_graph.torch.as_written import aggregates_as_written, is_plain_linear, is_plain_matrix
 from unilaunch_graph.torch.blocks import ON_BLOCK
 from unilaunch_graph.torch.layer import TORCH
 from unilaunch_graph.torch.part import GraphPart, is_same
-from unilaunch_graph.torch.sums import has_hooks, is_matrix
 
-_STEPS = frozenset({"message", "aggregate", "update", "edge_update"})
+_STEPS = frozenset({"propagate", "edge_updater", "message", "aggregate", "update", "edge_update"})
 
 
 class _Attention(GraphAttention):
@@ -36,40 +36,56 @@ class _Attention(GraphAttention):
         return int(torch.randint(2**62, ()))
 
 
-def attending(method: Callable[..., Any], part: GraphPart) -> Callable[..., Any]:
-    """Return a forward of GATConv that makes no messages on *part*, or else is *method*."""
+def attending(layer: GATConv, part: GraphPart) -> Callable[..., Any]:
+    """Return a forward of GATConv that makes no messages on *part* where it can, or else is the layer's own.
+
+    Args:
+        layer: As `distribute` has changed it.
+        part: This rank's part.
+    """
+    method, bound = type(layer).forward, _steps(layer)
 
     def forward(  # noqa: PLR0913, PLR0917
         self: GATConv, x: Any, edge_index: Any, edge_attr: Any = None, size: Any = None,
         return_attention_weights: Any = None,
     ) -> Any:  # fmt: skip
-        is_plain = size is None and not return_attention_weights and is_same(edge_index, part.edge_index)
-        if is_plain and not ON_BLOCK.get() and _is_attention(self) and _fits(self, x, edge_attr, part):
+        is_plain = size is None and not return_attention_weights and _steps(self) == bound
+        if is_plain and not ON_BLOCK.get() and _is_attention(self) and _fits(self, x, edge_index, edge_attr, part):
             return _Attention(self).attend(x, part, edge_attr, None)
         return method(self, x, edge_index, edge_attr, size, return_attention_weights)
 
     return forward
 
 
+def _steps(layer: GATConv) -> dict[str, Any]:
+    """Return the steps that stand in the layer and not in its class."""
+    return {name: getattr(vars(layer)[name], "__func__", None) for name in _STEPS & vars(layer).keys()}
+
+
 def _is_attention(layer: GATConv) -> bool:
     """Return whether the layer does what PyG wrote, and unilaunch's attention can do it."""
     return (
-        layer.lin is not None
-        and type(layer.aggr_module) is SumAggregation
-        and not _STEPS & vars(layer).keys()
-        and not layer.explain
-        and not has_hooks(layer)
-        and (layer.fill_value in FILLS if isinstance(layer.fill_value, str) else True)
+        aggregates_as_written(layer, SumAggregation)
+        and is_plain_linear(layer.lin)
+        and (layer.lin_edge is None or (is_plain_linear(layer.lin_edge) and layer.lin_edge.bias is None))
+        and _is_known_fill(layer.fill_value)
         and not (layer.training and layer.dropout >= 1)
     )
 
 
-def _fits(layer: GATConv, x: Any, edge_attr: Any, part: GraphPart) -> bool:
+def _is_known_fill(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return not value.requires_grad and value.dtype in {torch.float32, torch.float64}
+    return value in FILLS if isinstance(value, str) else isinstance(value, int | float)
+
+
+def _fits(layer: GATConv, x: Any, edge_index: Any, edge_attr: Any, part: GraphPart) -> bool:
     return (
-        is_matrix(x)
+        is_plain_matrix(x)
+        and is_same(edge_index, part.edge_index)
+        and not part.edge_index.is_inference()  # torch does not count how often it is written to
         and len(x) == part.num_owned
         and x.dtype == layer.att_src.dtype
-        and (layer.lin_edge is None or isinstance(edge_attr, torch.Tensor))
+        and (layer.lin_edge is None or type(edge_attr) is torch.Tensor)
         and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
     )

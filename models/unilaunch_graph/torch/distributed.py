@@ -11,6 +11,7 @@ from torch_geometric.nn.aggr import QuantileAggregation
 from torch_geometric.nn.conv import GATConv, MessagePassing
 
 from unilaunch.errors import SpecError
+from unilaunch_graph.torch.as_written import is_of_pyg
 from unilaunch_graph.torch.attend import attending
 from unilaunch_graph.torch.blocks import ON_BLOCK
 from unilaunch_graph.torch.call_checks import refuse_calls
@@ -62,9 +63,10 @@ def distribute(model: torch.nn.Module, part: GraphPart) -> torch.nn.Module:
 def _distribute_one(module: torch.nn.Module, name: str, functions: Functions, part: GraphPart) -> None:
     refuse_calls(module, name, part)
     if isinstance(module, MessagePassing):
+        is_of_pyg_all = is_of_pyg(module, "propagate") and is_of_pyg(module, "edge_updater")
         _exchange_sources(module, name, part)
-    if type(module) is GATConv:
-        _bind(module, "forward", attending(type(module).forward, part))
+        if type(module) is GATConv and is_of_pyg_all and "forward" not in vars(module):
+            _bind(module, "forward", attending(module, part))
     if forward := exact_forward(module):
         _normalise(module, forward, name, part)
     else:
@@ -96,8 +98,10 @@ def _exchange_sources(layer: MessagePassing, name: str, part: GraphPart) -> None
     """Let `propagate` and `edge_updater` find the rows of all sources of the part's edges."""
     messages = set().union(*(_lifted(layer.inspector.get_param_names(step)) for step in _STEPS))
     edges = _lifted(layer.inspector.get_param_names("edge_update"))
+    sums = is_of_pyg(layer, "propagate")
     for method, lifted in (("propagate", messages), ("edge_updater", edges)):
-        _bind(layer, method, _with_sources(getattr(layer, method).__func__, lifted, name, part))
+        may_sum = sums and method == "propagate"
+        _bind(layer, method, _with_sources(getattr(layer, method).__func__, lifted, name, part, may_sum=may_sum))
     for step in _STEPS[:3]:
         # A step may ask for a node's own row too: update(aggregated, x).
         if plain := messages & set(layer.inspector.get_param_names(step)):
@@ -116,7 +120,7 @@ class _Pair(tuple[torch.Tensor, torch.Tensor]):
 
 
 def _with_sources(
-    method: FunctionType, lifted: set[str], name: str, part: GraphPart
+    method: FunctionType, lifted: set[str], name: str, part: GraphPart, *, may_sum: bool
 ) -> Callable[..., torch.Tensor]:  # fmt: skip
     sizes = (part.num_owned + part.num_halo, part.num_owned)
 
@@ -130,7 +134,7 @@ def _with_sources(
             raise SpecError(f"{name}: size={tuple(size)}: expected owned nodes alone: ({part.num_owned},) * 2")
         for argument in sorted(lifted & set(rows)):
             rows[argument] = _lift(rows[argument], f"{name}: {argument}", self.node_dim, part)
-        summed = sum_rows(self, edge_index, rows, part)
+        summed = sum_rows(self, edge_index, rows, part) if may_sum else None
         out: torch.Tensor = method(self, edge_index, size=sizes, **rows) if summed is None else summed
         return out
 
@@ -208,6 +212,8 @@ def _check_calls(model: torch.nn.Module, part: GraphPart) -> None:
         try:
             return method(self, *args, **options)
         except (IndexError, RuntimeError) as error:
+            if type(error).__module__.startswith("mpi4py"):
+                raise
             error.add_note(
                 f"ug.torch.distribute: on rank {part.rank} the sources in edge_index are rows 0 to "
                 f"{part.num_owned + part.num_halo - 1}, and nodes {part.num_owned} and up are halo nodes; code that "

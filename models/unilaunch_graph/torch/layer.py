@@ -12,10 +12,10 @@ from torch.utils.weak import WeakIdKeyDictionary
 from unilaunch_graph.arrays import FloatType, HostFunction
 from unilaunch_graph.operators.row_blocks import make_pool
 from unilaunch_graph.torch.halo import halo
-from unilaunch_graph.torch.part import GraphPart
+from unilaunch_graph.torch.part import GraphPart, writes
 from unilaunch_torch.linear import OnHost, apply, call
 
-_known: Any = WeakIdKeyDictionary()  # tensor -> how often it had been written to, and what was made of it then
+_known: Any = WeakIdKeyDictionary()  # tensor -> its `writes`, and what was made of it then
 
 
 class _Torch:
@@ -75,10 +75,11 @@ def made_of(tensor: torch.Tensor, every: Any = _known) -> dict[Any, Any]:
         tensor: Edges or weights.
         every: The caches of all tensors, a WeakIdKeyDictionary.
     """
-    written = None if tensor.is_inference() else tensor._version  # noqa: SLF001  (torch has no other name for it)
-    known: tuple[int | None, dict[Any, Any]] | None = every.get(tensor)
-    if known is None or known[0] != written:
-        known = every[tensor] = written, {}
+    if tensor.is_inference():  # torch does not count how often it is written to
+        return {}
+    known: tuple[Any, dict[Any, Any]] | None = every.get(tensor)
+    if known is None or known[0] != writes(tensor):
+        known = every[tensor] = writes(tensor), {}
     return known[1]
 
 

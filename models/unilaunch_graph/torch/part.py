@@ -14,6 +14,7 @@ from unilaunch_graph.arrays import Floats, FloatType, Ids
 from unilaunch_graph.network.part import PartFields, fields_of
 from unilaunch_graph.partition.in_edges import merge_in_edges
 from unilaunch_graph.partition.part import Part
+from unilaunch_graph.torch.eager import is_eager
 from unilaunch_graph.torch.ranks import Ranks
 
 Tensors = TypeVar("Tensors", bound=tuple[torch.Tensor, ...])
@@ -45,26 +46,27 @@ class Kept:
     Attributes:
         given: What they were computed from.
         made: The tensors.
-        written: How often each of both had been written to then: torch counts that.
+        written: `writes` of each of both, then.
     """
 
     given: tuple[torch.Tensor, ...]
     made: tuple[torch.Tensor, ...]
-    written: tuple[int, ...]
+    written: tuple[tuple[int, int], ...]
 
     @classmethod
     def of(cls, given: tuple[torch.Tensor, ...], made: tuple[torch.Tensor, ...]) -> "Kept":
         """Return what is to be kept."""
-        return cls(given, made, _written(*given, *made))
+        return cls(given, made, tuple(map(writes, (*given, *made))))
 
     def is_of(self, *given: torch.Tensor) -> bool:
         """Return whether it was computed from these tensors, and no tensor has been written to since."""
         same = len(given) == len(self.given) and all(map(operator.is_, given, self.given))
-        return same and self.written == _written(*self.given, *self.made)
+        return same and self.written == tuple(map(writes, (*self.given, *self.made)))
 
 
-def _written(*tensors: torch.Tensor) -> tuple[int, ...]:
-    return tuple(tensor._version for tensor in tensors)  # noqa: SLF001  (torch has no other name for it)
+def writes(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return what changes when a tensor is written to, or gets other memory: torch counts the one."""
+    return tensor._version, tensor.data_ptr()  # noqa: SLF001  (torch has no other name for it)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,14 +83,17 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
         return self.ranks.device
 
     def keep(self, key: Hashable, given: tuple[torch.Tensor, ...], compute: Callable[[], Tensors]) -> Tensors:
-        """Return what *compute* makes of the tensors *given*; it is called again when one of them was written to.
+        """Return what *compute* makes of the tensors *given*, by exchanges, kept until a rank writes to one of them.
 
-        If it exchanges rows, the ranks must write to the same tensors.
+        All ranks must call this. On a device they do not ask each other: there all must write to the same tensors.
         """
-        if any(tensor.requires_grad or tensor.is_inference() for tensor in given):
+        if any(tensor.requires_grad or tensor.is_inference() for tensor in given) or not is_eager():
             return compute()
         kept = self.kept.get(key)
-        if kept is None or not kept.is_of(*given):
+        is_old = kept is None or not kept.is_of(*given)
+        if self.device.type == "cpu":
+            is_old = bool(self.ranks.all_reduce(torch.tensor(int(is_old))))
+        if kept is None or is_old:
             with torch.inference_mode(mode=False):  # a tensor that is made in inference mode has no version
                 kept = self.kept[key] = Kept.of(given, compute())
         made: Any = kept.made
@@ -102,11 +107,16 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
 
 def is_same(one: object, other: torch.Tensor | None) -> bool:
     """Return whether these are one tensor: `torch.utils.checkpoint` gives a layer detached ones, in the same memory."""
-    if one is other or not isinstance(one, torch.Tensor) or other is None:
+    if one is other or type(one) is not torch.Tensor or other is None or one.layout is not torch.strided:
         return one is other
-    return one.data_ptr() == other.data_ptr() and (one.shape, one.stride(), one.dtype) == (
-        other.shape, other.stride(), other.dtype,
-    )  # fmt: skip
+    return _place(one) == _place(other) and (one.shape, one.stride()) == (other.shape, other.stride())
+
+
+def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Return what tells a tensor's memory from any other's; the address of an empty tensor does not."""
+    if not is_eager():
+        return (id(tensor),)
+    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.dtype  # noqa: SLF001
 
 
 def make_part(part: Part, ranks: Ranks) -> GraphPart:

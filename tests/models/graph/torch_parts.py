@@ -31,10 +31,16 @@ class Whole:
     graph: Graph
 
 
-def make_whole(num_nodes: int = 40, num_edges: int = 140, width: int = 8, seed: int = 0) -> Whole:
-    """Return a directed graph with loops, duplicates, and five nodes at its end that have no edge."""
+def make_whole(
+    num_nodes: int = 40, num_edges: int = 140, width: int = 8, seed: int = 0, num_sources_only: int = 0
+) -> Whole:  # fmt: skip
+    """Return a directed graph with loops, duplicates, and five nodes at its end that have no edge.
+
+    The first *num_sources_only* nodes have edges out of them, and none into them.
+    """
     draw = np.random.default_rng(seed)
     ends = draw.integers(0, num_nodes - 5, (2, num_edges))
+    ends[1][ends[1] < num_sources_only] += num_sources_only
     ends = ends[:, np.lexsort(ends)]
     x = draw.standard_normal((num_nodes, width)).astype(np.float32)
     weights = draw.random(num_edges, np.float32) + np.float32(0.5)
