@@ -87,9 +87,8 @@ def own_names(hosts: Collection[str]) -> set[str]:
     return names if set(hosts) <= names else names | {address for _, address in interface_addresses()}
 
 
-@cache
 def resolve(host: str) -> list[str]:
-    """Return a host's addresses; they are cached, since a resolver may need seconds for an unknown name."""
+    """Return a host's addresses; empty if it has none yet. Not cached: a pod's record can appear or change later."""
     try:
         return list(dict.fromkeys(str(entry[4][0]) for entry in socket.getaddrinfo(host, None)))
     except OSError:
