@@ -254,6 +254,17 @@ def test_hosts_of_an_allocation_that_only_mpirun_reads_are_not_guessed(mpi: str)
     assert {(row.host, row.device) for row in rows} == {("?", "cuda")}
 
 
+def test_mpirun_is_told_the_hosts_of_an_allocation(mpi: str) -> None:
+    """All but Slurm's: an mpirun that was built without LSF would start every rank on this host."""
+    lsf = {"LSB_MCPU_HOSTS": "n0 2 n1 1"}
+    plan = _plan("", lsf)
+    assert [row.host for row in plan.rows] == ["n0", "n0", "n1"]
+    assert "-H n0:2,n1:1" in shlex.join(plan.line)
+    assert "-H" not in _line("-n 1", {"SLURM_JOB_ID": "5"})
+    with pytest.raises(SpecError, match=r"-n 4: 4 ranks and 3 slots \(n0: 2, n1: 1\)"):
+        _plan("-n 4", lsf)
+
+
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=9), st.sampled_from([None, "node"]), st.data())
 def test_every_rank_has_a_slot(slots: list[int], map_by: str | None, data: st.DataObject) -> None:
     """No host gets more ranks than it has slots."""
