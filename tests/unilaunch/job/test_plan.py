@@ -254,7 +254,7 @@ def test_hosts_of_an_allocation_that_only_mpirun_reads_are_not_guessed(mpi: str)
     assert {(row.host, row.device) for row in rows} == {("?", "cuda")}
 
 
-def test_mpirun_is_told_the_hosts_of_an_allocation(mpi: str) -> None:
+def test_mpirun_gets_the_hosts_of_an_allocation(mpi: str) -> None:
     """All but Slurm's: an mpirun that was built without LSF would start every rank on this host."""
     lsf = {"LSB_MCPU_HOSTS": "n0 2 n1 1"}
     plan = _plan("", lsf)
@@ -286,11 +286,17 @@ def test_the_table_and_its_json_say_the_same(mpi: str, capsys: pytest.CaptureFix
         ["1", "a", "cpu"],
         ["2", "b", "cpu"],
     ]
+    assert "3 ranks on 2 hosts, started by Open MPI 4.1" in text
     show_plan(plan, as_json=True)
     said = json.loads(capsys.readouterr().out)
     assert said["line"] == list(plan.line)
     assert said["ranks"][2] == {"rank": 2, "host": "b", "device": "cpu"}
     assert said["spec"]["options"]["epochs"] == 7
+
+
+def test_hosts_that_only_mpirun_knows_are_not_counted(mpi: str, capsys: pytest.CaptureFixture[str]) -> None:
+    show_plan(_plan("-n 4 -H a:2,b:2 --map-by seq"), as_json=False)
+    assert "4 ranks on hosts that mpirun chooses, started by Open MPI 4.1" in capsys.readouterr().out
 
 
 def test_devices_are_counted_by_host(mpi: str) -> None:

@@ -36,7 +36,7 @@ def test_what_slurm_has_allocated(nodes: str, tasks: str, expected: dict[str, in
     ids=lambda environ: next(iter(environ)),
 )
 def test_what_others_have_allocated(environ: dict[str, str], tmp_path: Path) -> None:
-    """The slots of each host, which mpirun is told."""
+    """The slots of each host, which mpirun gets."""
     for name in [name for name in environ if name.endswith("FILE")]:
         (tmp_path / name).write_text(environ[name])
         environ[name] = str(tmp_path / name)
