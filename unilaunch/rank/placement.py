@@ -67,12 +67,17 @@ def _count_sharing(facts: Sequence[Facts]) -> dict[tuple[str, int], int]:
 
 
 def _choose(device: str, kinds: Sequence[str], facts: Sequence[Facts]) -> str:
-    if device == "auto":
-        on_all = (kind for kind in kinds if kind == "cpu" or all(fact["devices"].get(kind) for fact in facts))
-        return next(on_all)
-    if device not in kinds:
-        raise PlacementError(f"--device {device}: this backend runs on {', '.join(kinds)}")
-    return device
+    if device != "auto":
+        if device not in kinds:
+            raise PlacementError(f"--device {device}: this backend runs on {', '.join(kinds)}")
+        return device
+    seeing = {kind: [bool(fact["devices"].get(kind)) for fact in facts] for kind in kinds if kind != "cpu"}
+    on_all = [kind for kind, seen in seeing.items() if all(seen)]
+    on_some = [kind for kind, seen in seeing.items() if any(seen)]
+    if on_some and not on_all:  # on CPU the job would be slow, and nobody would know why
+        rank = seeing[on_some[0]].index(False)
+        raise _no_device(on_some[0], rank, facts[rank], 0)
+    return on_all[0] if on_all else "cpu"
 
 
 def _indices(kind: str, facts: Sequence[Facts]) -> Iterator[int]:

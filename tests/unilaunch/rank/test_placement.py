@@ -5,6 +5,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,8 @@ from unilaunch.rank.placement import Facts, place
 KINDS = ("cuda", "npu", "cpu")
 
 
-def _facts(host: str, cuda: list[str], cores: list[int] | None = None) -> Facts:
-    devices = {"cuda": cuda, "npu": []}
+def _facts(host: str, cuda: list[str], cores: list[int] | None = None, npu: Sequence[str] = ()) -> Facts:
+    devices = {"cuda": cuda, "npu": list(npu)}
     mine = sum(1 << core for core in cores or [0, 1, 2, 3])
     return Facts(
         name=host, host=f"{host} boot", folder="/", cores=mine, devices=devices, monitor="", start="", placeholders={}
@@ -117,14 +118,21 @@ def test_too_few_devices_are_refused(facts: list[Facts], words: str) -> None:
     ("facts", "device"),
     [
         ([_facts("a", ["0"]), _facts("b", ["0"])], "cuda"),
-        ([_facts("a", ["0"]), _facts("b", [])], "cpu"),
+        ([_facts("a", ["0"], npu=["0"]), _facts("b", [], npu=["0"])], "npu"),
         ([_facts("a", [])], "cpu"),
     ],
-    ids=["all see one", "one sees none", "none"],
+    ids=["all see one", "all see one of another kind", "none"],
 )
 def test_auto_takes_what_every_rank_has(facts: list[Facts], device: str) -> None:
     """Never one rank on a GPU and another on the processor."""
     assert {p.device for p in place("auto", KINDS, None, facts)} == {device}
+
+
+def test_auto_does_not_leave_a_device_idle_because_one_host_lacks_it() -> None:
+    """The whole job would train on CPU and say nothing."""
+    message = "^rank 1 on b: no cuda device is visible there: check the driver and CUDA_VISIBLE_DEVICES, or take"
+    with pytest.raises(PlacementError, match=message):
+        place("auto", KINDS, None, [_facts("a", ["0"]), _facts("b", []), _facts("c", [])])
 
 
 def test_device_that_the_backend_lacks_is_refused() -> None:
