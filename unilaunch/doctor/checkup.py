@@ -72,7 +72,7 @@ def _request(spec: DoctorSpec, hosts: Sequence[Host], here: Collection[str], env
         hostfile=None,
         several=any(host.name not in here for host in hosts),
         host_timeout=spec.host_timeout,
-        more_than_cores=False,
+        cores_each=None,
         mpi=spec,
         program=(),
         environ=environ,

@@ -91,7 +91,7 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machi
         hostfile=str(spec.hostfile) if hosts == named and spec.hostfile and mpirun.reads(spec.hostfile) else None,
         several=allocated or any(host.name not in here for host in hosts),
         host_timeout=spec.host_timeout,
-        more_than_cores=starting and max(Counter(names).values()) > count_cores(),
+        cores_each=count_cores() // max(Counter(names).values()) if starting else None,
         mpi=mpi,
         program=_program_line(task, "python" if machine is Machine.IMAGE else sys.executable),
         environ={} if machine is Machine.IMAGE else environ,

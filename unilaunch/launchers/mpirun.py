@@ -34,7 +34,7 @@ class Request(Record):
         hostfile: The user's own file, if mpirun can read it as it is.
         several: Whether there is more than one host.
         host_timeout: Seconds for which a host may not answer before it counts as lost.
-        more_than_cores: Some host gets more ranks than this host has cores.
+        cores_each: Cores for each rank on the host with most ranks, if it has as many as this one; None if not known.
         mpi: The user's options for mpirun.
         program: The command line of each rank.
         environ: The environment in which mpirun is started; names that follow `-x` are taken from it.
@@ -45,7 +45,7 @@ class Request(Record):
     hostfile: str | None
     several: bool
     host_timeout: float
-    more_than_cores: bool
+    cores_each: int | None
     mpi: MpiSpec
     program: tuple[str, ...]
     environ: Mapping[str, str]
