@@ -103,6 +103,15 @@ def test_launch_in_the_shell_of_salloc(mpirun: str, slurm: Mapping[str, str], tm
     assert sorted(job.stdout.splitlines()) == ["rank 0", "rank 1", "rank 2", "rank 3"]
 
 
+@pytest.mark.parametrize("mpirun", ["/usr/bin/mpirun", str(Path(sys.executable).parent / "mpirun")])
+def test_doctor_in_the_shell_of_salloc(mpirun: str, slurm: Mapping[str, str], tmp_path: Path) -> None:
+    """It checks every node of the allocation, by one rank on each, whatever the number of tasks."""
+    doctor = [*UNILAUNCH, "doctor", "--mpirun", mpirun, "--allow-run-as-root"]
+    job = finish(["salloc", "-N", "2", "-n", "4", *doctor], tmp_path, dict(slurm), 100).check()
+    assert "n0, n1 all call themselves" in job.stdout
+    assert "all 2 hosts are ready: Python" in job.stdout
+
+
 def test_a_preempted_job_goes_on_by_itself(slurm: Mapping[str, str], tmp_path: Path) -> None:
     """A job of a higher partition takes its nodes; then its time is nearly over. Each epoch is trained once."""
     epochs = 700
