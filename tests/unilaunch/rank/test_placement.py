@@ -36,9 +36,10 @@ def _facts(host: str, cuda: list[str], cores: list[int] | None = None, npu: Sequ
         ({"CUDA_VISIBLE_DEVICES": ""}, ["nvidia0"], []),
         ({"CUDA_VISIBLE_DEVICES": "-1"}, ["nvidia0"], []),
         ({"CUDA_VISIBLE_DEVICES": "0,-1,1"}, ["nvidia0", "nvidia1"], ["0"]),
-        ({"CUDA_VISIBLE_DEVICES": "GPU-8f2, MIG-1a"}, [], ["GPU-8f2", "MIG-1a"]),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-8f2, GPU-1a"}, [], ["GPU-8f2", "GPU-1a"]),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-8f2, MIG-1a"}, [], ["MIG-8f2"]),
     ],
-    ids=["none", "by file", "masked", "masked away", "masked by -1", "cut short by -1", "by UUID"],
+    ids=["none", "by file", "masked", "masked away", "masked by -1", "cut short by -1", "by UUID", "MIG"],
 )
 def test_visible_devices(environ: dict[str, str], files: list[str], expected: list[str], tmp_path: Path) -> None:
     """The mask where there is one, else the device files."""
@@ -103,10 +104,11 @@ def test_launcher_that_masked_already_is_believed() -> None:
     ("facts", "words"),
     [
         ([_facts("a", ["0"]), _facts("a", ["0"])], "2 ranks on this host see 1"),
+        ([_facts("a", ["MIG-1"]), _facts("a", ["MIG-1"])], r"one MIG instance \(srun --gpus-per-task=1\), start at"),
         ([_facts("a", []), _facts("a", [])], "no cuda device is visible"),
         ([_facts("a", ["0", "1"]), _facts("b", [])], "rank 1 on b"),
     ],
-    ids=["two share one mask", "none", "none on one host"],
+    ids=["two share one mask", "two share one MIG instance", "none", "none on one host"],
 )
 def test_too_few_devices_are_refused(facts: list[Facts], words: str) -> None:
     """With the rank, the host, and what to do."""
