@@ -1,7 +1,7 @@
 """Assign a device and threads to each rank: a pure function of the facts of all ranks."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TypedDict
 
 from unilaunch.backend import Placement
@@ -46,7 +46,7 @@ def place(device: str, kinds: Sequence[str], threads: int | None, facts: Sequenc
         PlacementError: The backend has no such device, or a host has fewer devices than ranks.
     """
     kind = _choose(device, kinds, facts)
-    indices = [0] * len(facts) if kind == "cpu" else list(_indices(kind, facts))
+    indices = [0] * len(facts) if kind == "cpu" else _indices(kind, facts)
     sharing = _count_sharing(facts)
     return [
         Placement(kind, index, threads or max(1, fact["cores"].bit_count() // sharing[fact["host"], fact["cores"]]))
@@ -80,17 +80,23 @@ def _choose(device: str, kinds: Sequence[str], facts: Sequence[Facts]) -> str:
     return on_all[0] if on_all else "cpu"
 
 
-def _indices(kind: str, facts: Sequence[Facts]) -> Iterator[int]:
-    """Yield the index of each rank's device among the devices visible to it: the first that no lower rank has taken."""
+def _indices(kind: str, facts: Sequence[Facts]) -> list[int]:
+    """Return the index of each rank's device among the devices visible to it: the first that is free.
+
+    Ranks that see few devices choose first, then lower ranks: a rank that sees more does not take their only one.
+    """
     on_host = Counter(fact["host"] for fact in facts)
     taken: set[tuple[str, str]] = set()  # by name: each rank may have another mask, or its devices in another order
-    for rank, fact in enumerate(facts):
+    indices = [0] * len(facts)
+    for rank in sorted(range(len(facts)), key=lambda rank: len(facts[rank]["devices"].get(kind, []))):
+        fact = facts[rank]
         host, visible = fact["host"], fact["devices"].get(kind, [])
         free = next((name for name in visible if (host, name) not in taken), None)
         if free is None:
             raise _no_device(kind, rank, fact, on_host[host])
         taken.add((host, free))
-        yield visible.index(free)
+        indices[rank] = visible.index(free)
+    return indices
 
 
 def _no_device(kind: str, rank: int, fact: Facts, on_host: int) -> PlacementError:

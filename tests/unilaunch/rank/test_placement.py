@@ -175,9 +175,19 @@ def test_ranks_on_other_hosts_take_no_threads() -> None:
         (["0,1", "2,3"], ["0", "2"]),
         (["1", "0,1"], ["1", "0"]),
         (["0,1", "1"], ["0", "1"]),
+        (["0,1", "0"], ["1", "0"]),
+        (["0,1,2", "0,1", "1"], ["2", "0", "1"]),
         (["GPU-a,GPU-b", "GPU-a,GPU-b"], ["GPU-a", "GPU-b"]),
     ],
-    ids=["rotated", "disjoint", "the first has one", "the second has one", "by UUID"],
+    ids=[
+        "rotated",
+        "disjoint",
+        "the first has one",
+        "the second has one",
+        "the second has the first one",
+        "each sees one less",
+        "by UUID",
+    ],
 )
 def test_masks_of_each_ranks_own(masks: list[str], taken: list[str]) -> None:
     """Two ranks never take one device, in whatever order their masks name them."""
@@ -202,19 +212,18 @@ def test_no_device_is_taken_twice(ranks: list[tuple[str, list[str]]]) -> None:
 
 def _one_by_one(kind: str, facts: list[Facts]) -> list[tuple[int, int]]:
     """Return each rank's index and threads by the definition; it looks at all ranks of the host for each rank."""
-    found = []
-    for rank, mine in enumerate(facts):
+    found = {}
+    for rank in sorted(range(len(facts)), key=lambda rank: (len(facts[rank]["devices"][kind]), rank)):
+        mine = facts[rank]
         local = [other for other, fact in enumerate(facts) if fact["host"] == mine["host"]]
-        taken: set[str] = set()
-        for other in local[: local.index(rank)]:
-            taken.update([name for name in facts[other]["devices"][kind] if name not in taken][:1])
+        taken = {facts[other]["devices"][kind][found[other][0]] for other in local if other in found}
         free = [name for name in mine["devices"][kind] if name not in taken]
         if not free:
             raise PlacementError(f"rank {rank} ")
         sharing = sum(bool(facts[other]["cores"] & mine["cores"]) for other in local)
         threads = max(1, mine["cores"].bit_count() // sharing)
-        found.append((mine["devices"][kind].index(free[0]), threads))
-    return found
+        found[rank] = (mine["devices"][kind].index(free[0]), threads)
+    return [found[rank] for rank in range(len(facts))]
 
 
 @given(
