@@ -38,7 +38,7 @@ print(json.dumps(whole, default=lambda array: [array.dtype.name, array.tolist()]
 
 
 def _call(
-    cluster: Cluster, mpirun: Path, folder: Path, environ: Mapping[str, str] | None = None, **spec: Any
+    cluster: Cluster, mpirun: Path, folder: Path, environ: Mapping[str, str] | None = None, /, **spec: Any
 ) -> dict[str, Any]:
     line = [sys.executable, "-c", CALL, json.dumps(spec), str(mpirun)]
     job = cluster.run(0, line, folder, {"PYTHONPATH": str(PROGRAMS), **(environ or {})}, deadline=DEADLINE)

@@ -212,7 +212,7 @@ def test_no_device_is_taken_twice(ranks: list[tuple[str, list[str]]]) -> None:
 
 def _one_by_one(kind: str, facts: list[Facts]) -> list[tuple[int, int]]:
     """Return each rank's index and threads by the definition; it looks at all ranks of the host for each rank."""
-    found = {}
+    found: dict[int, tuple[int, int]] = {}
     for rank in sorted(range(len(facts)), key=lambda rank: (len(facts[rank]["devices"][kind]), rank)):
         mine = facts[rank]
         local = [other for other, fact in enumerate(facts) if fact["host"] == mine["host"]]
