@@ -81,15 +81,16 @@ def interface_addresses() -> list[tuple[str, str]]:
 
 
 def own_names(hosts: Collection[str]) -> set[str]:
-    """Return every name and address by which *hosts* may mean this host."""
+    """Return every name and address by which *hosts* may mean this host; domains are not compared, as in Open MPI."""
     name = socket.gethostname()
-    names = {*_LOOPBACKS, "localhost", name, name.partition(".")[0]}
+    first = name.partition(".")[0]
+    full = () if first.isdecimal() else (host for host in hosts if host.partition(".")[0] == first)
+    names = {*_LOOPBACKS, "localhost", name, first, *full}
     return names if set(hosts) <= names else names | {address for _, address in interface_addresses()}
 
 
-@cache
 def resolve(host: str) -> list[str]:
-    """Return a host's addresses; they are cached, since a resolver may need seconds for an unknown name."""
+    """Return a host's addresses; empty if it has none yet. Not cached: a pod's record can appear or change later."""
     try:
         return list(dict.fromkeys(str(entry[4][0]) for entry in socket.getaddrinfo(host, None)))
     except OSError:

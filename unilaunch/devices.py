@@ -27,6 +27,7 @@ def visible_devices(environ: Mapping[str, str], folder: Path = Path("/dev")) -> 
             named = (entry.strip() for entry in environ[variable].split(","))
             # Both runtimes ignore all entries from the first invalid one on.
             names = list(takewhile(lambda entry: entry not in {"", "-1", "NoDevFiles"}, named))
+            names = names[:1] if names and is_mig(names[0]) else names
         else:
             names = [str(index) for index in range(len(allowed))]
         if len(allowed) < len(files):
@@ -34,6 +35,11 @@ def visible_devices(environ: Mapping[str, str], folder: Path = Path("/dev")) -> 
             names = [by_index.get(name, name) for name in names]
         seen[kind] = names
     return seen
+
+
+def is_mig(name: str) -> bool:
+    """Return whether a device is a MIG instance (a part of a GPU): CUDA shows a process only the first of its list."""
+    return name.startswith("MIG-")
 
 
 def count_cores() -> int:

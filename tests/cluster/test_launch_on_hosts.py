@@ -37,9 +37,11 @@ print(json.dumps(whole, default=lambda array: [array.dtype.name, array.tolist()]
 """
 
 
-def _call(cluster: Cluster, mpirun: Path, folder: Path, **spec: Any) -> dict[str, Any]:
+def _call(
+    cluster: Cluster, mpirun: Path, folder: Path, environ: Mapping[str, str] | None = None, /, **spec: Any
+) -> dict[str, Any]:
     line = [sys.executable, "-c", CALL, json.dumps(spec), str(mpirun)]
-    job = cluster.run(0, line, folder, {"PYTHONPATH": str(PROGRAMS)}, deadline=DEADLINE)
+    job = cluster.run(0, line, folder, {"PYTHONPATH": str(PROGRAMS), **(environ or {})}, deadline=DEADLINE)
     said: dict[str, Any] = json.loads(job.stdout.splitlines()[-1])
     return said
 
@@ -142,6 +144,25 @@ def test_ranks_go_where_the_plan_says(cluster: Cluster, mpirun: Path, map_by: st
     for rank, host in enumerate(planned):
         value = said["ranks"][rank][4]
         assert value == [host, planned[:rank].count(host), planned.count(host), order.index(host), len(order)]
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("PBS_NODEFILE", "node0\nnode1\nnode1\n"),
+        ("LSB_MCPU_HOSTS", "node0 1 node1 2"),
+        ("PE_HOSTFILE", "node0 1 all.q@node0 <NULL>\nnode1 2 all.q@node1 <NULL>\n"),
+    ],
+)
+def test_ranks_are_on_every_host_of_an_allocation(
+    cluster: Cluster, mpirun: Path, variable: str, text: str, tmp_path: Path
+) -> None:  # fmt: skip
+    """Of PBS, LSF and Grid Engine: an Open MPI that was built without them would start every rank on the first host."""
+    if variable.endswith("FILE"):
+        (tmp_path / "allocated").write_text(text)
+        text = str(tmp_path / "allocated")
+    said = _call(cluster, mpirun, tmp_path, {variable: text}, target="package_of_functions:place", bind_to="none")
+    assert [rank[4][:3] for rank in said["ranks"]] == [["node0", 0, 1], ["node1", 0, 2], ["node1", 1, 2]]
 
 
 @pytest.mark.parametrize("nprocs", [6, 8])

@@ -1,6 +1,7 @@
 """`unilaunch launch` and `unilaunch.launch(spec)` on this host, under a real mpirun."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -44,6 +45,17 @@ def test_the_line_that_is_shown_is_one_that_runs(launcher: Launcher, tmp_path: P
     assert launched.result["loss"] == by_hand["loss"]
     assert launched.result["world_size"] == 3
     assert len(list((tmp_path / "log_output" / "previous").iterdir())) == 1
+
+
+def test_a_single_rank_has_every_core(launcher: Launcher, tmp_path: Path) -> None:
+    """Open MPI by itself would bind it, with all its threads and data loaders, to one."""
+    (tmp_path / "cores.py").write_text(
+        "import os\nprint(sorted(os.sched_getaffinity(0)), os.environ['OMP_NUM_THREADS'])\n"
+    )
+    mine = sorted(os.sched_getaffinity(0))
+    line = ["-m", "unilaunch", "launch", "--mpirun", str(launcher.path), "--allow-run-as-root", "-n", "1", "cores.py"]
+    job = alone(line, tmp_path).check()
+    assert job.stdout == f"{mine} {len(mine)}\n"
 
 
 @pytest.mark.usefixtures("by_numpy")

@@ -92,12 +92,24 @@ def test_explain_in_a_batch_script_and_in_a_step(slurm: Mapping[str, str], tmp_p
 
 @pytest.mark.parametrize("mpirun", ["/usr/bin/mpirun", str(Path(sys.executable).parent / "mpirun")])
 def test_launch_in_the_shell_of_salloc(mpirun: str, slurm: Mapping[str, str], tmp_path: Path) -> None:
-    """As many ranks as the allocation has tasks. On one node: to mpirun the two of this machine are two hosts."""
+    """As many ranks as the allocation has tasks, also if these are more than cores (Slurm believes in four a node).
+
+    On one node: to mpirun the two of this machine are two hosts.
+    """
     program = "import os\nprint('rank', os.environ['OMPI_COMM_WORLD_RANK'], flush=True)\n"
     (tmp_path / "where.py").write_text(program)
     launch = [*UNILAUNCH, "launch", "--mpirun", mpirun, "--allow-run-as-root", "--console", "all", "where.py"]
-    job = finish(["salloc", "-N", "1", "-n", "2", *launch], tmp_path, dict(slurm), 100).check()
-    assert sorted(job.stdout.splitlines()) == ["rank 0", "rank 1"]
+    job = finish(["salloc", "-N", "1", "-n", "4", *launch], tmp_path, dict(slurm), 100).check()
+    assert sorted(job.stdout.splitlines()) == ["rank 0", "rank 1", "rank 2", "rank 3"]
+
+
+@pytest.mark.parametrize("mpirun", ["/usr/bin/mpirun", str(Path(sys.executable).parent / "mpirun")])
+def test_doctor_in_the_shell_of_salloc(mpirun: str, slurm: Mapping[str, str], tmp_path: Path) -> None:
+    """It checks every node of the allocation, by one rank on each, whatever the number of tasks."""
+    doctor = [*UNILAUNCH, "doctor", "--mpirun", mpirun, "--allow-run-as-root"]
+    job = finish(["salloc", "-N", "2", "-n", "4", *doctor], tmp_path, dict(slurm), 100).check()
+    assert "n0, n1 all call themselves" in job.stdout
+    assert "all 2 hosts are ready: Python" in job.stdout
 
 
 def test_a_preempted_job_goes_on_by_itself(slurm: Mapping[str, str], tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from unilaunch.hostfile import Host, format_hostfile
 from unilaunch.job.find import find_mpirun
 from unilaunch.job.login import log_in
 from unilaunch.job.plan import hosts_of
+from unilaunch.launchers.allocation import allocated_hosts
 from unilaunch.launchers.mpirun import Mpirun, Request
 from unilaunch.monitor.inbox import Inbox, listen
 from unilaunch.output.files import write_text
@@ -30,6 +31,7 @@ from unilaunch.start_variables import MONITOR
 #: Seconds for mpirun to start one rank on each host, and for these to find each other; and for each that measures.
 DEADLINE = 30.0
 _MEASURING = 10.0
+_HERE = Host("localhost", 1)  # without hosts and without an allocation
 
 
 def doctor(spec: DoctorSpec, environ: Mapping[str, str]) -> int:
@@ -38,7 +40,7 @@ def doctor(spec: DoctorSpec, environ: Mapping[str, str]) -> int:
     Raises:
         UnilaunchError: The hosts cannot be read, or there is no mpirun.
     """
-    hosts = hosts_of(spec) or (Host("localhost", 1),)
+    hosts = hosts_of(spec) or allocated_hosts(environ) or (_HERE,)
     spec = (mpirun := find_mpirun(spec.mpirun, environ)).usable(spec)
     here = own_names([host.name for host in hosts])
     ssh = mpirun.login_command(_request(spec, hosts, here, environ))
@@ -68,11 +70,11 @@ def _request(spec: DoctorSpec, hosts: Sequence[Host], here: Collection[str], env
     """Return what starts one rank on each host."""
     return Request(
         nprocs=len(hosts),
-        hosts=tuple(replace(host, slots=1, max_slots=None) for host in hosts) if spec.hosts or spec.hostfile else (),
+        hosts=tuple(replace(host, slots=1, max_slots=None) for host in hosts if host is not _HERE),
         hostfile=None,
         several=any(host.name not in here for host in hosts),
         host_timeout=spec.host_timeout,
-        more_than_cores=False,
+        cores_each=None,
         mpi=spec,
         program=(),
         environ=environ,

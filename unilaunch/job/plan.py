@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unilaunch import launchers
 from unilaunch.addresses import own_names
 from unilaunch.devices import DEVICES, count_cores, visible_devices
 from unilaunch.errors import PlacementError, SpecError
@@ -17,12 +16,14 @@ from unilaunch.hostfile import Host, parse_hosts, read_hostfile
 from unilaunch.job.find import find_mpirun, foresee_mpirun
 from unilaunch.job.mapping import make_room, map_ranks
 from unilaunch.launch_spec import LaunchSpec, MpiSpec
+from unilaunch.launchers.allocation import allocated_hosts, hosts_to_name, is_allocated
 from unilaunch.launchers.mpirun import Mpirun, Request
 from unilaunch.record import Record, replace
 from unilaunch.spec import RunSpec
 from unilaunch.task import Machine, Task
 
 _SHOWN = 8  # most hosts that an error names
+_UNREAD = (Host("?"),)  # the hosts of an allocation that only mpirun can read
 
 
 class Row(Record):
@@ -70,10 +71,10 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machi
     starting = machine is Machine.HERE
     mpirun = (find_mpirun if starting else foresee_mpirun)(task.spec.mpirun, environ)
     spec = mpi = (task := _resolved(task, mpirun, starting=starting)).spec
-    named = hosts = hosts_of(spec)
-    allocated = not hosts and any(name in environ for name in mpirun.allocations)
+    named = hosts = hosts_of(spec) or (hosts_to_name(environ) if starting else ())
+    allocated = not hosts and is_allocated(environ)
     known_here = starting and not allocated
-    given = allocated_hosts(environ) if allocated and starting else hosts
+    given = (allocated_hosts(environ) or _UNREAD) if allocated and starting else hosts
     slots = _slots(given, mpirun, known_here=known_here)
     task.check(nprocs := _count(spec, slots))
     if spec.tensorboard and not task.model:
@@ -90,7 +91,7 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machi
         hostfile=str(spec.hostfile) if hosts == named and spec.hostfile and mpirun.reads(spec.hostfile) else None,
         several=allocated or any(host.name not in here for host in hosts),
         host_timeout=spec.host_timeout,
-        more_than_cores=starting and max(Counter(names).values()) > count_cores(),
+        cores_each=count_cores() // max(Counter(names).values()) if starting else None,
         mpi=mpi,
         program=_program_line(task, "python" if machine is Machine.IMAGE else sys.executable),
         environ={} if machine is Machine.IMAGE else environ,
@@ -142,12 +143,6 @@ def _slots(hosts: Sequence[Host], mpirun: Mpirun, *, known_here: bool) -> dict[s
     if hosts:
         return {host.name: host.slots for host in hosts}
     return {socket.gethostname(): count_cores() if mpirun.counts_cores and known_here else None}
-
-
-def allocated_hosts(environ: Mapping[str, str]) -> tuple[Host, ...]:
-    """Return the hosts that are allocated to this shell, as mpirun reads them; "?" if only mpirun can read them."""
-    found = (launcher.allocation(environ) for launcher in launchers.known().values())
-    return tuple(Host(name, slots) for name, slots in next(filter(None, found), {"?": None}).items())
 
 
 def _count(spec: LaunchSpec, slots: Mapping[str, int | None]) -> int:

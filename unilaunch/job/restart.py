@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 
 from unilaunch.errors import SpecError, UnilaunchError, say
-from unilaunch.job.plan import Plan, allocated_hosts, hosts_of, make_plan
+from unilaunch.job.plan import Plan, hosts_of, make_plan
 from unilaunch.job.start import Caller, listening, start
 from unilaunch.job.stop import Asked, noting_signals
 from unilaunch.launch_spec import LaunchSpec
+from unilaunch.launchers.allocation import allocated_hosts
 from unilaunch.output.failure import Cause
 from unilaunch.output.result import LaunchResult
 from unilaunch.placeholders import placeholder_values, replace_placeholders
@@ -112,7 +113,7 @@ def _without(lost: Sequence[str], spec: LaunchSpec, ranks: int, environ: Mapping
     hosts = hosts_of(spec) or allocated_hosts(environ)
     left = [host for host in hosts if host.name not in lost]
     if not left or len(left) == len(hosts):
-        known = ", ".join(host.name for host in hosts)
+        known = ", ".join(host.name for host in hosts) or "?"
         raise SpecError(
             f"--elastic: {', '.join(lost)} cannot be left out of the hosts {known}: give --hostfile or -H, with two "
             "hosts at least, by the names that they give themselves"

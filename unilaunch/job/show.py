@@ -4,10 +4,9 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator
-from itertools import groupby
 
 from unilaunch.exports import secrets
-from unilaunch.job.plan import Plan, Row
+from unilaunch.job.plan import Plan
 
 
 def show_plan(plan: Plan, *, as_json: bool) -> None:
@@ -38,15 +37,11 @@ def _as_text(plan: Plan) -> Iterator[str]:
     for row in plan.rows:
         yield f"{row.rank:6}  {row.host:{width}}  {row.device}"
     yield ""
-    hosts = [(host, len(list(rows))) for host, rows in groupby(plan.rows, key=_host)]
-    names = {host for host, _ in hosts}
+    names = {row.host for row in plan.rows}
+    where = "hosts that mpirun chooses" if "?" in names else f"{len(names)} host{'s' * (len(names) != 1)}"
     launcher = f"{plan.mpirun.launcher} {'.'.join(map(str, plan.mpirun.version))}"
-    yield f"{len(plan.rows)} ranks on {len(names)} host{'s' * (len(names) != 1)}, started by {launcher}"
+    yield f"{len(plan.rows)} ranks on {where}, started by {launcher}"
     if "?" in names:
         yield "(?: only mpirun can tell; --map-by slot or node is foreseen, if every host says its slots)"
     elif plan.several:
         yield "(devices of the other hosts: taken to be as those of this one)"
-
-
-def _host(row: Row) -> str:
-    return row.host

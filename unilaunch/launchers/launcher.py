@@ -59,10 +59,6 @@ class Launcher(ABC):
         """Return the variables that it has set in *environ*, and that could be taken for the user's choice."""
         return ()
 
-    def allocation(self, environ: Mapping[str, str]) -> Mapping[str, int]:  # noqa: ARG002
-        """Return the ranks of each host that a resource manager has allocated to this shell; empty if it has not."""
-        return {}
-
     def mpi_variables(
         self, info: LauncherInfo, daemon: "Daemon | None", environ: Mapping[str, str]  # noqa: ARG002
     ) -> dict[str, str]:  # fmt: skip

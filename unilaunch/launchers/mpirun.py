@@ -11,6 +11,7 @@ from unilaunch.exports import secrets, without_secrets
 from unilaunch.hostfile import Host
 from unilaunch.launch_spec import MpiSpec
 from unilaunch.launchers import known
+from unilaunch.launchers.allocation import is_allocated
 from unilaunch.record import Record, replace
 
 M = TypeVar("M", bound=MpiSpec)
@@ -33,7 +34,7 @@ class Request(Record):
         hostfile: The user's own file, if mpirun can read it as it is.
         several: Whether there is more than one host.
         host_timeout: Seconds for which a host may not answer before it counts as lost.
-        more_than_cores: Some host gets more ranks than this host has cores.
+        cores_each: Cores for each rank on the host with most ranks, if it has as many as this one; None if not known.
         mpi: The user's options for mpirun.
         program: The command line of each rank.
         environ: The environment in which mpirun is started; names that follow `-x` are taken from it.
@@ -44,7 +45,7 @@ class Request(Record):
     hostfile: str | None
     several: bool
     host_timeout: float
-    more_than_cores: bool
+    cores_each: int | None
     mpi: MpiSpec
     program: tuple[str, ...]
     environ: Mapping[str, str]
@@ -93,10 +94,6 @@ class Mpirun(ABC):
     launcher: str
     version: tuple[int, int]
 
-    #: Variables of resource managers: in their allocations mpirun finds the hosts by itself, if none are given.
-    allocations: ClassVar[tuple[str, ...]] = (
-        "SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "LSB_MCPU_HOSTS", "PE_HOSTFILE"
-    )  # fmt: skip
     #: Whether it starts at most as many ranks on this host as there are cores, unless it may oversubscribe.
     counts_cores: ClassVar[bool] = False
     #: The name in the MPI Operator of Kubernetes; "" if the operator does not support it.
@@ -140,8 +137,11 @@ class Mpirun(ABC):
         """
 
     def login_command(self, request: Request) -> list[str]:
-        """Return the ssh command with which mpirun logs in to other hosts; empty if it does not use ssh."""
-        return [] if any(name in request.environ for name in self.allocations) else ["ssh"]
+        """Return the ssh command with which mpirun logs in to other hosts; empty if it may use something else.
+
+        In an allocation it may start its daemons through the resource manager, where ssh is not allowed.
+        """
+        return [] if is_allocated(request.environ) else ["ssh"]
 
     @abstractmethod
     def write(self, request: Request) -> list[str]:

@@ -18,6 +18,13 @@ _VERSION = re.compile(r"\(Open MPI\) (\d+)\.(\d+)")
 _LOGINS = ("plm_ssh_agent", "plm_rsh_agent")  # from 5 on, and before
 #: Parameters of tutorials for GPUs.
 _OF_CUDA = ("opal_cuda_support", "mpi_cuda_support")
+#: Most ranks that are bound to a core each by default; more are bound to a package or a NUMA domain.
+_BOUND_TO_CORES = 2
+_BINDING_PARAMETERS = {
+    "hwloc_base_binding_policy", "hwloc_default_binding_policy", "hwloc_base_cpu_list", "hwloc_default_cpu_list",
+    "rmaps_base_mapping_policy", "rmaps_default_mapping_policy",
+}  # fmt: skip
+_BINDING_OPTIONS = {"--bind-to", "--map-by", "--cpu-list", "--cpu-set"}
 _MCA_PREFIXES = ("OMPI_MCA_", "PRTE_MCA_")
 
 
@@ -80,7 +87,7 @@ class OpenMpirun(Mpirun):
             *["-n", str(request.nprocs)],
             *_hosts(request),
             *_mapping(request, version),
-            *(["--bind-to", mpi.bind_to] if mpi.bind_to else _unbound(request, version)),
+            *_binding(request, version),
             *(["--rank-by", mpi.rank_by] if mpi.rank_by else []),
             *_parameters(request, version),
             *[word for text in mpi.export for word in ("-x", text)],
@@ -189,9 +196,23 @@ def _mapping(request: Request, version: int) -> list[str]:
     return [*(["--map-by", mpi.map_by] if mpi.map_by else []), "--oversubscribe"]
 
 
-def _unbound(request: Request, version: int) -> list[str]:
-    """Return the binding option if there are more ranks than cores: 4 does not bind them, and 5 must be told to."""
-    return ["--bind-to", "none"] if version >= _FIVE and request.more_than_cores and request.hosts else []
+def _binding(request: Request, version: int) -> list[str]:
+    """Return the user's binding; or none, where Open MPI's own would be too narrow.
+
+    Open MPI binds one or two ranks to a core each, on any host: all threads and data loaders of a rank would share it.
+    More ranks than cores are not bound by 4, and must be unbound for 5. (`slot:PE=4` would give each rank cores of its
+    own; but 5 does not start where these are in two packages.)
+    """
+    if request.mpi.bind_to:
+        return ["--bind-to", request.mpi.bind_to]
+    narrow = request.nprocs <= _BOUND_TO_CORES and request.cores_each != 1 and not _chooses_binding(request)
+    crowded = version >= _FIVE and request.cores_each == 0 and (request.hosts or request.several)
+    return ["--bind-to", "none"] if narrow or crowded else []
+
+
+def _chooses_binding(request: Request) -> bool:
+    named = _BINDING_PARAMETERS & set(_named(request.mpi, request.environ))
+    return bool(request.mpi.map_by or named or _BINDING_OPTIONS & set(request.mpi.mpi_args))
 
 
 def _parameters(request: Request, version: int) -> list[str]:

@@ -20,14 +20,11 @@ STEP_NODES = "SLURM_STEP_NUM_NODES"  # "1"; of a heterogeneous step those of one
 COMPONENTS = "SLURM_HET_SIZE"
 LAUNCH_NODE = "SLURM_LAUNCH_NODE_IPADDR"
 DISTRIBUTION = "SLURM_DISTRIBUTION"
-JOB_NODES = "SLURM_JOB_NODELIST"  # "n[0-1]"
-TASKS = "SLURM_TASKS_PER_NODE"  # "2(x3),1"
 ARBITRARY = "arbitrary"  # a file maps tasks to hosts; no variable has its content
 #: With one of these srun has wired MPI up (--mpi=pmix, --mpi=pmi2).
 NAMESPACE = "PMIX_NAMESPACE"  # "slurm.pmix.7.0"
 OWN_SPACE = "slurm."  # otherwise the step is another launcher's: mpirun and prterun start their daemons through srun
 WIRED = (NAMESPACE, "PMI_FD", "PMI_RANK")
-_REPEATED = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 _RANGES = re.compile(r"\[(\d+)[^\]]*\]")
 
 
@@ -62,14 +59,6 @@ class Slurm(Launcher):
             rank_0_hosts=tuple(filter(None, [*_hosts_of_task_0(environ, nodes), environ.get(LAUNCH_NODE, "")])),
         )  # fmt: skip
         return replace(found, run_id=f"slurm-{environ.get(JOB, 'unknown')}.{environ[STEP]}" if found.size > 1 else "")
-
-    @override
-    def allocation(self, environ: Mapping[str, str]) -> Mapping[str, int]:
-        """Return the tasks of each node, in the shell of salloc and in a batch script."""
-        runs = [_REPEATED.fullmatch(text) for text in environ.get(TASKS, "").split(",")]
-        tasks = [int(run[1]) for run in runs if run for _ in range(int(run[2] or 1))]
-        nodes = _nodes(environ.get(JOB_NODES, ""))
-        return dict(zip(nodes, tasks, strict=True)) if len(nodes) == len(tasks) else {}
 
 
 def _nodes(nodelist: str) -> list[str]:

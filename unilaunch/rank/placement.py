@@ -1,11 +1,11 @@
 """Assign a device and threads to each rank: a pure function of the facts of all ranks."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TypedDict
 
 from unilaunch.backend import Placement
-from unilaunch.devices import DEVICES
+from unilaunch.devices import DEVICES, is_mig
 from unilaunch.errors import PlacementError
 
 
@@ -46,7 +46,7 @@ def place(device: str, kinds: Sequence[str], threads: int | None, facts: Sequenc
         PlacementError: The backend has no such device, or a host has fewer devices than ranks.
     """
     kind = _choose(device, kinds, facts)
-    indices = [0] * len(facts) if kind == "cpu" else list(_indices(kind, facts))
+    indices = [0] * len(facts) if kind == "cpu" else _indices(kind, facts)
     sharing = _count_sharing(facts)
     return [
         Placement(kind, index, threads or max(1, fact["cores"].bit_count() // sharing[fact["host"], fact["cores"]]))
@@ -67,25 +67,36 @@ def _count_sharing(facts: Sequence[Facts]) -> dict[tuple[str, int], int]:
 
 
 def _choose(device: str, kinds: Sequence[str], facts: Sequence[Facts]) -> str:
-    if device == "auto":
-        on_all = (kind for kind in kinds if kind == "cpu" or all(fact["devices"].get(kind) for fact in facts))
-        return next(on_all)
-    if device not in kinds:
-        raise PlacementError(f"--device {device}: this backend runs on {', '.join(kinds)}")
-    return device
+    if device != "auto":
+        if device not in kinds:
+            raise PlacementError(f"--device {device}: this backend runs on {', '.join(kinds)}")
+        return device
+    seeing = {kind: [bool(fact["devices"].get(kind)) for fact in facts] for kind in kinds if kind != "cpu"}
+    on_all = [kind for kind, seen in seeing.items() if all(seen)]
+    on_some = [kind for kind, seen in seeing.items() if any(seen)]
+    if on_some and not on_all:  # on CPU the job would be slow, and nobody would know why
+        rank = seeing[on_some[0]].index(False)
+        raise _no_device(on_some[0], rank, facts[rank], 0)
+    return on_all[0] if on_all else "cpu"
 
 
-def _indices(kind: str, facts: Sequence[Facts]) -> Iterator[int]:
-    """Yield the index of each rank's device among the devices visible to it: the first that no lower rank has taken."""
+def _indices(kind: str, facts: Sequence[Facts]) -> list[int]:
+    """Return the index of each rank's device among the devices visible to it: the first that is free.
+
+    Ranks that see few devices choose first, then lower ranks: a rank that sees more does not take their only one.
+    """
     on_host = Counter(fact["host"] for fact in facts)
     taken: set[tuple[str, str]] = set()  # by name: each rank may have another mask, or its devices in another order
-    for rank, fact in enumerate(facts):
+    indices = [0] * len(facts)
+    for rank in sorted(range(len(facts)), key=lambda rank: len(facts[rank]["devices"].get(kind, []))):
+        fact = facts[rank]
         host, visible = fact["host"], fact["devices"].get(kind, [])
         free = next((name for name in visible if (host, name) not in taken), None)
         if free is None:
             raise _no_device(kind, rank, fact, on_host[host])
         taken.add((host, free))
-        yield visible.index(free)
+        indices[rank] = visible.index(free)
+    return indices
 
 
 def _no_device(kind: str, rank: int, fact: Facts, on_host: int) -> PlacementError:
@@ -95,7 +106,9 @@ def _no_device(kind: str, rank: int, fact: Facts, on_host: int) -> PlacementErro
             f"rank {rank} on {fact['name']}: no {kind} device is visible there: check the driver and "
             f"{DEVICES[kind][0]}, or take --device cpu"
         )
+    mig = "give each rank one MIG instance (srun --gpus-per-task=1), " if is_mig(visible[0]) else ""
     return PlacementError(
         f"rank {rank} on {fact['name']} has no {kind} device of its own: {on_host} ranks on this host see "
-        f"{len(visible)} ({DEVICES[kind][0]}={','.join(visible)}); start at most {len(visible)} there, or --device cpu"
+        f"{len(visible)} ({DEVICES[kind][0]}={','.join(visible)}); {mig}start at most {len(visible)} there, or "
+        "--device cpu"
     )

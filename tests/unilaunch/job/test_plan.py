@@ -58,31 +58,37 @@ def _line(words: str, environ: Mapping[str, str] | None = None) -> list[str]:
 
 
 LINES = [
-    ("Open MPI 4", "-n 2", "-n 2"),
-    ("Open MPI 4", "-np 2", "-n 2"),
+    ("Open MPI 4", "-n 3", "-n 3"),
+    ("Open MPI 4", "-np 3", "-n 3"),
     ("Open MPI 4", "-n 8 --oversubscribe", "-n 8 --oversubscribe"),
     ("Open MPI 4", "-n 2 -bind-to none", "-n 2 --bind-to none"),
-    ("Open MPI 4", "-n 2 -mca btl tcp,self", "-n 2 --mca btl tcp,self"),
-    ("Open MPI 4", "-n 2 -mca orte_abort_on_non_zero_status 0", "-n 2 --mca orte_abort_on_non_zero_status 0"),
-    ("Open MPI 5", "-n 2 -mca orte_abort_on_non_zero_status 0", "-n 2 --runtime-options error-nonzero-status=0"),
+    ("Open MPI 4", "-n 3 -mca btl tcp,self", "-n 3 --mca btl tcp,self"),
+    ("Open MPI 4", "-n 3 -mca orte_abort_on_non_zero_status 0", "-n 3 --mca orte_abort_on_non_zero_status 0"),
+    ("Open MPI 5", "-n 3 -mca orte_abort_on_non_zero_status 0", "-n 3 --runtime-options error-nonzero-status=0"),
     ("Open MPI 5", "-n 8 --oversubscribe --map-by slot", "-n 8 --map-by slot:OVERSUBSCRIBE"),
     ("Open MPI 5", "-n 3 --oversubscribe -H a:2,b:2", f"-n 3 -H a:2,b:2 {KEEPALIVE} -x PATH"),
     ("Open MPI 5", "-n 7 --oversubscribe -H a:2,b:2", f"-n 7 -H a:4,b:3 {KEEPALIVE} -x PATH"),
     ("Open MPI 4", "-n 7 --oversubscribe -H a:2,b:2", f"-n 7 -H a:2,b:2 --oversubscribe {KEEPALIVE} -x PATH"),
-    ("Open MPI 5", "-n 2 --output-filename logs:nojobid", "-n 2 --output-filename logs"),
-    ("Open MPI 4", "-n 2 --output-filename logs:nojobid,nocopy", "-n 2 --output-filename logs:nojobid,nocopy"),
-    ("Open MPI 4", "-n 2 --merge-stderr-to-stdout --tag-output", "-n 2 --merge-stderr-to-stdout --tag-output"),
-    ("Open MPI 4", "-n 2 -x A=1 -x B", "-n 2 -x A=1 -x B"),
-    ("Open MPI 4", "-n 2 -x A_TOKEN=s -x my_password=s", "-n 2 -x A_TOKEN -x my_password"),
+    ("Open MPI 5", "-n 3 --output-filename logs:nojobid", "-n 3 --output-filename logs"),
+    ("Open MPI 4", "-n 3 --output-filename logs:nojobid,nocopy", "-n 3 --output-filename logs:nojobid,nocopy"),
+    ("Open MPI 4", "-n 3 --merge-stderr-to-stdout --tag-output", "-n 3 --merge-stderr-to-stdout --tag-output"),
+    ("Open MPI 4", "-n 3 -x A=1 -x B", "-n 3 -x A=1 -x B"),
+    ("Open MPI 4", "-n 3 -x A_TOKEN=s -x my_password=s", "-n 3 -x A_TOKEN -x my_password"),
     ("MPICH 5", "-n 2 -x A_TOKEN=s -x B", "-n 2"),
-    ("Open MPI 4", "-n 2 --allow-run-as-root --prefix /opt/mpi", "--allow-run-as-root --prefix /opt/mpi -n 2"),
+    ("Open MPI 4", "-n 3 --allow-run-as-root --prefix /opt/mpi", "--allow-run-as-root --prefix /opt/mpi -n 3"),
     ("Open MPI 4", "-n 6 -H a:4,b:2", f"-n 6 -H a:4,b:2 {KEEPALIVE} -x PATH"),
     ("Open MPI 5", "-n 6 -H a:5,b:1", f"-n 6 -H a:5,b:1 --bind-to none {KEEPALIVE} -x PATH"),
     ("Open MPI 5", "-n 6 -H a:5,b:1 --bind-to core", f"-n 6 -H a:5,b:1 --bind-to core {KEEPALIVE} -x PATH"),
-    ("Open MPI 4", "-H n[1-2]:1 -x PATH=/p", f"-n 2 -H n1:1,n2:1 {KEEPALIVE} -x PATH=/p"),
+    ("Open MPI 4", "-H n[1-2]:1 -x PATH=/p", f"-n 2 -H n1:1,n2:1 --bind-to none {KEEPALIVE} -x PATH=/p"),
     ("Open MPI 4", "-n 2 -H a:1,b:1 --mca oob_tcp_keepalive_time 60",
-     f"-n 2 -H a:1,b:1 --mca oob_tcp_keepalive_time 60 {KEEPALIVE.partition('time 1 ')[2]} -x PATH"),
-    ("Open MPI 4", "-n 2 --mpi-arg=--report-bindings", "-n 2 --report-bindings"),
+     f"-n 2 -H a:1,b:1 --bind-to none --mca oob_tcp_keepalive_time 60 {KEEPALIVE.partition('time 1 ')[2]} -x PATH"),
+    ("Open MPI 4", "-n 3 --mpi-arg=--report-bindings", "-n 3 --report-bindings"),
+    ("Open MPI 4", "-n 1", "-n 1 --bind-to none"),
+    ("Open MPI 5", "-n 2", "-n 2 --bind-to none"),
+    ("Open MPI 5", "-n 2 -H a:4", f"-n 2 -H a:4 --bind-to none {KEEPALIVE} -x PATH"),
+    ("Open MPI 4", "-n 2 --map-by slot:PE=2", "-n 2 --map-by slot:PE=2"),
+    ("Open MPI 4", "-n 2 --mca hwloc_base_binding_policy core", "-n 2 --mca hwloc_base_binding_policy core"),
+    ("Open MPI 5", "-n 2 --mpi-arg=--bind-to --mpi-arg=core", "-n 2 --bind-to core"),
     ("MPICH 5", "-n 6 -H a:4,b:2 -x A=1 -x PATH", "-hosts a:4,b:2 -n 6 -genv A 1"),
     ("MPICH 5", "-n 8 --tag-output", "-n 8 -l"),
     ("Intel MPI 2021", "-n 2 -x A=1", "-n 2 -genv A 1"),
@@ -113,6 +119,13 @@ def test_hosts_are_visited_as_mpirun_visits_them(
     assert plan.mpirun.login_command(plan.request) == expected.split()
 
 
+def test_two_ranks_on_two_cores_are_bound(mpi: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By Open MPI itself: each has its share of the cores."""
+    monkeypatch.setattr(planning, "count_cores", lambda: 2)
+    assert "--bind-to" not in _line("-n 2")
+    assert "--bind-to none" in shlex.join(_line("-n 1"))
+
+
 def test_how_long_a_host_may_be_silent(mpi: str) -> None:
     """Open MPI's daemons and the ranks get the same time; Open MPI counts probes, one a second after the first."""
     line = _line("-n 2 -H a:1,b:1 --host-timeout 4")
@@ -128,11 +141,11 @@ def test_how_long_a_host_may_be_silent(mpi: str) -> None:
 )
 def test_values_of_x_are_not_on_the_line_that_is_started(mpi: str, expected: list[str]) -> None:
     """They are in mpirun's environment, except variables that mpirun itself reads and that are no secrets."""
-    plan = _plan("-n 2 -x A=1 -x FLUX_KEY=s -x LD_PRELOAD=/p", {"A": "before", "HOME": "/root"})
+    plan = _plan("-n 3 -x A=1 -x FLUX_KEY=s -x LD_PRELOAD=/p", {"A": "before", "HOME": "/root"})
     request = plan.request.started()
     assert request.environ == {"A": "1", "FLUX_KEY": "s", "HOME": "/root"}
     line = plan.mpirun.start_line(request, (), "")
-    assert line[: -len(GCN)] == ["/mpi/bin/mpirun", "-n", "2", *expected]
+    assert line[: -len(GCN)] == ["/mpi/bin/mpirun", "-n", "3", *expected]
 
 
 def test_a_secret_is_shown_nowhere(mpi: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,7 +170,7 @@ def test_a_secret_is_shown_nowhere(mpi: str, capsys: pytest.CaptureFixture[str])
 ])  # fmt: skip
 def test_what_each_rank_is(mpi: str, words: str, expected: dict[str, Any], args: list[str]) -> None:
     """What was chosen, and no more; a program's arguments are words of their own."""
-    line = _line(f"-n 2 {words}")[3:]
+    line = _line(f"-n 3 {words}")[3:]
     assert line[:5] == [*RUN, "--spec"]
     assert {"console": "rank0"} | expected == {"console": "all"} | json.loads(line[5])
     assert line[6:] == ["--", *args] * bool(args)
@@ -247,11 +260,30 @@ def test_an_allocation_says_how_many_ranks_and_where(mpi: str) -> None:
             _plan("-n 4", slurm)
 
 
+@pytest.mark.parametrize("mpi", ["Open MPI 5"], indirect=True)
+def test_more_tasks_than_cores_are_not_bound(mpi: str) -> None:
+    """Slurm may count more CPUs on a node than Open MPI finds cores: it would not start."""
+    slurm = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n[0-1]"}
+    assert "--bind-to none" in shlex.join(_line("", slurm | {"SLURM_TASKS_PER_NODE": "5,1"}))
+    assert "--bind-to" not in _line("", slurm | {"SLURM_TASKS_PER_NODE": "4(x2)"})
+
+
 def test_hosts_of_an_allocation_that_only_mpirun_reads_are_not_guessed(mpi: str) -> None:
     """All ranks on this host would be too many for its devices."""
     pbs = {"PBS_NODEFILE": "nodes", "CUDA_VISIBLE_DEVICES": "0,1"}
     rows = _plan("-n 4 --device cuda", pbs).rows
     assert {(row.host, row.device) for row in rows} == {("?", "cuda")}
+
+
+def test_mpirun_gets_the_hosts_of_an_allocation(mpi: str) -> None:
+    """All but Slurm's: an mpirun that was built without LSF would start every rank on this host."""
+    lsf = {"LSB_MCPU_HOSTS": "n0 2 n1 1"}
+    plan = _plan("", lsf)
+    assert [row.host for row in plan.rows] == ["n0", "n0", "n1"]
+    assert "-H n0:2,n1:1" in shlex.join(plan.line)
+    assert "-H" not in _line("-n 1", {"SLURM_JOB_ID": "5"})
+    with pytest.raises(SpecError, match=r"-n 4: 4 ranks and 3 slots \(n0: 2, n1: 1\)"):
+        _plan("-n 4", lsf)
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=9), st.sampled_from([None, "node"]), st.data())
@@ -275,11 +307,17 @@ def test_the_table_and_its_json_say_the_same(mpi: str, capsys: pytest.CaptureFix
         ["1", "a", "cpu"],
         ["2", "b", "cpu"],
     ]
+    assert "3 ranks on 2 hosts, started by Open MPI 4.1" in text
     show_plan(plan, as_json=True)
     said = json.loads(capsys.readouterr().out)
     assert said["line"] == list(plan.line)
     assert said["ranks"][2] == {"rank": 2, "host": "b", "device": "cpu"}
     assert said["spec"]["options"]["epochs"] == 7
+
+
+def test_hosts_that_only_mpirun_knows_are_not_counted(mpi: str, capsys: pytest.CaptureFixture[str]) -> None:
+    show_plan(_plan("-n 4 -H a:2,b:2 --map-by seq"), as_json=False)
+    assert "4 ranks on hosts that mpirun chooses, started by Open MPI 4.1" in capsys.readouterr().out
 
 
 def test_devices_are_counted_by_host(mpi: str) -> None:

@@ -35,6 +35,10 @@ def test_a_lost_host_of_an_allocation_is_left_out() -> None:
     assert _hosts_of_restart("-n 4", SLURM, ["n1"]) == ["n0", "n0", "n2", "n2"]
 
 
+def test_a_lost_host_of_an_allocation_of_lsf_is_left_out() -> None:
+    assert _hosts_of_restart("", {"LSB_HOSTS": "n0 n0 n1"}, ["n1"]) == ["n0", "n0"]
+
+
 def test_a_lost_host_is_left_out_where_only_mpirun_knew_it() -> None:
     assert set(_hosts_of_restart("-n 4 -H a:2,b:2 --rank-by node", {}, ["b"])) == {"a"}
 

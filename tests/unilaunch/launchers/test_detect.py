@@ -344,22 +344,6 @@ def test_tasks_that_were_dealt_out_by_a_file() -> None:
     assert launchers.detect(environ | {"SLURM_STEP_NODELIST": "n[0-"}).rank_0_hosts[-1] == "127.0.0.1"
 
 
-@pytest.mark.parametrize(
-    ("nodes", "tasks", "expected"),
-    [
-        ("n[0-1]", "3,1", {"n0": 3, "n1": 1}),
-        ("gpu[01-03],big", "2(x3),1", {"gpu01": 2, "gpu02": 2, "gpu03": 2, "big": 1}),
-        ("n[0-1]", "3", {}),
-        ("n[0-", "1", {}),
-        ("n0", "many", {}),
-    ],
-)
-def test_what_slurm_has_allocated(nodes: str, tasks: str, expected: dict[str, int]) -> None:
-    """The tasks of each node; nothing where the two variables do not fit."""
-    environ = {"SLURM_JOB_NODELIST": nodes, "SLURM_TASKS_PER_NODE": tasks}
-    assert launchers.known()["slurm"].allocation(environ) == expected
-
-
 def test_an_sbatch_script_is_the_only_rank() -> None:
     """SLURM_NTASKS is the allocation's; the step's number is what makes a process one of several."""
     assert launchers.detect({"SLURM_NTASKS": "8", "SLURM_JOB_ID": "3"}).size == 1

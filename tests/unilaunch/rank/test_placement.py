@@ -5,6 +5,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,8 @@ from unilaunch.rank.placement import Facts, place
 KINDS = ("cuda", "npu", "cpu")
 
 
-def _facts(host: str, cuda: list[str], cores: list[int] | None = None) -> Facts:
-    devices = {"cuda": cuda, "npu": []}
+def _facts(host: str, cuda: list[str], cores: list[int] | None = None, npu: Sequence[str] = ()) -> Facts:
+    devices = {"cuda": cuda, "npu": list(npu)}
     mine = sum(1 << core for core in cores or [0, 1, 2, 3])
     return Facts(
         name=host, host=f"{host} boot", folder="/", cores=mine, devices=devices, monitor="", start="", placeholders={}
@@ -35,9 +36,10 @@ def _facts(host: str, cuda: list[str], cores: list[int] | None = None) -> Facts:
         ({"CUDA_VISIBLE_DEVICES": ""}, ["nvidia0"], []),
         ({"CUDA_VISIBLE_DEVICES": "-1"}, ["nvidia0"], []),
         ({"CUDA_VISIBLE_DEVICES": "0,-1,1"}, ["nvidia0", "nvidia1"], ["0"]),
-        ({"CUDA_VISIBLE_DEVICES": "GPU-8f2, MIG-1a"}, [], ["GPU-8f2", "MIG-1a"]),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-8f2, GPU-1a"}, [], ["GPU-8f2", "GPU-1a"]),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-8f2, MIG-1a"}, [], ["MIG-8f2"]),
     ],
-    ids=["none", "by file", "masked", "masked away", "masked by -1", "cut short by -1", "by UUID"],
+    ids=["none", "by file", "masked", "masked away", "masked by -1", "cut short by -1", "by UUID", "MIG"],
 )
 def test_visible_devices(environ: dict[str, str], files: list[str], expected: list[str], tmp_path: Path) -> None:
     """The mask where there is one, else the device files."""
@@ -102,10 +104,11 @@ def test_launcher_that_masked_already_is_believed() -> None:
     ("facts", "words"),
     [
         ([_facts("a", ["0"]), _facts("a", ["0"])], "2 ranks on this host see 1"),
+        ([_facts("a", ["MIG-1"]), _facts("a", ["MIG-1"])], r"one MIG instance \(srun --gpus-per-task=1\), start at"),
         ([_facts("a", []), _facts("a", [])], "no cuda device is visible"),
         ([_facts("a", ["0", "1"]), _facts("b", [])], "rank 1 on b"),
     ],
-    ids=["two share one mask", "none", "none on one host"],
+    ids=["two share one mask", "two share one MIG instance", "none", "none on one host"],
 )
 def test_too_few_devices_are_refused(facts: list[Facts], words: str) -> None:
     """With the rank, the host, and what to do."""
@@ -117,14 +120,21 @@ def test_too_few_devices_are_refused(facts: list[Facts], words: str) -> None:
     ("facts", "device"),
     [
         ([_facts("a", ["0"]), _facts("b", ["0"])], "cuda"),
-        ([_facts("a", ["0"]), _facts("b", [])], "cpu"),
+        ([_facts("a", ["0"], npu=["0"]), _facts("b", [], npu=["0"])], "npu"),
         ([_facts("a", [])], "cpu"),
     ],
-    ids=["all see one", "one sees none", "none"],
+    ids=["all see one", "all see one of another kind", "none"],
 )
 def test_auto_takes_what_every_rank_has(facts: list[Facts], device: str) -> None:
     """Never one rank on a GPU and another on the processor."""
     assert {p.device for p in place("auto", KINDS, None, facts)} == {device}
+
+
+def test_auto_does_not_leave_a_device_idle_because_one_host_lacks_it() -> None:
+    """The whole job would train on CPU and say nothing."""
+    message = "^rank 1 on b: no cuda device is visible there: check the driver and CUDA_VISIBLE_DEVICES, or take"
+    with pytest.raises(PlacementError, match=message):
+        place("auto", KINDS, None, [_facts("a", ["0"]), _facts("b", []), _facts("c", [])])
 
 
 def test_device_that_the_backend_lacks_is_refused() -> None:
@@ -165,9 +175,19 @@ def test_ranks_on_other_hosts_take_no_threads() -> None:
         (["0,1", "2,3"], ["0", "2"]),
         (["1", "0,1"], ["1", "0"]),
         (["0,1", "1"], ["0", "1"]),
+        (["0,1", "0"], ["1", "0"]),
+        (["0,1,2", "0,1", "1"], ["2", "0", "1"]),
         (["GPU-a,GPU-b", "GPU-a,GPU-b"], ["GPU-a", "GPU-b"]),
     ],
-    ids=["rotated", "disjoint", "the first has one", "the second has one", "by UUID"],
+    ids=[
+        "rotated",
+        "disjoint",
+        "the first has one",
+        "the second has one",
+        "the second has the first one",
+        "each sees one less",
+        "by UUID",
+    ],
 )
 def test_masks_of_each_ranks_own(masks: list[str], taken: list[str]) -> None:
     """Two ranks never take one device, in whatever order their masks name them."""
@@ -192,19 +212,18 @@ def test_no_device_is_taken_twice(ranks: list[tuple[str, list[str]]]) -> None:
 
 def _one_by_one(kind: str, facts: list[Facts]) -> list[tuple[int, int]]:
     """Return each rank's index and threads by the definition; it looks at all ranks of the host for each rank."""
-    found = []
-    for rank, mine in enumerate(facts):
+    found: dict[int, tuple[int, int]] = {}
+    for rank in sorted(range(len(facts)), key=lambda rank: (len(facts[rank]["devices"][kind]), rank)):
+        mine = facts[rank]
         local = [other for other, fact in enumerate(facts) if fact["host"] == mine["host"]]
-        taken: set[str] = set()
-        for other in local[: local.index(rank)]:
-            taken.update([name for name in facts[other]["devices"][kind] if name not in taken][:1])
+        taken = {facts[other]["devices"][kind][found[other][0]] for other in local if other in found}
         free = [name for name in mine["devices"][kind] if name not in taken]
         if not free:
             raise PlacementError(f"rank {rank} ")
         sharing = sum(bool(facts[other]["cores"] & mine["cores"]) for other in local)
         threads = max(1, mine["cores"].bit_count() // sharing)
-        found.append((mine["devices"][kind].index(free[0]), threads))
-    return found
+        found[rank] = (mine["devices"][kind].index(free[0]), threads)
+    return [found[rank] for rank in range(len(facts))]
 
 
 @given(

@@ -235,6 +235,27 @@ def test_without_a_secret_a_taken_port_is_passed_over() -> None:
         assert _on_ranks(2, lambda peers: peers.share(1), run_id, PublicBoard) == [[1, 1]] * 2
 
 
+def test_the_name_of_rank_0s_host_may_become_known_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In Kubernetes a pod can start before the DNS record of rank 0's pod exists."""
+    asked: list[str] = []
+    look_up = socket.getaddrinfo
+
+    def unknown_at_first(host: str, *args: Any, **kwargs: Any) -> Any:
+        if host != "pod-0":
+            return look_up(host, *args, **kwargs)
+        asked.append(host)
+        if len(asked) == 1:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return look_up("127.0.0.1", *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown_at_first)
+
+    def board(found: LauncherInfo) -> Board:
+        return PublicBoard(replace(found, local_size=1, rank_0_hosts=("pod-0",)))
+
+    assert _on_ranks(2, lambda peers: peers.share(peers.rank), board=board) == [[0, 1]] * 2
+
+
 def test_more_strangers_than_can_stand_at_the_door() -> None:
     """One that is sent away while its own words come in ends nothing; the rank behind them comes in."""
     secret = new_secret()
