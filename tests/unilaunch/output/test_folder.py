@@ -115,7 +115,7 @@ def test_what_the_run_does_not_write_stays(tmp_path: Path) -> None:
         _claim(folders)
         for folder in folders:
             folder.open()
-        folders[0].write_spec({"run": run})
+        folders[0].write_spec({"args": [run]})
         for name in ("result.json", "report.json", "rank.py", "rank.txt", "checkpoints/newest", "rank.7/thesis"):
             path = tmp_path / name
             path.parent.mkdir(exist_ok=True)
@@ -283,7 +283,7 @@ def test_a_record_that_cannot_be_written_is_said_once(
     for _ in range(3):
         folder.record(phase="train")
         folder.append_stderr("a line\n")
-        folder.write_spec({})
+        folder.write_spec({"args": []})
         folder.write_result({})
         folder.write_value(1)
     (line,) = capsys.readouterr().err.splitlines()
