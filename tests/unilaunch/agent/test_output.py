@@ -111,10 +111,10 @@ def test_a_launcher_that_does_not_read_makes_the_rank_wait() -> None:
 def test_a_console_that_has_gone_fails_no_rank(tmp_path: Path) -> None:
     """Its output is still kept."""
     with _stream(Shown.LINES) as (stream, rank, launcher):
-        stream.open(tmp_path / "stdout")
+        stream.file.open(tmp_path / "stdout")
         os.close(launcher)
         os.write(rank, b"a line\n")
         assert stream.move()
         assert stream.displays[0].shown is Shown.NOTHING
         assert (tmp_path / "stdout").read_bytes() == b"a line\n"
-        os.close(stream.file)
+        stream.file.close()
