@@ -91,7 +91,8 @@ def _refuse_contradictions(spec: LaunchSpec, options: SbatchSpec) -> None:
     ranks, gpus = options.ntasks_per_node, options.gpu_count
     if ranks and gpus and ranks > gpus and spec.device != "cpu":
         raise SpecError(
-            f"--gpus-per-node {options.gpus_per_node}: each of the {ranks} ranks of a node takes a GPU: --ntasks-per-node {gpus}"
+            f"--gpus-per-node {options.gpus_per_node}: each of the {ranks} ranks of a node takes a GPU: "
+            f"--ntasks-per-node {gpus}"
         )
 
 
