@@ -14,6 +14,7 @@ from unilaunch.output.files import last_lines, open_file
 
 _PIECE = 1 << 16
 _PAUSE = 0.02  # least seconds between two entries of `times`
+_SHARE = 1 / 50_000  # least share of the elapsed time between two entries: a day has at most 300,000, not 4 million
 
 
 class Stream:
@@ -195,13 +196,13 @@ class _Clock:
         with suppress(OSError):
             self.file = open_file(path, APPEND)
         self.streams = streams
-        self.written = 0.0
+        self.began, self.written = time.time(), 0.0
         self.sizes = [0, 0]
 
     def tick(self, *, last: bool = False) -> None:
-        """Write an entry, if the output has grown since the last entry and `_PAUSE` seconds have passed."""
+        """Write an entry, if the output has grown since the last entry and that was long enough ago."""
         now = time.time()
-        if now - self.written < _PAUSE and not last:
+        if now - self.written < max(_PAUSE, _SHARE * (now - self.began)) and not last:
             return
         sizes = [stream.file.size() for stream in self.streams]
         if sizes != self.sizes:
