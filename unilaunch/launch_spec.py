@@ -6,7 +6,8 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, JsonValue
 
 from unilaunch.exports import secrets, without_secrets
-from unilaunch.spec import RunSpec, Spec, read_file, validate
+from unilaunch.spec import RunSpec, Spec, validate
+from unilaunch.spec_file import read_file
 
 
 def _variable(name: str) -> str:

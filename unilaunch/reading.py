@@ -9,7 +9,8 @@ from unilaunch import plugins
 from unilaunch.errors import SpecError
 from unilaunch.launchers import set_by_launchers
 from unilaunch.model import Model
-from unilaunch.spec import RunSpec, Spec, read_file, read_variables, validate, variable_of
+from unilaunch.spec import RunSpec, Spec, read_variables, validate, variable_of
+from unilaunch.spec_file import read_file
 from unilaunch.target import Target, read_target
 from unilaunch.task import Machine, Task
 
@@ -35,7 +36,7 @@ def read_task(
         return _read_whole(kind, given, machine)
     options = {field: value for field, value in given.items() if field != "config"}
     variables = read_variables(environ, known_fields)
-    file = read_file(Path(given["config"])) if "config" in given else {}
+    file = read_file(Path(given["config"]), given) if "config" in given else {}
     target = _choose({**file, **variables, **options}, machine)
     file = _unfold(file, target, str(given.get("config")))
     # The environment may set options of another model or command; on the command line and in a file that is an error.

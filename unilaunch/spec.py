@@ -21,8 +21,6 @@ VARIABLE_FIELDS = {"UNILAUNCH_DATA": "data_dir"}
 
 _PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 _ONE_AT_A_TIME = Lock()  # several jobs may be started from several threads
-#: Most bytes of a file of options.
-_LARGEST_FILE = 1 << 20
 
 #: What pydantic calls a parsing error, in the user's words.
 _KINDS = {
@@ -143,54 +141,6 @@ class RunSpec(Spec):
     local_rank_argument: bool = Field(
         default=False, description="append --local-rank=N to a script's arguments, as torch.distributed.launch did"
     )
-
-
-def read_file(path: Path) -> dict[str, Any]:
-    """Return the fields that a TOML, YAML or JSON file sets.
-
-    Raises:
-        SpecError: There is no such file, it cannot be parsed, or it is not a table of fields.
-    """
-    try:
-        if path.exists() and not path.is_file():
-            raise SpecError(f"{path}: cannot be read: it is no file")
-        with path.open("rb") as file:
-            data = file.read(_LARGEST_FILE + 1)
-        text = data.decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path}: cannot be read: {error}") from error
-    if len(data) > _LARGEST_FILE:
-        raise SpecError(f"{path}: it has more than {_LARGEST_FILE >> 20} MiB: expected a file of options")
-    fields = _parse(path, text)
-    if not isinstance(fields, dict):
-        raise SpecError(f"{path}: expected fields (name and value), found {type(fields).__name__}")
-    return {str(name).replace("-", "_"): value for name, value in fields.items()}
-
-
-def _parse(path: Path, text: str) -> object:
-    try:
-        match path.suffix:
-            case ".toml":
-                import tomllib
-
-                return tomllib.loads(text)
-            case ".yaml" | ".yml":
-                return _parse_yaml(text)
-            case ".json":
-                import json
-
-                return json.loads(text)
-    except Exception as error:  # each library has its own exception; each message names the place
-        raise SpecError(f"{path}: {' '.join(str(error).split())}") from error
-    raise SpecError(f"{path}: the file's name must end in .toml, .yaml, .yml or .json")
-
-
-def _parse_yaml(text: str) -> object:
-    import yaml
-
-    if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):  # a few lines can expand to gigabytes
-        raise ValueError("aliases (*name) are not read: write the value out")
-    return yaml.safe_load(text)
 
 
 def read_variables(environ: Mapping[str, str], known: Callable[[], Iterable[str]]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+import unilaunch
 from jobs.conftest import LAUNCHERS
 from jobs.mpirun import SHARED, Launcher, finish
 from unilaunch.addresses import listen
@@ -100,6 +101,7 @@ def test_a_late_rank_of_a_script_is_named_and_seen(openmpi5: Launcher, backend: 
         assert "in phase 'program'" in stacks
         straggler = re.compile(r'unilaunch_straggler\{rank="1",host="[^"]+"\} 1\.\d+')
         metrics = _await(lambda: straggler.search(now := _metrics(port)) and now)
+        assert f'unilaunch_job_info{{run="{told["run"]}",version="{unilaunch.__version__}"}} 1\n' in metrics
         assert [line for line in metrics.splitlines() if not LINE.fullmatch(line)] == []
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/stacks", timeout=60)

@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ import pytest
 
 from jobs.mpirun import Finished, Launcher
 from unilaunch.agent.processes import state
+from unilaunch.start_variables import KEY
 
 pytestmark = pytest.mark.timed
 
@@ -198,6 +200,34 @@ def test_nohup_outlives_the_terminal(launcher: Launcher, tmp_path: Path) -> None
     (tmp_path / "end").touch()
     assert _end(job, time.monotonic(), tmp_path).returncode == 0
     assert not _marks(tmp_path, "saved")
+
+
+def test_a_script_that_saves_at_a_signal_has_not_failed(tmp_path: Path) -> None:
+    """As under srun and in a JobSet. The rank that has saved first does not end the other one; no line is shown."""
+    (tmp_path / "save.py").write_text(
+        "import os, signal, sys, time\nfrom pathlib import Path\nrank = os.environ['RANK']\n"
+        "def save(*_):\n"
+        "    time.sleep(2 * (rank == '0'))\n    Path(f'saved.{rank}').touch()\n    sys.exit(75)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "Path(f'up.{rank}').touch()\ntime.sleep(60)\n"
+    )
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    meeting = ["WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={port}", f"{KEY}={'aa' * 32}"]
+    line = [sys.executable, "-m", "unilaunch", "run", "save.py"]
+    with (tmp_path / "out").open("w") as out:
+        ranks = [
+            subprocess.Popen(["env", *meeting, f"RANK={rank}", *line], cwd=tmp_path, stdout=out, stderr=out)
+            for rank in (0, 1)
+        ]
+    _until(lambda: len(_marks(tmp_path, "up")) == 2)
+    for rank in ranks:
+        rank.terminate()
+    assert [rank.wait(60) for rank in ranks] == [75, 75], (tmp_path / "out").read_text()
+    assert len(_marks(tmp_path, "saved")) == 2
+    assert (tmp_path / "out").read_text() == ""
+    assert not list(tmp_path.glob("log_output/rank.*/failure.json"))
 
 
 @pytest.mark.usefixtures("by_numpy")

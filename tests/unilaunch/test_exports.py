@@ -18,5 +18,12 @@ def test_a_value_is_hidden_by_its_own_name(word: str, expected: str) -> None:
     assert without_secrets([word]) == (expected,)
 
 
+def test_the_word_after_the_name_of_a_secret_is_hidden() -> None:
+    """Not another option, and not the word after the next."""
+    words = ["train.py", "--hf-token", "s", "t", "-api_key", "s", "--use-token", "--lr", "3", "--token"]
+    expected = ["train.py", "--hf-token", "***", "t", "-api_key", "***", "--use-token", "--lr", "3", "--token"]
+    assert without_secrets(words) == tuple(expected)
+
+
 def test_secrets_are_variables_with_a_value() -> None:
     assert secrets(["HF_TOKEN=s", "OTHER_TOKEN", "A=1", "B=X_TOKEN=2"]) == ["HF_TOKEN"]

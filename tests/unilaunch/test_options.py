@@ -12,7 +12,8 @@ from unilaunch.errors import PluginError, SpecError
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.options import parse
 from unilaunch.reading import read_task
-from unilaunch.spec import RunSpec, Spec, read_file, validate
+from unilaunch.spec import RunSpec, Spec, validate
+from unilaunch.spec_file import read_file
 from unilaunch_gcn.model import GcnModel
 
 

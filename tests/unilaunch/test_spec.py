@@ -6,7 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from unilaunch.errors import SpecError
-from unilaunch.spec import RunSpec, read_file, read_variables, validate
+from unilaunch.spec import RunSpec, read_variables, validate
+from unilaunch.spec_file import read_file
 
 TEXTS = {
     "run.toml": 'backend = "torch"\nmaster-port = 4000\n[options]\nepochs = 3\n',

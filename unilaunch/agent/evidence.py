@@ -3,13 +3,11 @@
 import os
 import resource
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
 
+from unilaunch.cgroups import memory_limit, read_cgroups
 from unilaunch.output.failure import Failure
 
 _FEW = 64 << 20  # fewer free bytes in /dev/shm than this are too few
-_CGROUPS = Path("/sys/fs/cgroup")
 
 
 class Memory:
@@ -44,7 +42,7 @@ def _out_of_memory(failure: Failure, memory: Memory, peak: int) -> Sequence[str]
     if failure.signal != "SIGKILL":
         return []
     if killed := memory.killed():
-        limit = _memory_limit()
+        limit = memory_limit()
         of = f" of {_size(limit)}" if limit else ""
         return [f"the kernel's OOM killer ended {killed} process(es) of this cgroup{of}; peak memory {_size(peak)}"]
     return [f"SIGKILL comes from the OOM killer (see dmesg), a scheduler or a person; peak memory {_size(peak)}"]
@@ -85,32 +83,11 @@ def _device(said: str, failure: Failure) -> Sequence[str]:
     return [f"the program chose a device that is not there; unilaunch gave this rank {failure.device}"]
 
 
-def _cgroup_file(*names: str) -> str:
-    """Return the text of the first of the files that this process's memory cgroup has, version 2 or 1."""
-    with suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines():
-            number, controllers, path = line.split(":", 2)
-            if number != "0" and "memory" not in controllers.split(","):
-                continue
-            folder = _CGROUPS / ("memory" if number != "0" else "") / path.lstrip("/")
-            for name in names:
-                with suppress(OSError):
-                    return (folder / name).read_text(encoding="ascii")
-    return ""
-
-
 def _oom_kills() -> int:
-    for line in _cgroup_file("memory.events", "memory.oom_control").splitlines():
-        name, _, value = line.partition(" ")
-        if name == "oom_kill":
-            return int(value)
-    return 0
-
-
-def _memory_limit() -> int:
-    text = _cgroup_file("memory.max", "memory.limit_in_bytes").strip()
-    limit = int(text) if text.isdigit() else 0
-    return limit if limit < 1 << 60 else 0
+    """Return how many processes the OOM killer has ended in this process's memory cgroup, version 2 or 1."""
+    texts = [text for name in ("memory.events", "memory.oom_control") for (text,) in read_cgroups("memory", name)]
+    counters = dict(line.split() for line in "".join(texts[:1]).splitlines())
+    return int(counters.get("oom_kill", 0))
 
 
 def _size(number: int) -> str:

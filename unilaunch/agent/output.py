@@ -9,11 +9,12 @@ from pathlib import Path
 
 from unilaunch.agent.display import UNFINISHED, Display, Shown
 from unilaunch.agent.hidden_output import HiddenOutput
+from unilaunch.agent.kept_file import APPEND, KeptFile
 from unilaunch.output.files import last_lines, open_file
 
-_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 _PIECE = 1 << 16
 _PAUSE = 0.02  # least seconds between two entries of `times`
+_SHARE = 1 / 50_000  # least share of the elapsed time between two entries: a day has at most 300,000, not 4 million
 
 
 class Stream:
@@ -27,23 +28,12 @@ class Stream:
     def __init__(self, source: int, *consoles: int) -> None:
         self.source = source
         self.displays = [Display(console) for console in consoles if console >= 0]
-        self.file = -1
-        self.held = b""
-        self.lost = ""
-
-    def open(self, path: Path) -> None:
-        """Write the output to *path* from now on, and first the output that has arrived so far."""
-        try:
-            self.file = open_file(path, _APPEND)
-        except OSError as error:
-            self.lost = error.strerror or str(error)
-        held, self.held = self.held, b""
-        self.keep(held)
+        self.file = KeptFile()
 
     def move(self) -> bool:
         """Read a piece of output, write it to the file and show it; False at the end of the stream."""
         data = os.read(self.source, _PIECE)
-        self.keep(data)
+        self.file.write(data)
         for display in self.displays:
             display.add(data)
         return bool(data)
@@ -71,37 +61,26 @@ class Stream:
         return not any(display.waiting for display in self.displays)
 
     @property
+    def is_visible(self) -> bool:
+        """Whether a console shows it."""
+        return any(display.shown is not Shown.NOTHING for display in self.displays)
+
+    @property
     def again(self) -> float:
         """Seconds until `show` is to be called again, at the latest."""
         return min((display.again for display in self.displays if display.backlog), default=UNFINISHED)
-
-    def size(self) -> int:
-        """Return the file's size in bytes."""
-        return os.fstat(self.file).st_size if self.file >= 0 else 0
 
     def say(self, text: str) -> None:
         """Write a line of the agent to the consoles, even if the rank's output is hidden."""
         for display in self.displays:
             display.say(text)
 
-    def keep(self, data: bytes) -> None:
-        """Write *data* to the file, or keep it in memory until there is a file."""
-        if self.file < 0 and not self.lost:
-            self.held += data
-            return
-        try:
-            while data and not self.lost:
-                data = data[os.write(self.file, data) :]
-        except OSError as error:  # for instance a full disk: the rank continues, and its output is still shown
-            self.lost = error.strerror or str(error)
-
     def close(self) -> None:
         """Close the file and the consoles."""
-        if self.file >= 0:
-            os.close(self.file)
+        self.file.close()
         for display in self.displays:
             display.close()
-        self.file, self.displays = -1, []
+        self.displays = []
 
 
 class Output:
@@ -129,12 +108,13 @@ class Output:
         self.folder: Path | None = None
         self.clock: _Clock | None = None
         self.last_words = ""
+        self.cut: list[Stream] = []  # those of which a line has said so
 
     def open(self, folder: Path) -> None:
         """Write the output to files in *folder*."""
         self.folder = folder
         for stream, name in zip(self.streams, ("stdout", "stderr"), strict=True):
-            stream.open(folder / name)
+            stream.file.open(folder / name)
         self.clock = _Clock(folder / "times", self.streams)
 
     def show(self, shown: Shown) -> None:
@@ -153,6 +133,8 @@ class Output:
         """Show the waiting output; record the time and the files' sizes, if the files have grown."""
         for stream in self.streams:
             stream.show()
+            if stream.file.fault and stream not in self.cut:
+                self._say_cut(stream)
         if self.clock:
             self.clock.tick(last=last)
 
@@ -173,7 +155,7 @@ class Output:
         waiting.register(stream.source, select.POLLIN)
         if waiting.poll(0):
             stream.move()
-        stream.keep(text.encode(errors="backslashreplace"))
+        stream.file.write(text.encode(errors="backslashreplace"))
 
     def say_hidden_files(self) -> None:
         """Show where the launcher's files are, if the launcher shows no output; the line is not in those files."""
@@ -181,6 +163,12 @@ class Output:
             self.streams[1].displays[-1].say(
                 f"unilaunch: mpirun's own copy of the output, which it does not show: {self.hidden_files}\n"
             )
+
+    def _say_cut(self, stream: Stream) -> None:
+        """Show why a stream is no longer kept."""
+        self.cut.append(stream)
+        shown = "; it is still shown" if stream.is_visible else ""
+        self.streams[1].say(f"unilaunch: {stream.file.path}: output is no longer kept: {stream.file.fault}{shown}\n")
 
     def close(self) -> None:
         """Close all files except the rank's pipes."""
@@ -191,7 +179,7 @@ class Output:
 
     def sizes(self) -> list[int]:
         """Return the files' sizes in bytes."""
-        return [stream.size() for stream in self.streams]
+        return [stream.file.size() for stream in self.streams]
 
     def last_lines(self, number: int) -> list[str]:
         """Return the last lines of standard error (which is also the log), or of standard output if it is empty."""
@@ -206,17 +194,17 @@ class _Clock:
     def __init__(self, path: Path, streams: Sequence[Stream]) -> None:
         self.file = -1
         with suppress(OSError):
-            self.file = open_file(path, _APPEND)
+            self.file = open_file(path, APPEND)
         self.streams = streams
-        self.written = 0.0
+        self.began, self.written = time.time(), 0.0
         self.sizes = [0, 0]
 
     def tick(self, *, last: bool = False) -> None:
-        """Write an entry, if the output has grown since the last entry and `_PAUSE` seconds have passed."""
+        """Write an entry, if the output has grown since the last entry and that was long enough ago."""
         now = time.time()
-        if now - self.written < _PAUSE and not last:
+        if now - self.written < max(_PAUSE, _SHARE * (now - self.began)) and not last:
             return
-        sizes = [stream.size() for stream in self.streams]
+        sizes = [stream.file.size() for stream in self.streams]
         if sizes != self.sizes:
             self.written, self.sizes = now, sizes
             with suppress(OSError):

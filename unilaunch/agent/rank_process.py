@@ -17,6 +17,7 @@ from unilaunch.agent.output import Output
 from unilaunch.agent.progress import ProgressTeller
 from unilaunch.agent.stack_reader import NEVER, StackReader
 from unilaunch.agent.usage import Usage
+from unilaunch.errors import REQUEUE
 from unilaunch.monitor import messages
 from unilaunch.monitor.messages import NO_RANK, BadMessageError, OfAgent, OfRank
 from unilaunch.output.failure import Cause, Failure, describe_exit
@@ -81,7 +82,6 @@ class RankProcess:
         self.unread = bytearray()
         self.listener = -1  # the monitor's socket, if the monitor is to run in this agent
         self.lock = -1  # holds the output folder for the job as long as the agent lives
-        # How it ends.
         self.returncode = self.peak = 0
         self.known: Failure | None = None  # the failure as the rank reported it
         self.failure: Failure | None = None
@@ -148,7 +148,8 @@ class RankProcess:
         self.known = failure
         if not self.stop:
             self.kill_at = min(self.kill_at, time.monotonic() + FAREWELL)
-        if not (self.stop and failure.cause in _ENDS_OF_A_STOP):
+        saved = self.from_outside and failure.exit_code == REQUEUE
+        if not saved and not (self.stop and failure.cause in _ENDS_OF_A_STOP):
             self._record(failure)
 
     # Orders
@@ -262,8 +263,7 @@ class RankProcess:
         stopped = self.overdue or (self.stop is not None and self.returncode == -self.stop.number)
         if self.exit_code and not (self.ordered or stopped or self.known or self.refused):
             self._record(self._seen())
-        ordered = self.ordered and not self.failure
-        self.tell(self, messages.Exited(None if ordered else self.exit_code, self.overdue))
+        self.tell(self, messages.Exited(None if self.ordered and not self.failure else self.exit_code, self.overdue))
 
     @property
     def exit_code(self) -> int:

@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from socket import gethostname
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -13,7 +14,7 @@ from unilaunch.command import Command
 from unilaunch.errors import one_line
 from unilaunch.inspection.asking import ask, not_running
 from unilaunch.monitor.stragglers import Straggler
-from unilaunch.output.claim import is_held
+from unilaunch.output.claim import is_held, read_marker
 from unilaunch.report.reading import read_run
 from unilaunch.report.run import RankRun
 from unilaunch.spec import Spec
@@ -52,11 +53,14 @@ class StatusCommand(Command):
 
 
 def _read_ended(folder: Path) -> dict[str, Any] | None:
-    """Return how the job of *folder* ended; None if it still runs, or if there is none."""
+    """Return how the job of *folder* ended; None if it still runs or may run on another host, or if there is none."""
     if not any(folder.glob("rank.*/events.jsonl")) or is_held(folder):
         return None
     run = read_run(folder)
-    failed = run.report is not None
+    failed, marker = run.report is not None, read_marker(folder)
+    undecided = not failed and any(rank.exit_code is None for rank in run.ranks)
+    if undecided and marker and marker.host != gethostname():  # its lock may not be seen here: NFS, Lustre
+        return None
     finished = all(rank.exit_code == 0 for rank in run.ranks)
     return {
         "state": "failed" if failed else "done" if finished else "ended",

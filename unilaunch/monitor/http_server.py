@@ -95,7 +95,7 @@ class HttpServer:
 
     def _begin(self, connection: socket.socket, visitor: _Visitor) -> None:
         words = bytes(visitor.request).split(b"\r\n")[0].decode(errors="replace").split(" ")
-        page = self.pages.get(words[1]) if len(words) > 1 and words[0] == "GET" else None
+        page = self.pages.get(words[1].partition("?")[0]) if len(words) > 1 and words[0] == "GET" else None
         if page is None:
             self._send(connection, visitor, "404 Not Found", f"expected GET {' or '.join(self.pages)}\n", "text/plain")
             return

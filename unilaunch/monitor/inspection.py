@@ -112,6 +112,7 @@ class Inspection:
         now, inbox, size = time.monotonic(), self.monitor.inbox, self.monitor.size
         return {
             "state": "running",
+            "run": next((seen.run for seen in inbox.ranks.values() if seen.run), ""),
             "size": size,
             "restarts": inbox.attempt,
             "straggler": self.stragglers.current.as_json() if self.stragglers.current else None,

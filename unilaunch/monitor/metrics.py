@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from unilaunch.record import Record
+from unilaunch.version import __version__
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
@@ -58,7 +59,9 @@ def list_metrics(snapshot: Mapping[str, Any]) -> list[Metric]:
     ]
     factors = [(_labels(rank), slow["factor"] if rank["rank"] == slow.get("straggler") else 0.0) for rank in ranks]
     figures = [(_labels(rank) | {"name": name}, value) for rank in ranks for name, value in rank["values"].items()]
+    job = {"run": snapshot["run"], "version": __version__}
     return [
+        Metric("job_info", "gauge", "1; its labels name the run.", [(job, 1)] if snapshot["run"] else []),
         Metric("ranks", "gauge", "Number of ranks.", [({}, snapshot["size"])]),
         Metric("restarts_total", "counter", "How often the job was started again.", [({}, snapshot["restarts"])]),
         *of_ranks,

@@ -62,7 +62,7 @@ def read_marker(folder: Path) -> Marker | None:
     except OSError:
         return None
     try:
-        return _read(descriptor) if _is_trusted(os.fstat(descriptor)) else None
+        return _read(descriptor) if _is_trusted(os.fstat(descriptor), folder) else None
     finally:
         os.close(descriptor)
 
@@ -92,7 +92,7 @@ def claim(root: Path, run: str) -> int | Marker:
     deadline = time.monotonic() + _PATIENCE
     while True:
         descriptor = open_file(root / MARKER, os.O_RDWR | os.O_CREAT)
-        if not _is_trusted(status := os.fstat(descriptor)):
+        if not _is_trusted(status := os.fstat(descriptor), root):
             os.close(descriptor)
             raise PermissionError(EPERM, f"its marker belongs to another user (uid {status.st_uid})", root / MARKER)
         if _lock(descriptor, fcntl.LOCK_EX) and _is_in_place(descriptor, root / MARKER):
@@ -165,9 +165,10 @@ def note_files(root: Path, files: Mapping[str, str]) -> None:
 
 def foreign_owner(folder: Path) -> int | None:
     """Return the owner of *folder*, or of a link of that name, if it is neither this user nor root; else None."""
-    for status in (folder.lstat(), folder.stat()):
-        if not _is_trusted(status):
-            return status.st_uid
+    if not _is_trusted(status := folder.stat(), folder):
+        return status.st_uid
+    if folder.is_symlink() and not _is_trusted(status := folder.lstat(), folder.parent):
+        return status.st_uid
     return None
 
 
@@ -198,8 +199,21 @@ def is_free(folder: Path) -> bool:
     return folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())
 
 
-def _is_trusted(status: os.stat_result) -> bool:
-    return status.st_uid in {0, os.geteuid()}
+def _is_trusted(status: os.stat_result, folder: Path) -> bool:
+    """Return whether root, this user, or the user that a file server makes of this user owns what is in *folder*."""
+    return status.st_uid in {0, os.geteuid()} or status.st_uid == _owner_of_new_file(folder)
+
+
+def _owner_of_new_file(folder: Path) -> int | None:
+    """Return who owns a file that this user makes in *folder*; None if that is not possible.
+
+    NFS with all_squash or root_squash, and AWS EFS, give it another owner; a folder of another user does not.
+    """
+    from tempfile import TemporaryFile
+
+    with suppress(OSError), TemporaryFile(dir=folder) as file:
+        return os.fstat(file.fileno()).st_uid
+    return None
 
 
 def _lock(descriptor: int, kind: int) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from unilaunch.backend import Peers
+from unilaunch.cgroups import cpu_quota
 from unilaunch.devices import visible_devices
 from unilaunch.errors import RefusedTogetherError
 from unilaunch.json_value import JsonValue
@@ -63,6 +64,7 @@ def own_facts(environ: Mapping[str, str], run_id: str, monitor: str) -> JsonValu
         host=host,
         folder=str(Path.cwd()),
         cores=sum(1 << core for core in os.sched_getaffinity(0)),
+        quota=cpu_quota(),
         devices=visible_devices(environ),
         monitor=monitor,
         placeholders=placeholder_values(environ, run_id),

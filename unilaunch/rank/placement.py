@@ -17,6 +17,7 @@ class Facts(TypedDict):
         host: An identifier of this host: the name and the kernel's boot id.
         folder: The current folder.
         cores: The CPUs that this rank may run on, as a mask: bit N is CPU N.
+        quota: How many processors' time its container or cgroup allows; None without a limit.
         devices: The visible devices of each kind, as the mask names them.
         monitor: Where the agents must connect; set by rank 0, if its agent runs the monitor.
         start: A random word. Rank 0's word distinguishes this start from others of the same name.
@@ -27,6 +28,7 @@ class Facts(TypedDict):
     host: str
     folder: str
     cores: int
+    quota: float | None
     devices: dict[str, list[str]]
     monitor: str
     start: str
@@ -39,7 +41,7 @@ def place(device: str, kinds: Sequence[str], threads: int | None, facts: Sequenc
     Args:
         device: "auto" or a kind of device.
         kinds: The kinds of device that the backend has, best first.
-        threads: Threads per rank; None for an equal share of the CPUs.
+        threads: Threads per rank; None for an equal share of the CPUs and of the quota.
         facts: What each rank has told of itself, by rank.
 
     Raises:
@@ -47,11 +49,17 @@ def place(device: str, kinds: Sequence[str], threads: int | None, facts: Sequenc
     """
     kind = _choose(device, kinds, facts)
     indices = [0] * len(facts) if kind == "cpu" else _indices(kind, facts)
-    sharing = _count_sharing(facts)
+    sharing, on_host = _count_sharing(facts), Counter(fact["host"] for fact in facts)
     return [
-        Placement(kind, index, threads or max(1, fact["cores"].bit_count() // sharing[fact["host"], fact["cores"]]))
+        Placement(kind, index, threads or _share(fact, sharing[fact["host"], fact["cores"]], on_host[fact["host"]]))
         for index, fact in zip(indices, facts, strict=True)
     ]
+
+
+def _share(fact: Facts, sharing: int, on_host: int) -> int:
+    """Return a rank's threads: more than its share of the container's quota would be throttled."""
+    cores = fact["cores"].bit_count() // sharing
+    return max(1, min(cores, int(fact["quota"] // on_host)) if fact["quota"] else cores)
 
 
 def _count_sharing(facts: Sequence[Facts]) -> dict[tuple[str, int], int]:

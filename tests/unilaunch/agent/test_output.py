@@ -1,6 +1,7 @@
 """A rank's output, which the agent copies to the launcher, which reads 4 KiB at once wherever a line ends."""
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from unilaunch.agent import display
 from unilaunch.agent.display import Shown
-from unilaunch.agent.output import Stream
+from unilaunch.agent.hidden_output import HiddenOutput
+from unilaunch.agent.output import Output, Stream
 
 
 @contextmanager
@@ -108,13 +110,31 @@ def test_a_launcher_that_does_not_read_makes_the_rank_wait() -> None:
         assert len(b"".join(_all(stream, launcher))) == len(sent)
 
 
+@pytest.mark.parametrize(("age", "most"), [(0.0, 20), (86_400.0, 1)], ids=["at the start", "after a day"])
+def test_the_times_of_a_long_job_take_little_room(age: float, most: int, tmp_path: Path) -> None:
+    """A progress bar writes all the time: entries come the more rarely the longer the job runs. The last is exact."""
+    output = Output((-1, -1), (-1, -1), HiddenOutput())
+    output.open(tmp_path)
+    assert output.clock
+    output.clock.began -= age
+    for _ in range(20):
+        output.streams[1].file.write(b"|")
+        output.tick()
+        time.sleep(0.03)
+    assert most / 4 <= len((tmp_path / "times").read_text().splitlines()) <= most
+    output.streams[1].file.write(b"|")
+    output.tick(last=True)
+    output.close()
+    assert (tmp_path / "times").read_text().endswith(" 0 21\n")
+
+
 def test_a_console_that_has_gone_fails_no_rank(tmp_path: Path) -> None:
     """Its output is still kept."""
     with _stream(Shown.LINES) as (stream, rank, launcher):
-        stream.open(tmp_path / "stdout")
+        stream.file.open(tmp_path / "stdout")
         os.close(launcher)
         os.write(rank, b"a line\n")
         assert stream.move()
         assert stream.displays[0].shown is Shown.NOTHING
         assert (tmp_path / "stdout").read_bytes() == b"a line\n"
-        os.close(stream.file)
+        stream.file.close()

@@ -10,7 +10,7 @@ import pytest
 from unilaunch.errors import InputError
 from unilaunch.inspection import asking
 from unilaunch.inspection.status_command import StatusCommand, StatusSpec
-from unilaunch.output.claim import claim
+from unilaunch.output.claim import MARKER, Marker, claim
 from unilaunch.output.folder import SOCKET
 
 
@@ -35,3 +35,16 @@ def test_a_job_whose_agents_still_tidy_up_has_ended(tmp_path: Path, capsys: pyte
     threading.Timer(0.5, os.close, [held]).start()
     assert StatusCommand().run(StatusSpec(folder=tmp_path)) == 0
     assert capsys.readouterr().out.startswith("done: 1 rank")
+
+
+def test_a_job_of_another_host_may_still_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not every file system shares locks between hosts: a login node knows an end by the ranks' records only."""
+    (tmp_path / MARKER).write_text(Marker("a run", "node7").text)
+    for rank, events in enumerate(['{"time": 1.0, "phase": "end", "exit_code": 0}\n', '{"time": 1.0}\n']):
+        (tmp_path / f"rank.{rank}").mkdir()
+        (tmp_path / f"rank.{rank}" / "events.jsonl").write_text(events)
+    with pytest.raises(InputError, match=r"that this host can reach; if one runs on other hosts, look from node7"):
+        StatusCommand().run(StatusSpec(folder=tmp_path))
+    (tmp_path / MARKER).write_text(Marker("a run", socket.gethostname()).text)
+    assert StatusCommand().run(StatusSpec(folder=tmp_path)) == 0
+    assert capsys.readouterr().out.startswith("ended: 2 ranks")

@@ -136,6 +136,7 @@ def test_what_slurm_is_asked_for(words: str, expected: dict[str, str]) -> None:
 
 @pytest.mark.parametrize(("words", "expected"), [
     ("--nodes 2 --gpus-per-node 4", {"ntasks": "8", "nodes": "2", "ntasks-per-node": "4", "gpus-per-node": "4"}),
+    ("--nodes 2 --gpus-per-node h100.80gb:4", {"ntasks": "8", "ntasks-per-node": "4", "gpus-per-node": "h100.80gb:4"}),
     ("--nodes 2 --ntasks-per-node 3", {"ntasks": "6", "nodes": "2", "ntasks-per-node": "3"}),
     ("-n 8 --ntasks-per-node 4 --device cuda", {"ntasks": "8", "nodes": "2", "ntasks-per-node": "4", "gres": "gpu:4"}),
     ("-n 4 --nodes 2 --device cuda", {"ntasks": "4", "nodes": "2", "ntasks-per-node": "2", "gres": "gpu:2"}),
@@ -161,7 +162,8 @@ def test_what_the_options_of_sbatch_ask_for(words: str, expected: dict[str, str]
     ("-H a:2,b:2 --nodes 2", "--nodes: the hosts of -H say that"),
     ("-n 2 --array 0-3 --output-dir runs", "give --output-dir 'runs/{array}'"),
     ("-n 2 --requeue --bind-to none", "--requeue: srun starts the ranks then, and not mpirun: leave out --bind-to"),
-    ("--ntasks-per-node 4 --gpus-per-node 2", "--gpus-per-node 2: each of the 4 ranks of a node takes a GPU"),
+    ("--ntasks-per-node 4 --gpus-per-node a100:2", "--gpus-per-node a100:2: each of the 4 ranks of a node takes a GPU"),
+    ("--gpus-per-node a100:0", "--gpus-per-node: must be written as 4 or TYPE:4, such as a100:4, not 'a100:0'"),
     ("-n 2 --time soon", "--time: must be written as MINUTES, HH:MM:SS or DAYS-HH:MM:SS, not 'soon'"),
     ("-n 2 --signal B:USR1@60", "--signal: must be written as USR1@60: the ranks, and not the script"),
     ("-n 2 --partition 'a b'", "--partition: must be a name without spaces"),

@@ -19,7 +19,7 @@ from unilaunch.options import parse
 
 KINDS = ("mpijob", "trainjob", "jobset")
 ALL = (
-    "-n 4 --image registry/unilaunch:1 --cpus 8 --memory 16Gi --volume out:/output --volume data:/data --grace 60 "
+    "-n 4 --image registry/unilaunch:1 --cpus 8 --memory 16Gi --volume out:/output --volume data:/data "
     "--output-dir /output/run --max-restarts 3 --epochs 3 -x HF_TOKEN=hidden -x 'A=$(B)'"
 )
 
@@ -66,15 +66,28 @@ def test_a_manifest_is_valid(kind: str) -> None:
     assert all(faults(fields) == [] for fields in _objects(kind, "-n 2 --device cuda --backend torch train.py"))
 
 
+def test_a_long_name_leaves_room_for_the_names_of_the_pods() -> None:
+    """JobSet's webhook refuses pods whose names would have more than 63 characters."""
+    script = "examples/graph/train_gat_on_ogbn_products.py"
+    (job_set,) = _objects("jobset", f"-n 10000 --backend torch {script}")
+    runtime, train_job = _objects("trainjob", f"-n 2 --nodes 2 --backend torch {script}")
+    owners = [(job_set, job_set["spec"]), (train_job, runtime["spec"]["template"]["spec"])]
+    names = [f"{one['metadata']['name']}-{job['name']}-0" for one, spec in owners for job in spec["replicatedJobs"]]
+    last = {"ranks": 9999, "node": 9999, "launcher": 0}
+    assert [name.split("-")[-2] for name in names] == list(last)
+    assert all(len(f"{name}-{index}-abcde") <= 63 for name, index in zip(names, last.values(), strict=True))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_pod_has_its_image_time_to_end_and_the_volumes(kind: str) -> None:
     """Kubernetes waits longer than --grace; the ranks' pods have the resources and shared memory."""
-    pods = [pod for fields in _objects(kind, ALL) for pod in _pods(fields)]
+    words, grace = (f"{ALL} --grace 60", 60) if kind == "jobset" else (ALL, 30)
+    pods = [pod for fields in _objects(kind, words) for pod in _pods(fields)]
     assert pods
     for pod in pods:
         container = pod["containers"][0]
         assert container["image"] == "registry/unilaunch:1"
-        assert pod["terminationGracePeriodSeconds"] > 60
+        assert pod["terminationGracePeriodSeconds"] > grace
         assert pod["securityContext"]["fsGroup"] == 1000
         mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
         claims = {volume["name"]: volume.get("persistentVolumeClaim", {}).get("claimName") for volume in pod["volumes"]}
@@ -183,6 +196,7 @@ def test_pods_ask_for_their_devices(kind: str, resource: str) -> None:
     ("jobset", "-n 2 -x A", "-x A: a pod has none of this machine's variables"),
     ("jobset", "-n 2 --memory lots", "--memory: must be"),
     ("mpijob", "-n 2 --volume /output", "--volume"),
+    ("mpijob", "-n 2 --grace 60", "--grace 60: mpirun ends these ranks at once"),
 ])  # fmt: skip
 def test_refusals(kind: str, words: str, refusal: str) -> None:
     with pytest.raises(SpecError, match=re.escape(refusal)):

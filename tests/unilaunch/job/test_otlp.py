@@ -19,7 +19,7 @@ RANK = {
     "values": {"loss": 0.25}, "busy_seconds": 0.5, "seconds_per_step": 0.1, "received_bytes": 4096,
     "memory_bytes": 1, "idle_seconds": 0.0,
 }  # fmt: skip
-JOB = {"size": 1, "restarts": 2, "straggler": None, "ranks": [RANK]}
+JOB = {"run": "a", "size": 1, "restarts": 2, "straggler": None, "ranks": [RANK]}
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from selectors import DefaultSelector
 
 from unilaunch.monitor.http_server import Answer, HttpServer
 from unilaunch.monitor.metrics import write_metrics
+from unilaunch.version import __version__
 
 
 @contextmanager
@@ -48,6 +49,7 @@ def test_requests_are_answered_while_one_waits() -> None:
             answer = _get(server, port, b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
         assert answer.startswith(b"HTTP/1.0 200 OK\r\n")
         assert answer.endswith(b"\r\n\r\n{}")
+        assert _get(server, port, b"GET /status?x=1 HTTP/1.1\r\n\r\n") == answer
         for request in (b"GET /etc/passwd HTTP/1.1\r\n\r\n", b"POST /status HTTP/1.1\r\n\r\n", b"x\r\n\r\n"):
             assert b" 404 Not Found\r\n" in _get(server, port, request)
 
@@ -86,7 +88,8 @@ def test_names_in_metrics_are_escaped() -> None:
         "rank": 0, "host": 'a"b\\', "state": "running", "step": None, "values": {"x\ny": 1.5}, "steps": 3,
         "busy_seconds": 0.5, "seconds_per_step": None, "received_bytes": 7, "memory_bytes": 1, "idle_seconds": None,
     }  # fmt: skip
-    text = write_metrics({"size": 1, "restarts": 2, "straggler": None, "ranks": [rank]})
+    text = write_metrics({"run": "a", "size": 1, "restarts": 2, "straggler": None, "ranks": [rank]})
     assert 'unilaunch_value{rank="0",host="a\\"b\\\\",name="x\\ny"} 1.5\n' in text
+    assert f'unilaunch_job_info{{run="a",version="{__version__}"}} 1\n' in text
     assert "unilaunch_restarts_total 2\n" in text
     assert "unilaunch_seconds_per_step{" not in text

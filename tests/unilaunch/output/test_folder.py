@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -115,7 +116,7 @@ def test_what_the_run_does_not_write_stays(tmp_path: Path) -> None:
         _claim(folders)
         for folder in folders:
             folder.open()
-        folders[0].write_spec({"run": run})
+        folders[0].write_spec({"args": [run]})
         for name in ("result.json", "report.json", "rank.py", "rank.txt", "checkpoints/newest", "rank.7/thesis"):
             path = tmp_path / name
             path.parent.mkdir(exist_ok=True)
@@ -283,7 +284,7 @@ def test_a_record_that_cannot_be_written_is_said_once(
     for _ in range(3):
         folder.record(phase="train")
         folder.append_stderr("a line\n")
-        folder.write_spec({})
+        folder.write_spec({"args": []})
         folder.write_result({})
         folder.write_value(1)
     (line,) = capsys.readouterr().err.splitlines()
@@ -323,6 +324,28 @@ def test_another_users_folder_is_refused(how: str) -> None:
                 step()
         assert (top / "stderr").read_text() == "mine\n"
         assert not list((top / "mine").iterdir())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as another user")
+def test_a_file_server_may_give_every_file_another_owner() -> None:
+    """As NFS does with all_squash, and AWS EFS; two runs in one folder. A process's fsuid does the same here."""
+    runs = (  # that user cannot read this user's modules
+        "import ctypes, tempfile\nfrom pathlib import Path\nfrom unilaunch.output.folder import OutputFolder, Use\n"
+        f"ctypes.CDLL(None).setfsuid({NOBODY})\n"
+        "for run in ('first', 'second'):\n"
+        "    folder = OutputFolder(Path('volume/out'), 0, 1, run, Use(foreign=True))\n"
+        "    folder.claim()\n    folder.open()\n    folder.let_go()\n"
+    )
+    with TemporaryDirectory() as top:
+        Path(top, "volume").mkdir()
+        Path(top).chmod(0o755)
+        os.chown(Path(top, "volume"), NOBODY, NOBODY)
+        subprocess.run([sys.executable, "-c", runs], cwd=top, check=True, timeout=60)
+        out = Path(top, "volume", "out")
+        assert out.stat().st_uid == NOBODY
+        assert _names(out) == ["previous", "rank.0"]
+        with pytest.raises(InputError, match="it belongs to another user"):
+            OutputFolder(out, 0, 1, "third").claim()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as another user")

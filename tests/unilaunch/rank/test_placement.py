@@ -19,12 +19,15 @@ from unilaunch.rank.placement import Facts, place
 KINDS = ("cuda", "npu", "cpu")
 
 
-def _facts(host: str, cuda: list[str], cores: list[int] | None = None, npu: Sequence[str] = ()) -> Facts:
+def _facts(
+    host: str, cuda: list[str], cores: list[int] | None = None, npu: Sequence[str] = (), quota: float | None = None
+) -> Facts:  # fmt: skip
     devices = {"cuda": cuda, "npu": list(npu)}
     mine = sum(1 << core for core in cores or [0, 1, 2, 3])
     return Facts(
-        name=host, host=f"{host} boot", folder="/", cores=mine, devices=devices, monitor="", start="", placeholders={}
-    )
+        name=host, host=f"{host} boot", folder="/", cores=mine, quota=quota, devices=devices, monitor="", start="",
+        placeholders={},
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -160,6 +163,14 @@ def test_threads_are_a_share_of_the_affinity_mask(
     """Divided by the ranks that share processors; never 0."""
     facts = [_facts("a", [], mine) for mine in cores]
     assert [p.threads for p in place("cpu", KINDS, asked, facts)] == threads
+
+
+def test_a_containers_quota_is_shared_too() -> None:
+    """Two containers of one kernel, of 3 and 1.5 processors, and a host without a quota."""
+    facts = [*[_facts("a", [], list(range(64)), 3.0)] * 2, _facts("b", [], [0, 1], 1.5), _facts("c", [], [0, 1])]
+    assert [p.threads for p in place("cpu", KINDS, None, facts)] == [1, 1, 1, 2]
+    assert [p.threads for p in place("cpu", KINDS, None, facts[1:2])] == [3]
+    assert [p.threads for p in place("cpu", KINDS, 5, facts)] == [5] * 4
 
 
 def test_ranks_on_other_hosts_take_no_threads() -> None:

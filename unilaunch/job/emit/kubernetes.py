@@ -137,9 +137,10 @@ def variables(plan: Plan) -> list[dict[str, Any]]:
 
 def name_of(plan: Plan) -> str:
     """Return the job's name, as Kubernetes takes it: lower-case letters, digits and dashes."""
+    # JobSet refuses a name whose pods' names, such as NAME-launcher-0-0-abcde or NAME-ranks-0-9999-abcde, exceed 63.
     text = plan.task.target.name.lower()
     name = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in text)
-    return f"unilaunch-{name.strip('-')[:40].rstrip('-') or 'job'}"
+    return f"unilaunch-{name.strip('-')[:34].rstrip('-') or 'job'}"
 
 
 def manifest(

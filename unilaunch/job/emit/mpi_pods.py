@@ -42,6 +42,11 @@ class OnHostPods(JobFile):
     @override
     def complete(self, task: Task[LaunchSpec], options: HostPodSpec) -> Task[LaunchSpec]:
         spec, nodes = task.spec, options.nodes
+        if "grace" in spec.model_fields_set:
+            raise SpecError(
+                f"--grace {spec.grace:g}: mpirun ends these ranks at once when a pod is stopped: leave it out, or take "
+                "--emit jobset, whose ranks save then"
+            )
         if nodes and (spec.hosts or spec.hostfile):
             raise SpecError(f"--nodes {nodes}: -H and --hostfile say how many pods there are: leave one out")
         if nodes and (spec.nprocs is None or spec.nprocs % nodes):

@@ -88,10 +88,11 @@ def _refuse_contradictions(spec: LaunchSpec, options: SbatchSpec) -> None:
                     f"--{field.replace('_', '-')}: srun starts the ranks then, and not mpirun: leave out "
                     + ", ".join(f"--{name.replace('_', '-')}" for name in sorted(of_mpirun))
                 )
-    ranks, gpus = options.ntasks_per_node, options.gpus_per_node
+    ranks, gpus = options.ntasks_per_node, options.gpu_count
     if ranks and gpus and ranks > gpus and spec.device != "cpu":
         raise SpecError(
-            f"--gpus-per-node {gpus}: each of the {ranks} ranks of a node takes a GPU: --ntasks-per-node {gpus}"
+            f"--gpus-per-node {options.gpus_per_node}: each of the {ranks} ranks of a node takes a GPU: "
+            f"--ntasks-per-node {gpus}"
         )
 
 
@@ -101,7 +102,7 @@ def _options_of_mpirun(spec: LaunchSpec) -> set[str]:
 
 def _count(spec: LaunchSpec, options: SbatchSpec) -> int | None:
     """Return the number of ranks; None if the hosts' slots say it."""
-    per_node = options.ntasks_per_node or options.gpus_per_node
+    per_node = options.ntasks_per_node or options.gpu_count
     made = (options.nodes or 1) * per_node if per_node else None
     if spec.nprocs is None:
         if not (made or spec.hosts or spec.hostfile):
@@ -129,7 +130,7 @@ def _hosts(plan: Plan) -> tuple[dict[str, int], bool]:
 
 def _nodes(plan: Plan, options: SbatchSpec) -> Iterator[str]:
     hosts, foreseen = _hosts(plan)
-    per_node = options.ntasks_per_node or options.gpus_per_node
+    per_node = options.ntasks_per_node or options.gpu_count
     if hosts and foreseen and not _is_uneven(plan):
         per_node = len(plan.rows) // len(hosts)
     elif options.nodes and not per_node:  # beside --ntasks the most that a node gets; else Slurm may give 7 + 1 of 8

@@ -9,6 +9,7 @@ from unilaunch.spec import Spec
 
 Time = Annotated[str, written_as(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}", "written as MINUTES, HH:MM:SS or DAYS-HH:MM:SS")]
 Memory = Annotated[str, written_as(r"\d+[KMGT]?", "written as 16G")]
+Gpus = Annotated[str, written_as(r"([A-Za-z][\w.-]*:)?[1-9]\d*", "written as 4 or TYPE:4, such as a100:4")]
 Name = Annotated[str, written_as(r"[^\s#]+", "a name without spaces")]
 Indices = Annotated[str, written_as(r"\d+([-,:]\d+)*(%\d+)?", "written as 0-9, 1,3,5 or 0-99%4")]
 Image = Annotated[str, written_as(r"\S+", "a file.sqsh, or IMAGE[:TAG] as pyxis reads it")]
@@ -27,7 +28,7 @@ class SbatchSpec(Spec):
 
     nodes: int | None = Field(default=None, ge=1, description="number of nodes")
     ntasks_per_node: int | None = Field(default=None, ge=1, description="ranks on each node; default: one for each GPU")
-    gpus_per_node: int | None = Field(default=None, ge=1, description="GPUs of each node")
+    gpus_per_node: Gpus | None = Field(default=None, description="GPUs of each node: 4, or of one type: a100:4")
     cpus_per_task: int | None = Field(default=None, ge=1, description="cores of each rank; default: --threads")
     mem: Memory | None = Field(default=None, description="memory of each node: 16G")
     time: Time | None = Field(default=None, description="longest time of the job: 30, 12:00:00, 2-00:00:00")
@@ -47,3 +48,8 @@ class SbatchSpec(Spec):
         description="signal to the ranks before the time is over: USR1@60; with --requeue a model that saves gets it",
     )
     sbatch: tuple[Directive, ...] = Field(default=(), description="one more option of sbatch: '--qos=high'")
+
+    @property
+    def gpu_count(self) -> int | None:
+        """The number of GPUs of each node."""
+        return int(self.gpus_per_node.rpartition(":")[2]) if self.gpus_per_node else None

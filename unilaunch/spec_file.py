@@ -1,0 +1,67 @@
+"""Read the fields of a spec from a file."""
+
+from collections.abc import Container
+from pathlib import Path
+from typing import Any
+
+from unilaunch.errors import SpecError
+from unilaunch.exports import LEFT_OUT
+
+_LARGEST = 1 << 20  # bytes
+
+
+def read_file(path: Path, given: Container[str] = ()) -> dict[str, Any]:
+    """Return the fields that a TOML, YAML or JSON file sets.
+
+    Args:
+        path: The file.
+        given: The fields that the command line sets.
+
+    Raises:
+        SpecError: There is no such file, it cannot be parsed, it is not a table of fields, or values are left out.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            raise SpecError(f"{path}: cannot be read: it is no file")
+        with path.open("rb") as file:
+            data = file.read(_LARGEST + 1)
+        text = data.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: cannot be read: {error}") from error
+    if len(data) > _LARGEST:
+        raise SpecError(f"{path}: it has more than {_LARGEST >> 20} MiB: expected a file of options")
+    fields = _parse(path, text)
+    if not isinstance(fields, dict):
+        raise SpecError(f"{path}: expected fields (name and value), found {type(fields).__name__}")
+    if fields.pop(LEFT_OUT, False) and "args" not in given:
+        raise SpecError(
+            f"{path}: args: the values of secrets are left out: give the target and all its arguments on the command "
+            "line"
+        )
+    return {str(name).replace("-", "_"): value for name, value in fields.items()}
+
+
+def _parse(path: Path, text: str) -> object:
+    try:
+        match path.suffix:
+            case ".toml":
+                import tomllib
+
+                return tomllib.loads(text)
+            case ".yaml" | ".yml":
+                return _parse_yaml(text)
+            case ".json":
+                import json
+
+                return json.loads(text)
+    except Exception as error:  # each library has its own exception; each message names the place
+        raise SpecError(f"{path}: {' '.join(str(error).split())}") from error
+    raise SpecError(f"{path}: the file's name must end in .toml, .yaml, .yml or .json")
+
+
+def _parse_yaml(text: str) -> object:
+    import yaml
+
+    if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):  # a few lines can expand to gigabytes
+        raise ValueError("aliases (*name) are not read: write the value out")
+    return yaml.safe_load(text)
