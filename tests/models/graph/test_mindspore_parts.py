@@ -6,7 +6,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor, ops
+from mindspore import Tensor, nn, ops
 
 import unilaunch_graph as ug
 from graphs_by_hand import make_directed_graph
@@ -58,6 +58,50 @@ def test_sum_gradients_returns_the_form_and_the_types_that_it_was_given() -> Non
     assert [(tensor.shape, tensor.dtype) for tensor in many] == [((2, 3), ms.float64), ((4,), ms.float32)]
 
 
+def test_gradients_in_tuples_are_refused() -> None:
+    """`value_and_grad(f, 0, weights)` returns those of the inputs beside those of the weights."""
+    part = part_of(2, [(0, 1)])
+
+    with pytest.raises(TypeError, match="the gradients of the weights, the second one"):
+        ug.mindspore.sum_gradients((part.x, (part.x,)), part)
+
+
+def test_the_node_that_is_added_counts_in_no_mean_over_all_nodes() -> None:
+    """Neither in the value nor in the gradient."""
+    part = part_of(3, [])
+    weight = ms.Parameter(Tensor(np.ones(4, np.float32)))
+
+    value, gradient = ms.value_and_grad(lambda: ug.mindspore.mean(weight * 2, part.num_nodes, part), None, [weight])()
+    assert float(value) == 2.0
+    np.testing.assert_allclose(gradient[0].asnumpy(), [2 / 3, 2 / 3, 2 / 3, 0])
+
+
+def test_a_mean_of_float16_losses_does_not_overflow() -> None:
+    part = part_of(3, [(0, 1)])
+
+    value = ug.mindspore.mean(Tensor(np.full((3, 9), 60000, np.float16)), 27, part)
+    assert (float(value), value.dtype) == (60000.0, ms.float32)
+
+
+def test_batch_norm_counts_the_rows_that_it_gets() -> None:
+    """Of nodes without the one that was added, of other rows all; it refuses rows of another shape."""
+    part = part_of(3, [])
+    norm = ug.mindspore.BatchNorm(3, part, momentum=1.0).set_train()
+    norm(part.x)
+    np.testing.assert_allclose(norm.running_mean.asnumpy(), [1, 1, 1])
+    norm(part.x[1:3])
+    np.testing.assert_allclose(norm.running_mean.asnumpy(), [1.5, 1.5, 1.5])
+    np.testing.assert_allclose(norm.running_var.asnumpy(), [0.5, 0.5, 0.5])
+    for wrong, words in (
+        (part.x[:, :1], r"x has the shape \(4, 1\): expected \(rows, 3\)"),
+        (part.x[0], r"x has the shape \(3,\)"),
+        (part.x[:1], "1 row on all ranks"),
+        (part.x[Tensor([False] * 4)], "no row on rank 0"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            norm(wrong)
+
+
 TWICE = """
 import mindspore as ms
 import unilaunch_graph as ug
@@ -94,6 +138,42 @@ def test_adam_follows_a_checkpoint_and_a_schedule() -> None:
     optimizer.learning_rate = 0.0
     optimizer((Tensor(np.ones(2)),))
     np.testing.assert_array_equal(parameter.asnumpy(), 1)
+
+
+@pytest.mark.parametrize("rate", [Tensor(0.1), np.float32(0.1)], ids=["Tensor", "numpy"])
+def test_adam_takes_a_number_of_any_kind(rate: Any) -> None:
+    parameter = ms.Parameter(Tensor(np.zeros(2)), name="w")
+    ug.mindspore.Adam([parameter], rate)(Tensor(np.ones(2)))
+    np.testing.assert_allclose(parameter.asnumpy(), -0.1, rtol=1e-6)
+
+
+def test_adam_refuses_schedules_and_groups() -> None:
+    parameter = ms.Parameter(Tensor(np.zeros(2)), name="w")
+    wrong: list[tuple[Any, Any]] = [
+        ([{"params": [parameter]}], 0.1), ([parameter], [0.1, 0.2]), ([parameter], nn.ExponentialDecayLR(0.1, 0.9, 4)),
+    ]  # fmt: skip
+    for parameters, rate in wrong:
+        with pytest.raises(TypeError, match=r"optimizer\.learning_rate in each step"):
+            ug.mindspore.Adam(parameters, rate)
+
+
+def test_adam_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+    """As if it had not been interrupted."""
+    draw = np.random.default_rng(0).standard_normal((3, 2))
+
+    def train(gradients: Any, weights: Any, state: Any = None) -> tuple[Any, Any]:
+        parameter = ms.Parameter(Tensor(weights), name="w")
+        optimizer = ug.mindspore.Adam([parameter], 0.1)
+        if state:
+            optimizer.load_state_dict(state)
+        for gradient in gradients:
+            optimizer(Tensor(gradient))
+        return parameter.asnumpy(), optimizer.state_dict()
+
+    weights, state = train(draw[:2], np.zeros(2))
+    ms.save_checkpoint(state, str(tmp_path / "adam.ckpt"))
+    resumed, _ = train(draw[2:], weights, ms.load_checkpoint(str(tmp_path / "adam.ckpt")))
+    np.testing.assert_array_equal(resumed, train(draw, np.zeros(2))[0])
 
 
 def ring(num_nodes: int) -> Any:
