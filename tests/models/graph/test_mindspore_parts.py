@@ -212,7 +212,11 @@ def test_predict_refuses_what_is_not_exact() -> None:
     def too_few(x: Tensor, part: Any) -> Tensor:
         return ug.mindspore.halo(x, part)[:1]
 
+    def weighted(x: Tensor, part: Any, edge_weight: Tensor | None = None) -> Tensor:
+        return layers[2](x, part) if edge_weight is None else x
+
     for wrong, words in (
+        (weighted, "weighted may be called with edge_weight or without, and the graph has it"),
         (two_steps, "two_steps reads neighbours of neighbours"),
         (unknown, "needs the argument 'labels': expected rows"),
         (ug.mindspore.SAGEConv(3, 2).set_train(), r"SAGEConv is in training mode: call set_train\(False\)"),
@@ -220,3 +224,17 @@ def test_predict_refuses_what_is_not_exact() -> None:
     ):
         with pytest.raises(SpecError, match=words):
             ug.mindspore.predict([wrong], part, memory=200)
+
+
+def test_a_function_s_network_in_training_mode_is_refused() -> None:
+    """A network as a whole is often given in a lambda."""
+    part, _ = ring(30)
+    net = ug.mindspore.SAGEConv(3, 2).set_train()
+
+    def whole(x: Tensor, part: Any) -> Any:
+        return net(x, part)
+
+    with pytest.raises(SpecError, match=r"SAGEConv is in training mode: call set_train\(False\)"):
+        ug.mindspore.predict(whole, part)
+    net.set_train(False)
+    assert ug.mindspore.predict(whole, part).shape == (30, 2)
