@@ -1,5 +1,6 @@
 """ug.mindspore in one process: what it refuses, and the forms of its arguments. The curves are in tests/jobs."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,57 @@ def test_batch_norm_counts_the_rows_that_it_gets() -> None:
     ):
         with pytest.raises(ValueError, match=words):
             norm(wrong)
+
+
+def test_layers_refuse_other_rows_and_types() -> None:
+    part = part_of(3, [(0, 1)])
+    for layer in (ug.mindspore.SAGEConv(3, 2), ug.mindspore.GATConv(3, 2)):
+        with pytest.raises(TypeError, match=r"Conv: x is Int32: expected float16, float32 or float64"):
+            layer(part.x.astype(ms.int32), part)
+        with pytest.raises(ValueError, match=r"Conv: x has the shape \(3,\), not \(3, width\)"):
+            layer(part.x[:, 0], part)
+
+
+def test_segment_sum_of_bool_counts() -> None:
+    part = part_of(2, [(0, 1), (1, 1), (0, 0)])
+    edges = Tensor([True] * 3)
+
+    assert ug.mindspore.segment_sum(edges, part).asnumpy().tolist() == [1, 2]
+    assert ug.mindspore.segment_mean(edges, part).asnumpy().tolist() == [1, 1]
+
+
+def test_a_copy_of_a_network_shares_its_part() -> None:
+    """MPI's communication cannot be copied."""
+    part = part_of(3, [(0, 1)])
+    norm = ug.mindspore.BatchNorm(3, part)
+
+    copied = copy.deepcopy(norm)
+    assert copied.part is part
+    assert copied.weight is not norm.weight
+
+
+LATE = """
+import mindspore as ms
+import unilaunch_graph as ug
+x = ms.ops.ones((3,), ms.float32) + 1
+part = ug.mindspore.load("graph.npz", data_dir=".")
+assert part.num_nodes == 9
+"""
+GRAPH_MODE = """
+import mindspore as ms
+import unilaunch_graph as ug
+ms.set_context(mode=ms.GRAPH_MODE)
+ug.mindspore.load("graph.npz", data_dir=".")
+"""
+
+
+def test_a_graph_is_loaded_after_the_first_operation_and_not_in_graph_mode(tmp_path: Path) -> None:
+    np.savez(tmp_path / "graph.npz", edge_index=[[0], [1]], x=np.ones((9, 2)), y=np.arange(9) % 3)
+    alone(["-c", LATE], tmp_path).check()
+    refused = alone(["-c", GRAPH_MODE], tmp_path)
+
+    assert refused.returncode == 1
+    assert "ug.mindspore works in PyNative mode: call ms.set_context(mode=ms.PYNATIVE_MODE)" in refused.stderr
 
 
 TWICE = """
