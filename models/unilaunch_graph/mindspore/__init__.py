@@ -1,6 +1,6 @@
 """A user's own network in MindSpore on a part of the graph: exact on any number of ranks. PyNative mode.
 
-The names are those of `unilaunch_graph.torch`. Every rank makes the same calls in the same order.
+What `unilaunch_graph.torch` has too has the same name. Every rank makes the same calls in the same order.
 Begin with `exchange.py` (the exchange), then read `layer.py` and `part.py`.
 """
 
