@@ -1,11 +1,13 @@
 """Adam with PyTorch's formula: MindSpore's Adam corrects the bias in another place, and its curve differs by 1e-3."""
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 
 import numpy as np
 from mindspore import Parameter, Tensor
 
+from unilaunch.errors import SpecError
 from unilaunch_graph.mindspore.ranks import Ranks
 from unilaunch_graph.optimizer import Adam as HostAdam
 
@@ -14,8 +16,7 @@ class Adam:
     """Adam of Kingma and Ba (ICLR 2015, algorithm 1) as in `torch.optim.Adam`, in the type of each parameter.
 
     MindSpore's `nn.Adam` keeps its learning rate in float32; this class gives the same curve as PyTorch in float64.
-    The parameters become rank 0's when the optimizer is made, since each rank may have drawn others: all ranks must
-    make it, after the graph is loaded.
+    All ranks must call it; the first step refuses parameters that differ between the ranks, which may have drawn them.
 
     Args:
         parameters: The parameters to train, as `net.trainable_params()` returns them.
@@ -35,15 +36,21 @@ class Adam:
                 "Adam: expected parameters, not groups of them, and one number as learning_rate; a schedule sets "
                 "optimizer.learning_rate in each step"
             )
-        if Ranks.of_script is not None:
-            _broadcast(self.parameters, Ranks.of_script)
+        self.is_checked = False
         self.steps = [
             HostAdam(weights, np.zeros_like(weights), float(learning_rate), weight_decay, weights.size)
             for weights in (np.array(parameter.asnumpy()).ravel() for parameter in self.parameters)
         ]
 
     def __call__(self, gradients: Tensor | Sequence[Tensor]) -> None:
-        """Take one step against the gradients, which stand in the order of the parameters."""
+        """Take one step against the gradients, which stand in the order of the parameters.
+
+        Raises:
+            SpecError: On every rank, in the first step: the parameters differ between the ranks.
+        """
+        if not self.is_checked and Ranks.of_script is not None:
+            _refuse_different(self.parameters, Ranks.of_script)
+            self.is_checked = True
         every = (gradients,) if isinstance(gradients, Tensor) else gradients
         for parameter, step, gradient in zip(self.parameters, self.steps, every, strict=True):
             step.lr = float(self.learning_rate)
@@ -67,8 +74,15 @@ class Adam:
             step.resume(int(state[f"{place}.steps"]))
 
 
-def _broadcast(parameters: Iterable[Parameter], ranks: Ranks) -> None:
-    for parameter in parameters:
-        weights = np.array(parameter.asnumpy())
-        ranks.collectives.broadcast(weights, 0)
-        parameter.set_data(Tensor(weights))
+def _refuse_different(parameters: Iterable[Parameter], ranks: Ranks) -> None:
+    digest = hashlib.sha256(b"".join(parameter.asnumpy().tobytes() for parameter in parameters)).digest()
+    of_this_rank = np.frombuffer(digest, np.uint8)
+    of_rank_0 = of_this_rank.copy()
+    ranks.collectives.broadcast(of_rank_0, 0)
+    num_different = np.array([float((of_rank_0 != of_this_rank).any())])
+    ranks.collectives.all_reduce(num_different)
+    if num_different[0]:
+        raise SpecError(
+            "Adam: the parameters differ between the ranks: call ms.set_seed(0) before the network is made; parameters "
+            "for the nodes of one rank alone need an optimizer of MindSpore"
+        )

@@ -12,6 +12,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 import unilaunch_graph as ug
+from unilaunch.errors import SpecError
 
 M = ug.mindspore
 
@@ -114,12 +115,20 @@ def narrow(part: M.GraphPart) -> dict[str, Any]:
 
 
 def weights(part: M.GraphPart) -> dict[str, Any]:
-    """How far the ranks' weights are apart, which each rank has drawn by itself, once they have an optimizer."""
-    dense = nn.Dense(8, 3)
-    M.Adam(dense.trainable_params())
-    drawn = dense.weight.asnumpy().astype(np.float64)
-    mean = M.sum_ranks(Tensor(drawn), part).asnumpy() / part.world_size
-    return {"apart": np.abs(mean - drawn).max() < 1e-7}
+    """Weights that each rank has drawn by itself are refused in the first step, on all ranks."""
+
+    def is_refused() -> bool:
+        dense = nn.Dense(8, 3)
+        optimizer = M.Adam(dense.trainable_params())
+        try:
+            optimizer([ops.zeros_like(parameter) for parameter in optimizer.parameters])
+        except SpecError as error:
+            return "call ms.set_seed(0) before the network is made" in str(error)
+        return False
+
+    drawn_alone = is_refused()
+    ms.set_seed(0)
+    return {"drawn alone": drawn_alone == (part.world_size > 1), "drawn alike": is_refused()}
 
 
 def _flat(gradients: Any) -> Any:
