@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import mindspore as ms
 from mindspore import Tensor, nn
 
+#: Types of 16 bits.
 HALVES = {ms.float16, ms.bfloat16}
 
 
