@@ -81,8 +81,10 @@ def mean(losses: Tensor, count: int, part: GraphPart | None = None) -> Tensor:
     if losses.ndim == 0:
         raise ValueError("mean: expected one loss for each node, as reduction='none' gives them, and not their sum")
     ranks = Ranks.of(part)
-    num_real = len(losses) - ((count, len(losses)) in ranks.padded)
-    return ranks.apply(Collective(_Mean(ranks.collectives, count, num_real), ranks), widened(losses))
+    has_padding = part is None or part.num_owned > part.arrays.num_owned
+    is_padded = has_padding and (count, len(losses)) in ranks.padded
+    operator = _Mean(ranks.collectives, count, len(losses) - is_padded)
+    return ranks.apply(Collective(operator, ranks), widened(losses))
 
 
 class _Mean:

@@ -20,11 +20,11 @@ from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 
 
-def part_of(num_nodes: int, edges: list[tuple[int, int]]) -> Any:
+def part_of(num_nodes: int, edges: list[tuple[int, int]], ranks: Ranks | None = None) -> Any:
     """Return a whole graph as the part of the only rank."""
     graph = make_directed_graph(num_nodes, edges)
     order = order_nodes(graph, np.zeros(num_nodes, np.int64), 1)
-    return make_part(next(iter(split_parts(graph, order))), Ranks(0, 1, Alone()))
+    return make_part(next(iter(split_parts(graph, order))), ranks or Ranks(0, 1, Alone()))
 
 
 def test_a_part_without_edges_gets_a_node_that_gather_leaves_out() -> None:
@@ -75,6 +75,10 @@ def test_the_node_that_is_added_counts_in_no_mean_over_all_nodes() -> None:
     value, gradient = ms.value_and_grad(lambda: ug.mindspore.mean(weight * 2, part.num_nodes, part), None, [weight])()
     assert float(value) == 2.0
     np.testing.assert_allclose(gradient[0].asnumpy(), [2 / 3, 2 / 3, 2 / 3, 0])
+    other = part_of(4, [(0, 1)], part.ranks)  # a graph with edges, loaded beside it
+    assert float(ug.mindspore.mean(weight, other.num_nodes, other)) == 1.0
+    part.ranks.padded.add((other.num_nodes, other.num_owned))  # as of another partition of that graph
+    assert float(ug.mindspore.mean(weight, other.num_nodes, other)) == 1.0
 
 
 def test_a_mean_of_float16_losses_does_not_overflow() -> None:
