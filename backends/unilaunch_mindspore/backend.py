@@ -84,7 +84,14 @@ class MindSporeBackend(Backend):
         import mindspore as ms
 
         if placement.device == "cpu":
-            ms.set_device("CPU")
+            try:
+                ms.set_device("CPU")
+            except RuntimeError:  # after the first operation of a script
+                if ms.get_context("device_target") != "CPU":
+                    raise PlacementError(
+                        f"rank {world.rank} on {world.host}: --device cpu: the script has begun to compute on "
+                        f"{ms.get_context('device_target')}: load the graph before the first operation"
+                    ) from None
             ms.device_context.cpu.op_tuning.threads_num(placement.threads)  # by default one per core, up to 25
             ms.runtime.launch_blocking()  # handing each small operation to another thread costs ten times the operation
         else:

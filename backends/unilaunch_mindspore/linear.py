@@ -1,8 +1,13 @@
 """Operators and functions of host arrays as differentiable MindSpore cells."""
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
+import mindspore as ms
 from mindspore import Tensor, nn
+
+#: Types of 16 bits.
+HALVES = {ms.float16, ms.bfloat16}
 
 
 class Operator(Protocol):
@@ -16,18 +21,28 @@ class Operator(Protocol):
 
 
 class OnHost:
-    """Wrap an operator on host arrays as one on tensors in host memory, without a copy."""
+    """Wrap an operator on host arrays as one on tensors in host memory, without a copy but for 16-bit rows."""
 
     def __init__(self, operator: Operator) -> None:
         self.operator = operator
 
     def matmat(self, rows: Tensor) -> Tensor:
         """Return operator @ rows."""
-        return Tensor.from_numpy(self.operator.matmat(rows.asnumpy()))
+        return _on_host(self.operator.matmat, rows)
 
     def rmatmat(self, rows: Tensor) -> Tensor:
         """Return operator.T @ rows."""
-        return Tensor.from_numpy(self.operator.rmatmat(rows.asnumpy()))
+        return _on_host(self.operator.rmatmat, rows)
+
+
+def _on_host(function: Callable[[Any], Any], rows: Tensor) -> Tensor:
+    out = Tensor.from_numpy(function(widened(rows).asnumpy()))
+    return out.astype(rows.dtype) if rows.dtype in HALVES else out
+
+
+def widened(rows: Tensor) -> Tensor:
+    """Return 16-bit rows in float32: numpy and MPI have no bfloat16, and sums in float16 overflow."""
+    return rows.astype(ms.float32) if rows.dtype in HALVES else rows
 
 
 class Apply(nn.Cell):  # type: ignore[misc]

@@ -40,7 +40,7 @@ environment, and the environment over the file.
 
 This page is made from the docstrings. A name that is not on this page is private and may change.
 [`unilaunch`](#python-unilaunch) starts jobs. [`unilaunch_graph`](#python-graph) (`import unilaunch_graph as ug`)
-divides graphs; a network uses [`ug.torch`](#python-torch) or [`ug.mindspore`](#python-mindspore), with the same names.
+divides graphs; a network uses [`ug.torch`](#python-torch) or [`ug.mindspore`](#python-mindspore).
 """,
 }
 

@@ -26,7 +26,7 @@ _HOMES = {
     "predict": "unilaunch_graph.loading",
     "read_names": "unilaunch_graph.data.graph_folder",
 }
-#: Each framework has a package of its name here, with the same public names.
+#: Each framework has a package of its name here.
 _FRAMEWORKS = ("mindspore", "torch")
 
 

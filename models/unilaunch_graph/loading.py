@@ -84,8 +84,8 @@ def load(name: str | Path, *, framework: str | None = None, **options: Any) -> A
     Args:
         name: A data set's name ("cora"), or the path of a graph file or folder.
         framework: "torch" or "mindspore"; None takes the one that the script has imported.
-        **options: `device` ("auto", "cpu", "cuda"), and the fields of `unilaunch_graph.spec.DataSpec`: `data_dir`,
-            `partition_dir`, `balance`, ...
+        **options: The fields of `unilaunch_graph.spec.DataSpec` (`data_dir`, `partition_dir`, `balance`, ...), and of
+            torch `device` ("auto", "cpu", "cuda"). MindSpore computes on the CPU.
 
     Returns:
         The `GraphPart` of that framework.

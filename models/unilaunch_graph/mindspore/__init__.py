@@ -1,11 +1,11 @@
 """A user's own network in MindSpore on a part of the graph: exact on any number of ranks. PyNative mode.
 
-The names are those of `unilaunch_graph.torch`. Every rank makes the same calls in the same order.
+What `unilaunch_graph.torch` has too has the same name. Every rank makes the same calls in the same order.
 Begin with `exchange.py` (the exchange), then read `layer.py` and `part.py`.
 """
 
 from unilaunch_graph.mindspore.batch_norm import BatchNorm
-from unilaunch_graph.mindspore.exchange import gather, halo, mean, sum_gradients, sum_halo
+from unilaunch_graph.mindspore.exchange import gather, halo, mean, sum_gradients, sum_halo, sum_ranks
 from unilaunch_graph.mindspore.gat import GATConv
 from unilaunch_graph.mindspore.loading import load
 from unilaunch_graph.mindspore.optimizer import Adam
@@ -17,5 +17,5 @@ from unilaunch_graph.network.dropout import dropout
 
 __all__ = [
     "Adam", "BatchNorm", "GATConv", "GraphPart", "SAGEConv", "dropout", "gather", "halo", "load", "mean",
-    "predict", "segment_mean", "segment_softmax", "segment_sum", "sum_gradients", "sum_halo",
+    "predict", "segment_mean", "segment_softmax", "segment_sum", "sum_gradients", "sum_halo", "sum_ranks",
 ]  # fmt: skip

@@ -4,8 +4,10 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
+from unilaunch_graph.mindspore.exchange import sum_ranks
 from unilaunch_graph.mindspore.padding import PADDING
 from unilaunch_graph.mindspore.part import GraphPart
+from unilaunch_mindspore.linear import HALVES, widened
 
 
 class BatchNorm(nn.Cell):  # type: ignore[misc]
@@ -37,23 +39,32 @@ class BatchNorm(nn.Cell):  # type: ignore[misc]
         """Return the normalised rows: with all nodes' statistics in training, else with the running ones.
 
         Args:
-            x: One row for each owned node. (num_owned, num_features)
+            x: One row for each owned node, or for each of some nodes or edges. (rows, num_features)
+
+        Raises:
+            ValueError: x has another shape, or in training all ranks together have one row or none.
         """
+        if x.ndim != 2 or x.shape[1] != len(self.weight):  # noqa: PLR2004
+            raise ValueError(f"BatchNorm: x has the shape {tuple(x.shape)}: expected (rows, {len(self.weight)})")
+        if x.dtype in HALVES:  # their sums overflow
+            return self.construct(widened(x)).astype(x.dtype)
         mean, variance = self._statistics(x) if self.training else (self.running_mean, self.running_var)
         return (x - mean) / (variance + _number(self.eps, x)).sqrt() * self.weight + self.bias
 
     def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and variance of each column over all nodes, and move the running ones towards them.
-
-        Raises:
-            ValueError: The graph has one node.
-        """
-        if self.part.num_nodes < 2:  # noqa: PLR2004
-            raise ValueError("BatchNorm: 1 node on all ranks: expected more than one in training")
-        count = self.part.num_nodes
+        """Return mean and variance of each column over all ranks' rows, and move the running ones towards them."""
+        if not len(x):
+            raise ValueError(f"BatchNorm: no row on rank {self.part.rank}, where MindSpore's sums are undefined")
+        is_padded = len(x) == self.part.num_owned > self.part.arrays.num_owned
+        total = np.array([float(len(x) - is_padded)])
+        self.part.ranks.collectives.all_reduce(total)
+        count = int(total[0])
+        if count < 2:  # noqa: PLR2004
+            raise ValueError(f"BatchNorm: {count} row on all ranks: expected more than one in training")
+        real = Tensor(self.part.owned != PADDING).astype(x.dtype).reshape(-1, 1) if is_padded else None
         share = _number(1 / count, x)
-        mean = self._sum(x) * share
-        variance = self._sum((x - mean) ** 2) * share
+        mean = self._sum(x, real) * share
+        variance = self._sum((x - mean) ** 2, real) * share
         for running, seen, factor in (
             (self.running_mean, mean, 1.0),
             (self.running_var, variance, count / (count - 1)),
@@ -62,12 +73,9 @@ class BatchNorm(nn.Cell):  # type: ignore[misc]
             running.set_data(Tensor(moved, running.dtype))
         return mean, variance
 
-    def _sum(self, rows: Tensor) -> Tensor:
-        """Return the sum of all nodes' rows."""
-        real = self.part.owned != PADDING
-        if not real.all():
-            rows = rows * Tensor(real[:, None])
-        return self.part.ranks.apply(self.part.operators.rank_sum, rows.sum(0))
+    def _sum(self, rows: Tensor, real: Tensor | None) -> Tensor:
+        """Return the sum of all ranks' rows, without those that *real* has a 0 for."""
+        return sum_ranks((rows if real is None else rows * real).sum(0), self.part)
 
 
 def _number(number: float, rows: Tensor) -> Tensor:

@@ -3,14 +3,18 @@
 from collections.abc import Sequence
 from typing import Any, TypeVar, cast
 
+import mindspore as ms
 import numpy as np
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor
 from numpy.typing import NDArray
 
+from unilaunch.backend import Collectives
+from unilaunch_graph.arrays import Floats
 from unilaunch_graph.exchange.gather import gather_rows
 from unilaunch_graph.mindspore.part import GraphPart
-from unilaunch_graph.mindspore.ranks import Ranks
+from unilaunch_graph.mindspore.ranks import Collective, Ranks, RankSum
 from unilaunch_graph.network.checks import check_count, check_rows
+from unilaunch_mindspore.linear import widened
 
 Gradients = TypeVar("Gradients", Tensor, Sequence[Tensor])
 
@@ -61,11 +65,12 @@ def mean(losses: Tensor, count: int, part: GraphPart | None = None) -> Tensor:
 
     All ranks must call this, once for each loss. Each rank's gradient is its own nodes' share; `sum_gradients` adds the
     shares. Terms that do not come from nodes (a penalty on the weights) must not be added to the result, since
-    `sum_gradients` would count them once per rank: use the optimizer's `weight_decay`.
+    `sum_gradients` would count them once per rank: use the optimizer's `weight_decay`. A mean that rows are
+    compared with (in a correlation, a variance) needs `sum_ranks`: here its gradient would be wrong.
 
     Args:
         losses: One for each of this rank's nodes that have one; there may be none: `reduction="none"` gives that. Bool
-            and integers are allowed, for a share of nodes. (rows,) or (rows, columns)
+            and integers are allowed, for a share of nodes; 16-bit ones are added in float32. (rows,) or (rows, columns)
         count: Number of nodes on all ranks: `part.num_train`.
         part: This rank's part; None for the one that the script has loaded.
 
@@ -76,34 +81,51 @@ def mean(losses: Tensor, count: int, part: GraphPart | None = None) -> Tensor:
     if losses.ndim == 0:
         raise ValueError("mean: expected one loss for each node, as reduction='none' gives them, and not their sum")
     ranks = Ranks.of(part)
-    total: Tensor = _Mean(ranks, count)(losses, ranks.last)
-    ranks.forget_order()
-    return total
+    has_padding = part is None or part.num_owned > part.arrays.num_owned
+    is_padded = has_padding and (count, len(losses)) in ranks.padded
+    operator = _Mean(ranks.collectives, count, len(losses) - is_padded)
+    return ranks.apply(Collective(operator, ranks), widened(losses))
 
 
-class _Mean(nn.Cell):  # type: ignore[misc]
-    """A mean over ranks in which each rank's own losses have their own gradient; see `Ranks` for *last*.
+class _Mean:
+    """A mean over ranks, whose transpose gives each rank's own losses their own gradient.
 
     It is computed by numpy: MindSpore rounds a number of Python's to float32 first.
     """
 
-    def __init__(self, ranks: Ranks, count: int) -> None:
-        super().__init__()
-        self.ranks, self.count = ranks, count
+    def __init__(self, collectives: Collectives, count: int, num_real: int) -> None:
+        self.collectives, self.count, self.num_real = collectives, count, num_real
 
-    def construct(self, losses: Tensor, last: Tensor) -> Tensor:  # noqa: ARG002
-        array = losses.asnumpy()
-        total = np.array([array.sum()], array.dtype if array.dtype.kind == "f" else np.float64)
-        self.ranks.collectives.all_reduce(total)
-        return Tensor((total / self.count).astype(total.dtype).reshape(()))
+    def matmat(self, losses: Floats) -> Floats:
+        self.shape = losses.shape
+        dtype = losses.dtype if losses.dtype.kind == "f" else np.float64
+        total = np.array([losses[: self.num_real].sum()], dtype)
+        self.collectives.all_reduce(total)
+        result: Floats = (total / self.count).astype(total.dtype).reshape(())
+        return result
 
-    def bprop(self, losses: Tensor, last: Tensor, out: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        share = np.full(losses.shape, grad.asnumpy() / self.count, grad.asnumpy().dtype)
-        return Tensor.from_numpy(share), ops.zeros_like(last)
+    def rmatmat(self, gradient: Floats) -> Floats:
+        shares = np.zeros(self.shape, gradient.dtype)
+        shares[: self.num_real] = gradient / self.count
+        return shares
+
+
+def sum_ranks(value: Tensor, part: GraphPart | None = None) -> Tensor:
+    """Return the sum of all ranks' *value*, for a statistic that each rank's rows are compared with.
+
+    All ranks must call this. Backward adds the gradients of all ranks. Differentiable once. For a loss take `mean`: its
+    gradient counts once, not once per rank.
+
+    Args:
+        value: This rank's; of the same shape on every rank, and not a sum over no rows.
+        part: This rank's part; None for the one that the script has loaded.
+    """
+    ranks = Ranks.of(part)
+    return ranks.apply(Collective(RankSum(ranks.collectives), ranks), value)
 
 
 def sum_gradients(gradients: Gradients, part: GraphPart | None = None) -> Gradients:
-    """Return the gradients, each summed over all ranks, in one all-reduce per dtype: the same bits on every rank.
+    """Return the gradients, each summed over all ranks: the same bits on every rank.
 
     All ranks must call this, once before each step of the optimizer: with gradient accumulation on the sums.
 
@@ -111,20 +133,40 @@ def sum_gradients(gradients: Gradients, part: GraphPart | None = None) -> Gradie
         gradients: As `mindspore.grad` and `mindspore.value_and_grad` return them: a tensor, or a tuple of tensors; the
             same shapes on every rank.
         part: This rank's part; None for the one that the script has loaded.
+
+    Returns:
+        The sums, in the same form and types; those of 16 bits are added in float32.
+
+    Raises:
+        TypeError: *gradients* holds tuples.
     """
     if isinstance(gradients, Tensor):
         return cast("Gradients", sum_gradients((gradients,), part)[0])
+    if not all(isinstance(gradient, Tensor) for gradient in gradients):
+        raise TypeError("sum_gradients: expected tensors: of two tuples the gradients of the weights, the second one")
     job_ranks = Ranks.of(part)
-    arrays = [gradient.asnumpy() for gradient in gradients]
+    types = _agreed_types(gradients, job_ranks)
     summed = list(gradients)
-    for dtype in dict.fromkeys(array.dtype for array in arrays):
-        places = [place for place, array in enumerate(arrays) if array.dtype == dtype]
-        flat = np.concatenate([arrays[place].ravel() for place in places])
-        job_ranks.collectives.all_reduce(flat)
-        pieces = np.split(flat, np.cumsum([arrays[place].size for place in places]))
-        for place, piece in zip(places, pieces, strict=False):  # the last piece is empty
-            summed[place] = Tensor(piece.reshape(arrays[place].shape))
+    for wide in (ms.float32, ms.float64):
+        places = [place for place, kind in enumerate(types) if (kind == ms.float64) == (wide == ms.float64)]
+        if places:
+            flat = np.concatenate([gradients[place].astype(wide).asnumpy().ravel() for place in places])
+            job_ranks.collectives.all_reduce(flat)
+            pieces = np.split(flat, np.cumsum([gradients[place].size for place in places]))
+            for place, piece in zip(places, pieces, strict=False):  # the last piece is empty
+                summed[place] = Tensor(piece.reshape(gradients[place].shape)).astype(types[place])
     return cast("Gradients", tuple(summed))
+
+
+def _agreed_types(gradients: Sequence[Tensor], ranks: Ranks) -> list[Any]:
+    """Return each gradient's type. All ranks must call this.
+
+    A rank whose loss does not reach a parameter may have zeros in float32, whatever the type of the parameter is.
+    """
+    others = (ms.float64, ms.float16, ms.bfloat16)
+    num_ranks = np.array([[float(gradient.dtype == kind) for kind in others] for gradient in gradients])
+    ranks.collectives.all_reduce(num_ranks)
+    return [next((kind for kind, num in zip(others, row, strict=True) if num), ms.float32) for row in num_ranks]
 
 
 def gather(rows: Tensor, part: GraphPart) -> Tensor | None:
@@ -143,6 +185,9 @@ def gather(rows: Tensor, part: GraphPart) -> Tensor | None:
         ValueError: *rows* does not have num_owned rows.
     """
     check_rows(rows, part.num_owned, "num_owned")
+    if rows.dtype == ms.bfloat16:
+        gathered = gather(widened(rows), part)
+        return None if gathered is None else gathered.astype(rows.dtype)
     sent = rows.reshape(part.num_owned, -1).asnumpy()[: part.arrays.num_owned]
     whole = np.empty((0 if part.rank else part.num_nodes, sent.shape[1]), sent.dtype)
 

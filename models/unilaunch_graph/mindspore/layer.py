@@ -10,13 +10,21 @@ from numpy.typing import NDArray
 from unilaunch_graph.arrays import FloatType, HostFunction
 from unilaunch_graph.mindspore.exchange import halo
 from unilaunch_graph.mindspore.part import GraphPart
-from unilaunch_graph.network.checks import check_rows
+from unilaunch_graph.network.checks import check_matrix
 from unilaunch_mindspore.linear import Apply, Call, OnHost
 
 
 class _MindSpore:
-    def check(self, layer: str, rows: Tensor, part: GraphPart) -> None:  # noqa: ARG002
-        check_rows(rows, part.num_owned, "num_owned")
+    def check(self, layer: str, rows: Tensor, part: GraphPart) -> None:
+        """Refuse rows that the layer cannot use.
+
+        Raises:
+            TypeError: They are no floats.
+            ValueError: They are not the rows of the owned nodes.
+        """
+        if rows.dtype not in {ms.float16, ms.float32, ms.float64}:
+            raise TypeError(f"{layer}: x is {rows.dtype}: expected float16, float32 or float64")
+        check_matrix(layer, rows, part.num_owned)
 
     def halo(self, rows: Tensor, part: GraphPart) -> Tensor:
         return halo(rows, part)

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import mindspore as ms
+
+from unilaunch.errors import SpecError
 from unilaunch_graph.loading import load_part
 from unilaunch_graph.mindspore.part import GraphPart, make_part
 from unilaunch_graph.mindspore.ranks import Ranks
@@ -23,7 +26,8 @@ def load(name: str | Path, **options: Any) -> GraphPart:
         **options: Fields of `unilaunch_graph.spec.DataSpec`: `data_dir`, `partition_dir`, `balance`, ...
 
     Raises:
-        SpecError: An option is unknown or has a value that is not allowed.
+        SpecError: An option is unknown or has a value that is not allowed, or MindSpore is in graph mode.
+        PlacementError: MindSpore computes on another device already.
         PluginError: The numpy that is installed does not fit MindSpore.
         UnilaunchError: The ranks do not find each other, or the data set cannot be used.
     """
@@ -35,6 +39,8 @@ def load_arrays(name: str | Path, options: Mapping[str, Any]) -> tuple[Part, Ran
     part, member = load_part(name, "cpu", options)
 
     def start() -> Ranks:
+        if ms.get_context("mode") == ms.GRAPH_MODE:
+            raise SpecError("ug.mindspore works in PyNative mode: call ms.set_context(mode=ms.PYNATIVE_MODE)")
         MindSporeBackend().start(member.world, member.placement)
         return Ranks(member.world.rank, member.world.size, member.collectives())
 

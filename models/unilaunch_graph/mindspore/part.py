@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from unilaunch_graph.arrays import Floats, FloatType, Ids
 from unilaunch_graph.exchange.user_halo import RowHalo
 from unilaunch_graph.mindspore.padding import padded
-from unilaunch_graph.mindspore.ranks import Collective, Ranks, RankSum
+from unilaunch_graph.mindspore.ranks import Collective, Ranks
 from unilaunch_graph.network.part import PartFields, fields_of
 from unilaunch_graph.operators.segments import SegmentSoftmax, SegmentSum
 from unilaunch_graph.partition.in_edges import InEdges, merge_in_edges
@@ -42,7 +42,6 @@ class Operators:
         edges: The part's edges on the host.
         halo: From owned rows to owned and halo rows.
         halo_sum: The transpose of `halo`.
-        rank_sum: From numbers to their sums over all ranks.
         segment_sum: From messages to their sums.
         segment_softmax: From scores to their shares.
         made: Cache of the layers' preparations of the edges.
@@ -51,7 +50,6 @@ class Operators:
     edges: InEdges
     halo: Collective
     halo_sum: Collective
-    rank_sum: Collective
     segment_sum: Apply
     segment_softmax: SegmentSoftmax
     made: dict[Any, Any]
@@ -65,6 +63,8 @@ def make_part(part: Part, ranks: Ranks) -> GraphPart:
         ranks: The other ranks.
     """
     whole = padded(part)
+    if whole is not part:
+        ranks.padded.add((whole.num_nodes, whole.num_owned))
     edges = merge_in_edges(whole)
     num_weights = np.array([len(edges.weights)])
     ranks.collectives.all_reduce(num_weights)
@@ -85,9 +85,8 @@ def _operators(part: Part, edges: InEdges, ranks: Ranks) -> Operators:
     halo = RowHalo(part, ranks.collectives)
     return Operators(
         edges,
-        Collective(halo),
-        Collective(Transposed(halo)),
-        Collective(RankSum(ranks.collectives)),
+        Collective(halo, ranks),
+        Collective(Transposed(halo), ranks),
         Apply(OnHost(SegmentSum(edges.indptr))),
         SegmentSoftmax(edges.indptr),
         {},

@@ -9,12 +9,14 @@ from mindspore import Tensor, nn
 
 from unilaunch.errors import SpecError
 from unilaunch_graph.arrays import Rows
-from unilaunch_graph.inference import MEMORY, Layer
+from unilaunch_graph.inference import MEMORY
+from unilaunch_graph.inference import Layer as BlockLayer
 from unilaunch_graph.mindspore.blocks import Step
 from unilaunch_graph.mindspore.loading import load_arrays
 from unilaunch_graph.mindspore.part import GraphPart
 from unilaunch_graph.mindspore.ranks import Ranks
 from unilaunch_graph.network import prediction as network
+from unilaunch_graph.network.layer import Layer
 from unilaunch_graph.partition.part import Part
 
 #: The arguments that a model or a layer may take beside rows.
@@ -36,8 +38,10 @@ def predict(
     files (TMPDIR): room for two layers' rows and those of the halo. Each member of the list is one step along the
     edges, or takes rows alone (an activation, a normalisation with running statistics). A member is called with rows,
     and with what its further arguments without a default value are named after: part, edge_index, edge_weight or
-    edge_attr. In a list these are of the block: a part of one rank, on which `halo`, the segment operations and the
-    layers of this package work. Cells must be in evaluation mode (`set_train(False)`).
+    edge_attr. If edge_weight or edge_attr has a default value, and the graph has the array, it is refused, but for this
+    package's layers, which take it from the part. In a list these are of the block: a part of one rank, on which
+    `halo`, the segment operations and the layers of this package work. Cells must be in evaluation mode
+    (`set_train(False)`).
 
     Args:
         model: The network, or a list of its layers.
@@ -75,7 +79,7 @@ class _MindSpore:
         rows: Rows = _call(model, part.x, part).asnumpy()[: part.arrays.num_owned]
         return rows
 
-    def step(self, layers: Sequence[Callable[..., Any]]) -> Layer:
+    def step(self, layers: Sequence[Callable[..., Any]]) -> BlockLayer:
         return Step(layers, _call)
 
     def num_arguments(self, layer: Callable[..., Any]) -> int:
@@ -86,11 +90,20 @@ def _call(layer: Any, rows: Tensor, part: GraphPart) -> Tensor:
     """Return the layer's output.
 
     Raises:
-        SpecError: The layer is in training mode.
+        SpecError: It is in training mode, or its arguments are not clear.
     """
-    if isinstance(layer, nn.Cell) and any(cell.training for _, cell in layer.cells_and_names()):
-        raise SpecError(f"predict: {network.name_of(layer)} is in training mode: call set_train(False) before")
+    for cell in network.networks_of(layer, nn.Cell):
+        if any(inner.training for _, inner in cell.cells_and_names()):
+            raise SpecError(f"predict: {network.name_of(cell)} is in training mode: call set_train(False) before")
+    if not isinstance(layer, Layer):  # ours take the part's arrays themselves
+        arguments = _arguments(layer)
+        optional = (name for name in ("edge_weight", "edge_attr") if arguments.get(name))
+        network.refuse_optional(layer, (name for name in optional if getattr(part, name) is not None), "part")
     return layer(rows, *(part if name == "part" else getattr(part, name) for name in _further(layer)))
+
+
+def _arguments(layer: Any) -> dict[str, bool]:
+    return network.arguments_of(layer.construct if isinstance(layer, nn.Cell) else layer) or {}
 
 
 def _further(layer: Any) -> list[str]:
@@ -99,8 +112,7 @@ def _further(layer: Any) -> list[str]:
     Raises:
         SpecError: The layer needs another argument.
     """
-    arguments = network.arguments_of(layer.construct if isinstance(layer, nn.Cell) else layer) or {}
-    further = [name for name, has_default in arguments.items() if not has_default][1:]
+    further = [name for name, has_default in _arguments(layer).items() if not has_default][1:]
     if unknown := [name for name in further if name not in _ARGUMENTS]:
         raise SpecError(
             f"predict: {network.name_of(layer)} needs the argument {unknown[0]!r}: expected rows, then any of "

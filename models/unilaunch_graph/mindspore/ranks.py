@@ -14,16 +14,21 @@ class Ranks(ScriptRanks):
 
     MindSpore skips the backward of operations that do not affect the loss, and a rank without training nodes may have a
     loss that depends on nothing: the other ranks would wait for its part in their exchanges. So each collective takes a
-    number from the one before it, and `mean` the last one: all ranks go back through all of them, in the same order.
+    number from the one before it, also a loss' `mean`: all ranks go back through all of them, in the same order.
 
     Args:
         rank: Index of this rank.
         size: Number of ranks.
         collectives: The ranks' collectives on host arrays.
+
+    Attributes:
+        last: The number from the last collective.
+        padded: Of each part that has been padded: the nodes of its graph, and its rows with the one that was added.
     """
 
     def __init__(self, rank: int, size: int, collectives: Collectives) -> None:
         super().__init__(rank, size, collectives)
+        self.padded: set[tuple[int, int]] = set()
         self.forget_order()
 
     def forget_order(self) -> None:
@@ -41,11 +46,12 @@ class Collective(nn.Cell):  # type: ignore[misc]
 
     Args:
         operator: The operator.
+        ranks: The ranks that take part.
     """
 
-    def __init__(self, operator: Operator) -> None:
+    def __init__(self, operator: Operator, ranks: Ranks) -> None:
         super().__init__()
-        self.operator = OnHost(operator)
+        self.operator, self.ranks = OnHost(operator), ranks
         self.once = FirstDerivative()
 
     def construct(self, rows: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
@@ -53,7 +59,8 @@ class Collective(nn.Cell):  # type: ignore[misc]
         return self.operator.matmat(rows), last
 
     def bprop(self, rows: Tensor, last: Tensor, out: object, grads: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """Return operator.T @ gradient."""
+        """Return operator.T @ gradient. The function that is differentiated has ended: the next one begins anew."""
+        self.ranks.forget_order()
         return self.once(grads[0], self.operator.rmatmat(grads[0])), grads[1]
 
 

@@ -13,6 +13,19 @@ def check_rows(rows: Any, expected: int, name: str) -> None:
         raise ValueError(f"rows have the shape {tuple(rows.shape)}: expected {name} = {expected} rows")
 
 
+def check_matrix(layer: str, rows: Any, num_owned: int) -> None:
+    """Refuse rows that are not a matrix with one row for each owned node.
+
+    Raises:
+        ValueError: *rows* has another shape.
+    """
+    if rows.ndim != 2 or len(rows) != num_owned:  # noqa: PLR2004
+        raise ValueError(
+            f"{layer}: x has the shape {tuple(rows.shape)}, not ({num_owned}, width): one row for each owned node of "
+            "the part"
+        )
+
+
 def check_count(count: int) -> None:
     """Refuse a number of nodes that no loss can be divided by.
 

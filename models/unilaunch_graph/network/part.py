@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -68,6 +68,10 @@ class PartFields(Generic[Tensor, Indices, Ranks]):
     world_size: int
     ranks: Ranks = field(repr=False)
     arrays: Part = field(repr=False)
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        """Return the part itself: a copy of a network shares it, and the ranks' communication cannot be copied."""
+        return self
 
 
 def fields_of(

@@ -1,11 +1,12 @@
 """`predict` on either framework: the output of a network for every node, whole or layer by layer in bounded memory."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from types import FunctionType
+from typing import Any, Protocol, TypeVar
 
 from unilaunch.errors import SpecError
 from unilaunch_graph.arrays import Rows
@@ -16,6 +17,7 @@ from unilaunch_graph.partition.part import Part
 
 #: A member of a list of layers, or a whole model.
 Callee = Callable[..., Any]
+Network = TypeVar("Network")
 
 
 class Predictor(Protocol):
@@ -81,6 +83,34 @@ def arguments_of(function: Callee) -> dict[str, bool] | None:
         return None
     places = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
     return {one.name: one.default is not one.empty for one in parameters.values() if one.kind in places}
+
+
+def networks_of(model: Callee, kind: type[Network]) -> list[Network]:
+    """Return a network of class *kind*, or those that a function names: `lambda x, edge_index: model(...)`."""
+    roots: list[Any] = [model]
+    if isinstance(model, FunctionType):
+        names = inspect.getclosurevars(model)
+        roots = [*names.nonlocals.values(), *names.globals.values()]
+    return [root for root in roots if isinstance(root, kind)]
+
+
+def refuse_optional(layer: Callee, names: Iterable[str], edges: str) -> None:
+    """Refuse a layer that may be called with an array of the graph or without: how it was trained is not known.
+
+    Args:
+        layer: The layer.
+        names: Its arguments with a default value that the graph has an array for; without any, it is not refused.
+        edges: The name of the argument that the edges come with, for the message.
+
+    Raises:
+        SpecError: There is such an argument.
+    """
+    for unclear in names:
+        raise SpecError(
+            f"predict: {name_of(layer)} may be called with {unclear} or without, and the graph has it: give a function "
+            f"that says which: `lambda x, {edges}, {unclear}: layer(x, {edges}, {unclear}={unclear})` or "
+            f"`lambda x, {edges}: layer(x, {edges})`"
+        )
 
 
 def name_of(layer: Callee) -> str:

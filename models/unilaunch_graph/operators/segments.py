@@ -23,6 +23,8 @@ class SegmentSum:
 
     def matmat(self, messages: Rows) -> Rows:
         """Return the sums; they are added in the order of the edges. (num_owned, width)"""
+        if messages.dtype == bool:
+            messages = messages.astype(np.int32)  # else True + True would be True
         ones = np.ones(len(messages), messages.dtype)
         shape = (len(self.degrees), len(messages))
         sums: Rows = sp.csr_array((ones, self.order, self.indptr), shape=shape) @ messages

@@ -13,7 +13,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from unilaunch.errors import SpecError
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.inference import Neighbourhood
-from unilaunch_graph.network.prediction import arguments_of, name_of
+from unilaunch_graph.network.prediction import arguments_of, name_of, refuse_optional
 
 #: Set while a layer is applied to a block: a distributed layer then fetches no rows, they are there.
 ON_BLOCK: ContextVar[object] = ContextVar("ON_BLOCK", default=None)
@@ -35,12 +35,7 @@ def call(layer: Callable[..., Any], rows: Any, edges: EdgeArrays) -> torch.Tenso
         SpecError: It has an argument of another name, or one with a default value that the graph has an array for.
     """
     needed, optional = _edges_of(layer)
-    if unclear := next((name for name in optional if edges[name] is not None), None):
-        raise SpecError(
-            f"predict: {name_of(layer)} may be called with {unclear} or without, and the graph has it: give a function "
-            f"that says which: `lambda x, edge_index, {unclear}: layer(x, edge_index, {unclear}={unclear})` or "
-            "`lambda x, edge_index: layer(x, edge_index)`"
-        )
+    refuse_optional(layer, (name for name in optional if edges[name] is not None), "edge_index")
     out: torch.Tensor = layer(rows, *(edges[name] for name in needed))
     return out
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch.utils.weak import WeakIdKeyDictionary
 
 from unilaunch_graph.arrays import FloatType, HostFunction
+from unilaunch_graph.network.checks import check_matrix
 from unilaunch_graph.operators.row_blocks import make_pool
 from unilaunch_graph.torch.halo import halo
 from unilaunch_graph.torch.part import GraphPart, writes
@@ -31,11 +32,7 @@ class _Torch:
                 f"{layer}: {rows.dtype} on {rows.device}: it computes float32 and float64 in the host's memory; "
                 f"elsewhere use torch_geometric.nn.{layer.rpartition('.')[2]} with ug.torch.distribute"
             )
-        if rows.ndim != 2 or len(rows) != part.num_owned:  # noqa: PLR2004
-            raise ValueError(
-                f"{layer}: x has the shape {tuple(rows.shape)}, not ({part.num_owned}, width): one row for each "
-                "owned node of the part"
-            )
+        check_matrix(layer, rows, part.num_owned)
 
     def halo(self, rows: torch.Tensor, part: GraphPart) -> torch.Tensor:
         return halo(rows, part)

@@ -1,10 +1,8 @@
 """`predict`: the output of a network for every node, whole or layer by layer in bounded memory."""
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -74,7 +72,8 @@ class _Torch:
 
     def whole(self, model: Any, part: GraphPart) -> Rows:
         _check_device(part.ranks)
-        if trained := next((module for module in _modules_of(model) if module.training), None):
+        modules = (module for root in network.networks_of(model, torch.nn.Module) for module in root.modules())
+        if trained := next((module for module in modules if module.training), None):
             raise SpecError(f"predict: {type(trained).__name__} is in training mode: call model.eval() before")
         with torch.no_grad():
             rows = call(model, part.x, {name: getattr(part, name) for name in EDGES})
@@ -86,17 +85,6 @@ class _Torch:
 
     def num_arguments(self, layer: Callable[..., Any]) -> int:
         return num_arguments(layer)
-
-
-def _modules_of(model: Callable[..., Any]) -> Iterator[torch.nn.Module]:
-    """Yield the modules of a network, or of those that a function names: `lambda x, edge_index: model(...)`."""
-    roots: list[Any] = [model]
-    if isinstance(model, FunctionType):
-        names = inspect.getclosurevars(model)
-        roots = [*names.nonlocals.values(), *names.globals.values()]
-    for root in roots:
-        if isinstance(root, torch.nn.Module):
-            yield from root.modules()
 
 
 def _check_device(ranks: Ranks) -> None:

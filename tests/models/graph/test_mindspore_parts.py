@@ -1,12 +1,13 @@
 """ug.mindspore in one process: what it refuses, and the forms of its arguments. The curves are in tests/jobs."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor, ops
+from mindspore import Tensor, nn, ops
 
 import unilaunch_graph as ug
 from graphs_by_hand import make_directed_graph
@@ -19,11 +20,11 @@ from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 
 
-def part_of(num_nodes: int, edges: list[tuple[int, int]]) -> Any:
+def part_of(num_nodes: int, edges: list[tuple[int, int]], ranks: Ranks | None = None) -> Any:
     """Return a whole graph as the part of the only rank."""
     graph = make_directed_graph(num_nodes, edges)
     order = order_nodes(graph, np.zeros(num_nodes, np.int64), 1)
-    return make_part(next(iter(split_parts(graph, order))), Ranks(0, 1, Alone()))
+    return make_part(next(iter(split_parts(graph, order))), ranks or Ranks(0, 1, Alone()))
 
 
 def test_a_part_without_edges_gets_a_node_that_gather_leaves_out() -> None:
@@ -56,6 +57,105 @@ def test_sum_gradients_returns_the_form_and_the_types_that_it_was_given() -> Non
 
     assert one.shape == (2, 3)
     assert [(tensor.shape, tensor.dtype) for tensor in many] == [((2, 3), ms.float64), ((4,), ms.float32)]
+
+
+def test_gradients_in_tuples_are_refused() -> None:
+    """`value_and_grad(f, 0, weights)` returns those of the inputs beside those of the weights."""
+    part = part_of(2, [(0, 1)])
+
+    with pytest.raises(TypeError, match="the gradients of the weights, the second one"):
+        ug.mindspore.sum_gradients((part.x, (part.x,)), part)
+
+
+def test_the_node_that_is_added_counts_in_no_mean_over_all_nodes() -> None:
+    """Neither in the value nor in the gradient."""
+    part = part_of(3, [])
+    weight = ms.Parameter(Tensor(np.ones(4, np.float32)))
+
+    value, gradient = ms.value_and_grad(lambda: ug.mindspore.mean(weight * 2, part.num_nodes, part), None, [weight])()
+    assert float(value) == 2.0
+    np.testing.assert_allclose(gradient[0].asnumpy(), [2 / 3, 2 / 3, 2 / 3, 0])
+    other = part_of(4, [(0, 1)], part.ranks)  # a graph with edges, loaded beside it
+    assert float(ug.mindspore.mean(weight, other.num_nodes, other)) == 1.0
+    part.ranks.padded.add((other.num_nodes, other.num_owned))  # as of another partition of that graph
+    assert float(ug.mindspore.mean(weight, other.num_nodes, other)) == 1.0
+
+
+def test_a_mean_of_float16_losses_does_not_overflow() -> None:
+    part = part_of(3, [(0, 1)])
+
+    value = ug.mindspore.mean(Tensor(np.full((3, 9), 60000, np.float16)), 27, part)
+    assert (float(value), value.dtype) == (60000.0, ms.float32)
+
+
+def test_batch_norm_counts_the_rows_that_it_gets() -> None:
+    """Of nodes without the one that was added, of other rows all; it refuses rows of another shape."""
+    part = part_of(3, [])
+    norm = ug.mindspore.BatchNorm(3, part, momentum=1.0).set_train()
+    norm(part.x)
+    np.testing.assert_allclose(norm.running_mean.asnumpy(), [1, 1, 1])
+    norm(part.x[1:3])
+    np.testing.assert_allclose(norm.running_mean.asnumpy(), [1.5, 1.5, 1.5])
+    np.testing.assert_allclose(norm.running_var.asnumpy(), [0.5, 0.5, 0.5])
+    for wrong, words in (
+        (part.x[:, :1], r"x has the shape \(4, 1\): expected \(rows, 3\)"),
+        (part.x[0], r"x has the shape \(3,\)"),
+        (part.x[:1], "1 row on all ranks"),
+        (part.x[Tensor([False] * 4)], "no row on rank 0"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            norm(wrong)
+
+
+def test_layers_refuse_other_rows_and_types() -> None:
+    part = part_of(3, [(0, 1)])
+    for layer in (ug.mindspore.SAGEConv(3, 2), ug.mindspore.GATConv(3, 2)):
+        with pytest.raises(TypeError, match=r"Conv: x is Int32: expected float16, float32 or float64"):
+            layer(part.x.astype(ms.int32), part)
+        with pytest.raises(ValueError, match=r"Conv: x has the shape \(3,\), not \(3, width\)"):
+            layer(part.x[:, 0], part)
+
+
+def test_segment_sum_of_bool_counts() -> None:
+    part = part_of(2, [(0, 1), (1, 1), (0, 0)])
+    edges = Tensor([True] * 3)
+
+    assert ug.mindspore.segment_sum(edges, part).asnumpy().tolist() == [1, 2]
+    assert ug.mindspore.segment_mean(edges, part).asnumpy().tolist() == [1, 1]
+
+
+def test_a_copy_of_a_network_shares_its_part() -> None:
+    """MPI's communication cannot be copied."""
+    part = part_of(3, [(0, 1)])
+    norm = ug.mindspore.BatchNorm(3, part)
+
+    copied = copy.deepcopy(norm)
+    assert copied.part is part
+    assert copied.weight is not norm.weight
+
+
+LATE = """
+import mindspore as ms
+import unilaunch_graph as ug
+x = ms.ops.ones((3,), ms.float32) + 1
+part = ug.mindspore.load("graph.npz", data_dir=".")
+assert part.num_nodes == 9
+"""
+GRAPH_MODE = """
+import mindspore as ms
+import unilaunch_graph as ug
+ms.set_context(mode=ms.GRAPH_MODE)
+ug.mindspore.load("graph.npz", data_dir=".")
+"""
+
+
+def test_a_graph_is_loaded_after_the_first_operation_and_not_in_graph_mode(tmp_path: Path) -> None:
+    np.savez(tmp_path / "graph.npz", edge_index=[[0], [1]], x=np.ones((9, 2)), y=np.arange(9) % 3)
+    alone(["-c", LATE], tmp_path).check()
+    refused = alone(["-c", GRAPH_MODE], tmp_path)
+
+    assert refused.returncode == 1
+    assert "ug.mindspore works in PyNative mode: call ms.set_context(mode=ms.PYNATIVE_MODE)" in refused.stderr
 
 
 TWICE = """
@@ -96,6 +196,42 @@ def test_adam_follows_a_checkpoint_and_a_schedule() -> None:
     np.testing.assert_array_equal(parameter.asnumpy(), 1)
 
 
+@pytest.mark.parametrize("rate", [Tensor(0.1), np.float32(0.1)], ids=["Tensor", "numpy"])
+def test_adam_takes_a_number_of_any_kind(rate: Any) -> None:
+    parameter = ms.Parameter(Tensor(np.zeros(2)), name="w")
+    ug.mindspore.Adam([parameter], rate)(Tensor(np.ones(2)))
+    np.testing.assert_allclose(parameter.asnumpy(), -0.1, rtol=1e-6)
+
+
+def test_adam_refuses_schedules_and_groups() -> None:
+    parameter = ms.Parameter(Tensor(np.zeros(2)), name="w")
+    wrong: list[tuple[Any, Any]] = [
+        ([{"params": [parameter]}], 0.1), ([parameter], [0.1, 0.2]), ([parameter], nn.ExponentialDecayLR(0.1, 0.9, 4)),
+    ]  # fmt: skip
+    for parameters, rate in wrong:
+        with pytest.raises(TypeError, match=r"optimizer\.learning_rate in each step"):
+            ug.mindspore.Adam(parameters, rate)
+
+
+def test_adam_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+    """As if it had not been interrupted."""
+    draw = np.random.default_rng(0).standard_normal((3, 2))
+
+    def train(gradients: Any, weights: Any, state: Any = None) -> tuple[Any, Any]:
+        parameter = ms.Parameter(Tensor(weights), name="w")
+        optimizer = ug.mindspore.Adam([parameter], 0.1)
+        if state:
+            optimizer.load_state_dict(state)
+        for gradient in gradients:
+            optimizer(Tensor(gradient))
+        return parameter.asnumpy(), optimizer.state_dict()
+
+    weights, state = train(draw[:2], np.zeros(2))
+    ms.save_checkpoint(state, str(tmp_path / "adam.ckpt"))
+    resumed, _ = train(draw[2:], weights, ms.load_checkpoint(str(tmp_path / "adam.ckpt")))
+    np.testing.assert_array_equal(resumed, train(draw, np.zeros(2))[0])
+
+
 def ring(num_nodes: int) -> Any:
     """Return a part whose node i has edges from its next two nodes, and the layers of a network."""
     edges = [((i + step) % num_nodes, i) for i in range(num_nodes) for step in (1, 2)]
@@ -132,7 +268,11 @@ def test_predict_refuses_what_is_not_exact() -> None:
     def too_few(x: Tensor, part: Any) -> Tensor:
         return ug.mindspore.halo(x, part)[:1]
 
+    def weighted(x: Tensor, part: Any, edge_weight: Tensor | None = None) -> Tensor:
+        return layers[2](x, part) if edge_weight is None else x
+
     for wrong, words in (
+        (weighted, "weighted may be called with edge_weight or without, and the graph has it"),
         (two_steps, "two_steps reads neighbours of neighbours"),
         (unknown, "needs the argument 'labels': expected rows"),
         (ug.mindspore.SAGEConv(3, 2).set_train(), r"SAGEConv is in training mode: call set_train\(False\)"),
@@ -140,3 +280,17 @@ def test_predict_refuses_what_is_not_exact() -> None:
     ):
         with pytest.raises(SpecError, match=words):
             ug.mindspore.predict([wrong], part, memory=200)
+
+
+def test_a_function_s_network_in_training_mode_is_refused() -> None:
+    """A network as a whole is often given in a lambda."""
+    part, _ = ring(30)
+    net = ug.mindspore.SAGEConv(3, 2).set_train()
+
+    def whole(x: Tensor, part: Any) -> Any:
+        return net(x, part)
+
+    with pytest.raises(SpecError, match=r"SAGEConv is in training mode: call set_train\(False\)"):
+        ug.mindspore.predict(whole, part)
+    net.set_train(False)
+    assert ug.mindspore.predict(whole, part).shape == (30, 2)
