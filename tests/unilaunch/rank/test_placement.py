@@ -167,7 +167,11 @@ def test_threads_are_a_share_of_the_affinity_mask(
 
 def test_a_containers_quota_is_shared_too() -> None:
     """Two containers of one kernel, of 3 and 1.5 processors, and a host without a quota."""
-    facts = [*[_facts("a", [], list(range(64)), 3.0)] * 2, _facts("b", [], [0, 1], 1.5), _facts("c", [], [0, 1])]
+    facts = [
+        *[_facts("a", [], list(range(64)), quota=3.0)] * 2,
+        _facts("b", [], [0, 1], quota=1.5),
+        _facts("c", [], [0, 1]),
+    ]
     assert [p.threads for p in place("cpu", KINDS, None, facts)] == [1, 1, 1, 2]
     assert [p.threads for p in place("cpu", KINDS, None, facts[1:2])] == [3]
     assert [p.threads for p in place("cpu", KINDS, 5, facts)] == [5] * 4
