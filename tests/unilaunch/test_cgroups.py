@@ -52,9 +52,10 @@ def _nested(controller: str) -> Iterator[Path]:
 
 
 def _run_in(cgroup: Path, controller: str, seen: str, program: str) -> str:
-    line = ["unshare", "--mount", "sh", "-ec", ENTER, "sh", cgroup, CGROUPS / controller, seen]
+    line = ["unshare", "--mount", "sh", "-ec", ENTER, "sh", str(cgroup), str(CGROUPS / controller), seen]
     line += [sys.executable, "-c", program]
-    return subprocess.run(line, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+    done = subprocess.run(line, check=True, capture_output=True, text=True, timeout=60)
+    return done.stdout.strip()
 
 
 def test_the_quota_of_every_cgroup_above_holds() -> None:
