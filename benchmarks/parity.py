@@ -1,8 +1,8 @@
 """How far the loss curves of Cora lie apart: 1, 2, 3 and 4 parts, torch and MindSpore, over 200 epochs.
 
     python benchmarks/parity.py [--seeds 5]
-    python benchmarks/parity.py --own-layers [--epochs 100] [--data-dir DIR]
-    python benchmarks/parity.py --distribute [--epochs 100] [--data-dir DIR]
+    python benchmarks/parity.py --own-layers [--epochs 100] [--data-dir DIR] [--graphs directed cora amazon_photo]
+    python benchmarks/parity.py --distribute [--epochs 100] [--data-dir DIR] [--graphs directed cora amazon_photo]
 
 With --own-layers: `ug.torch`'s and `ug.mindspore`'s GATConv and SAGEConv, and a layer that calls `halo` itself, on 3
 parts in float64 against PyG's layers in one process. Four ways to start the ranks, and three graphs: Cora, Amazon
@@ -20,7 +20,7 @@ the same seed that lie furthest apart, whichever they are. Reads ../shared/datas
 import argparse
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +36,7 @@ RUNS = [(backend, parts) for backend in ("torch", "mindspore") for parts in (1, 
 EPOCHS = 200
 #: Of `jobs.own_layers`.
 KINDS = ("gat", "sage", "weighted")
+GRAPHS = ("directed", "cora", "amazon_photo")
 #: Three ranks share two cores: who waits leaves them to the others.
 PATIENT = {"OMPI_MCA_mpi_yield_when_idle": "1", "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
 _SHARE = ["--oversubscribe", "-n", "3"]
@@ -55,11 +56,12 @@ def main() -> int:
     parser.add_argument("--distribute", action="store_true")
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--data-dir", type=Path, default=SHARED)
+    parser.add_argument("--graphs", nargs="+", default=GRAPHS, choices=GRAPHS)
     options = parser.parse_args()
     if options.own_layers:
-        return 0 if _own_layers(options.epochs, options.data_dir.absolute()) else 1
+        return 0 if _own_layers(options.epochs, options.data_dir.absolute(), options.graphs) else 1
     if options.distribute:
-        return 0 if _distribute(options.epochs, options.data_dir.absolute()) else 1
+        return 0 if _distribute(options.epochs, options.data_dir.absolute(), options.graphs) else 1
     return 0 if _gcn(options.seeds) else 1
 
 
@@ -83,13 +85,15 @@ def _gcn(seeds: int) -> bool:
     return kept
 
 
-def _own_layers(epochs: int, data_dir: Path) -> bool:
+def _own_layers(epochs: int, data_dir: Path, graphs: Sequence[str]) -> bool:
     """Print a table of graph, framework and launcher, and return whether each difference keeps its bound."""
     furthest = 0.0  # as a share of its bound
     print(f"{'graph':13} {'framework':10} {'start':11} " + " ".join(f"{kind:>8}" for kind in KINDS), flush=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for graph, dataset in _graphs(folder, data_dir).items():
+        paths = _graphs(folder, data_dir)
+        for graph in graphs:
+            dataset = paths[graph]
             np.savez(folder / "out.npz", **train_by_pyg(dataset, folder, KINDS, epochs, shuffle_edges=True))
             expected = train_by_pyg(dataset, folder, KINDS, epochs)
             itself = difference(folder / "out.npz", expected, KINDS)
@@ -106,14 +110,16 @@ def _own_layers(epochs: int, data_dir: Path) -> bool:
     return verdict("own layers / bound", furthest, 1.0)
 
 
-def _distribute(epochs: int, data_dir: Path) -> bool:
+def _distribute(epochs: int, data_dir: Path, graphs: Sequence[str]) -> bool:
     """Print a table of graph, parts and launcher, and return whether each difference keeps its bound."""
     furthest = 0.0  # as a share of its bound
     kinds = own_models.KINDS
     print(f"{'graph':13} {'parts':10} {'start':11} " + " ".join(f"{kind:>8.8}" for kind in kinds), flush=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for graph, dataset in _graphs(folder, data_dir).items():
+        paths = _graphs(folder, data_dir)
+        for graph in graphs:
+            dataset = paths[graph]
             np.savez(folder / "out.npz", **own_models.train_by_pyg(dataset, folder, epochs, shuffle_edges=True))
             expected = own_models.train_by_pyg(dataset, folder, epochs)
             itself = own_models.differences(folder / "out.npz", kinds, expected)
@@ -142,7 +148,7 @@ def _graphs(folder: Path, data_dir: Path) -> dict[str, str]:
     folder.joinpath("planetoid").symlink_to(data_dir / "planetoid")
     write_directed_graph(folder / "directed.npz")
     photo = str(data_dir / "graphs" / "amazon_photo.npz")
-    return {"directed": str(folder / "directed.npz"), "cora": "cora", "amazon_photo": photo}
+    return dict(zip(GRAPHS, (str(folder / "directed.npz"), "cora", photo), strict=True))
 
 
 def _print_row(graph: str, framework: str, start: str, apart: dict[str, float]) -> None:
