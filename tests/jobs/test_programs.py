@@ -78,12 +78,53 @@ def test_exit_codes_are_the_scripts(launcher: Launcher, how: str, returncode: in
         assert (failure["rank"], failure["exit_code"]) == (1, returncode)
 
 
+#: A thread and an exit function of each rank that use the communication, after the script's last line.
+FAREWELL = """
+import atexit, sys, threading, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+def add(name):
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    print(name, total.item())
+def save():
+    time.sleep(0.3)
+    add("thread")
+atexit.register(add, "exit function")
+threading.Thread(target=save).start()
+"""
+
+
+@pytest.mark.parametrize("end", ["", "sys.exit(0)"])
+def test_threads_and_exit_functions_can_use_the_communication(openmpi5: Launcher, end: str, tmp_path: Path) -> None:
+    """As in plain Python, and under torchrun: a checkpoint is written in the background, the last totals at the end."""
+    (tmp_path / "farewell.py").write_text(FAREWELL + end)
+    job = openmpi5.unilaunch(2, ["run", "farewell.py"], tmp_path).check()
+    for rank in range(2):
+        assert (job.output / f"rank.{rank}" / "stdout").read_text() == "thread 2.0\nexit function 2.0\n"
+
+
 def test_a_traceback_begins_in_the_script(openmpi5: Launcher, tmp_path: Path) -> None:
     """As plain Python prints it: the launcher's frames are of no use to the reader."""
     job = openmpi5.unilaunch(2, ["run", str(PROGRAMS / "ending.py"), "--", "raise"], tmp_path)
     trace = job.stderr[job.stderr.index("Traceback") :].splitlines()
     assert trace[1].strip().startswith(f'File "{PROGRAMS / "ending.py"}"')
     assert "unilaunch/rank" not in job.stderr
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_programs_excepthook_is_called(tmp_path: Path, *, broken: bool) -> None:
+    """It shows the traceback in its own way, and may send it somewhere; if it fails, the traceback is shown."""
+    body = "raise SystemExit" if broken else "print('HOOK', kind.__name__, error, trace.tb_lineno, file=sys.stderr)"
+    script = f"import sys\ndef hook(kind, error, trace): {body}\nsys.excepthook = hook\nraise ValueError('broken')\n"
+    (tmp_path / "hook.py").write_text(script)
+    job = alone(["-m", "unilaunch", "run", "hook.py"], tmp_path)
+    assert job.returncode == 1
+    log = (job.output / "rank.0" / "stderr").read_text()
+    assert ("Traceback" in log) is broken
+    assert ("Traceback" in job.stderr) is broken
+    assert broken or "HOOK ValueError broken 4\n" in job.stderr
+    assert json.loads((job.output / "rank.0" / "failure.json").read_text())["traceback"]
 
 
 def test_a_module_runs_as_main(openmpi5: Launcher, tmp_path: Path) -> None:

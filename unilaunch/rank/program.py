@@ -163,11 +163,8 @@ def _json(text: str) -> Any:
 
 
 def exit_code(exit_: SystemExit) -> int:
-    """Return the exit code of a process that raises *exit_*, and show its text as Python does."""
-    if exit_.code is None or isinstance(exit_.code, int):
-        return (exit_.code or 0) & 0xFF
-    print(exit_.code, file=sys.stderr, flush=True)  # noqa: T201  (as Python does)
-    return 1
+    """Return the exit code of a process that raises *exit_*."""
+    return (exit_.code or 0) & 0xFF if exit_.code is None or isinstance(exit_.code, int) else 1
 
 
 def leave_out_launcher(error: BaseException) -> None:
