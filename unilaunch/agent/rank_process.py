@@ -81,7 +81,6 @@ class RankProcess:
         self.unread = bytearray()
         self.listener = -1  # the monitor's socket, if the monitor is to run in this agent
         self.lock = -1  # holds the output folder for the job as long as the agent lives
-        # How it ends.
         self.returncode = self.peak = 0
         self.known: Failure | None = None  # the failure as the rank reported it
         self.failure: Failure | None = None
@@ -146,7 +145,7 @@ class RankProcess:
 
     def _take_failure(self, failure: Failure) -> None:
         self.known = failure
-        if not self.stop:
+        if not self.stop and (self.placed is None or self.placed.abort):
             self.kill_at = min(self.kill_at, time.monotonic() + FAREWELL)
         if not (self.stop and failure.cause in _ENDS_OF_A_STOP):
             self._record(failure)
@@ -154,10 +153,10 @@ class RankProcess:
     # Orders
 
     def end(self, why: Failure | None = None) -> None:
-        """End the rank: SIGTERM, and later SIGKILL if it still runs; SIGKILL at once if it has no handlers.
+        """End the rank: SIGTERM, then SIGKILL if it still runs; SIGKILL at once if it has no handlers.
 
         Args:
-            why: The reason, if the agent itself decides to end the rank.
+            why: The reason, if the agent itself decides that.
         """
         if self.is_running:
             self.state = State.ENDING
@@ -165,8 +164,9 @@ class RankProcess:
         if self.placed and not self.placed.has_handlers:
             self.signal(signal.SIGKILL)
             return
-        self.signal(signal.SIGTERM)
-        self.signal(signal.SIGCONT)
+        if not self.known:  # after its own report it runs its exit functions
+            self.signal(signal.SIGTERM)
+            self.signal(signal.SIGCONT)
         self.kill_at = min(self.kill_at, time.monotonic() + FAREWELL)
 
     def stop_patiently(self, stop: messages.Stop) -> None:
