@@ -165,7 +165,6 @@ def test_a_functions_value_is_kept_by_rank(openmpi5: Launcher, tmp_path: Path) -
 
 @pytest.mark.parametrize(("function", "words"), [
     ("unwritable", "returned a value that cannot be sent"),
-    ("infinite", "returned a value that cannot be sent"),
     ("missing", "has no missing"),
 ])  # fmt: skip
 def test_a_function_that_cannot_be_used_is_refused(
