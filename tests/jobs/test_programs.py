@@ -112,6 +112,26 @@ def test_a_traceback_begins_in_the_script(openmpi5: Launcher, tmp_path: Path) ->
     assert "unilaunch/rank" not in job.stderr
 
 
+#: Groups one after the other; what each rank adds to the sum grows, so that an old group's data would be noticed.
+GROUPS = """
+import torch, torch.distributed as dist
+for turn in range(12):
+    dist.init_process_group("gloo")
+    total = torch.ones(1) * (dist.get_rank() + turn)
+    dist.all_reduce(total)
+    dist.barrier(group=dist.new_group([0, 1]))
+    print(turn, total.item())
+    dist.destroy_process_group()
+"""
+
+
+def test_a_group_can_follow_another(openmpi5: Launcher, tmp_path: Path) -> None:
+    """The store of the job outlives them, and its keys do."""
+    (tmp_path / "groups.py").write_text(GROUPS)
+    job = openmpi5.unilaunch(2, ["run", "groups.py"], tmp_path, deadline=60).check()
+    assert (job.output / "rank.1" / "stdout").read_text() == "".join(f"{turn} {2 * turn + 1.0}\n" for turn in range(12))
+
+
 @pytest.mark.parametrize("broken", [False, True])
 def test_a_programs_excepthook_is_called(tmp_path: Path, *, broken: bool) -> None:
     """It shows the traceback in its own way, and may send it somewhere; if it fails, the traceback is shown."""
