@@ -46,6 +46,15 @@ def test_the_line_that_is_shown_is_one_that_runs(launcher: Launcher, tmp_path: P
     assert len(list((tmp_path / "log_output" / "previous").iterdir())) == 1
 
 
+@pytest.mark.parametrize("redirection", ["</dev/null", "<&-"])
+def test_a_rank_does_not_wait_for_an_input_that_is_empty(launcher: Launcher, redirection: str, tmp_path: Path) -> None:
+    """As in a job of Slurm's, cron's or ssh's: input() ends at once, as in plain Python."""
+    (tmp_path / "ask.py").write_text("import sys\nprint('read', repr(sys.stdin.read()))\n")
+    words = [sys.executable, "-m", "unilaunch", "launch", "--mpirun", str(launcher.path), *OPTIONS, "-n", "2", "ask.py"]
+    job = finish(["sh", "-c", f'exec "$@" {redirection}', "sh", *words], tmp_path, None, 30).check()
+    assert job.stdout == "read ''\n"
+
+
 @pytest.mark.usefixtures("by_numpy")
 def test_a_program_can_launch(launcher: Launcher, tmp_path: Path) -> None:
     """What comes back is the model's result, and how each rank ended; the model's options stand beside the spec."""
