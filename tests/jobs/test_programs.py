@@ -147,13 +147,26 @@ def test_a_programs_excepthook_is_called(tmp_path: Path, *, broken: bool) -> Non
     assert json.loads((job.output / "rank.0" / "failure.json").read_text())["traceback"]
 
 
-def test_a_module_runs_as_main(openmpi5: Launcher, tmp_path: Path) -> None:
-    """With this folder first in sys.path, as with python -m."""
-    (tmp_path / "tool.py").write_text(
-        "import sys, os\nprint(f\"{os.environ['RANK']} {__name__} {sys.argv[1:]} {sys.path[0] == os.getcwd()}\")\n"
-    )
-    job = openmpi5.unilaunch(2, ["run", "-m", "tool", "--", "a", "--b=c"], tmp_path).check()
-    assert sorted(job.stdout.split("\n"))[1:] == [f"{rank} __main__ ['a', '--b=c'] True" for rank in range(2)]
+#: What python -m gives a module; a thread that outlives its last line pickles an object of __main__.
+MODULE = """
+import os, pickle, sys, threading, time
+class Net: pass
+def save():
+    time.sleep(0.3)
+    pickle.loads(pickle.dumps(Net()))
+    print(__name__, __package__, __spec__.name, __file__, sys.argv, sys.path[0] == os.getcwd())
+threading.Thread(target=save).start()
+"""
+
+
+@pytest.mark.parametrize("name", ["tool", "package.tool", "package"])
+def test_a_module_runs_as_main(name: str, tmp_path: Path) -> None:
+    """With this folder first in sys.path, as with python -m; it is __main__ to the end."""
+    (tmp_path / "package").mkdir()
+    for file in ("tool", "package/tool", "package/__main__", "package/__init__"):
+        (tmp_path / f"{file}.py").write_text("" if "init" in file else MODULE)
+    expected = alone(["-m", name, "a", "--b=c"], tmp_path).check().stdout
+    assert alone(["-m", "unilaunch", "run", "-m", name, "--", "a", "--b=c"], tmp_path).check().stdout == expected
 
 
 @pytest.mark.skipif(not find_spec("triton"), reason="Triton is not installed")
