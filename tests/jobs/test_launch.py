@@ -55,6 +55,14 @@ def test_a_rank_does_not_wait_for_an_input_that_is_empty(launcher: Launcher, red
     assert job.stdout == "read ''\n"
 
 
+def test_pythons_development_mode_warns_of_nothing_of_ours(openmpi5: Launcher, tmp_path: Path) -> None:
+    """What it prints is about the script."""
+    (tmp_path / "train.py").write_text("print('here')\n")
+    words = ["-m", "unilaunch", "launch", "--mpirun", str(openmpi5.path), *OPTIONS, "-n", "2", "train.py"]
+    job = alone(words, tmp_path, {"PYTHONDEVMODE": "1"}).check()
+    assert (job.stdout, job.stderr) == ("here\n", "")
+
+
 @pytest.mark.usefixtures("by_numpy")
 def test_a_program_can_launch(launcher: Launcher, tmp_path: Path) -> None:
     """What comes back is the model's result, and how each rank ended; the model's options stand beside the spec."""
