@@ -184,7 +184,7 @@ def _refuse_python(word: str, before: Sequence[str], behind: Sequence[str], gram
 
 def _without_options(words: Sequence[str]) -> tuple[list[str], Sequence[str]]:
     """Return the variables that stand for an interpreter's options, and the words that follow these options."""
-    variables = []
+    variables: list[str] = []
     for at, word in enumerate(words):
         before = words[at - 1] if at else ""
         name, value = (before, word) if before in {"-X", "-W"} else (word[:2], word[2:])

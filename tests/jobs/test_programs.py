@@ -112,6 +112,16 @@ def test_a_traceback_begins_in_the_script(openmpi5: Launcher, tmp_path: Path) ->
     assert "unilaunch/rank" not in job.stderr
 
 
+def test_a_rank_can_become_another_program(openmpi5: Launcher, tmp_path: Path) -> None:
+    """A wrapper's usual last line; the port that it held for the program is free then."""
+    (tmp_path / "train.py").write_text(
+        "import torch.distributed as dist\ndist.init_process_group('gloo')\nprint(dist.get_world_size())\n"
+    )
+    (tmp_path / "wrapper.py").write_text("import os, sys\nos.execv(sys.executable, [sys.executable, 'train.py'])\n")
+    job = openmpi5.unilaunch(2, ["run", "wrapper.py"], tmp_path).check()
+    assert (job.output / "rank.1" / "stdout").read_text() == "2\n"
+
+
 #: Groups one after the other; what each rank adds to the sum grows, so that an old group's data would be noticed.
 GROUPS = """
 import torch, torch.distributed as dist
