@@ -52,7 +52,7 @@ class Target(Record):
     def put_folder_first(self) -> None:
         """Put its folder first into `sys.path`, as Python does; under `python -P` the first one is the user's own."""
         if not sys.flags.safe_path:
-            sys.path[0] = str(self.folder)
+            sys.path[:] = [str(self.folder), *(one for one in sys.path[1:] if one != ".")]  # "." is of `__main__`
 
     def absolute(self) -> "Target":
         """Return the target with absolute paths, for a process in another folder."""

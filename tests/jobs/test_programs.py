@@ -197,6 +197,15 @@ def test_without_a_folder_of_its_own_the_users_stay(tmp_path: Path) -> None:
         assert alone(target, tmp_path, variables).check().stdout == "the library\n"
 
 
+def test_files_of_the_current_folder_replace_no_module_of_python(tmp_path: Path) -> None:
+    """Unless the script is there; its sys.path is that of plain Python."""
+    for name in ("socket.py", "json.py", "sub/main.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("import sys\nprint(sys.path)\n" if "main" in name else "raise RuntimeError")
+    expected = alone(["sub/main.py"], tmp_path).check().stdout
+    assert alone(["-m", "unilaunch", "run", "sub/main.py"], tmp_path).check().stdout == expected
+
+
 def test_a_functions_value_is_kept_by_rank(openmpi5: Launcher, tmp_path: Path) -> None:
     """As JSON."""
     shutil.copy(PROGRAMS / "package_of_functions.py", tmp_path)
