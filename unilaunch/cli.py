@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from signal import SIGINT
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
@@ -25,6 +26,7 @@ def main() -> NoReturn:
     started = time.monotonic()
     environ = dict(os.environ)  # noqa: TID251  (the one place that reads it)
     try:
+        _check_folder()
         sys.exit(_do(sys.argv[1:], environ, started))
     except UnilaunchError as error:
         say(error)
@@ -32,6 +34,13 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         say("interrupted")
         sys.exit(128 + SIGINT)
+
+
+def _check_folder() -> None:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise UnilaunchError("the current folder no longer exists: cd to another one") from None
 
 
 def _do(arguments: Sequence[str], environ: Mapping[str, str], started: float) -> int:

@@ -58,6 +58,9 @@ _HOSTS = "one launch starts the ranks of all hosts: type unilaunch launch -H hos
 #: What to type instead of a number of ranks per host.
 SLOTS = "say how many ranks each host takes: -H host1:4,host2:4, or slots=4 behind each name in the hostfile"
 _DEVICES = "name the devices in the environment, CUDA_VISIBLE_DEVICES=0,1, and their number by -n 2"
+#: What to type for a program that is not Python's.
+ONLY_PYTHON = "unilaunch starts Python programs only; mpirun starts any: mpirun -n 2 PROGRAM"
+_PLUGIN = "the script has it: Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config='FILE'))"
 _FLAG_OF_MPIRUN = {
     name: Same("--mpi-arg", f"--{name}", takes=0)
     for name in ("report-bindings", "display-map", "display-allocation", "use-hwthread-cpus", "timestamp-output")
@@ -77,8 +80,14 @@ LAUNCH: Mapping[str, Habit] = {
     "rdzv-backend": Needless(), "rdzv-id": Needless(), "rdzv-endpoint": Needless(), "rdzv-conf": Needless(),
     "use-env": Needless(takes=0), "log-dir": Same("--output-dir"), "tee": Same("--console", "all"),
     "t": Same("--console", "all"), "redirects": Needless(), "r": Needless(),
-    "no-python": Instead("unilaunch starts Python programs only; mpirun starts any: mpirun -n 2 PROGRAM"),
-    "role": Needless(), "monitor-interval": Needless(), "start-method": Needless(),
+    "no-python": Instead(ONLY_PYTHON), "module": Instead("type -m MODULE, with the dash in front of the name"),
+    "role": Needless(), "monitor-interval": Needless(), "start-method": Needless(), "local-addr": Needless(),
+    "run-path": Needless(takes=0), "signals-to-handle": Needless(), "event-log-handler": Needless(),
+    "shutdown-timeout": Same("--grace"), "numa-binding": Instead("type --bind-to numa"),
+    "local-ranks-filter": Instead("type --console all, or afterwards unilaunch logs --rank 0,1"),
+    "duplicate-stdout-filters": Instead("type unilaunch logs --follow --grep TEXT beside the job"),
+    "duplicate-stderr-filters": Instead("type unilaunch logs --follow --grep TEXT beside the job"),
+    "virtual-local-rank": Instead("leave it out: a rank sees every device of its host, and takes that of LOCAL_RANK"),
     # msrun
     "worker-num": _RANKS, "local-worker-num": _RANKS_OF_A_HOST, "cluster-time-out": Same("--timeout"),
     "join": Needless(values=("True", "true"), instead="launch waits; to go on at once type: unilaunch launch ... &"),
@@ -88,7 +97,12 @@ LAUNCH: Mapping[str, Habit] = {
     "gpu": Instead(_DEVICES), "gpu-ids": Instead(_DEVICES), "include": Instead(SLOTS),
     "num-machines": Needless(values=("1",), instead=_HOSTS), "machine-rank": Needless(values=("0",), instead=_HOSTS),
     "num-nodes": Needless(values=("1",), instead=_HOSTS), "main-process-port": Same("--master-port"),
-    "main-process-ip": Same("--master-addr"),
+    "main-process-ip": Same("--master-addr"), "multi-gpu": Needless(takes=0), "cpu": Same("--device", "cpu", takes=0),
+    "num-cpu-threads-per-process": Same("--threads"), "use-deepspeed": Instead(_PLUGIN),
+    "deepspeed-config": Instead(_PLUGIN), "deepspeed-config-file": Instead(_PLUGIN),
+    "mixed-precision": Instead("type -x ACCELERATE_MIXED_PRECISION=bf16, or Accelerator(mixed_precision='bf16')"),
+    "config-file": Instead("type what is in accelerate's file: its num_processes is -n 4, its mixed_precision "
+                           "-x ACCELERATE_MIXED_PRECISION=bf16"),
     # srun
     "ntasks": _RANKS, "nodelist": Instead(SLOTS), "w": Instead(SLOTS),
 }  # fmt: skip

@@ -3,13 +3,17 @@
 import sys
 from collections.abc import Collection
 from pathlib import Path
+from shutil import which
 from typing import Literal
 
 from unilaunch.errors import SpecError, nearest
+from unilaunch.habits import ONLY_PYTHON
 from unilaunch.overriding import override
 from unilaunch.record import Record, replace
 
 MODULE_MARK = "-m "
+#: How the names of scripts end that are not Python's.
+_OF_A_SHELL = (".sh", ".bash")
 #: The name that `__main__` has in a rank while the file or the cells of its function are being loaded.
 LOADING = "__unilaunch_loading__"
 
@@ -48,7 +52,7 @@ class Target(Record):
     def put_folder_first(self) -> None:
         """Put its folder first into `sys.path`, as Python does; under `python -P` the first one is the user's own."""
         if not sys.flags.safe_path:
-            sys.path[0] = str(self.folder)
+            sys.path[:] = [str(self.folder), *(one for one in sys.path[1:] if one != ".")]  # "." is of `__main__`
 
     def absolute(self) -> "Target":
         """Return the target with absolute paths, for a process in another folder."""
@@ -98,16 +102,26 @@ def _parse(text: str, models: Collection[str]) -> Target:
     if colon and module.endswith(".py"):
         return Target("function", f"{module}:{_dotted(function, text)}")
     if text.endswith(".py") or "/" in text:
-        return Target("script", text)
+        return _script(text)
     if colon:
         return Target("function", f"{_dotted(module, text)}:{_dotted(function, text)}")
     if Path(text).is_file():
-        return Target("script", text)
+        return _script(text)
     near = f"; did you mean {text}.py?" if Path(f"{text}.py").is_file() else nearest(text, models)
+    if not near and which(text):
+        raise SpecError(f"{text}: {ONLY_PYTHON}")
     raise SpecError(
         f"no model {text!r}{near}; installed: {', '.join(models) or 'none'}; a script is FILE.py, "
         "a module -m NAME, a function package.module:function or FILE.py:function"
     )
+
+
+def _script(path: str) -> Target:
+    if path.endswith(_OF_A_SHELL):
+        raise SpecError(f"{path}: {ONLY_PYTHON}")
+    if path.endswith(".pyz"):
+        raise SpecError(f"{path}: an archive: unpack it, and type the path of its __main__.py")
+    return Target("script", path)
 
 
 def _dotted(name: str, where: str) -> str:

@@ -2,10 +2,12 @@
 
 import base64
 import io
+import json
 import os
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,11 @@ from unilaunch.json_value import JsonValue
 from unilaunch.output.files import open_file
 
 #: An object with this name represents an array: its kind ("array", "scalar", or the backend of a tensor), its type if
-#: numpy has no such type, and its npy data: {"file": PATH} or {"base64": TEXT}.
+#: numpy has no such type, and its npy data: {"file": PATH} or {"base64": TEXT}. Or a number that JSON does not have.
 _MARK = "__npy__"
 
 #: For an error about a value that cannot be packed.
-SENDABLE = "expected finite numbers, text, lists, dicts, numpy arrays and tensors"
+SENDABLE = "expected numbers, text, lists, dicts, numpy arrays and tensors"
 
 Store = Callable[[Any], dict[str, JsonValue]]
 
@@ -31,8 +33,12 @@ def pack(value: Any, store: Store) -> Any:
         store: Stores the data of an array, and returns where they are.
 
     Raises:
-        ValueError: An array cannot be kept without a pickle, or a table has the reserved name.
+        TypeError: A name in a dict is neither text nor a number.
+        ValueError: An array cannot be kept without a pickle, or a dict has the reserved name, or two names that are the
+            same text in JSON.
     """
+    if isinstance(value, float) and not isfinite(value):
+        return {_MARK: "float", "text": repr(float(value))}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple):
@@ -40,6 +46,8 @@ def pack(value: Any, store: Store) -> Any:
     if isinstance(value, Mapping):
         if _MARK in value:
             raise ValueError(f"the name {_MARK} is reserved")
+        if len(json.loads(json.dumps(dict.fromkeys(value)))) < len(value):
+            raise ValueError("two names in a dict are the same text, such as 1 and '1'")
         return {name: pack(one, store) for name, one in value.items()}
     return _pack_array(value, store)
 
@@ -53,23 +61,16 @@ def unpack(value: Any, folder: Path | None) -> Any:
 
     Raises:
         OSError: A file does not exist.
-        ValueError: The data are not an array, or are an array that needs a pickle.
+        ValueError: The data are not an array or a number, or are an array that needs a pickle.
         PluginError: The framework of a tensor is not installed here.
     """
     if isinstance(value, list):
         return [unpack(one, folder) for one in value]
     if not isinstance(value, dict):
         return value
-    if _MARK not in value:
-        return {name: unpack(one, folder) for name, one in value.items()}
-    array = _load(value, folder)
-    match value[_MARK]:
-        case "array":
-            return array
-        case "scalar":
-            return array[()]
-        case backend:
-            return plugins.load_backend(backend).to_tensor(array, value["type"])
+    if _MARK in value:
+        return _unpack_marked(value, folder)
+    return {name: unpack(one, folder) for name, one in value.items()}
 
 
 def into_files(folder: Path, name: str, *, absolute: bool = False) -> Store:
@@ -106,6 +107,18 @@ def _pack_array(value: Any, store: Store) -> Any:
         if backend.framework in sys.modules and (found := backend.to_array(value)):
             return {_MARK: backend.name, "type": found[1], **store(found[0])}
     return value
+
+
+def _unpack_marked(value: Mapping[str, Any], folder: Path | None) -> Any:
+    match value[_MARK]:
+        case "float":
+            return float(value["text"])
+        case "array":
+            return _load(value, folder)
+        case "scalar":
+            return _load(value, folder)[()]
+        case backend:
+            return plugins.load_backend(backend).to_tensor(_load(value, folder), value["type"])
 
 
 def _load(value: Mapping[str, Any], folder: Path | None) -> Any:

@@ -177,8 +177,29 @@ def _refuse_ranks_of_a_host(own: Sequence[str], per_host: Sequence[str]) -> None
 def _refuse_python(word: str, before: Sequence[str], behind: Sequence[str], grammar: Grammar) -> None:
     """Raise an error for an interpreter before the program, which users of mpirun type."""
     if _PYTHON.fullmatch(word):
-        line = shlex.join(["unilaunch", grammar.command, *before, *(later for later in behind if later != "-u")])
+        variables, program = _without_options(behind)
+        line = shlex.join([*variables, "unilaunch", grammar.command, *before, *program])
         raise SpecError(f"{word}: unilaunch starts Python itself: type {line}")
+
+
+def _without_options(words: Sequence[str]) -> tuple[list[str], Sequence[str]]:
+    """Return the variables that stand for an interpreter's options, and the words that follow these options."""
+    variables: list[str] = []
+    for at, word in enumerate(words):
+        before = words[at - 1] if at else ""
+        name, value = (before, word) if before in {"-X", "-W"} else (word[:2], word[2:])
+        if not (before in {"-X", "-W"} or word.startswith("-")) or name == "-m":
+            return variables, words[at:]
+        match name, value:
+            case "-X", "dev":
+                variables.append("PYTHONDEVMODE=1")
+            case "-W", str(value) if value:
+                variables.append(f"PYTHONWARNINGS={value}")
+            case "-O", _:
+                variables.append(f"PYTHONOPTIMIZE={len(word) - 1}")
+            case _:
+                pass
+    return variables, ()
 
 
 def _unknown(word: str, grammar: Grammar) -> str:

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from itertools import count
 from types import ModuleType
 from typing import Any
 
@@ -185,9 +186,12 @@ def _find_served_store(distributed: Any, port: int) -> None:
         os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # noqa: TID251
         return
 
+    numbers = count()
+
     def create(hostname: str, store_port: int, rank: int, world_size: int, timeout: timedelta, *more: Any) -> Any:
         if store_port != port:
             return native(hostname, store_port, rank, world_size, timeout, *more)
-        return distributed.TCPStore(hostname, port, world_size, is_master=False, timeout=timeout)
+        store = distributed.TCPStore(hostname, port, world_size, is_master=False, timeout=timeout)
+        return distributed.PrefixStore(str(next(numbers)), store)  # the keys of a destroyed group are still there
 
     rendezvous._create_c10d_store = create  # type: ignore[union-attr]  # noqa: SLF001

@@ -28,7 +28,10 @@ def _job(
 
 
 @pytest.mark.parametrize("how", ["mpirun", "launch"])
-@pytest.mark.parametrize("end", ["sys.exit(7)", "os.kill(os.getpid(), 9)"])
+@pytest.mark.parametrize("end", [
+    "sys.exit(7)", "os.kill(os.getpid(), 9)",
+    "import threading; threading.Thread(target=time.sleep, args=(600,)).start(); sys.exit(7)",
+], ids=["exit", "kill", "a thread runs on"])  # fmt: skip
 def test_the_others_can_go_on(launcher: Launcher, how: str, end: str, tmp_path: Path) -> None:
     """With --no-abort; the job still ends, with the failure's exit code, and still reports."""
     script = f"if rank == 1: {end}\ntime.sleep(2)\nopen(f'done.{{rank}}', 'w').close()\n"

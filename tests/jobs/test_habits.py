@@ -62,12 +62,16 @@ TAKEN: list[tuple[str, dict[str, Any]]] = [
      {**TWO, "max_restarts": 3, "output_dir": Path("logs")}),
     ("launch --nproc_per_node 2 --tee 3 --redirects 3 train.py", {**TWO, "console": "all"}),
     ("launch --nproc_per_node 2 --use_env train.py", TWO),
+    ("launch --nproc_per_node 2 --shutdown-timeout 9 --run-path --local_addr 10.0.0.1 train.py", {**TWO, "grace": 9.0}),
+    ("launch --nproc_per_node 2 --signals-to-handle SIGTERM --event-log-handler null train.py", TWO),
     # msrun
     ("launch --worker_num 2 --local_worker_num 2 --join True train.py", TWO),
     ("launch --worker_num=2 --local_worker_num=2 --master_port=8118 --log_dir=logs --join=True train.py",
      {**TWO, "master_port": 8118, "output_dir": Path("logs")}),
     # accelerate, deepspeed, srun
     ("launch --num_processes 2 --num_machines 1 train.py", TWO),
+    ("launch --multi_gpu --num_processes 2 --num_cpu_threads_per_process 3 train.py", {**TWO, "threads": 3}),
+    ("launch --cpu --num_processes 2 train.py", {**TWO, "device": "cpu"}),
     ("launch --num_gpus 2 train.py", TWO),
     ("launch --ntasks 2 train.py", TWO),
     # JittorGeometric, PyG, DGL
@@ -83,6 +87,20 @@ TAKEN: list[tuple[str, dict[str, Any]]] = [
 ANSWERED = [
     ("launch -n 2 python train.py --lr 0.1", "type unilaunch launch -n 2 train.py --lr 0.1"),
     ("launch -n 2 python3 -u -m train", "type unilaunch launch -n 2 -m train"),
+    ("launch -n 2 python -X dev -W error -OO -B train.py -O -m x",
+     "type PYTHONDEVMODE=1 PYTHONWARNINGS=error PYTHONOPTIMIZE=2 unilaunch launch -n 2 train.py -O -m x"),
+    ("launch -n 2 bash run.sh", "bash: unilaunch starts Python programs only; mpirun starts any"),
+    ("launch -n 2 run.sh", "run.sh: unilaunch starts Python programs only; mpirun starts any"),
+    ("launch -n 2 ./app.pyz", "app.pyz: an archive: unpack it, and type the path of its __main__.py"),
+    ("launch -n 2 --module train", "--module: type -m MODULE"),
+    ("launch -n 2 --local-ranks-filter 0 train.py", "type --console all"),
+    ("launch -n 2 --virtual-local-rank train.py", "takes that of LOCAL_RANK"),
+    ("launch -n 2 --numa-binding node train.py", "type --bind-to numa"),
+    ("launch -n 2 --duplicate-stdout-filters loss train.py", "type unilaunch logs --follow --grep TEXT"),
+    ("launch -n 2 --config_file a.yaml train.py", "its num_processes is -n 4"),
+    ("launch -n 2 --use_deepspeed train.py", "Accelerator(deepspeed_plugin=DeepSpeedPlugin("),
+    ("launch -n 2 --deepspeed_config ds.json train.py", "DeepSpeedPlugin(hf_ds_config='FILE')"),
+    ("launch -n 2 --mixed_precision bf16 train.py", "type -x ACCELERATE_MIXED_PRECISION=bf16"),
     ("launch --nnodes 2 --nproc_per_node 2 train.py", "type unilaunch launch -H host1:4,host2:4 train.py"),
     ("launch --nproc-per-node 2 -H a:2,b:2 train.py", "leave it out, and say how many ranks each host takes: -H"),
     ("launch --worker_num 4 --local_worker_num 2 train.py", "leave it out, and say how many ranks each host takes"),
@@ -116,6 +134,8 @@ ANSWERED = [
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
+    for name in ("run.sh", "app.pyz"):
+        (tmp_path / name).touch()
     monkeypatch.chdir(tmp_path)
 
 

@@ -58,6 +58,23 @@ def test_a_single_rank_has_every_core(launcher: Launcher, tmp_path: Path) -> Non
     assert job.stdout == f"{mine} {len(mine)}\n"
 
 
+@pytest.mark.parametrize("redirection", ["</dev/null", "<&-"])
+def test_a_rank_does_not_wait_for_an_input_that_is_empty(launcher: Launcher, redirection: str, tmp_path: Path) -> None:
+    """As in a job of Slurm's, cron's or ssh's: input() ends at once, as in plain Python."""
+    (tmp_path / "ask.py").write_text("import sys\nprint('read', repr(sys.stdin.read()))\n")
+    words = [sys.executable, "-m", "unilaunch", "launch", "--mpirun", str(launcher.path), *OPTIONS, "-n", "2", "ask.py"]
+    job = finish(["sh", "-c", f'exec "$@" {redirection}', "sh", *words], tmp_path, None, 30).check()
+    assert job.stdout == "read ''\n"
+
+
+def test_pythons_development_mode_warns_of_nothing_of_ours(openmpi5: Launcher, tmp_path: Path) -> None:
+    """What it prints is about the script."""
+    (tmp_path / "train.py").write_text("print('here')\n")
+    words = ["-m", "unilaunch", "launch", "--mpirun", str(openmpi5.path), *OPTIONS, "-n", "2", "train.py"]
+    job = alone(words, tmp_path, {"PYTHONDEVMODE": "1"}).check()
+    assert (job.stdout, job.stderr) == ("here\n", "")
+
+
 @pytest.mark.usefixtures("by_numpy")
 def test_a_program_can_launch(launcher: Launcher, tmp_path: Path) -> None:
     """What comes back is the model's result, and how each rank ended; the model's options stand beside the spec."""

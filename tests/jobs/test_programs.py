@@ -78,6 +78,32 @@ def test_exit_codes_are_the_scripts(launcher: Launcher, how: str, returncode: in
         assert (failure["rank"], failure["exit_code"]) == (1, returncode)
 
 
+#: A thread and an exit function of each rank that use the communication, after the script's last line.
+FAREWELL = """
+import atexit, sys, threading, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+def add(name):
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    print(name, total.item())
+def save():
+    time.sleep(0.3)
+    add("thread")
+atexit.register(add, "exit function")
+threading.Thread(target=save).start()
+"""
+
+
+@pytest.mark.parametrize("end", ["", "sys.exit(0)"])
+def test_threads_and_exit_functions_can_use_the_communication(openmpi5: Launcher, end: str, tmp_path: Path) -> None:
+    """As in plain Python, and under torchrun: a checkpoint is written in the background, the last totals at the end."""
+    (tmp_path / "farewell.py").write_text(FAREWELL + end)
+    job = openmpi5.unilaunch(2, ["run", "farewell.py"], tmp_path).check()
+    for rank in range(2):
+        assert (job.output / f"rank.{rank}" / "stdout").read_text() == "thread 2.0\nexit function 2.0\n"
+
+
 def test_a_traceback_begins_in_the_script(openmpi5: Launcher, tmp_path: Path) -> None:
     """As plain Python prints it: the launcher's frames are of no use to the reader."""
     job = openmpi5.unilaunch(2, ["run", str(PROGRAMS / "ending.py"), "--", "raise"], tmp_path)
@@ -86,13 +112,71 @@ def test_a_traceback_begins_in_the_script(openmpi5: Launcher, tmp_path: Path) ->
     assert "unilaunch/rank" not in job.stderr
 
 
-def test_a_module_runs_as_main(openmpi5: Launcher, tmp_path: Path) -> None:
-    """With this folder first in sys.path, as with python -m."""
-    (tmp_path / "tool.py").write_text(
-        "import sys, os\nprint(f\"{os.environ['RANK']} {__name__} {sys.argv[1:]} {sys.path[0] == os.getcwd()}\")\n"
+def test_a_rank_can_become_another_program(openmpi5: Launcher, tmp_path: Path) -> None:
+    """A wrapper's usual last line; the port that it held for the program is free then."""
+    (tmp_path / "train.py").write_text(
+        "import torch.distributed as dist\ndist.init_process_group('gloo')\nprint(dist.get_world_size())\n"
     )
-    job = openmpi5.unilaunch(2, ["run", "-m", "tool", "--", "a", "--b=c"], tmp_path).check()
-    assert sorted(job.stdout.split("\n"))[1:] == [f"{rank} __main__ ['a', '--b=c'] True" for rank in range(2)]
+    (tmp_path / "wrapper.py").write_text("import os, sys\nos.execv(sys.executable, [sys.executable, 'train.py'])\n")
+    job = openmpi5.unilaunch(2, ["run", "wrapper.py"], tmp_path).check()
+    assert (job.output / "rank.1" / "stdout").read_text() == "2\n"
+
+
+#: Groups one after the other; what each rank adds to the sum grows, so that an old group's data would be noticed.
+GROUPS = """
+import torch, torch.distributed as dist
+for turn in range(12):
+    dist.init_process_group("gloo")
+    total = torch.ones(1) * (dist.get_rank() + turn)
+    dist.all_reduce(total)
+    dist.barrier(group=dist.new_group([0, 1]))
+    print(turn, total.item())
+    dist.destroy_process_group()
+"""
+
+
+def test_a_group_can_follow_another(openmpi5: Launcher, tmp_path: Path) -> None:
+    """The store of the job outlives them, and its keys do."""
+    (tmp_path / "groups.py").write_text(GROUPS)
+    job = openmpi5.unilaunch(2, ["run", "groups.py"], tmp_path, deadline=60).check()
+    assert (job.output / "rank.1" / "stdout").read_text() == "".join(f"{turn} {2 * turn + 1.0}\n" for turn in range(12))
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_programs_excepthook_is_called(tmp_path: Path, *, broken: bool) -> None:
+    """It shows the traceback in its own way, and may send it somewhere; if it fails, the traceback is shown."""
+    body = "raise SystemExit" if broken else "print('HOOK', kind.__name__, error, trace.tb_lineno, file=sys.stderr)"
+    script = f"import sys\ndef hook(kind, error, trace): {body}\nsys.excepthook = hook\nraise ValueError('broken')\n"
+    (tmp_path / "hook.py").write_text(script)
+    job = alone(["-m", "unilaunch", "run", "hook.py"], tmp_path)
+    assert job.returncode == 1
+    log = (job.output / "rank.0" / "stderr").read_text()
+    assert ("Traceback" in log) is broken
+    assert ("Traceback" in job.stderr) is broken
+    assert broken or "HOOK ValueError broken 4\n" in job.stderr
+    assert json.loads((job.output / "rank.0" / "failure.json").read_text())["traceback"]
+
+
+#: What python -m gives a module; a thread that outlives its last line pickles an object of __main__.
+MODULE = """
+import os, pickle, sys, threading, time
+class Net: pass
+def save():
+    time.sleep(0.3)
+    pickle.loads(pickle.dumps(Net()))
+    print(__name__, __package__, __spec__.name, __file__, sys.argv, sys.path[0] == os.getcwd())
+threading.Thread(target=save).start()
+"""
+
+
+@pytest.mark.parametrize("name", ["tool", "package.tool", "package"])
+def test_a_module_runs_as_main(name: str, tmp_path: Path) -> None:
+    """With this folder first in sys.path, as with python -m; it is __main__ to the end."""
+    (tmp_path / "package").mkdir()
+    for file in ("tool", "package/tool", "package/__main__", "package/__init__"):
+        (tmp_path / f"{file}.py").write_text("" if "init" in file else MODULE)
+    expected = alone(["-m", name, "a", "--b=c"], tmp_path).check().stdout
+    assert alone(["-m", "unilaunch", "run", "-m", name, "--", "a", "--b=c"], tmp_path).check().stdout == expected
 
 
 @pytest.mark.skipif(not find_spec("triton"), reason="Triton is not installed")
@@ -113,6 +197,15 @@ def test_without_a_folder_of_its_own_the_users_stay(tmp_path: Path) -> None:
         assert alone(target, tmp_path, variables).check().stdout == "the library\n"
 
 
+def test_files_of_the_current_folder_replace_no_module_of_python(tmp_path: Path) -> None:
+    """Unless the script is there; its sys.path is that of plain Python."""
+    for name in ("socket.py", "json.py", "sub/main.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("import sys\nprint(sys.path)\n" if "main" in name else "raise RuntimeError")
+    expected = alone(["sub/main.py"], tmp_path).check().stdout
+    assert alone(["-m", "unilaunch", "run", "sub/main.py"], tmp_path).check().stdout == expected
+
+
 def test_a_functions_value_is_kept_by_rank(openmpi5: Launcher, tmp_path: Path) -> None:
     """As JSON."""
     shutil.copy(PROGRAMS / "package_of_functions.py", tmp_path)
@@ -124,7 +217,6 @@ def test_a_functions_value_is_kept_by_rank(openmpi5: Launcher, tmp_path: Path) -
 
 @pytest.mark.parametrize(("function", "words"), [
     ("unwritable", "returned a value that cannot be sent"),
-    ("infinite", "returned a value that cannot be sent"),
     ("missing", "has no missing"),
 ])  # fmt: skip
 def test_a_function_that_cannot_be_used_is_refused(

@@ -51,6 +51,19 @@ def test_models_and_commands_bring_their_examples(
     assert f"  {example}\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("arguments", [["launch", "-n", "2", "train.py"], ["run", "train.py"]])
+def test_a_current_folder_that_is_gone_is_one_line(arguments: list[str], tmp_path: Path) -> None:
+    """It was removed, or its file system is no longer mounted."""
+    gone, lines = tmp_path / "gone", 'rmdir "$PWD"; exec "$@"'
+    gone.mkdir()
+    done = subprocess.run(
+        ["sh", "-c", lines, "sh", Path(sys.executable).with_name("unilaunch"), *arguments],
+        cwd=gone, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == "unilaunch: the current folder no longer exists: cd to another one\n"
+
+
 def test_only_given_options_are_there() -> None:
     """Defaults come later: a file and the environment go between. Values stay text, for the spec to judge."""
     assert parse(["run"]) == {"command": "run"}

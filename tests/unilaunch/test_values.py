@@ -64,6 +64,20 @@ def test_values_come_back_by_every_way(tmp_path: Path) -> None:
         assert back["yes"].dtype == mindspore.bool_
 
 
+def test_numbers_that_json_does_not_have_come_back(tmp_path: Path) -> None:
+    """After a training of hours one NaN may not cost the result; the JSON itself is one that every reader reads."""
+    value = {"a": [float("nan"), float("inf"), -float("inf")], 1: np.float64("nan")}
+    json.dumps(pack(value, into_text), allow_nan=False)
+    for back in _sent(value, tmp_path):
+        assert [repr(one) for one in (*back["a"], back["1"])] == ["nan", "inf", "-inf", "nan"]
+
+
+@pytest.mark.parametrize("value", [{1: "a", "1": "b"}, {"a": [{True: 0, "true": 1}]}, {None: 0, "null": 1}])
+def test_no_entry_of_a_dict_is_lost(value: Any) -> None:
+    with pytest.raises(ValueError, match="the same text"):
+        pack(value, into_text)
+
+
 MASKED = np.ma.array([1, 2], mask=[True, False])  # type: ignore[no-untyped-call]
 
 

@@ -1,9 +1,7 @@
 """Start the agent of a host: one agent for all ranks with equal fingerprints, or one agent for each rank."""
 
-import atexit
 import os
 import signal
-import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -83,13 +81,11 @@ def supervise_alone(environ: Mapping[str, str], started: float, work: Work) -> i
 def _live(work: Work, started: float, status: "Status") -> int:
     """Do the rank's work. A rank that ends before the others exits at once: MPI_Finalize would wait for them."""
     code = work(started, status)
-    if status.released:
-        import threading
-
-        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  (waits for threads that save)
     if status.failed or status.released:
-        atexit._run_exitfuncs()  # noqa: SLF001  (the program's exit functions; there is no public name)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        from unilaunch.rank.ending import flush_files, run_exit_functions
+
+        flush_files()  # first: the agent kills a failed rank whose threads or exit functions take long
+        run_exit_functions()
+        flush_files()
         os._exit(code)
     return code

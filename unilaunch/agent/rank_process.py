@@ -146,7 +146,7 @@ class RankProcess:
 
     def _take_failure(self, failure: Failure) -> None:
         self.known = failure
-        if not self.stop:
+        if not self.stop and (self.placed is None or self.placed.abort):
             self.kill_at = min(self.kill_at, time.monotonic() + FAREWELL)
         saved = self.from_outside and failure.exit_code == REQUEUE
         if not saved and not (self.stop and failure.cause in _ENDS_OF_A_STOP):
@@ -155,10 +155,10 @@ class RankProcess:
     # Orders
 
     def end(self, why: Failure | None = None) -> None:
-        """End the rank: SIGTERM, and later SIGKILL if it still runs; SIGKILL at once if it has no handlers.
+        """End the rank: SIGTERM, then SIGKILL if it still runs; SIGKILL at once if it has no handlers.
 
         Args:
-            why: The reason, if the agent itself decides to end the rank.
+            why: The reason, if the agent itself decides that.
         """
         if self.is_running:
             self.state = State.ENDING
@@ -166,8 +166,9 @@ class RankProcess:
         if self.placed and not self.placed.has_handlers:
             self.signal(signal.SIGKILL)
             return
-        self.signal(signal.SIGTERM)
-        self.signal(signal.SIGCONT)
+        if not self.known:  # after its own report it runs its exit functions
+            self.signal(signal.SIGTERM)
+            self.signal(signal.SIGCONT)
         self.kill_at = min(self.kill_at, time.monotonic() + FAREWELL)
 
     def stop_patiently(self, stop: messages.Stop) -> None:

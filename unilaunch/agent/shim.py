@@ -154,13 +154,14 @@ def stand_for(connection: socket.socket, launcher: int) -> int:
             connection.send(bytes([number]))
 
     pass_signals_on(pass_on)
-    while os.getppid() == launcher:
-        if select.select([connection], [], [], _TICK)[0]:
-            code = b""
-            with suppress(OSError):
-                code = connection.recv(1)
-            return code[0] if code else -signal.SIGKILL
-    return 1
+    with connection:
+        while os.getppid() == launcher:
+            if select.select([connection], [], [], _TICK)[0]:
+                code = b""
+                with suppress(OSError):
+                    code = connection.recv(1)
+                return code[0] if code else -signal.SIGKILL
+        return 1
 
 
 class Shim:

@@ -129,7 +129,7 @@ def _visit(mpirun: Mpirun, request: Request, hosts: Sequence[Host], *, measures:
         hostfile.flush()
         program = (sys.executable, "-m", "unilaunch.doctor.probe", str(token), *(["--measure"] if measures else []))
         request = replace(request, program=program, hostfile=hostfile.name if request.hosts else None).started()
-        line = mpirun.start_line(request, (MONITOR,), session="")
+        line = mpirun.start_line(request, (MONITOR,), session="", stdin=False)
         arrived: dict[int, float] = {}
         with subprocess.Popen(
             line, env={**request.environ, MONITOR: listening.where}, stdin=subprocess.DEVNULL, stdout=console,

@@ -90,7 +90,8 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller) 
         monitor = Monitor(inbox, len(plan.rows), plan.several, spec.stall_timeout, spec.abort)
         inspection = kept.enter_context(_inspecting(plan, monitor))
         request, task = plan.request.started(), replace(plan.task, command=without_secrets(sys.orig_argv))
-        line = plan.mpirun.start_line(request, (MONITOR, SPEC), session)
+        stdin = _input(attended=caller.attended) != subprocess.DEVNULL
+        line = plan.mpirun.start_line(request, (MONITOR, SPEC), session, stdin=stdin)
         environ = {**request.environ, MONITOR: environ[MONITOR], SPEC: handover.hand_over(task)}
         returncode = _run(line, environ, inspection, Stop(monitor, asked, spec.grace, live), live)
         stopped = 0 if monitor.ending else asked.number  # a failure before the stop is still a failure
@@ -144,10 +145,11 @@ def _few_files(ranks: int) -> str:
 
 
 def _input(*, attended: bool) -> int | None:
-    """Return mpirun's standard input: that of the caller, a pipe from the terminal, or none in the background."""
-    if not attended:
-        return subprocess.DEVNULL
-    return subprocess.PIPE if os.isatty(0) else None
+    """Return mpirun's standard input: that of the caller, a pipe from the terminal, or none."""
+    with suppress(OSError):  # closed; then sys.stdin is None, and the number may be another file's by now
+        if attended and sys.stdin and os.fstat(0).st_rdev != Path(os.devnull).stat().st_rdev:
+            return subprocess.PIPE if os.isatty(0) else None
+    return subprocess.DEVNULL
 
 
 def _run(line: Sequence[str], environ: Mapping[str, str], inspection: Inspection, stop: Stop, live: Live) -> int:

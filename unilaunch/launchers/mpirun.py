@@ -151,12 +151,20 @@ class Mpirun(ABC):
             LauncherError: This mpirun has no option for a part of the request.
         """
 
-    def start_line(self, request: Request, told: Sequence[str], session: str) -> list[str]:  # noqa: ARG002
+    def start_line(
+        self,
+        request: Request,
+        told: Sequence[str],  # noqa: ARG002  (this and the next two are Open MPI's)
+        session: str,  # noqa: ARG002
+        *,
+        stdin: bool,  # noqa: ARG002
+    ) -> list[str]:
         """Return the command line with which `launch` starts the ranks; it may stay out of sight.
 
         Args:
             request: What to start, as `Request.started` returns it.
             told: Other variables of its environment that ranks on every host must find.
             session: A folder for files of mpirun's on this host; "" for its own choice.
+            stdin: Whether its standard input can hold anything.
         """
         return self.write(request)

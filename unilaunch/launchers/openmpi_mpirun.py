@@ -98,16 +98,20 @@ class OpenMpirun(Mpirun):
         ]
 
     @override
-    def start_line(self, request: Request, told: Sequence[str], session: str) -> list[str]:
+    def start_line(self, request: Request, told: Sequence[str], session: str, *, stdin: bool) -> list[str]:
         """Return the line with the variables for other hosts, or with a folder for mpirun's files on this host.
 
         By itself mpirun takes a folder with its process number in the common temporary one. Where an mpirun of that
         number was killed once and left its files, Open MPI 5 does not start: "The PMIx server's listener thread failed
         to start". On several hosts a daemon elsewhere would leave such a folder there.
+
+        Without an input, say so: rank 0 would wait for ever for the end of an empty one.
         """
         words = [word for name in told for word in ("-x", name)] if request.several else []
         if session and not request.several and self.version[0] >= _FIVE and not _chooses_folder(request):
             words = ["--prtemca", "prte_local_tmpdir_base", session]
+        if not stdin and "--stdin" not in request.mpi.mpi_args:
+            words += ["--stdin", "none"]
         mpirun, *line = self.write(request)
         return [mpirun, *_unbuffered(request, self.version[0]), *words, *line]
 

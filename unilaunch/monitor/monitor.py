@@ -105,8 +105,8 @@ class Monitor(Record, frozen=False):
     def _is_time(self, failures: list[Failure], now: float) -> bool:
         if self.finished:
             return True
-        if not self.abort:
-            return self.all_done
+        if not self.abort:  # a failed rank may still wait for its threads
+            return self.inbox.working <= set(self.inbox.failed)
         since = now - (self._first or now)
         if self.hurried:  # mpirun shows the output of this process only for some tenths of a second more
             return not all(map(is_consequence, failures)) or since > SETTLE

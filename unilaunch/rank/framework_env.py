@@ -7,7 +7,8 @@ from unilaunch.launchers import set_by_launchers
 from unilaunch.world import World
 
 #: Every library that starts threads. MKL uses one thread under MPI unless its variable is set.
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_OMP = "OMP_NUM_THREADS"
+THREADS = (_OMP, "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def framework_env(  # noqa: PLR0913  (it is the one table)
@@ -29,7 +30,8 @@ def framework_env(  # noqa: PLR0913  (it is the one table)
         exported: The process's environment.
         program: Whether the target is a user's program, which may need the variables of the framework's launcher.
     """
-    wanted = dict.fromkeys(THREADS, str(placement.threads))
+    threads = exported.get(_OMP, "").partition(",")[0]  # of "4,2" the first: the others are for nested threads
+    wanted = dict.fromkeys(THREADS, threads if threads.isdecimal() else str(placement.threads))
     for backend in backends:
         wanted |= backend.variables(world, placement, rendezvous)
         if program and rendezvous and backend.launcher != world.launcher:

@@ -65,11 +65,17 @@ def _run_script(path: str, args: Sequence[str]) -> None:
 
 
 def _run_module(name: str, args: Sequence[str]) -> None:
-    """Run a module as `python -m NAME ARGS` does."""
+    """Run a module, or a package's __main__, as `python -m NAME ARGS` does. Its __main__ is kept, as a script's is."""
     import runpy
 
-    sys.argv[:] = [name, *args]
-    runpy.run_module(name, run_name="__main__", alter_sys=True)
+    sys.argv[:] = ["-m", *args]
+    _, spec, code = runpy._get_module_details(name)  # type: ignore[attr-defined]  # noqa: SLF001  (run_module's own step)
+    main = ModuleType("__main__")
+    main.__spec__, main.__loader__, main.__package__ = spec, spec.loader, spec.parent
+    main.__dict__.update(__file__=spec.origin, __cached__=spec.cached, __builtins__=sys.modules["builtins"])
+    sys.modules["__main__"] = main
+    sys.argv[0] = spec.origin
+    exec(code, main.__dict__)  # noqa: S102  (that is the task)
 
 
 def _call(target: Target, args: Sequence[str]) -> Any:
@@ -163,11 +169,8 @@ def _json(text: str) -> Any:
 
 
 def exit_code(exit_: SystemExit) -> int:
-    """Return the exit code of a process that raises *exit_*, and show its text as Python does."""
-    if exit_.code is None or isinstance(exit_.code, int):
-        return (exit_.code or 0) & 0xFF
-    print(exit_.code, file=sys.stderr, flush=True)  # noqa: T201  (as Python does)
-    return 1
+    """Return the exit code of a process that raises *exit_*."""
+    return (exit_.code or 0) & 0xFF if exit_.code is None or isinstance(exit_.code, int) else 1
 
 
 def leave_out_launcher(error: BaseException) -> None:

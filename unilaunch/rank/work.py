@@ -15,6 +15,7 @@ from unilaunch.model import Framework, Model, Session
 from unilaunch.monitor import messages
 from unilaunch.output.log import LINE, Log
 from unilaunch.rank import current, mpi, program
+from unilaunch.rank.ending import run_exit_functions
 from unilaunch.rank.framework_env import framework_env
 from unilaunch.rank.garbage_collector import let_triton_be_collected, uncollected
 from unilaunch.rank.identity import Rank
@@ -43,11 +44,8 @@ def work(rank: Rank) -> int:
         if rank.task.model is None:
             program.leave_out_launcher(error)
         exit_code, log = _explain(error, rank)
-        if exit_code:
-            said = isinstance(error, KeyboardInterrupt)
-            rank.status.fail(error, exit_code, together=said, log=log)
-            return _ended(rank, exit_code)
-        _wait_for_all(rank)
+        rank.status.fail(error, exit_code, together=isinstance(error, KeyboardInterrupt), log=log)
+        return _ended(rank, exit_code)
     return _ended(rank, 0)
 
 
@@ -61,13 +59,20 @@ def _explain(error: BaseException, rank: Rank) -> tuple[int, str]:
     match error:
         case UnilaunchError():
             code, text = error.exit_code, f"unilaunch: {error}\n"
+        case SystemExit(code=int() | None):
+            return program.exit_code(error) or 1, ""  # a model returns, it does not exit
         case SystemExit():
-            return program.exit_code(error) or int(rank.task.model is not None), ""  # a model returns, it does not exit
+            print(error.code, file=sys.stderr, flush=True)  # noqa: T201  (as Python does)
+            return 1, ""
         case MemoryError() if rank.task.model:
             where = f"rank {rank.world.rank} on {rank.world.host}"
             say(f"{where}: out of memory: {error}: take more ranks on more hosts, or a smaller model")
         case _:
             code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+            if sys.excepthook is not sys.__excepthook__:
+                with suppress(BaseException):  # then the traceback is shown
+                    sys.excepthook(type(error), error, error.__traceback__)
+                    return code, ""
             text = "".join(traceback.format_exception(error))
     with suppress(OSError, ValueError, AttributeError):  # the program may have closed its standard error
         shows = code == INTERRUPTED or rank.status.stopped or not rank.task.spec.abort
@@ -161,11 +166,22 @@ def _run_program(rank: Rank, rendezvous: Rendezvous) -> None:
     current.member = current.Member(world, rank.placement, rank.peers, rank.environ, supervised=True)
     appended = [f"--local-rank={world.local_rank}"] if task.spec.local_rank_argument else []
     output.record(phase="program", target=str(task.target))
-    value = program.run_program(task.target, [*appended, *task.spec.args])
-    if task.target.kind == "function":
-        _return(rank, value)
-    gc.collect()  # torch's threads can abort an interpreter that ends while DistributedDataParallel's cycles hold them
+    _run_to_the_end(rank, [*appended, *task.spec.args])
     _wait_for_all(rank)
+
+
+def _run_to_the_end(rank: Rank, args: Sequence[str]) -> None:
+    """Run the program, its threads and its exit functions; all of them may use the communication."""
+    target = rank.task.target
+    try:
+        value = program.run_program(target, args)
+        if target.kind == "function":
+            _return(rank, value)
+    except SystemExit as exit_:
+        if program.exit_code(exit_):
+            raise
+    run_exit_functions()
+    gc.collect()  # torch's threads can abort an interpreter that ends while DistributedDataParallel's cycles hold them
 
 
 def _return(rank: Rank, value: Any) -> None:

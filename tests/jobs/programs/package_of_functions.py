@@ -25,11 +25,6 @@ def unwritable() -> object:
     return {1, 2}
 
 
-def infinite() -> object:
-    """Return a number that JSON does not have."""
-    return {"loss": float("nan")}
-
-
 def broken() -> None:
     """Fail."""
     raise ValueError("broken on purpose")

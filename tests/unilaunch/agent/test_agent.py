@@ -85,14 +85,15 @@ def test_any_end_leaves_a_record(end: str, code: int, expected: dict[str, object
 
 
 def test_the_ranks_own_words_are_kept(tmp_path: Path) -> None:
-    """What the rank knows of its failure is better than its exit code; and it does not wait for MPI_Finalize."""
+    """What the rank knows of its failure is better than its exit code; its threads and exit functions run on."""
     done = _run(
         "import atexit, threading\n"
-        "atexit.register(print, 'at exit')\nthreading.Thread(target=time.sleep, args=(30,)).start()\n"
+        "def save(): time.sleep(0.5); print('saved')\n"
+        "atexit.register(print, 'at exit')\nthreading.Thread(target=save).start()\n"
         "status.fail(ValueError('broken'), 3)\nreturn 3\n",
         tmp_path,
     )
-    assert (done.returncode, done.stdout) == (3, "at exit\n")
+    assert (done.returncode, done.stdout) == (3, "saved\nat exit\n")
     failure = _failure(tmp_path)
     assert (failure["error"], failure["message"], failure["exit_code"]) == ("ValueError", "broken", 3)
 
@@ -106,6 +107,19 @@ def test_an_unfinished_line_of_a_failed_rank_is_kept(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stdout) == (3, "half a line")
     assert done.stderr.startswith("half an error")
+
+
+@pytest.mark.parametrize("stdout", ["", "sys.stdout.close()", "sys.stdout = None", "sys.stdout = object()"])
+def test_the_files_of_a_failed_rank_are_written(stdout: str, tmp_path: Path) -> None:
+    """As Python writes what is still in their buffers; whatever the program has made of its standard output."""
+    done = _run(
+        "table, data = open('table.csv', 'w'), open('data', 'wb')\ntable.write('1,2\\n'); data.write(b'data')\n"
+        f"{stdout}\nstatus.fail(ValueError('broken'), 3)\nreturn 3\n",
+        tmp_path,
+    )
+    assert done.returncode == 3
+    assert "Traceback" not in done.stderr
+    assert ((tmp_path / "table.csv").read_text(), (tmp_path / "data").read_bytes()) == ("1,2\n", b"data")
 
 
 @pytest.mark.timed

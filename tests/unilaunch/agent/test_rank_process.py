@@ -15,7 +15,9 @@ from unilaunch.agent.channel import Channel
 from unilaunch.agent.hidden_output import HiddenOutput
 from unilaunch.agent.output import Output
 from unilaunch.agent.rank_process import RankProcess, State
-from unilaunch.monitor.messages import Message, Returned, encode
+from unilaunch.agent.stack_reader import NEVER
+from unilaunch.monitor.messages import Failed, Message, Placed, Returned, encode
+from unilaunch.output.failure import Cause, Failure
 
 
 @contextmanager
@@ -58,6 +60,22 @@ def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch: pytest.MonkeyPatc
         rank.pass_on(signal.SIGUSR1)
     signal.signal(signal.SIGUSR1, before)
     assert len(came) == 2
+
+
+def test_a_rank_that_has_reported_its_failure_gets_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs its exit functions; the agent kills it a second later, but only if the job is to end."""
+    came: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
+    for abort in (False, True):
+        with _rank() as (rank, _):
+            monkeypatch.setattr(rank.output, "open", lambda _: None)
+            rank._understand(Placed("here", "cpu", "run", "rank.0", "all", abort), [])
+            rank._understand(Failed(Failure(Cause.EXCEPTION, "broken", 3)), [])
+            assert (rank.kill_at < NEVER) is abort
+            rank.end()
+            assert time.monotonic() < rank.kill_at < NEVER
+    signal.signal(signal.SIGTERM, before)
+    assert not came
 
 
 def test_the_last_output_is_read_however_late_the_agent_is() -> None:

@@ -38,7 +38,7 @@ class _Holder:
     (evaluate, {"nproc": 2}, "evaluate(): got an unexpected keyword argument 'nproc'; did you mean nprocs?"),
     (evaluate, {"data": {1, 2}}, "data cannot be sent to the ranks (Object of type set is not JSON serializable)"),
     (evaluate, {"data": np.array([None])}, "data cannot be sent to the ranks (Object arrays cannot be saved"),
-    (evaluate, {"data": float("inf")}, "data cannot be sent to the ranks (Out of range"),
+    (evaluate, {"data": {1: 2, "1": 3}}, "data cannot be sent to the ranks (two names in a dict are the same text"),
     (evaluate, {"data": "x" * 130_000}, "data is 130 kB of JSON: at most 120 kB can be sent; pass a numpy array"),
     (train, {"args": {"lr": 1, "weight-decay": 0.1}}, "'weight-decay': cannot be the name of an argument"),
     (evaluate, {"nprocs": "two"}, "nprocs: must be a whole number, not 'two'"),

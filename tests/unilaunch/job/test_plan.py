@@ -144,7 +144,7 @@ def test_values_of_x_are_not_on_the_line_that_is_started(mpi: str, expected: lis
     plan = _plan("-n 3 -x A=1 -x FLUX_KEY=s -x LD_PRELOAD=/p", {"A": "before", "HOME": "/root"})
     request = plan.request.started()
     assert request.environ == {"A": "1", "FLUX_KEY": "s", "HOME": "/root"}
-    line = plan.mpirun.start_line(request, (), "")
+    line = plan.mpirun.start_line(request, (), "", stdin=True)
     assert line[: -len(GCN)] == ["/mpi/bin/mpirun", "-n", "3", *expected]
 
 

@@ -47,3 +47,10 @@ def test_what_the_user_exported_is_left_alone() -> None:
     exported = {"OMP_NUM_THREADS": "7", "MASTER_ADDR": "elsewhere", "NCCL_SOCKET_IFNAME": "ib0"}
     chosen = framework_env([TorchBackend()], WORLD, Placement("cuda", 1, 2), MEETING, exported)
     assert not set(chosen) & set(exported)
+
+
+@pytest.mark.parametrize(("exported", "threads"), [("1", "1"), ("4,2", "4"), ("many", "2")])
+def test_exported_threads_are_those_of_every_library(exported: str, threads: str) -> None:
+    """In torch MKL's variable wins: with the rank's share in it, what the user exported had no effect."""
+    chosen = framework_env([TorchBackend()], WORLD, Placement("cpu", 0, 2), None, {"OMP_NUM_THREADS": exported})
+    assert (chosen["MKL_NUM_THREADS"], chosen["OPENBLAS_NUM_THREADS"]) == (threads, threads)

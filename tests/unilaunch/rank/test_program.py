@@ -104,9 +104,9 @@ def test_a_value_that_is_too_large_is_refused_in_one_line() -> None:
         check_value("x" * 70_000_000, "make")
 
 
-@pytest.mark.parametrize("value", [{1, 2}, object(), float("nan"), [(loop := []), loop.append(loop)]])  # type: ignore[var-annotated, func-returns-value]
+@pytest.mark.parametrize("value", [{1, 2}, object(), {(1, 2): 3}, {1: 2, "1": 3}, [(loop := []), loop.append(loop)]])  # type: ignore[var-annotated, func-returns-value]
 def test_what_cannot_be_sent_is_refused_in_one_line(value: object, tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"make returned a value that cannot be sent \(.*\): expected finite numbers"):
+    with pytest.raises(SpecError, match=r"make returned a value that cannot be sent \(.*\): expected numbers"):
         keep_value(value, "make", tmp_path)
 
 
