@@ -157,8 +157,7 @@ class RankProcess:
     def end(self, why: Failure | None = None) -> None:
         """End the rank: SIGTERM, then SIGKILL if it still runs; SIGKILL at once if it has no handlers.
 
-        Args:
-            why: The reason, if the agent itself decides that.
+        *why* is the reason, if the agent itself decides that.
         """
         if self.is_running:
             self.state = State.ENDING
