@@ -43,7 +43,8 @@ def attending(layer: GATConv, part: GraphPart) -> Callable[..., Any]:
         layer: As `distribute` has changed it.
         part: This rank's part.
     """
-    method, bound = type(layer).forward, _steps(layer)
+    method = type(layer).forward
+    bound = {name: vars(layer)[name].__func__ for name in ("propagate", "edge_updater")}
 
     def forward(  # noqa: PLR0913, PLR0917
         self: GATConv, x: Any, edge_index: Any, edge_attr: Any = None, size: Any = None,

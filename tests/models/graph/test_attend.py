@@ -107,6 +107,7 @@ MESSAGES = {
     "another lin": Case(_with_another_linear),
     "its own propagate": Case(lambda: _with_own("propagate")),
     "its own edge_updater": Case(lambda: _with_own("edge_updater")),
+    "its own message": Case(lambda: _with_own("message")),
     "its own forward": Case(lambda: _with_own("forward")),
     "a learned fill_value": Case(
         lambda: GATConv(WIDTH, 3, edge_dim=EDGE_WIDTH, fill_value=torch.nn.Parameter(torch.ones(3))), _with_features
