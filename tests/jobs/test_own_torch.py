@@ -23,7 +23,7 @@ class Net(torch.nn.Module):
         return self.conv2(torch.relu(self.conv1(x, edge_index)), edge_index)
 """
 BIN = Path(sys.executable).parent
-EPOCHS = 6
+EPOCHS = 4
 
 
 @pytest.fixture(scope="module")
