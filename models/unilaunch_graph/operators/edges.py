@@ -127,9 +127,9 @@ def choose_edges(ends: NDArray[Any], num_owned: int, num_sources: int, *, self_l
     """
     source, target = ends
     if not self_loops:
-        is_sorted = bool((target[1:] >= target[:-1]).all())
-        edges = _edges_of(source, target, num_owned, num_sources) if is_sorted else None
-        return ChosenEdges(edges, None) if edges else order_edges(ends, num_owned, num_sources)
+        if (target[1:] < target[:-1]).any():
+            return order_edges(ends, num_owned, num_sources)
+        return ChosenEdges(_edges_of(source, target, num_owned, num_sources), None)
     kept, loop = np.flatnonzero(source != target), np.arange(num_owned)
     source, target = (np.concatenate((given[kept], loop)) for given in (source, target))
     chosen = order_edges(np.stack((source, target)), num_owned, num_sources)

@@ -63,9 +63,9 @@ def distribute(model: torch.nn.Module, part: GraphPart) -> torch.nn.Module:
 def _distribute_one(module: torch.nn.Module, name: str, functions: Functions, part: GraphPart) -> None:
     refuse_calls(module, name, part)
     if isinstance(module, MessagePassing):
-        is_of_pyg_all = is_of_pyg(module, "propagate") and is_of_pyg(module, "edge_updater")
+        as_written = is_of_pyg(module, "propagate") and is_of_pyg(module, "edge_updater")
         _exchange_sources(module, name, part)
-        if type(module) is GATConv and is_of_pyg_all and "forward" not in vars(module):
+        if type(module) is GATConv and as_written and "forward" not in vars(module):
             _bind(module, "forward", attending(module, part))
     if forward := exact_forward(module):
         _normalise(module, forward, name, part)

@@ -14,7 +14,7 @@ from torch_geometric.nn.aggr import MaxAggregation, MeanAggregation, MultiAggreg
 from torch_geometric.utils import add_self_loops
 from typing_extensions import override
 
-from models.graph.layers_of_pyg import Case
+from models.graph.layers_of_pyg import CASES, Case
 from models.graph.test_torch_layers import PARTS, WHOLE, WITHOUT_EDGES, check_exact
 from models.graph.test_users_classes import WITHOUT_NODES
 from models.graph.torch_parts import make_whole, on_parts
@@ -150,6 +150,7 @@ SUMS = {
     "sg": Case(lambda: nn.SGConv(WIDTH, 4, K=2)),
     "appnp": Case(lambda: nn.APPNP(K=3, alpha=0.1)),
     "tag": Case(lambda: nn.TAGConv(WIDTH, 4)),
+    **{name: CASES[name] for name in ("SSGConv", "GCN2Conv", "LGConv", "MixHopConv")},
     "PyG's default message": Case(_Plain),
     "the same message in a user's class": Case(_Same),
 }

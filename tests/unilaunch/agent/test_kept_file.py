@@ -18,7 +18,7 @@ SIZE = 1 << 17  # bytes of the disk
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A folder that is a small disk."""
     if os.geteuid():
-        pytest.skip("needs root")
+        pytest.skip("needs root, to mount a small disk")
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", tmp_path], check=True, timeout=60)
     yield tmp_path
     subprocess.run(["umount", tmp_path], check=True, timeout=60)
