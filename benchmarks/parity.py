@@ -1,8 +1,11 @@
 """How far the loss curves of Cora lie apart: 1, 2, 3 and 4 parts, torch and MindSpore, over 200 epochs.
 
     python benchmarks/parity.py [--seeds 5]
-    python benchmarks/parity.py --own-layers [--epochs 100] [--data-dir DIR] [--graphs directed cora amazon_photo]
-    python benchmarks/parity.py --distribute [--epochs 100] [--data-dir DIR] [--graphs directed cora amazon_photo]
+    python benchmarks/parity.py --own-layers [--hosts] [--epochs 100] [--data-dir DIR] [--graphs directed cora ...]
+    python benchmarks/parity.py --distribute [--hosts] [--epochs 100] [--data-dir DIR] [--graphs directed cora ...]
+
+The table compares each with torch on one part; the bounds (1e-10 in float64, 1e-5 in float32) are on the two curves of
+the same seed that lie furthest apart, whichever they are. Reads ../shared/datasets/planetoid.
 
 With --own-layers: `ug.torch`'s and `ug.mindspore`'s GATConv and SAGEConv, and a layer that calls `halo` itself, on 3
 parts in float64 against PyG's layers in one process. Four ways to start the ranks, and three graphs: Cora, Amazon
@@ -11,25 +14,28 @@ largest of a loss, a final weight or a score of a node. The line `PyG` compares 
 order, in one process: some trainings let rounding grow, and then the bound is a hundred times that line, not 1e-10.
 
 With --distribute: models of PyG that are not changed (GATConv, SAGEConv, GINConv, TransformerConv, GCNConv and a class
-of a user's own) on 1 to 4 parts in the same way.
+of a user's own) in the same way, and also on 1, 2 and 4 parts.
 
-The table compares each with torch on one part; the bounds (1e-10 in float64, 1e-5 in float32) are on the two curves of
-the same seed that lie furthest apart, whichever they are. Reads ../shared/datasets/planetoid.
+With --hosts the three parts are on three hosts, which are namespaces of this machine (tests/cluster/hosts.py; as root).
 """
 
 import argparse
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from mpirun import MPIRUN, SHARED, UNILAUNCH, execute, train, verdict
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
-from jobs import own_models
-from jobs.own_layers import PROGRAMS, difference, train_by_pyg, write_directed_graph
+from cluster.hosts import Cluster
+from jobs import own_layers, own_models
 
 BOUNDS = {"float64": 1e-10, "float32": 1e-5}
 RUNS = [(backend, parts) for backend in ("torch", "mindspore") for parts in (1, 2, 3, 4)]
@@ -39,30 +45,91 @@ KINDS = ("gat", "sage", "weighted")
 GRAPHS = ("directed", "cora", "amazon_photo")
 #: Three ranks share two cores: who waits leaves them to the others.
 PATIENT = {"OMPI_MCA_mpi_yield_when_idle": "1", "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
-_SHARE = ["--oversubscribe", "-n", "3"]
+_TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node"]
+_LAUNCH = [*UNILAUNCH, "launch", "--allow-run-as-root", "--mpirun", MPIRUN, "--output-dir", "{folder}/log"]
+_SHARE = ["--oversubscribe", "-n"]
+#: The commands that start three ranks, up to the program.
 STARTS = {
-    "Open MPI 4": ["/usr/bin/mpirun", *_SHARE, sys.executable],
-    "Open MPI 5": [MPIRUN, *_SHARE, sys.executable],
-    "torchrun": [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=3"],
-    "launch": [*UNILAUNCH, "launch", "--allow-run-as-root", "--mpirun", MPIRUN, *_SHARE],
+    "Open MPI 4": ["/usr/bin/mpirun", *_SHARE, "3", sys.executable],
+    "Open MPI 5": [MPIRUN, *_SHARE, "3", sys.executable],
+    "torchrun": [*_TORCHRUN, "3"],
+    "launch": [*_LAUNCH, *_SHARE, "3"],
 }
+_HOSTS = ["-H", "node0,node1,node2"]
+_PATIENTLY = [word for name in PATIENT for word in ("-x", name)]
+_THERE = ["--allow-run-as-root", *_HOSTS, "--bind-to", "none", *_PATIENTLY, sys.executable]
+#: The same, one rank on each host; {host} is in a command that each host needs for itself.
+ON_HOSTS = {
+    "Open MPI 4": ["/usr/bin/mpirun", *_THERE],
+    "Open MPI 5": [MPIRUN, *_THERE],
+    "torchrun": [*_TORCHRUN, "1", "--nnodes=3", "--node-rank={host}", "--master-addr=node0"],
+    "launch": [*_LAUNCH, *_HOSTS],
+}
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is compared with PyG in one process.
+
+    Attributes:
+        name: What the verdict is about.
+        kinds: The networks.
+        programs: The program that trains them, by framework.
+        parts: Numbers of parts, beside 3, that are tried on one host: 1 without a launcher, others under `launch`.
+        train_by_pyg: Makes the curves, weights and scores of PyG.
+        differences: The largest difference from them, by kind.
+    """
+
+    name: str
+    kinds: Sequence[str]
+    programs: Mapping[str, str]
+    parts: Sequence[int]
+    train_by_pyg: Callable[..., dict[str, Any]]
+    differences: Callable[[Path, dict[str, Any]], dict[str, float]]
+
+    def starts(self, cluster: Cluster | None) -> Iterator[tuple[int, str, list[str]]]:
+        """Yield parts, launcher and command: 3 parts under each launcher, other numbers under one."""
+        if not cluster:
+            for parts in self.parts:
+                yield (
+                    (1, "none", [sys.executable]) if parts == 1 else (parts, "launch", [*_LAUNCH, *_SHARE, str(parts)])
+                )
+        for start, line in (ON_HOSTS if cluster else STARTS).items():
+            yield 3, start, line
+
+
+OWN_LAYERS = Study(
+    "own layers", KINDS, own_layers.PROGRAMS, (),
+    lambda dataset, folder, epochs, **how: own_layers.train_by_pyg(dataset, folder, KINDS, epochs, **how),
+    partial(own_layers.difference, kinds=KINDS),
+)  # fmt: skip
+DISTRIBUTE = Study(
+    "distribute", own_models.KINDS, {"torch": own_models.PROGRAM}, (1, 2, 4), own_models.train_by_pyg,
+    lambda found, expected: own_models.differences(found, own_models.KINDS, expected),
+)  # fmt: skip
 
 
 def main() -> int:
     """Train for every seed, print the table, and return 0 if the bounds are kept."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--own-layers", action="store_true")
-    parser.add_argument("--distribute", action="store_true")
+    parser.add_argument("--own-layers", dest="study", action="store_const", const=OWN_LAYERS)
+    parser.add_argument("--distribute", dest="study", action="store_const", const=DISTRIBUTE)
+    parser.add_argument("--hosts", action="store_true")
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--data-dir", type=Path, default=SHARED)
     parser.add_argument("--graphs", nargs="+", default=GRAPHS, choices=GRAPHS)
     options = parser.parse_args()
-    if options.own_layers:
-        return 0 if _own_layers(options.epochs, options.data_dir.absolute(), options.graphs) else 1
-    if options.distribute:
-        return 0 if _distribute(options.epochs, options.data_dir.absolute(), options.graphs) else 1
-    return 0 if _gcn(options.seeds) else 1
+    if options.study is None:
+        return 0 if _gcn(options.seeds) else 1
+    with ExitStack() as kept:
+        folder = Path(kept.enter_context(tempfile.TemporaryDirectory()))
+        paths = _graphs(folder, options.data_dir.absolute())
+        keys = folder / "hosts"
+        keys.mkdir()
+        cluster = kept.enter_context(Cluster(3, keys)) if options.hosts else None
+        graphs = {name: paths[name] for name in options.graphs}
+        return 0 if _compare(options.study, options.epochs, graphs, folder, cluster) else 1
 
 
 def _gcn(seeds: int) -> bool:
@@ -85,74 +152,51 @@ def _gcn(seeds: int) -> bool:
     return kept
 
 
-def _own_layers(epochs: int, data_dir: Path, graphs: Sequence[str]) -> bool:
-    """Print a table of graph, framework and launcher, and return whether each difference keeps its bound."""
+def _compare(study: Study, epochs: int, graphs: Mapping[str, str], folder: Path, cluster: Cluster | None) -> bool:
+    """Print a table of graph, framework, parts and launcher, and return whether each difference keeps its bound."""
     furthest = 0.0  # as a share of its bound
-    print(f"{'graph':13} {'framework':10} {'start':11} " + " ".join(f"{kind:>8}" for kind in KINDS), flush=True)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        paths = _graphs(folder, data_dir)
-        for graph in graphs:
-            dataset = paths[graph]
-            np.savez(folder / "out.npz", **train_by_pyg(dataset, folder, KINDS, epochs, shuffle_edges=True))
-            expected = train_by_pyg(dataset, folder, KINDS, epochs)
-            itself = difference(folder / "out.npz", expected, KINDS)
-            _print_row(graph, "PyG", "1 process", itself)
-            for framework, program in PROGRAMS.items():
-                for start, line in STARTS.items():
-                    own = ["--output-dir", f"{name}/log", program, "--"] if start == "launch" else [program]
-                    execute([*line, *own, dataset, name, f"{name}/out.npz", str(epochs), *KINDS], 900.0, **PATIENT)
-                    apart = difference(folder / "out.npz", expected, KINDS)
-                    _print_row(graph, framework.partition("_")[0], start, apart)
-                    furthest = max(
-                        furthest, *(apart[kind] / max(BOUNDS["float64"], 100 * itself[kind]) for kind in KINDS)
-                    )
-    return verdict("own layers / bound", furthest, 1.0)
+    _print_row("graph", "framework", "parts", "start", [f"{kind:>8.8}" for kind in study.kinds])
+    for graph, dataset in graphs.items():
+        found = folder / "out.npz"
+        np.savez(found, **study.train_by_pyg(dataset, folder, epochs, shuffle_edges=True))
+        expected = study.train_by_pyg(dataset, folder, epochs)
+        itself = study.differences(found, expected)
+        _print_row(graph, "PyG", "1", "1 process", _numbers(itself))
+        for framework, program in study.programs.items():
+            for parts, start, line in study.starts(cluster):
+                found.unlink()
+                _run([*line, program, dataset, str(folder), str(found), str(epochs), *study.kinds], folder, cluster)
+                apart = study.differences(found, expected)
+                _print_row(graph, framework.partition("_")[0], str(parts), start, _numbers(apart))
+                bounds = {kind: max(BOUNDS["float64"], 100 * itself[kind]) for kind in study.kinds}
+                furthest = max(furthest, *(apart[kind] / bounds[kind] for kind in study.kinds))
+    return verdict(f"{study.name} / bound", furthest, 1.0)
 
 
-def _distribute(epochs: int, data_dir: Path, graphs: Sequence[str]) -> bool:
-    """Print a table of graph, parts and launcher, and return whether each difference keeps its bound."""
-    furthest = 0.0  # as a share of its bound
-    kinds = own_models.KINDS
-    print(f"{'graph':13} {'parts':10} {'start':11} " + " ".join(f"{kind:>8.8}" for kind in kinds), flush=True)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        paths = _graphs(folder, data_dir)
-        for graph in graphs:
-            dataset = paths[graph]
-            np.savez(folder / "out.npz", **own_models.train_by_pyg(dataset, folder, epochs, shuffle_edges=True))
-            expected = own_models.train_by_pyg(dataset, folder, epochs)
-            itself = own_models.differences(folder / "out.npz", kinds, expected)
-            _print_row(graph, "PyG", "1 process", itself)
-            for parts, start, line in _lines(name, own_models.PROGRAM):
-                execute([*line, dataset, name, f"{name}/out.npz", str(epochs), *kinds], 1200.0, **PATIENT)
-                apart = own_models.differences(folder / "out.npz", kinds, expected)
-                _print_row(graph, str(parts), start, apart)
-                bounds = {kind: max(BOUNDS["float64"], 100 * itself[kind]) for kind in kinds}
-                furthest = max(furthest, *(apart[kind] / bounds[kind] for kind in kinds))
-    return verdict("distribute / bound", furthest, 1.0)
-
-
-def _lines(folder: str, program: str) -> Iterator[tuple[int, str, list[str]]]:
-    """Yield parts, launcher and command: 3 parts under each launcher, 1, 2 and 4 under one."""
-    yield 1, "none", [sys.executable, program]
-    for parts in (2, 4):
-        line = [str(parts) if word == "3" else word for word in STARTS["launch"]]
-        yield parts, "launch", [*line, "--output-dir", f"{folder}/log", program, "--"]
-    for start, line in STARTS.items():
-        own = ["--output-dir", f"{folder}/log", program, "--"] if start == "launch" else [program]
-        yield 3, start, [*line, *own]
+def _run(line: Sequence[str], folder: Path, cluster: Cluster | None, deadline: float = 1200.0) -> None:
+    """Run a command to its end, on this machine or on the hosts."""
+    lines = [[word.format(folder=folder, host=host) for word in line] for host in range(3)]
+    if not cluster:
+        execute(lines[0], deadline, **PATIENT)
+        return
+    jobs = [cluster.start(host, one, folder, PATIENT) for host, one in enumerate(lines) if not host or one != lines[0]]
+    for job in jobs:
+        job.finish(deadline).check()
 
 
 def _graphs(folder: Path, data_dir: Path) -> dict[str, str]:
     folder.joinpath("planetoid").symlink_to(data_dir / "planetoid")
-    write_directed_graph(folder / "directed.npz")
+    own_layers.write_directed_graph(folder / "directed.npz")
     photo = str(data_dir / "graphs" / "amazon_photo.npz")
     return dict(zip(GRAPHS, (str(folder / "directed.npz"), "cora", photo), strict=True))
 
 
-def _print_row(graph: str, framework: str, start: str, apart: dict[str, float]) -> None:
-    print(f"{graph:13} {framework:10} {start:11} " + " ".join(f"{one:8.1e}" for one in apart.values()), flush=True)
+def _print_row(graph: str, framework: str, parts: str, start: str, cells: Sequence[str]) -> None:
+    print(f"{graph:13} {framework:10} {parts:>5} {start:11} " + " ".join(cells), flush=True)
+
+
+def _numbers(apart: Mapping[str, float]) -> list[str]:
+    return [f"{one:8.1e}" for one in apart.values()]
 
 
 def _losses(parts: int, folder: str, *options: str) -> list[float]:
