@@ -82,8 +82,9 @@ def _open(name: str) -> IO[str]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let all jobs share the processors and hear Ctrl-C; open the room, in a process of pytest-xdist's."""
+    """Let all jobs share the processors and hear signals; open the room, in a process of pytest-xdist's."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # `pytest &` of a script leaves it ignored
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and `nohup pytest` this one
     tempfile.gettempdir()  # which is kept: pytest's own folders do not move with TMPDIR
     os.environ.pop(BACKEND, None)  # noqa: TID251  (a developer's own; see the fixture by_numpy)
     os.environ.update(SHARED)  # noqa: TID251  (for every process that a test starts)
