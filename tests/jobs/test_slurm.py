@@ -123,7 +123,7 @@ def test_a_preempted_job_goes_on_by_itself(
 ) -> None:
     """A job of a higher partition takes its nodes; then its time is nearly over. Each epoch is trained once."""
     monkeypatch.setenv(PAUSE, "0.05")
-    epochs = 120
+    epochs = 200
     training = ["--epochs", str(epochs), "--precision", "float64", "--data-dir", "data"]
     job = submit(["--nodes", "2", "--ntasks-per-node", "1", "--requeue", *training], tmp_path, slurm)
     for restarts, kind in enumerate(["urgent", "notice"]):
