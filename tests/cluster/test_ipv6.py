@@ -16,7 +16,7 @@ DEADLINE = 60.0
 RUN = ["-m", "unilaunch", "run", "--epochs", str(EPOCHS), "--data-dir", "data", "--backend", "numpy"]
 SHARING = ["--bind-to", "none", "-x", "OMPI_MCA_mpi_yield_when_idle=1", "--allow-run-as-root"]
 LAUNCH = [sys.executable, "-m", "unilaunch", "launch", *SHARING]
-#: Says as much as meet.py of where the ranks meet, without torch: it starts in a tenth of the time.
+#: Shows where torch would meet, as meet.py does, but without torch: it starts in a tenth of the time.
 SAY = """
 import os
 rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
@@ -95,7 +95,7 @@ def test_a_script_for_torchrun_beside_ipv4(
 ) -> None:
     """It finds the IPv6 address and the interface that has it, where another one has IPv4 and leads nowhere.
 
-    The ranks meet there under one Open MPI for each; under the other they are told the same.
+    Under one of the Open MPIs the ranks meet there; under the other one they only show their variables.
     """
     own = shared_cluster(2, version=6, second_network=second)
     by_torch = str(mpirun).startswith("/usr") == (second == "before")
@@ -153,7 +153,7 @@ def test_a_name_that_is_a_loopback_address_on_its_own_host(
 ) -> None:  # fmt: skip
     """MASTER_ADDR=$(hostname), as scripts have it, where the host's own name means 127.0.1.1 (Debian).
 
-    The ranks meet there under Open MPI 5; under the other they are told the same.
+    Under Open MPI 5 the ranks meet there; under Open MPI 4 they only show their variables.
     """
     own = shared_cluster(2, named_loopback=True)
     options = ["-H", "node0:1,node1:1", "--master-addr", "node0"]

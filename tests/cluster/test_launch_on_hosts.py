@@ -125,7 +125,7 @@ def test_a_script_for_torchrun_on_two_hosts(cluster: Cluster, mpirun: Path, tmp_
 
 
 def test_a_data_parallel_script_on_two_hosts(cluster: Cluster, mpiruns: Mapping[str, Path], tmp_path: Path) -> None:
-    """DistributedDataParallel leaves the same weights on both; both Open MPIs have it in test_programs.py."""
+    """DistributedDataParallel leaves the same weights on both hosts; on one host it is in test_programs.py."""
     said = _run_for_torchrun(cluster, mpiruns["5.0"], tmp_path, "ddp.py", "node1:1,node0:1")
     assert [text.partition(" elastic")[0] for text in said] == [f"{rank}/2 local 0" for rank in range(2)]
     assert len({text.splitlines()[0].partition("True")[2] for text in said}) == 1
