@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from jobs.mpirun import NUMPY, alone
 #: Where each Open MPI is looked for; always called by its absolute path, which is what makes it find itself elsewhere.
 LAUNCHERS = {"4.1": Path("/usr/bin/mpirun"), "5.0": Path(sys.executable).parent / "mpirun"}
 MakeCluster = Callable[..., Cluster]
+#: Of the trainings that are compared with `curve`.
+EPOCHS = 8
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +31,12 @@ def make_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeClust
             return kept.enter_context(Cluster(number, tmp_path_factory.mktemp("cluster"), **options))
 
         yield make
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(make_cluster: MakeCluster) -> MakeCluster:
+    """Make special hosts once, for all tests of a file that leave them as they are."""
+    return cache(make_cluster)
 
 
 @pytest.fixture(scope="session")
@@ -60,8 +69,8 @@ def _find(version: str) -> Path:
 
 @pytest.fixture(scope="session")
 def curve(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
-    """The losses of 20 epochs in one process, with numpy: every framework has them, and it starts quickly."""
-    line = ["-m", "unilaunch", "run", "--epochs", "20", "--data-dir", "data", "--backend", "numpy"]
+    """The losses in one process, with numpy: every framework has them, and it starts quickly."""
+    line = ["-m", "unilaunch", "run", "--epochs", str(EPOCHS), "--data-dir", "data", "--backend", "numpy"]
     job = alone(line, tmp_path_factory.mktemp("alone"), NUMPY).check()
     losses: list[float] = job.result["loss"]
     return losses

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cluster.conftest import MakeCluster
+from cluster.conftest import EPOCHS, MakeCluster
 from cluster.hosts import Cluster
 from jobs.mpirun import NUMPY, Finished
 
@@ -22,7 +22,7 @@ SHARING = ("--bind-to", "none", "-x", "OMPI_MCA_mpi_yield_when_idle=1", "-x", "P
 def start_line(mpirun: Path, where: list[str | Path], ranks: int, backend: str = "numpy") -> list[str | Path]:
     """Return the command line of a short training on *ranks* ranks, *where* being mpirun's options."""
     start = [mpirun, "--allow-run-as-root", *where, "-n", str(ranks), *SHARING]
-    run = ["run", "--epochs", "20", "--data-dir", "data", "--backend", backend]
+    run = ["run", "--epochs", str(EPOCHS), "--data-dir", "data", "--backend", backend]
     return [*start, sys.executable, "-m", "unilaunch", *run]
 
 
@@ -40,22 +40,22 @@ def check_trained(job: Finished, hosts: list[str], curve: list[float]) -> None:
     np.testing.assert_allclose(result["loss"], curve, rtol=0, atol=1e-5)
 
 
-def test_two_unequal_hosts(cluster: Cluster, mpirun: Path, curve: list[float], tmp_path: Path) -> None:
-    """Two ranks here and one there."""
-    where: list[str | Path] = ["--hostfile", cluster.hostfile([2, 1], tmp_path)]
-    job = cluster.run(0, start_line(mpirun, where, 3), tmp_path, NUMPY, deadline=DEADLINE)
-    check_trained(job, ["node0", "node0", "node1"], curve)
+def test_three_unequal_hosts(cluster: Cluster, mpirun: Path, curve: list[float], tmp_path: Path) -> None:
+    """One rank, two and one; nothing runs on afterwards."""
+    where: list[str | Path] = ["--hostfile", cluster.hostfile([1, 2, 1], tmp_path)]
+    job = cluster.run(0, start_line(mpirun, where, 4), tmp_path, NUMPY, deadline=DEADLINE)
+    check_trained(job, ["node0", "node1", "node1", "node2"], curve)
+    assert cluster.left("unilaunch") == []
 
 
 @pytest.mark.parametrize(("mpirun", "backend"), [("4.1", "mindspore"), ("5.0", "torch")], indirect=["mpirun"])
-def test_three_unequal_hosts(
+def test_a_framework_on_two_unequal_hosts(
     cluster: Cluster, mpirun: Path, backend: str, curve: list[float], tmp_path: Path
 ) -> None:  # fmt: skip
-    """One rank, two and one, on both frameworks; nothing runs on afterwards."""
-    where: list[str | Path] = ["--hostfile", cluster.hostfile([1, 2, 1], tmp_path)]
-    line = start_line(mpirun, where, 4, backend)
-    job = cluster.run(0, line, tmp_path, NUMPY, deadline=DEADLINE)
-    check_trained(job, ["node0", "node1", "node1", "node2"], curve)
+    """Two ranks here and one there, on both frameworks; nothing runs on afterwards."""
+    where: list[str | Path] = ["--hostfile", cluster.hostfile([2, 1], tmp_path)]
+    job = cluster.run(0, start_line(mpirun, where, 3, backend), tmp_path, deadline=DEADLINE)
+    check_trained(job, ["node0", "node0", "node1"], curve)
     assert job.result["backend"] == backend
     assert cluster.left("unilaunch") == []
 
@@ -70,10 +70,10 @@ def test_hosts_named_on_the_command_line_from_a_head_node(
 
 @pytest.mark.parametrize("second", ["before", "after", "twin"])
 def test_one_of_two_interfaces_leads_nowhere(
-    make_cluster: MakeCluster, mpirun: Path, second: str, curve: list[float], tmp_path: Path
+    shared_cluster: MakeCluster, mpirun: Path, second: str, curve: list[float], tmp_path: Path
 ) -> None:
     """The network that connects the hosts is found without a flag: before it, after it, or like docker's bridge."""
-    hosts = make_cluster(2, second_network=second)
+    hosts = shared_cluster(2, second_network=second)
     where: list[str | Path] = ["--hostfile", hosts.hostfile([1, 1], tmp_path)]
     job = hosts.run(0, start_line(mpirun, where, 2), tmp_path, NUMPY, deadline=DEADLINE)
     check_trained(job, ["node0", "node1"], curve)

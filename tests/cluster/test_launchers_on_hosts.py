@@ -1,6 +1,7 @@
-"""Other launchers over three hosts, each on a framework: the loss curve of one process.
+"""Other launchers over several hosts, with numpy: the loss curve of one process.
 
-Slurm is not among them: its daemons here are one machine's (tests/jobs/test_slurm.py).
+The frameworks are trained under each of them in tests/jobs/test_launchers.py. Slurm is not among them: its daemons here
+are one machine's (tests/jobs/test_slurm.py).
 """
 
 import json
@@ -10,75 +11,58 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cluster.conftest import EPOCHS
 from cluster.hosts import Cluster
 from jobs.mpirun import NUMPY
 
 BIN = Path(sys.executable).parent
 MPI = Path(__file__).parents[2] / ".mpi"
 MAIN = Path(__file__).parents[2] / "unilaunch" / "__main__.py"
-RUN = ["run", "--epochs", "20", "--data-dir", "data"]
+RUN = ["run", "--epochs", str(EPOCHS), "--data-dir", "data", "--backend", "numpy"]
 DEADLINE = 90.0
 
 
-@pytest.mark.parametrize(
-    ("name", "launcher", "backend"), [("mpich", "MPICH", "torch"), ("intel", "Intel MPI", "mindspore")]
-)
+@pytest.mark.parametrize(("name", "launcher"), [("mpich", "MPICH"), ("intel", "Intel MPI")])
 def test_hydra_over_unequal_hosts(
-    name: str, launcher: str, backend: str, cluster: Cluster, curve: list[float], tmp_path: Path
-) -> None:
+    name: str, launcher: str, cluster: Cluster, curve: list[float], tmp_path: Path
+) -> None:  # fmt: skip
     """Through MPICH's and Intel MPI's own MPI."""
     mpiexec = MPI / name / "bin" / "mpiexec"
     if not mpiexec.exists():
         pytest.skip(f"no {mpiexec}: see .ci/run")
-    hosts = ["-hosts", "node0:2,node1:1,node2:1"] if name == "mpich" else ["-machinefile", str(tmp_path / "hosts")]
-    (tmp_path / "hosts").write_text("node0:2\nnode1:1\nnode2:1\n")
-    line = [str(mpiexec), *hosts, "-n", "4", sys.executable, "-m", "unilaunch", *RUN, "--backend", backend]
-    result = cluster.run(0, line, tmp_path, deadline=DEADLINE).check().result
-    assert (result["world_size"], result["num_hosts"], result["launcher"]) == (4, 3, launcher)
+    hosts = ["-hosts", "node0:2,node1:1"] if name == "mpich" else ["-machinefile", str(tmp_path / "hosts")]
+    (tmp_path / "hosts").write_text("node0:2\nnode1:1\n")
+    line = [str(mpiexec), *hosts, "-n", "3", sys.executable, "-m", "unilaunch", *RUN]
+    result = cluster.run(0, line, tmp_path, NUMPY, deadline=DEADLINE).check().result
+    assert (result["world_size"], result["num_hosts"], result["launcher"]) == (3, 2, launcher)
     np.testing.assert_allclose(result["loss"], curve, rtol=0, atol=1e-5)
 
 
 def test_torchrun_on_each_host(cluster: Cluster, curve: list[float], tmp_path: Path) -> None:
     """Started by hand on every host, as torchrun is; the ranks speak over sockets."""
-    common = [str(BIN / "torchrun"), "--nnodes", "3", "--nproc-per-node", "1", "--master-addr", cluster.addresses[0]]
+    common = [str(BIN / "torchrun"), "--nnodes", "2", "--nproc-per-node", "2", "--master-addr", cluster.addresses[0]]
     jobs = [
-        cluster.start(
-            host, [*common, "--node-rank", str(host), "-m", "unilaunch", *RUN, "--backend", "torch"], tmp_path
-        )
-        for host in range(3)
+        cluster.start(host, [*common, "--node-rank", str(host), "-m", "unilaunch", *RUN], tmp_path, NUMPY)
+        for host in range(2)
     ]
     ended = [job.finish(DEADLINE) for job in jobs]
     result = ended[0].check().result
-    assert (result["world_size"], result["num_hosts"], result["launcher"]) == (3, 3, "torchrun")
+    assert (result["world_size"], result["num_hosts"], result["launcher"]) == (4, 2, "torchrun")
     np.testing.assert_allclose(result["loss"], curve, rtol=0, atol=1e-5)
 
 
 def test_msrun_on_each_host(cluster: Cluster, curve: list[float], tmp_path: Path) -> None:
     """Started by hand on every host, as msrun is."""
-    common = [str(BIN / "msrun"), "--worker_num", "3", "--local_worker_num", "1", "--join", "True",
+    common = [str(BIN / "msrun"), "--worker_num", "4", "--local_worker_num", "2", "--join", "True",
               "--master_addr", cluster.addresses[0]]  # fmt: skip
-    jobs = [
-        cluster.start(
-            host,
-            [
-                *common,
-                "--node_rank",
-                str(host),
-                "--log_dir",
-                f"msrun.{host}",
-                str(MAIN),
-                *RUN,
-                "--backend",
-                "mindspore",
-            ],
-            tmp_path,
-            {"PATH": f"{BIN}:/usr/bin:/bin:/usr/sbin"},  # msrun starts what PATH calls python
-        )
-        for host in range(3)
-    ]
+    environ = NUMPY | {"PATH": f"{BIN}:/usr/bin:/bin:/usr/sbin"}  # msrun starts what PATH calls python
+    jobs = []
+    for host in range(2):
+        own = ["--node_rank", str(host), "--log_dir", f"msrun.{host}"]
+        jobs.append(cluster.start(host, [*common, *own, str(MAIN), *RUN], tmp_path, environ))
     ended = [job.finish(DEADLINE) for job in jobs]
     result = ended[0].check().result
-    assert (result["world_size"], result["num_hosts"], result["launcher"]) == (3, 3, "msrun")
+    assert (result["world_size"], result["num_hosts"], result["launcher"]) == (4, 2, "msrun")
     np.testing.assert_allclose(result["loss"], curve, rtol=0, atol=1e-5)
 
 
@@ -91,7 +75,7 @@ def test_launch_with_hydra_over_unequal_hosts(
     if not mpiexec.exists():
         pytest.skip(f"no {mpiexec}: see .ci/run")
     hosts = ["-H", "node1:1,node0:2,node2:1", "--mpirun", str(mpiexec)]
-    line = [sys.executable, "-m", "unilaunch", "launch", *hosts, "--console", "all", *RUN[1:], "--backend", "numpy"]
+    line = [sys.executable, "-m", "unilaunch", "launch", *hosts, "--console", "all", *RUN[1:]]
     job = cluster.run(0, line, tmp_path, NUMPY, deadline=DEADLINE).check()
     assert (job.result["world_size"], job.result["num_hosts"]) == (4, 3)
     np.testing.assert_allclose(job.result["loss"], curve, rtol=0, atol=1e-5)

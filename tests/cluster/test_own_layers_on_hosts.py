@@ -8,14 +8,14 @@ import pytest
 from cluster.hosts import Cluster
 from jobs.own_layers import LAYERS, PROGRAMS, difference, train_by_pyg, write_directed_graph
 
-EPOCHS = 5
+EPOCHS = 3
 
 
 @pytest.mark.parametrize("mpirun", ["5.0"], indirect=True)
 def test_curves_weights_and_scores_are_those_of_pyg_in_one_process(
     cluster: Cluster, mpirun: Path, tmp_path: Path
 ) -> None:  # fmt: skip
-    """Under `mpirun -H a,b,c python train.py`, in PyTorch; MindSpore's are shown under srun."""
+    """Under `mpirun -H a,b,c python train.py`, in PyTorch; MindSpore's jobs are those of test_own_mindspore.py."""
     file = tmp_path / "graph.npz"
     write_directed_graph(file)
     expected = train_by_pyg(str(file), tmp_path, LAYERS, EPOCHS)

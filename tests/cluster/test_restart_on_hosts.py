@@ -19,6 +19,7 @@ def test_a_job_goes_on_without_the_host_that_is_lost(make_cluster: MakeCluster, 
     hosts = make_cluster(3)
     hostfile = hosts.hostfile([1, 1, 1], tmp_path)
     options = ["--mpirun", str(mpirun), "--hostfile", str(hostfile), "--max-restarts", "1", "--elastic", "-x", "FAULT"]
+    options += ["--host-timeout", "4"]  # the others wait for it in MPI, which takes all their processor time
     line = [sys.executable, "-m", "unilaunch", "launch", *options, *OPTIONS, "--checkpoint-every", "3"]
     environ = {
         "FAULT": f"power_off epoch 2 {tmp_path}", "PYTHONPATH": f"{INJECT}:{NUMPY_BACKEND}",

@@ -16,6 +16,8 @@ SHARED = {"OMPI_MCA_mpi_yield_when_idle": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 #: The folder of the backend "numpy", which is not installed; and the variable that makes it known to a job.
 NUMPY_BACKEND = Path(__file__).parents[1] / "numpy_backend"
 NUMPY = {"PYTHONPATH": str(NUMPY_BACKEND)}
+#: The variable with the seconds for which each of its epochs sleeps.
+PAUSE = "NUMPY_BACKEND_PAUSE"
 #: See the fixture `by_numpy`.
 BACKEND = "UNILAUNCH_BACKEND"
 

@@ -1,4 +1,4 @@
-"""Every launcher that can be had here, on both frameworks: the same ranks, and the loss curve of one process."""
+"""Every launcher that can be had here, each on a framework: the same ranks, and the loss curve of one process."""
 
 import sys
 from pathlib import Path
@@ -26,7 +26,12 @@ LAUNCHERS: dict[str, tuple[list[str], str]] = {
     "MPICH": ([str(MPI / "mpich" / "bin" / "mpiexec"), "-n", "2", sys.executable, "-m", "unilaunch"], "MPICH"),
     "Intel MPI": ([str(MPI / "intel" / "bin" / "mpiexec"), "-n", "2", sys.executable, "-m", "unilaunch"], "Intel MPI"),
 }  # fmt: skip
+#: Both frameworks beside the libraries of each MPI; where the ranks meet over sockets the one that the launcher is for.
+#: (MindSpore under torchrun is in test_own_mindspore.py.)
+TRAININGS = [("torchrun", "torch"), ("msrun", "mindspore"), ("prterun", "torch"), ("MPICH", "torch"),
+             ("MPICH", "mindspore"), ("Intel MPI", "torch"), ("Intel MPI", "mindspore")]  # fmt: skip
 RUN = ["run", "--epochs", "10", "--data-dir", "data"]
+MEET = str(Path(__file__).parent / "programs" / "meet.py")
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +42,7 @@ def curve(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     return losses
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize(("launcher", "backend"), TRAININGS)
 def test_the_same_training_under_each_launcher(
     launcher: str, backend: str, curve: list[float], tmp_path: Path
 ) -> None:  # fmt: skip
@@ -56,10 +61,10 @@ def test_a_script_for_torchrun_under_other_launchers(launcher: str, tmp_path: Pa
     line, _ = LAUNCHERS[launcher]
     if not Path(line[0]).exists():
         pytest.skip(f"no {line[0]}: see .ci/run")
-    script = Path(__file__).parent / "programs" / "ddp.py"
-    finish([*line, "run", str(script), "--", "--lr", "0.01"], tmp_path, None, 120).check()
+    finish([*line, "run", MEET, "--", "--lr", "0.01"], tmp_path, None, 120).check()
     said = [(tmp_path / "log_output" / f"rank.{rank}" / "stdout").read_text() for rank in range(2)]
     assert [text.partition(" elastic")[0] for text in said] == ["0/2 local 0", "1/2 local 1"]
+    assert all(" elastic True 4.985000 4.985000 " in text for text in said)
 
 
 # (msrun's workers write into msrun's own logs.)
@@ -85,8 +90,8 @@ def test_torchruns_variables_in_the_shell_do_not_count_under_mpirun(tmp_path: Pa
         "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "old", "TORCHELASTIC_USE_AGENT_STORE": "True",
     }  # fmt: skip
     line = [str(BIN / "mpirun"), "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable, "-m", "unilaunch"]
-    script = Path(__file__).parent / "programs" / "ddp.py"
-    finish([*line, "run", str(script), "--", "--lr", "0.01"], tmp_path, left, 60).check()
+    job = finish([*line, "run", MEET, "--", "--lr", "0.01"], tmp_path, left, 60).check()
+    assert "0/2 local 0 elastic True 4.985000" in (job.output / "rank.0" / "stdout").read_text()
     shown = finish([*line, "explain"], tmp_path, left, 60).check().stdout
     assert "rank 0 of 2" in shown
     assert "ignored  torchrun: rank 0 of 8" in shown

@@ -1,5 +1,7 @@
 """numpy, as the GCN asks for a framework: layers, operators and loss are unilaunch_gcn's, the derivatives ours."""
 
+import os
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -13,6 +15,9 @@ from unilaunch_gcn.tensors import Forward, Operation, Tensors
 from unilaunch_graph.arrays import HostFunction
 from unilaunch_graph.operators.aggregation import LinearOperator
 from unilaunch_numpy.autograd import Variable, apply, call, gradients, row_mean
+
+#: Seconds for which each epoch sleeps. With it a training lasts long enough to be interrupted, without computing long.
+PAUSE = float(os.environ.get("NUMPY_BACKEND_PAUSE", "0"))  # noqa: TID251
 
 
 class NumpyTensors(Tensors):
@@ -58,6 +63,7 @@ class NumpyTensors(Tensors):
         def derivatives(parameters: Sequence[Any]) -> Sequence[Variable]:
             wanted = [Variable(parameter) for parameter in parameters]
             scores = forward(wanted)
+            time.sleep(PAUSE)
             return [Variable(array) for array in gradients(scores, gradient_of(scores).array, wanted)]
 
         return derivatives
