@@ -1,10 +1,13 @@
 """From SIGKILL of one of four ranks to the next finished step: under `launch`, and under torchrun beside it.
 
-    python benchmarks/restart.py [--rounds 5]
+    python benchmarks/restart.py [--rounds 5] [--hosts]
 
 Each job starts, one of its ranks is killed after a second, and the job is started again: a GCN goes on from its newest
 checkpoint to the end of an epoch, a script to the first step of all ranks. Medians. Bounds: 1.0 s for the GCN; for the
 script not more than torchrun takes.
+
+With --hosts: two ranks on one host and one on each of two others, which are namespaces of this machine
+(tests/cluster/hosts.py; as root); the rank of the second host is killed. Bound 3 s; without torchrun.
 """
 
 import argparse
@@ -16,14 +19,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from mpirun import UNILAUNCH, environment, verdict
+from mpirun import MPIRUN, UNILAUNCH, environment, verdict
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from cluster.hosts import Cluster
 
 RANKS = 4
 STEPS = str(Path(__file__).parent / "programs" / "steps.py")
-LAUNCH = [*UNILAUNCH, "launch", "-n", str(RANKS), "--oversubscribe", "--allow-run-as-root", "--max-restarts", "1"]
+LAUNCH = [*UNILAUNCH, "launch", "--mpirun", MPIRUN, "--allow-run-as-root", "--max-restarts", "1"]
+HERE = ["-n", str(RANKS), "--oversubscribe"]
+ON_HOSTS = ["-H", "node0:2,node1:1,node2:1", "--bind-to", "none"]
 #: Its own store of rank 0's address would be shared by both starts, and the second would read the first one's.
 OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 TORCHRUN = [
@@ -35,80 +44,108 @@ TORCHRUN = [
     "1",
 ]
 GCN = ["--epochs", "1000000", "--checkpoint-every", "25", "--threads", "1", "--data-dir", "data"]
+#: The processes among which the rank is that is killed.
+Pids = Callable[[], Iterable[int]]
 
 
 def main() -> int:
     """Measure, print the table, and return 0 if both bounds are kept."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--hosts", action="store_true")
+    options = parser.parse_args()
+    if options.hosts:
+        with tempfile.TemporaryDirectory() as keys, Cluster(3, Path(keys)) as cluster:
+            return 0 if _on_hosts(cluster, options.rounds) else 1
+    return 0 if _here(options.rounds) else 1
+
+
+def _here(rounds: int) -> bool:
     taken: dict[str, list[float]] = {"GCN, launch": [], "script, launch": [], "script, torchrun": []}
     for _ in range(rounds):
-        taken["GCN, launch"].append(_measured([*LAUNCH, *GCN], _gcn))
-        taken["script, launch"].append(_measured([*LAUNCH, STEPS, "--", "."], _script))
-        taken["script, torchrun"].append(_measured([*TORCHRUN, STEPS, "."], _script))
+        for name, line, seconds in (
+            ("GCN, launch", [*LAUNCH, *HERE, *GCN], _gcn),
+            ("script, launch", [*LAUNCH, *HERE, STEPS, "."], _script),
+            ("script, torchrun", [*TORCHRUN, STEPS, "."], _script),
+        ):
+            with tempfile.TemporaryDirectory() as folder, _job_here(line, Path(folder)) as pids:
+                taken[name].append(seconds(Path(folder), pids))
+    middle = _print(taken)
+    kept = verdict("seconds to a GCN's next epoch", middle["GCN, launch"], 1.0)
+    return verdict("launch / torchrun", middle["script, launch"] / middle["script, torchrun"], 1.0) and kept
+
+
+def _on_hosts(cluster: Cluster, rounds: int) -> bool:
+    taken: dict[str, list[float]] = {"GCN, 3 hosts": [], "script, 3 hosts": []}
+    for _ in range(rounds):
+        for name, program, seconds in (("GCN, 3 hosts", GCN, _gcn), ("script, 3 hosts", [STEPS, "."], _script)):
+            with tempfile.TemporaryDirectory() as folder:
+                cluster.start(0, [*LAUNCH, *ON_HOSTS, *program], Path(folder))
+                try:
+                    taken[name].append(seconds(Path(folder), lambda: cluster.pids(1)))
+                finally:
+                    cluster.sweep()
+    middle = _print(taken)
+    kept = verdict("seconds to a GCN's next epoch", middle["GCN, 3 hosts"], 3.0)
+    return verdict("seconds to a script's next step", middle["script, 3 hosts"], 3.0) and kept
+
+
+def _print(taken: dict[str, list[float]]) -> dict[str, float]:
     for name, seconds in taken.items():
         print(f"{name:18} {statistics.median(seconds):6.2f} s  ({min(seconds):.2f} to {max(seconds):.2f})")
-    middle = {name: statistics.median(seconds) for name, seconds in taken.items()}
-    kept = verdict("seconds to a GCN's next epoch", middle["GCN, launch"], 1.0)
-    return 0 if verdict("launch / torchrun", middle["script, launch"] / middle["script, torchrun"], 1.0) and kept else 1
+    return {name: statistics.median(seconds) for name, seconds in taken.items()}
 
 
-def _measured(line: list[str], seconds: Callable[[Path], float]) -> float:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        with subprocess.Popen(
-            line, cwd=folder, env=environment() | OWN_STORE, start_new_session=True, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        ) as job:  # fmt: skip
+@contextmanager
+def _job_here(line: list[str], folder: Path) -> Iterator[Pids]:
+    with subprocess.Popen(
+        line, cwd=folder, env=environment() | OWN_STORE, start_new_session=True, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as job:  # fmt: skip
+        try:
+            yield lambda: [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+        finally:
+            (folder / "end").touch()
+            job.send_signal(signal.SIGTERM)
             try:
-                return seconds(folder)
-            finally:
-                (folder / "end").touch()
-                job.send_signal(signal.SIGTERM)
-                try:
-                    job.wait(30)
-                except subprocess.TimeoutExpired:
-                    os.killpg(job.pid, signal.SIGKILL)
+                job.wait(30)
+            except subprocess.TimeoutExpired:
+                os.killpg(job.pid, signal.SIGKILL)
 
 
-def _gcn(folder: Path) -> float:
-    """Kill rank 1 of a GCN, and return the seconds to the end of the first epoch after that."""
+def _gcn(folder: Path, pids: Pids) -> float:
+    """Kill a rank of a GCN, and return the seconds to the end of the first epoch after that."""
     log = folder / "log_output" / "rank.0" / "stderr"
     _until(lambda: log.exists() and "epoch 1/" in log.read_text())
     _until(lambda: any((folder / "log_output" / "checkpoints").glob("epoch-*")))
     time.sleep(1)
     killed = time.time()
-    os.kill(_pid_of_a_rank(folder), signal.SIGKILL)
+    os.kill(_rank(folder, pids()), signal.SIGKILL)
     _until(lambda: log.exists() and bool(re.search(r"resumed after epoch[^\n]*\n[^\n]*epoch \d+/", log.read_text())))
     return time.time() - killed
 
 
-def _script(folder: Path) -> float:
-    """Kill rank 1 of the script, and return the seconds to the first step of all ranks after that."""
+def _script(folder: Path, pids: Pids) -> float:
+    """Kill a rank of the script, and return the seconds to the first step of all ranks after that."""
     _until(lambda: len(list(folder.glob("step.0.?"))) == RANKS)
     time.sleep(1)
     killed = time.time()
-    os.kill(int((folder / "pid.0.1").read_text()), signal.SIGKILL)
+    os.kill(_rank(folder, pids()), signal.SIGKILL)
     _until(lambda: len(list(folder.glob("step.1.?"))) == RANKS)
     return max(float(path.read_text()) for path in folder.glob("step.1.?")) - killed
 
 
-def _pid_of_a_rank(folder: Path) -> int:
-    """Return a rank's process: a leaf of the job's processes that is the agent's child."""
+def _rank(folder: Path, pids: Iterable[int]) -> int:
+    """Return a rank's process: one that runs Python in *folder*, as the process does that has started it."""
     parents = {}
-    for path in Path("/proc").glob("[0-9]*"):
+    for pid in pids:
+        path = Path(f"/proc/{pid}")
         try:
-            if (path / "cwd").readlink() == folder:
-                parents[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            if (path / "cwd").readlink() == folder and "python" in (path / "exe").readlink().name:
+                parents[pid] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-    agent = next(pid for pid in parents if list(parents.values()).count(pid) >= RANKS and _is_python(pid))
-    return max(pid for pid, parent in parents.items() if parent == agent)
-
-
-def _is_python(pid: int) -> bool:
-    return "python" in Path(f"/proc/{pid}/exe").readlink().name
+    return max(pid for pid, parent in parents.items() if parent in parents and pid not in parents.values())
 
 
 def _until(done: Callable[[], bool]) -> None:

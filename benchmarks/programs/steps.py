@@ -11,7 +11,6 @@ import torch.distributed as dist
 dist.init_process_group("gloo")
 rank, attempt = dist.get_rank(), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # noqa: TID251
 gradient = torch.ones(1000)
-Path(sys.argv[1], f"pid.{attempt}.{rank}").write_text(str(os.getpid()))
 while True:
     dist.all_reduce(gradient)
     note = Path(sys.argv[1], f"step.{attempt}.{rank}")
