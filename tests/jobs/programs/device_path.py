@@ -51,8 +51,8 @@ def main() -> None:
     output.open()
     session = Session(world, placement, peers, output, Log(), seed=5)
     small = _write_graph(Path("small.npz"))
-    wide = {"dataset": small, "hidden": 24, "layers": 3}
-    columns = {"parallel": "tensor", "conv": "sage", "hidden": 7}
+    wide: dict[str, Any] = {"dataset": small, "hidden": 24, "layers": 3}
+    columns: dict[str, Any] = {"parallel": "tensor", "conv": "sage", "hidden": 7}
     for changed in ({}, {"dataset": small, "dropout": 0.0}, wide, columns):
         options = GcnSpec(data_dir=Path("data"), precision="float64", epochs=3, **changed)
         part = prepare_part(options, session)
