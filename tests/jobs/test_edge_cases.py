@@ -48,7 +48,8 @@ def _fewer_nodes_than_ranks() -> Arrays:
 
 
 def _isolated_nodes() -> Arrays:
-    return {"edge_index": np.array([[0, 1, 2], [1, 2, 3]]), "y": np.arange(10) % 2, **_masks(10, [0, 1, 8, 9])}
+    chain = np.array([[0, 1, 2, 3, 4], [1, 2, 3, 4, 5]])
+    return {"edge_index": chain, "y": np.arange(10) % 2, **_masks(10, [0, 1, 8, 9])}
 
 
 def _self_loops_and_duplicates() -> Arrays:
@@ -66,9 +67,9 @@ def _int64_ids_directed() -> Arrays:
 
 
 def _weights_and_directions() -> Arrays:
-    edges = np.array([[0, 1, 2, 2, 2, 5, 6, 7, 7], [1, 0, 3, 3, 2, 4, 5, 0, 6]])
-    weights = np.array([2, 1, 0.5, 0.25, 3, 4, 1, 0, 2.5])
-    given = {"edge_index": edges, "edge_weight": weights, "edge_attr": np.ones((9, 2))}
+    edges = np.array([[0, 1, 2, 2, 2, 5, 6, 7, 7, 1, 3], [1, 0, 3, 3, 2, 4, 5, 0, 6, 2, 4]])
+    weights = np.array([2, 1, 0.5, 0.25, 3, 4, 1, 0, 2.5, 1.5, 0.75])
+    given = {"edge_index": edges, "edge_weight": weights, "edge_attr": np.ones((11, 2))}
     return {**given, "y": np.arange(8) % 2, **_masks(8, [0, 1, 4])}
 
 
