@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from typing_extensions import override
 
-from jobs.mpirun import Finished, Launcher, alone
+from jobs.mpirun import BACKEND, NUMPY, Finished, Launcher, alone
 from unilaunch import launch
 from unilaunch.errors import LauncherError
 
@@ -49,7 +49,8 @@ def _refused(job: Finished, *words: str) -> None:
 )
 def test_refused_options(openmpi5: Launcher, arguments: list[str], words: list[str], tmp_path: Path) -> None:
     """What is not allowed is said once, whichever rank finds it."""
-    job = openmpi5.unilaunch(2, ["run", "--data-dir", "data", *arguments], tmp_path)
+    variables = {} if arguments[0] in {"--backend", "--device"} else NUMPY | {BACKEND: "numpy"}
+    job = openmpi5.unilaunch(2, ["run", "--data-dir", "data", *arguments], tmp_path, variables=variables)
     _refused(job, *words)
     assert not list(tmp_path.rglob("result.json"))
     assert not list(tmp_path.rglob("*.npy"))
@@ -149,14 +150,15 @@ def _lose_a_file(partition: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "words"),
+    ("launcher", "damage", "words"),
     [
-        (_truncate, ["part.1/labels.npy", "bytes"]),
-        (_flip, ["part.1/owned.npy", "SHA-256"]),
-        (_of_another, ["made from other data"]),
-        (_lose_a_file, ["part.1/halo.npy"]),
+        ("4.1", _truncate, ["part.1/labels.npy", "bytes"]),
+        ("5.0", _flip, ["part.1/owned.npy", "SHA-256"]),
+        ("5.0", _of_another, ["made from other data"]),
+        ("4.1", _lose_a_file, ["part.1/halo.npy"]),
     ],
     ids=["truncated", "a flipped bit", "of another data set", "a lost file"],
+    indirect=["launcher"],
 )
 @pytest.mark.usefixtures("by_numpy")
 def test_refused_partition(
@@ -198,6 +200,7 @@ def test_every_rank_ends_with_code_2(openmpi5: Launcher, tmp_path: Path) -> None
     assert [(tmp_path / f"code.{rank}").read_text() for rank in range(4)] == ["2"] * 4
 
 
+@pytest.mark.parametrize(("launcher", "backend"), [("4.1", "torch"), ("5.0", "mindspore")], indirect=["launcher"])
 def test_crash_of_one_rank_ends_the_job(launcher: Launcher, backend: str, tmp_path: Path) -> None:
     """An unforeseen exception in one rank: its traceback, its record, and no rank is left waiting."""
     (tmp_path / "sitecustomize.py").write_text(
@@ -217,6 +220,7 @@ def test_crash_of_one_rank_ends_the_job(launcher: Launcher, backend: str, tmp_pa
     assert not (job.output / "result.json").exists()
 
 
+@pytest.mark.usefixtures("by_numpy")
 def test_ranks_without_mpi4py_say_what_to_install(openmpi5: Launcher, tmp_path: Path) -> None:
     """They cannot agree on anything, not even on who speaks: each says it, and none runs alone."""
     without = "import sys; sys.modules['mpi4py'] = None; from unilaunch.cli import main; main()"
@@ -238,6 +242,7 @@ def test_arguments_that_are_too_long_are_one_line(openmpi5: Launcher, tmp_path: 
         launch(tmp_path / "idle.py", args=["a" * (1 << 17)], nprocs=1, mpirun=openmpi5.path, allow_run_as_root=True)
 
 
+@pytest.mark.usefixtures("by_numpy")
 def test_variables_left_over_in_the_shell_are_not_believed(tmp_path: Path) -> None:
     """Four ranks by the variables, one by MPI: refused, with both numbers."""
     left = {f"OMPI_COMM_WORLD_{name}": value for name, value in {"RANK": "0", "SIZE": "4"}.items()}
@@ -245,6 +250,7 @@ def test_variables_left_over_in_the_shell_are_not_believed(tmp_path: Path) -> No
     _refused(alone(["-m", "unilaunch", "run"], tmp_path, left), "rank 0 of 4", "rank 0 of 1", "unset OMPI_COMM_WORLD_*")
 
 
+@pytest.mark.usefixtures("by_numpy")
 def test_a_model_that_no_memory_holds_is_one_line(tmp_path: Path) -> None:
     """8 TB of weights: the rank, what could not be had, and what to do; the traceback is in the record."""
     np.savez(tmp_path / "graph.npz", **_graph())

@@ -8,15 +8,17 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
 import pytest
 
-from jobs.mpirun import DEADLINE, NUMPY_BACKEND, Finished, Launcher, alone, finish
+from jobs.mpirun import BACKEND, DEADLINE, NUMPY, NUMPY_BACKEND, Finished, Launcher, alone, finish
 
 INJECT = Path(__file__).parents[1] / "faults" / "inject"
 pytestmark = pytest.mark.usefixtures("by_numpy")
+BY_NUMPY = NUMPY | {BACKEND: "numpy"}
 OPTIONS = ["--data-dir", "data", "--precision", "float64", "--checkpoint-every", "3"]
 
 
@@ -24,9 +26,23 @@ OPTIONS = ["--data-dir", "data", "--precision", "float64", "--checkpoint-every",
 def whole(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     """The losses of a training that nothing interrupts."""
     folder = tmp_path_factory.mktemp("whole")
-    job = alone(["-m", "unilaunch", "run", *OPTIONS[:4], "--epochs", "12"], folder).check()
+    job = alone(["-m", "unilaunch", "run", *OPTIONS[:4], "--epochs", "12"], folder, BY_NUMPY).check()
     losses: list[float] = job.result["loss"]
     return losses
+
+
+@pytest.fixture(scope="module")
+def _six_epochs(openmpi5: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of six epochs on two ranks."""
+    folder = tmp_path_factory.mktemp("six")
+    openmpi5.unilaunch(2, ["run", *OPTIONS, "--epochs", "6"], folder, variables=BY_NUMPY).check()
+    return folder
+
+
+@pytest.fixture
+def trained(_six_epochs: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return copytree(_six_epochs, tmp_path, dirs_exist_ok=True)
 
 
 def _same(losses: list[float], whole: list[float]) -> None:
@@ -34,18 +50,19 @@ def _same(losses: list[float], whole: list[float]) -> None:
     assert np.abs(np.array(losses) - whole).max() < 1e-10
 
 
+@pytest.mark.xdist_group("checkpoints")
 def test_torch_begins_and_mindspore_goes_on(openmpi5: Launcher, whole: list[float], tmp_path: Path) -> None:
     """On another number of parts; the curve and the evaluations are those of one training."""
-    openmpi5.unilaunch(2, ["run", *OPTIONS, "--epochs", "7", "--backend", "torch"], tmp_path).check()
+    openmpi5.unilaunch(3, ["run", *OPTIONS, "--epochs", "7", "--backend", "torch"], tmp_path).check()
     arguments = ["run", *OPTIONS, "--epochs", "12", "--backend", "mindspore", "--resume"]
-    job = openmpi5.unilaunch(3, arguments, tmp_path).check()
+    job = openmpi5.unilaunch(2, arguments, tmp_path).check()
     _same(job.result["loss"], whole)
     assert [one["epoch"] for one in job.result["evaluations"]] == [7, 10, 12]
     assert "resumed after epoch 7" in job.console
 
 
 def test_a_run_resumed_is_bit_identical(openmpi5: Launcher, tmp_path: Path) -> None:
-    """On the same framework and parts; and what has been trained already is only told again."""
+    """On the same framework and parts; and what has been trained already is only told again, by any framework."""
     arguments = ["run", "--data-dir", "data", "--backend", "torch", "--checkpoint-every", "3", "--epochs"]
     first = openmpi5.unilaunch(2, [*arguments, "9"], tmp_path).check().result["loss"]
     openmpi5.unilaunch(2, [*arguments, "5"], tmp_path).check()
@@ -53,7 +70,8 @@ def test_a_run_resumed_is_bit_identical(openmpi5: Launcher, tmp_path: Path) -> N
         ".unilaunch", "best.safetensors", "epoch-000003.safetensors", "epoch-000005.safetensors", "final.safetensors"
     ]  # fmt: skip
     assert openmpi5.unilaunch(2, [*arguments, "9", "--resume"], tmp_path).check().result["loss"] == first
-    assert openmpi5.unilaunch(2, [*arguments, "9", "--resume"], tmp_path).check().result["loss"] == first
+    told = alone(["-m", "unilaunch", *arguments, "9", "--resume", "--backend", "numpy"], tmp_path).check()
+    assert told.result["loss"] == first
 
 
 def test_a_killed_job_goes_on(openmpi5: Launcher, tmp_path: Path) -> None:
@@ -78,28 +96,32 @@ def test_a_killed_job_goes_on(openmpi5: Launcher, tmp_path: Path) -> None:
     _same(resumed, alone(["-m", "unilaunch", *arguments, str(trained + 5)], tmp_path).check().result["loss"])
 
 
+@pytest.mark.xdist_group("checkpoints")
 @pytest.mark.parametrize(("arguments", "words"), [
     (["--resume", "--lr", "0.1"], "are of a training with lr=0.01, not 0.1"),
     (["--resume", "--hidden", "8"], "another network"),
     (["--checkpoint-dir", "log_output/checkpoints"], "it holds checkpoints: --resume, or another folder"),
 ])  # fmt: skip
-def test_another_training_is_refused(openmpi5: Launcher, arguments: list[str], words: str, tmp_path: Path) -> None:
+def test_another_training_is_refused(openmpi5: Launcher, arguments: list[str], words: str, trained: Path) -> None:
     """In one line, exit code 2; the checkpoints stay."""
-    alone(["-m", "unilaunch", "run", *OPTIONS, "--epochs", "3"], tmp_path).check()
-    folder = tmp_path / "log_output" / "checkpoints"
+    folder = trained / "log_output" / "checkpoints"
     if "--resume" not in arguments:
-        folder = folder.rename(tmp_path / "kept")
+        folder = folder.rename(trained / "kept")
         arguments = ["--checkpoint-dir", "kept"]
-    job = openmpi5.unilaunch(2, ["run", *OPTIONS, "--epochs", "3", *arguments], tmp_path)
+    job = openmpi5.unilaunch(2, ["run", *OPTIONS, "--epochs", "6", *arguments], trained)
     assert job.returncode == 2
     (line,) = job.refusals()
     assert words in line
     assert sorted(path.name for path in folder.iterdir()) == [
-        ".unilaunch", "best.safetensors", "epoch-000003.safetensors", "final.safetensors"
+        ".unilaunch", "best.safetensors", "epoch-000003.safetensors", "epoch-000006.safetensors", "final.safetensors"
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("every", [["--checkpoint-every", "3"], []], ids=["every 3", "default"])
+@pytest.mark.xdist_group("checkpoints")
+@pytest.mark.parametrize(
+    ("launcher", "every"), [("5.0", ["--checkpoint-every", "3"]), ("4.1", [])], ids=["every 3", "default"],
+    indirect=["launcher"],
+)  # fmt: skip
 def test_launch_starts_a_job_again(launcher: Launcher, every: list[str], whole: list[float], tmp_path: Path) -> None:
     """From the newest checkpoint, after a rank was killed; its curve is that of a training without a fault."""
     variables = {"FAULT": f"SIGKILL epoch 1 {tmp_path}", "PYTHONPATH": f"{INJECT}:{NUMPY_BACKEND}"}
@@ -181,23 +203,23 @@ def _break_disk(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.xdist_group("checkpoints")
 @pytest.mark.parametrize(("forbid", "words"), [
     (_forbid_file, "Permission denied"), (_forbid_folder, "Permission denied"), (_break_disk, "Input/output error"),
 ], ids=["a file", "the folder", "a disk's error"])  # fmt: skip
 def test_checkpoints_that_cannot_be_read_stop_the_job(
-    openmpi5: Launcher, forbid: Callable[[Path], Path], words: str, tmp_path: Path
+    openmpi5: Launcher, forbid: Callable[[Path], Path], words: str, trained: Path
 ) -> None:
     """One line with the file and the cause, no epoch is trained, and every checkpoint is there afterwards."""
-    openmpi5.unilaunch(2, ["run", *OPTIONS, "--epochs", "6"], tmp_path).check()
-    folder = tmp_path / "log_output" / "checkpoints"
+    folder = trained / "log_output" / "checkpoints"
     before = {path.name: path.read_bytes() for path in folder.glob("epoch-*")}
     assert sorted(before) == ["epoch-000003.safetensors", "epoch-000006.safetensors"]
     named = forbid(folder)
     arguments = ["run", *OPTIONS, "--epochs", "9", "--resume", "--keep-checkpoints", "1"]
-    job = _without_privilege(openmpi5, arguments, tmp_path)
+    job = _without_privilege(openmpi5, arguments, trained)
     assert job.returncode == 2
     (line,) = job.refusals()
-    assert f"{named.relative_to(tmp_path)} cannot be read: {words}" in line
+    assert f"{named.relative_to(trained)} cannot be read: {words}" in line
     assert "Traceback" not in job.console
     for rank in range(2):
         assert json.loads((job.output / f"rank.{rank}" / "failure.json").read_text())["exit_code"] == 2
@@ -212,12 +234,12 @@ def _without_privilege(launcher: Launcher, arguments: list[str], folder: Path) -
     return finish([*line, "-m", "unilaunch", *arguments], folder, None, DEADLINE)
 
 
-def test_a_resumed_run_removes_only_its_own(openmpi5: Launcher, tmp_path: Path) -> None:
+@pytest.mark.xdist_group("checkpoints")
+def test_a_resumed_run_removes_only_its_own(openmpi5: Launcher, trained: Path) -> None:
     """However few it is to keep: those of the run before stay."""
-    openmpi5.unilaunch(2, ["run", *OPTIONS, "--epochs", "6"], tmp_path).check()
     arguments = ["run", *OPTIONS, "--epochs", "12", "--resume", "--keep-checkpoints", "1"]
-    openmpi5.unilaunch(2, arguments, tmp_path).check()
-    assert sorted(path.name for path in (tmp_path / "log_output" / "checkpoints").glob("epoch-*")) == [
+    openmpi5.unilaunch(2, arguments, trained).check()
+    assert sorted(path.name for path in (trained / "log_output" / "checkpoints").glob("epoch-*")) == [
         f"epoch-{epoch:06}.safetensors" for epoch in (3, 6, 12)
     ]
 

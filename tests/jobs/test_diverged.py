@@ -31,12 +31,14 @@ def _diverged(job: Finished, *words: str) -> None:
         assert line in (job.output / f"rank.{rank}" / "stderr").read_text()
 
 
-@pytest.mark.parametrize(("launcher", "backend"), [("4.1", "mindspore"), ("5.0", "torch")], indirect=["launcher"])
-@pytest.mark.parametrize(("lr", "epochs", "trained", "words"), [
-    ("1e30", "200", 1, ["epoch 2: the loss of all ranks is nan"]),
-    ("1e30", "1", 0, ["epoch 1: the loss of the evaluation is"]),
-    ("1e300", "1", 0, ["epoch 1: the largest weight is"]),
-], ids=["loss", "evaluation", "weights"])  # fmt: skip
+LOSS = ("1e30", "200", 1, ["epoch 2: the loss of all ranks is nan"])
+EVALUATION = ("1e30", "1", 0, ["epoch 1: the loss of the evaluation is"])
+WEIGHTS = ("1e300", "1", 0, ["epoch 1: the largest weight is"])
+
+
+@pytest.mark.parametrize(("launcher", "backend", "lr", "epochs", "trained", "words"), [
+    ("4.1", "mindspore", *LOSS), ("5.0", "torch", *LOSS), ("5.0", "torch", *EVALUATION), ("4.1", "mindspore", *WEIGHTS),
+], ids=["loss-mindspore", "loss-torch", "evaluation", "weights"], indirect=["launcher"])  # fmt: skip
 def test_a_diverged_training_fails(
     launcher: Launcher, backend: str, lr: str, epochs: str, trained: int, words: list[str], tmp_path: Path
 ) -> None:
@@ -50,6 +52,7 @@ def test_a_diverged_training_fails(
     assert [json.loads(line)["epoch"] for line in lines] == [1]
 
 
+@pytest.mark.usefixtures("by_numpy")
 def test_launch_does_not_start_it_again(openmpi5: Launcher, tmp_path: Path) -> None:
     """It would come out alike; and the report is the one line."""
     options = ["--mpirun", str(openmpi5.path), "--allow-run-as-root", "--oversubscribe", "--max-restarts", "2"]

@@ -1,15 +1,14 @@
 """The right-hand column of docs/coming-from.md: every command in it runs."""
 
-import gzip
 import os
 import re
 import shlex
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+from jobs.idx import first_images
 from jobs.mpirun import BACKEND, NUMPY, finish
 
 ROOT = Path(__file__).parents[2]
@@ -34,20 +33,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(f"no MNIST files at {MNIST}")
     folder = tmp_path_factory.mktemp("reader")
     (folder / "hosts").write_text("localhost slots=2\n")
-    for file in MNIST.glob("*.gz"):
-        split = folder / "MNIST_Data" / ("train" if file.name.startswith("train") else "test")
-        split.mkdir(parents=True, exist_ok=True)
-        (split / file.stem).write_bytes(_first_images(gzip.decompress(file.read_bytes()), 640))
+    first_images(MNIST, folder / "MNIST_Data", {"train": 640, "test": 640})
     for name, script in (("train.py", LOOK), ("net.py", READ)):
         (folder / name).write_text(script)
     return folder
-
-
-def _first_images(idx: bytes, number: int) -> bytes:
-    """Return the first images, or labels, of a file: it says how many and how large they are, then has their bytes."""
-    head = 4 + 4 * idx[3]
-    shape = np.frombuffer(idx[4:head], ">u4")
-    return idx[:4] + number.to_bytes(4, "big") + idx[8:head] + idx[head : head + number * int(np.prod(shape[1:]))]
 
 
 def _data_path() -> str:

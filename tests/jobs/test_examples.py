@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jobs.mpirun import Finished, Launcher, alone, finish
+from jobs.mpirun import NUMPY, Finished, Launcher, alone, finish
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROGRAM = str(Path(__file__).parent / "programs" / "run_examples.py")
@@ -72,8 +72,8 @@ def test_scripts(scripts: dict[str, tuple[list[str], str]], folder: Path, openmp
 def test_resume_in_mindspore(folder: Path) -> None:
     """The second run begins where the first ended: the curve is one."""
     job = finish([str(EXAMPLES / "resume_in_mindspore.sh"), "small.npz"], folder, VARIABLES, 120).check()
-    line = ["-m", "unilaunch", "run", "--backend", "torch", "--dataset", "small.npz", "--epochs", "40"]
-    whole = alone([*line, "--output-dir", "whole"], folder, VARIABLES).check()
+    line = ["-m", "unilaunch", "run", "--backend", "numpy", "--dataset", "small.npz", "--epochs", "40"]
+    whole = alone([*line, "--output-dir", "whole"], folder, VARIABLES | NUMPY).check()
     expected = json.loads((whole.folder / "whole" / "result.json").read_text())["loss"]
     assert job.result["backend"] == "mindspore"
     np.testing.assert_allclose(job.result["loss"], expected, rtol=0, atol=1e-5)

@@ -27,16 +27,25 @@ def _job(
     return alone(["-m", "unilaunch", "launch", *words, *options, "script.py"], folder, variables)
 
 
-@pytest.mark.parametrize("how", ["mpirun", "launch"])
-@pytest.mark.parametrize("end", [
-    "sys.exit(7)", "os.kill(os.getpid(), 9)",
-    "import threading; threading.Thread(target=time.sleep, args=(600,)).start(); sys.exit(7)",
-], ids=["exit", "kill", "a thread runs on"])  # fmt: skip
+ENDS = {
+    "exit": "sys.exit(7)", "kill": "os.kill(os.getpid(), 9)",
+    "a thread runs on": "import threading; threading.Thread(target=time.sleep, args=(600,)).start(); sys.exit(7)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("launcher", "how", "end"),
+    [
+        ("4.1", "mpirun", "exit"), ("4.1", "launch", "kill"), ("4.1", "mpirun", "a thread runs on"),
+        ("5.0", "launch", "exit"), ("5.0", "mpirun", "kill"), ("5.0", "launch", "a thread runs on"),
+    ],
+    indirect=["launcher"],
+)  # fmt: skip
 def test_the_others_can_go_on(launcher: Launcher, how: str, end: str, tmp_path: Path) -> None:
-    """With --no-abort; the job still ends, with the failure's exit code, and still reports."""
-    script = f"if rank == 1: {end}\ntime.sleep(2)\nopen(f'done.{{rank}}', 'w').close()\n"
+    """With --no-abort; the job still ends, with the failure's exit code, and still reports. Every two values meet."""
+    script = f"if rank == 1: {ENDS[end]}\ntime.sleep(2)\nopen(f'done.{{rank}}', 'w').close()\n"
     job = _job(launcher, how, ["--no-abort"], tmp_path, script)
-    assert job.returncode == (7 if "exit(7)" in end else 137)
+    assert job.returncode == (137 if end == "kill" else 7)
     assert sorted(path.name for path in tmp_path.glob("done.*")) == ["done.0", "done.2"]
     assert any(line.startswith("unilaunch: rank 1 on ") for line in job.refusals())
 
@@ -66,7 +75,8 @@ def test_what_all_ranks_share_is_said_once(launcher: Launcher, how: str, tmp_pat
 def test_mpirun_does_not_sleep_when_all_have_ended(launcher: Launcher, options: list[str], tmp_path: Path) -> None:
     """Open MPI 4.1 does for two seconds, if it sees the end of all at once: here it is stopped meanwhile."""
     script = "open(f'end.{rank}', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.01)\nsys.exit(7)\n"
-    (tmp_path / "script.py").write_text("import torch\nimport os, sys, time\nrank = os.environ['RANK']\n" + script)
+    shared = "" if options else "import torch\n"  # what would be imported three times belongs to no rank's end
+    (tmp_path / "script.py").write_text(shared + "import os, sys, time\nrank = os.environ['RANK']\n" + script)
     line = [str(launcher.path), "--allow-run-as-root", "--oversubscribe", "-n", "3", sys.executable, "-m", "unilaunch"]
     with subprocess.Popen([*line, "run", *options, "script.py"], cwd=tmp_path, stderr=subprocess.PIPE) as process:
         while len(list(tmp_path.glob("end.*"))) < 3:
@@ -87,7 +97,7 @@ def test_mpirun_does_not_sleep_when_all_have_ended(launcher: Launcher, options: 
 def test_a_script_that_stalls_shows_where(openmpi5: Launcher, how: str, tmp_path: Path) -> None:
     """Every rank's place, the same ones together; exit code 124. Output is progress."""
     script = (
-        "def load_part():\n    while True: pass\n"
+        f"def load_part():\n    while True: {'pass' if how == 'launch' else 'time.sleep(0.01)'}\n"
         "def all_reduce():\n    time.sleep(60)\n"
         "for step in range(8):\n    print(step, flush=True); time.sleep(0.5)\n"
         "load_part() if rank == 1 else all_reduce()\n"

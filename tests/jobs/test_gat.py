@@ -1,4 +1,4 @@
-"""`run --conv gat`: the same losses, scores and weights on both frameworks and on 1 to 4 parts."""
+"""`run --conv gat`: the same losses, scores and weights on both frameworks and on one to three parts."""
 
 from pathlib import Path
 from typing import Any
@@ -25,21 +25,21 @@ def test_the_same_training_everywhere(openmpi5: Launcher, cora: Path, tmp_path: 
     np.savez(tmp_path / "graph.npz", **arrays)
     data = ["--data-dir", str(cora)]
     cases = {
-        "cora": [*COMMON, *data, "--dataset", "cora", "--epochs", "6"],
+        "cora": [*COMMON, *data, "--dataset", "cora", "--epochs", "4"],
         "directed": [
             *COMMON,
             *data,
             "--dataset",
             str(tmp_path / "graph.npz"),
             "--epochs",
-            "30",
+            "12",
             "--bias",
             "--layers",
             "3",
         ],
     }
     runs = []
-    for backend, ranks in (("torch", 1), ("torch", 2), ("mindspore", 3)):
+    for backend, ranks in (("torch", 1), ("torch", 3), ("mindspore", 2)):
         (folder := tmp_path / f"{backend}-{ranks}").mkdir()
         runs.append(train_cases(openmpi5, backend, ranks, cases, folder))
     expected, *others = runs

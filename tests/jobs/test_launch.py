@@ -112,23 +112,23 @@ def test_only_rank_0_is_shown(openmpi5: Launcher, tmp_path: Path) -> None:
     assert "I am 1" in _launch(openmpi5, ["-n", "2", "--console", "all", "say.py"], tmp_path).check().stdout
 
 
-def _of_24(launcher: Launcher, limits: str, folder: Path) -> Finished:
+def _of_12(launcher: Launcher, limits: str, folder: Path) -> Finished:
     (folder / "say.py").write_text("import os; open(f\"up.{os.environ['RANK']}\", 'w').close()\n")
-    words = ["launch", "-n", "24", "--mpirun", str(launcher.path), *OPTIONS, "say.py"]
+    words = ["launch", "-n", "12", "--mpirun", str(launcher.path), *OPTIONS, "say.py"]
     return finish(["prlimit", f"--nofile={limits}", sys.executable, "-m", "unilaunch", *words], folder, None, 60)
 
 
 def test_many_ranks_with_few_open_files(launcher: Launcher, tmp_path: Path) -> None:
     """The soft limit is raised as far as the ranks need."""
-    job = _of_24(launcher, "64:4096", tmp_path).check()
-    assert len(list(tmp_path.glob("up.*"))) == 24
+    job = _of_12(launcher, "64:4096", tmp_path).check()
+    assert len(list(tmp_path.glob("up.*"))) == 12
     assert "ulimit" not in job.console
 
 
 def test_a_limit_of_open_files_that_cannot_be_raised_is_said(openmpi5: Launcher, tmp_path: Path) -> None:
     """With what to raise."""
-    job = _of_24(openmpi5, "64:64", tmp_path)
-    assert "ulimit -Hn allows 64 open files, and 24 ranks need up to 288 on this host" in job.console
+    job = _of_12(openmpi5, "64:64", tmp_path)
+    assert "ulimit -Hn allows 64 open files, and 12 ranks need up to 144 on this host" in job.console
 
 
 def test_what_a_killed_mpirun_has_left_stops_no_job(openmpi5: Launcher, tmp_path: Path) -> None:
@@ -202,6 +202,7 @@ def test_refusals_come_before_anything_starts(arguments: list[str], words: str, 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("by_numpy")
 def test_a_spec_in_a_file(openmpi5: Launcher, tmp_path: Path) -> None:
     """The whole job, mpirun's options too; the command line wins."""
     (tmp_path / "job.toml").write_text(
@@ -214,6 +215,7 @@ def test_a_spec_in_a_file(openmpi5: Launcher, tmp_path: Path) -> None:
     assert (spec.nprocs, spec.options["epochs"], spec.allow_run_as_root) == (2, 2, True)
 
 
+@pytest.mark.usefixtures("by_numpy")
 @pytest.mark.parametrize("launcher_name", ["mpich", "intel"])
 def test_mpich_and_intel_mpi_are_launched_too(launcher_name: str, tmp_path: Path) -> None:
     """By their own words."""

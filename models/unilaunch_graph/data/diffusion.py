@@ -7,6 +7,7 @@ GCN then normalises it as any graph: D_S^-1/2 S D_S^-1/2, and S brings its own d
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import scipy.sparse as sp
@@ -104,14 +105,21 @@ def _push(
 
 def _largest(rows: sp.csr_array, how: Diffusion) -> sp.csr_array:
     """Return *rows* with only the entries that are kept."""
-    if how.threshold is not None:
-        keep = rows.data >= how.threshold
-    else:
-        row = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
-        order = np.lexsort((-rows.data, row))
-        place = np.arange(rows.nnz) - np.repeat(rows.indptr[:-1], np.diff(rows.indptr))
-        keep = np.zeros(rows.nnz, bool)
-        keep[order[place < how.top_k]] = True
+    keep = rows.data >= how.threshold if how.threshold is not None else _first_of_each_row(rows, how.top_k)
     kept = sp.csr_array((np.where(keep, rows.data, 0.0), rows.indices, rows.indptr), shape=rows.shape)
     kept.eliminate_zeros()
     return kept
+
+
+def _first_of_each_row(rows: sp.csr_array, top_k: int) -> NDArray[np.bool_]:
+    """Return which entries are among the *top_k* largest of their row; of equal ones the first are."""
+    parts = [rows.data[begin:end] for begin, end in pairwise(rows.indptr)]
+    least = [np.partition(part, -top_k)[-top_k] if len(part) > top_k else -np.inf for part in parts]
+    lengths = np.diff(rows.indptr)
+    near = np.flatnonzero(rows.data >= np.repeat(least, lengths))  # those and their equals: few that must be sorted
+    row = np.repeat(np.arange(len(lengths)), lengths)[near]
+    order = np.lexsort((-rows.data[near], row))
+    place = np.arange(len(near)) - np.searchsorted(row, row)
+    keep = np.zeros(rows.nnz, bool)
+    keep[near[order[place < top_k]]] = True
+    return keep

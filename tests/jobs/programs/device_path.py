@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch  # noqa: F401  (the first thing that is imported, so that one import serves all ranks)
@@ -49,9 +50,11 @@ def main() -> None:
     output = OutputFolder(Path(tempfile.mkdtemp()), world.rank, world.size, "run")
     output.open()
     session = Session(world, placement, peers, output, Log(), seed=5)
-    columns = {"parallel": "tensor", "conv": "sage", "hidden": 7}
-    for changed in ({}, {"dropout": 0.0}, {"hidden": 600, "layers": 3}, columns):
-        options = GcnSpec(data_dir=Path("data"), precision="float64", epochs=6, **changed)
+    small = _write_graph(Path("small.npz"))
+    wide: dict[str, Any] = {"dataset": small, "hidden": 24, "layers": 3}
+    columns: dict[str, Any] = {"parallel": "tensor", "conv": "sage", "hidden": 7}
+    for changed in ({}, {"dataset": small, "dropout": 0.0}, wide, columns):
+        options = GcnSpec(data_dir=Path("data"), precision="float64", epochs=3, **changed)
         part = prepare_part(options, session)
         host, device = (
             _train(options, part, session, Framework(backend, path)) for path in (peers.collectives(), gloo)
@@ -62,6 +65,17 @@ def main() -> None:
     backend.stop()
     if world.rank == 0:
         sys.stdout.write(f"{rendezvous.interface} the same\n")
+
+
+def _write_graph(path: Path) -> str:
+    """Write a graph with 20 sparse features: fewer than a wide hidden layer has columns."""
+    draw = np.random.default_rng(0)
+    of_node = np.sort(draw.permuted(np.tile(np.arange(20), (400, 1)), axis=1)[:, :5])
+    x: dict[str, Any] = {"x_indptr": np.arange(401) * 5, "x_indices": of_node.ravel()}
+    x |= {"x_data": draw.random(2000, np.float32), "x_shape": np.array([400, 20])}
+    own = path.with_name(f"{os.getpid()}.npz")  # every rank writes the same
+    np.savez(own, edge_index=draw.integers(0, 400, (2, 1500)), y=np.arange(400) % 3, **x)
+    return str(own.rename(path))
 
 
 def _train(options: GcnSpec, part: Part, session: Session, framework: Framework) -> Training:
