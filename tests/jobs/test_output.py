@@ -28,6 +28,7 @@ def _ranks(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("rank.*"))
 
 
+@pytest.mark.usefixtures("by_numpy")
 def test_the_users_files_stay_where_they_are(launcher: Launcher, tmp_path: Path) -> None:
     """With --output-dir . too: rank.py is no rank's folder, and a script's result.json is the script's."""
     (tmp_path / "rank.py").write_text("import os\nprint('I am', os.environ['RANK'])\n")
@@ -211,7 +212,7 @@ def test_a_disk_that_fills_up_fails_no_job(openmpi5: Launcher, what: str, small_
         )
         job = _launch(openmpi5, ["--max-restarts", "1", "fill:fill"], tmp_path).check()
     else:
-        options = ["--data-dir", "data", "--epochs", "200", "--eval-every", "1"]
+        options = ["--data-dir", "data", "--epochs", "20", "--eval-every", "1"]
         fault = f"disk_full epoch 0 {tmp_path}"
         job = _launch(openmpi5, options, tmp_path, FAULT=fault, PYTHONPATH=f"{INJECT}:{NUMPY_BACKEND}").check()
         assert "loss               1.9456 ->" in job.stdout
