@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import unilaunch
-from jobs.mpirun import NUMPY_BACKEND, Finished, Launcher, alone, finish
+from jobs.mpirun import NUMPY, NUMPY_BACKEND, Finished, Launcher, alone, finish
 
 INJECT = Path(__file__).parents[1] / "faults" / "inject"
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -28,7 +28,6 @@ def _ranks(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("rank.*"))
 
 
-@pytest.mark.usefixtures("by_numpy")
 def test_the_users_files_stay_where_they_are(launcher: Launcher, tmp_path: Path) -> None:
     """With --output-dir . too: rank.py is no rank's folder, and a script's result.json is the script's."""
     (tmp_path / "rank.py").write_text("import os\nprint('I am', os.environ['RANK'])\n")
@@ -41,7 +40,8 @@ def test_the_users_files_stay_where_they_are(launcher: Launcher, tmp_path: Path)
     assert _ranks(tmp_path) == ["rank.0", "rank.1", "rank.py", "rank.txt"]
     assert {name: (tmp_path / name).read_text() for name in mine} == mine
     assert (tmp_path / "rank.1" / "stdout").read_text() == "I am 1\n"
-    refused = launcher.unilaunch(2, ["run", "--output-dir", ".", "--data-dir", "data"], tmp_path)
+    line = ["run", "--output-dir", ".", "--data-dir", "data", "--backend", "numpy"]
+    refused = launcher.unilaunch(2, line, tmp_path, variables=NUMPY)
     assert refused.returncode == 2
     (line,) = refused.refusals()
     assert "--output-dir .: result.json is there, and unilaunch did not make it: move it away" in line

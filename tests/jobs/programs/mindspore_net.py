@@ -16,7 +16,7 @@ init()
 
 
 def train(mode: int) -> None:
-    """Train 21 steps."""
+    """Train ten steps."""
     ms.set_context(mode=mode)
     ms.set_seed(1)
 
@@ -40,7 +40,7 @@ def train(mode: int) -> None:
         loss, gradients = gradients_of(data, label)
         optimizer(reducer(gradients))
         losses.append(float(loss.asnumpy()))
-        if step == 20:
+        if step == 9:
             break
     weights = float(dense.weight.asnumpy().astype("float64").sum())
     sys.stdout.write(f"{get_rank()}/{get_group_size()} {losses[0]:.4f} -> {losses[-1]:.4f} weights {weights:.5f}\n")
