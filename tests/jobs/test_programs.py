@@ -79,6 +79,17 @@ def test_exit_codes_are_the_scripts(launcher: Launcher, how: str, returncode: in
         assert (failure["rank"], failure["exit_code"]) == (1, returncode)
 
 
+#: Groups one after the other; what each rank adds to the sum grows, so that an old group's data would be noticed.
+GROUPS = """
+import torch, torch.distributed as dist
+for turn in range(12):
+    dist.init_process_group("gloo")
+    total = torch.ones(1) * (dist.get_rank() + turn)
+    dist.all_reduce(total)
+    dist.barrier(group=dist.new_group([0, 1]))
+    print(turn, total.item())
+    dist.destroy_process_group()
+"""
 #: A thread and an exit function of each rank that use the communication, after the script's last line.
 FAREWELL = """
 import atexit, sys, threading, time
@@ -96,13 +107,19 @@ threading.Thread(target=save).start()
 """
 
 
-@pytest.mark.parametrize("end", ["", "sys.exit(0)"])
-def test_threads_and_exit_functions_can_use_the_communication(openmpi5: Launcher, end: str, tmp_path: Path) -> None:
-    """As in plain Python, and under torchrun: a checkpoint is written in the background, the last totals at the end."""
-    (tmp_path / "farewell.py").write_text(FAREWELL + end)
-    job = openmpi5.unilaunch(2, ["run", "farewell.py"], tmp_path).check()
+@pytest.mark.parametrize(("groups", "end"), [(GROUPS, ""), ("", "sys.exit(0)")], ids=["after groups", "exit"])
+def test_threads_and_exit_functions_can_use_the_communication(
+    openmpi5: Launcher, groups: str, end: str, tmp_path: Path
+) -> None:
+    """As in plain Python, and under torchrun: a checkpoint is written in the background, the last totals at the end.
+
+    A group can follow another: the store of the job outlives them, and its keys do.
+    """
+    (tmp_path / "farewell.py").write_text(groups + FAREWELL + end)
+    job = openmpi5.unilaunch(2, ["run", "farewell.py"], tmp_path, deadline=60).check()
+    sums = "".join(f"{turn} {2 * turn + 1.0}\n" for turn in range(12 if groups else 0))
     for rank in range(2):
-        assert (job.output / f"rank.{rank}" / "stdout").read_text() == "thread 2.0\nexit function 2.0\n"
+        assert (job.output / f"rank.{rank}" / "stdout").read_text() == f"{sums}thread 2.0\nexit function 2.0\n"
 
 
 def test_a_traceback_begins_in_the_script(openmpi5: Launcher, tmp_path: Path) -> None:
@@ -121,26 +138,6 @@ def test_a_rank_can_become_another_program(openmpi5: Launcher, tmp_path: Path) -
     (tmp_path / "wrapper.py").write_text("import os, sys\nos.execv(sys.executable, [sys.executable, 'train.py'])\n")
     job = openmpi5.unilaunch(2, ["run", "wrapper.py"], tmp_path).check()
     assert (job.output / "rank.1" / "stdout").read_text() == "2\n"
-
-
-#: Groups one after the other; what each rank adds to the sum grows, so that an old group's data would be noticed.
-GROUPS = """
-import torch, torch.distributed as dist
-for turn in range(12):
-    dist.init_process_group("gloo")
-    total = torch.ones(1) * (dist.get_rank() + turn)
-    dist.all_reduce(total)
-    dist.barrier(group=dist.new_group([0, 1]))
-    print(turn, total.item())
-    dist.destroy_process_group()
-"""
-
-
-def test_a_group_can_follow_another(openmpi5: Launcher, tmp_path: Path) -> None:
-    """The store of the job outlives them, and its keys do."""
-    (tmp_path / "groups.py").write_text(GROUPS)
-    job = openmpi5.unilaunch(2, ["run", "groups.py"], tmp_path, deadline=60).check()
-    assert (job.output / "rank.1" / "stdout").read_text() == "".join(f"{turn} {2 * turn + 1.0}\n" for turn in range(12))
 
 
 @pytest.mark.parametrize("broken", [False, True])
