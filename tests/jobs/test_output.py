@@ -40,8 +40,8 @@ def test_the_users_files_stay_where_they_are(launcher: Launcher, tmp_path: Path)
     assert _ranks(tmp_path) == ["rank.0", "rank.1", "rank.py", "rank.txt"]
     assert {name: (tmp_path / name).read_text() for name in mine} == mine
     assert (tmp_path / "rank.1" / "stdout").read_text() == "I am 1\n"
-    line = ["run", "--output-dir", ".", "--data-dir", "data", "--backend", "numpy"]
-    refused = launcher.unilaunch(2, line, tmp_path, variables=NUMPY)
+    arguments = ["run", "--output-dir", ".", "--data-dir", "data", "--backend", "numpy"]
+    refused = launcher.unilaunch(2, arguments, tmp_path, variables=NUMPY)
     assert refused.returncode == 2
     (line,) = refused.refusals()
     assert "--output-dir .: result.json is there, and unilaunch did not make it: move it away" in line
