@@ -20,6 +20,8 @@ NUMPY = {"PYTHONPATH": str(NUMPY_BACKEND)}
 PAUSE = "NUMPY_BACKEND_PAUSE"
 #: See the fixture `by_numpy`.
 BACKEND = "UNILAUNCH_BACKEND"
+#: Runs several scripts in one start, as if each had been started by itself; see `one_start`.
+ONE_START = str(Path(__file__).parent / "programs" / "run_examples.py")
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,12 @@ class Launcher:
 def alone(program: list[str], folder: Path, variables: dict[str, str] | None = None) -> Finished:
     """Run *program* under no launcher."""
     return finish([sys.executable, *program], folder, variables, DEADLINE)
+
+
+def one_start(lines: list[list[str]], folder: Path) -> list[str]:
+    """Return the program that runs *lines*, each a script and its arguments, one after the other."""
+    (folder / "lines.json").write_text(json.dumps(lines))
+    return [ONE_START, "lines.json"]
 
 
 def finish(line: list[str], folder: Path, variables: dict[str, str] | None, deadline: float) -> Finished:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import unilaunch
-from jobs.mpirun import NUMPY_BACKEND, Finished, Launcher, alone, finish
+from jobs.mpirun import NUMPY, NUMPY_BACKEND, Finished, Launcher, alone, finish
 
 INJECT = Path(__file__).parents[1] / "faults" / "inject"
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -40,7 +40,8 @@ def test_the_users_files_stay_where_they_are(launcher: Launcher, tmp_path: Path)
     assert _ranks(tmp_path) == ["rank.0", "rank.1", "rank.py", "rank.txt"]
     assert {name: (tmp_path / name).read_text() for name in mine} == mine
     assert (tmp_path / "rank.1" / "stdout").read_text() == "I am 1\n"
-    refused = launcher.unilaunch(2, ["run", "--output-dir", ".", "--data-dir", "data"], tmp_path)
+    arguments = ["run", "--output-dir", ".", "--data-dir", "data", "--backend", "numpy"]
+    refused = launcher.unilaunch(2, arguments, tmp_path, variables=NUMPY)
     assert refused.returncode == 2
     (line,) = refused.refusals()
     assert "--output-dir .: result.json is there, and unilaunch did not make it: move it away" in line
@@ -211,7 +212,7 @@ def test_a_disk_that_fills_up_fails_no_job(openmpi5: Launcher, what: str, small_
         )
         job = _launch(openmpi5, ["--max-restarts", "1", "fill:fill"], tmp_path).check()
     else:
-        options = ["--data-dir", "data", "--epochs", "200", "--eval-every", "1"]
+        options = ["--data-dir", "data", "--epochs", "20", "--eval-every", "1"]
         fault = f"disk_full epoch 0 {tmp_path}"
         job = _launch(openmpi5, options, tmp_path, FAULT=fault, PYTHONPATH=f"{INJECT}:{NUMPY_BACKEND}").check()
         assert "loss               1.9456 ->" in job.stdout

@@ -55,9 +55,11 @@ def test_the_same_under_launch(launcher: Launcher, tmp_path: Path) -> None:
     assert _said(finish(line, tmp_path, None, 60).check(), 3) == ["sum 3\n"] * 3
 
 
-def test_a_program_meets_where_it_likes(launcher: Launcher, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("launcher", "arguments"), [("4.1", []), ("5.0", ["spawn"])], indirect=["launcher"])
+def test_a_program_meets_where_it_likes(launcher: Launcher, arguments: list[str], tmp_path: Path) -> None:
     """Rank 0 picks a port and broadcasts it, as without a launcher; its spawned processes meet at another one."""
-    job = launcher.unilaunch(2, ["run", str(PROGRAMS / "own_store.py")], tmp_path, deadline=100).check()
+    line = ["run", str(PROGRAMS / "own_store.py"), "--", *arguments]
+    job = launcher.unilaunch(2, line, tmp_path, deadline=100).check()
     assert _said(job, 2) == ["sum 3, threads True\n"] * 2
 
 

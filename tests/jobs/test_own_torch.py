@@ -7,8 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jobs.mpirun import Launcher, alone, finish
+from jobs.coming_from import VARIABLES, write_program
+from jobs.mpirun import Launcher, alone, finish, one_start
 from jobs.own_models import KINDS, PROGRAM, Arrays, differences, train_by_pyg
+
+pytestmark = pytest.mark.xdist_group("own torch")
 
 DOCS = Path(__file__).parents[2] / "docs"
 #: The network that the page does not show.
@@ -41,19 +44,41 @@ def _check(folder: Path, cases: tuple[str, ...], expected: Arrays) -> None:
         assert apart <= 1e-10, case
 
 
-@pytest.mark.parametrize("launcher", ["4.1"], indirect=True)
-def test_under_a_bare_mpirun(launcher: Launcher, cora: Path, expected: Arrays, tmp_path: Path) -> None:
-    """`mpirun python train.py`, over MPI."""
+def test_under_a_bare_mpirun(openmpi5: Launcher, cora: Path, expected: Arrays, tmp_path: Path) -> None:
+    """`mpirun python train.py`, over MPI: docs/graph-layers.md, docs/start/pyg.md, and then three kinds of layers."""
     cases = ("gat", "gcn", "own")
-    launcher.run(2, _line(cora, cases), tmp_path).check()
+    _write_pages(tmp_path / "train.py")
+    program = one_start([["train.py"], _line(cora, cases)], tmp_path)
+    job = openmpi5.run(2, program, tmp_path, variables={"UNILAUNCH_DATA": str(cora)}).check()
     _check(tmp_path, cases, expected)
+    (last,) = [line for line in job.stdout.splitlines() if line.startswith("loss")]
+    assert re.fullmatch(r"loss 1\.\d{4}, scores \(2708, 7\)", last)
+    by_end = sorted(line.split() for line in job.stdout.splitlines() if line != last)
+    assert [line[::2] for line in by_end] == [["39", "False"], ["39", "True"], ["4", "False"], ["4", "True"]]
+    assert by_end[2][1] == by_end[3][1]
+    assert by_end[0][1] == by_end[1][1]
+    assert float(by_end[0][1]) < 1.8  # from 1.95
+    assert np.load(tmp_path / "scores.npz")["scores"].shape == (2708, 7)
 
 
-def test_under_launch(openmpi5: Launcher, cora: Path, expected: Arrays, tmp_path: Path) -> None:
-    """`unilaunch launch -n 3 train.py`; with accumulated gradients, and with torch's DistributedDataParallel too."""
-    cases = (*KINDS, "sage+ddp", "gat+accumulated")
+def _write_pages(file: Path) -> None:
+    first, *others = _blocks("graph-layers.md")
+    first = first.replace("range(100)", "range(40)")
+    said = "print(epoch, loss.item(), scores is None)\n"
+    file.write_text("".join([NET, first, said, *others, _blocks("start/pyg.md")[0], said]))
+
+
+def _blocks(page: str) -> list[str]:
+    """Return the programs of a page."""
+    return re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("launcher", ["4.1"], indirect=True)
+def test_under_launch(launcher: Launcher, cora: Path, expected: Arrays, tmp_path: Path) -> None:
+    """`unilaunch launch -n 3 train.py`; with accumulated gradients too."""
+    cases = (*KINDS, "gat+accumulated")
     script, *args = _line(cora, cases)
-    line = [str(BIN / "unilaunch"), "launch", "-n", "3", "--mpirun", str(openmpi5.path), "--allow-run-as-root"]
+    line = [str(BIN / "unilaunch"), "launch", "-n", "3", "--mpirun", str(launcher.path), "--allow-run-as-root"]
     finish([*line, "--oversubscribe", script, "--", *args], tmp_path, None, 120).check()
     _check(tmp_path, cases, expected)
 
@@ -65,29 +90,9 @@ def test_under_torchrun(cora: Path, expected: Arrays, tmp_path: Path) -> None:
     _check(tmp_path, cases, expected)
 
 
-def test_the_scripts_of_the_pages_run(openmpi5: Launcher, cora: Path, tmp_path: Path) -> None:
-    """docs/graph-layers.md, then docs/start/pyg.md, under a bare mpirun, with the data folder in UNILAUNCH_DATA."""
-    first, *others = _blocks("graph-layers.md")
-    said = "print(epoch, loss.item(), scores is None)\n"
-    program = [NET, first, said, *others, _blocks("start/pyg.md")[0], said]
-    (tmp_path / "train.py").write_text("".join(program))
-    job = openmpi5.run(2, ["train.py"], tmp_path, variables={"UNILAUNCH_DATA": str(cora)}).check()
-    (last,) = [line for line in job.stdout.splitlines() if line.startswith("loss")]
-    assert re.fullmatch(r"loss 1\.\d{4}, scores \(2708, 7\)", last)
-    by_end = sorted(line.split() for line in job.stdout.splitlines() if line != last)
-    assert [line[::2] for line in by_end] == [["4", "False"], ["4", "True"], ["99", "False"], ["99", "True"]]
-    assert by_end[0][1] == by_end[1][1]
-    assert by_end[2][1] == by_end[3][1]
-    assert float(by_end[2][1]) < 1.8  # from 1.95
-    assert np.load(tmp_path / "scores.npz")["scores"].shape == (2708, 7)
-
-
-def _blocks(page: str) -> list[str]:
-    """Return the programs of a page."""
-    return re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
-
-
 def test_under_no_launcher(cora: Path, expected: Arrays, tmp_path: Path) -> None:
-    """`python train.py`: one rank."""
-    alone(_line(cora, ("sage",)), tmp_path).check()
+    """`python train.py`: one rank. In the same process, before it, the lines of two tables of docs/graphs.md."""
+    programs = [write_program(section, tmp_path) for section in ("From PyG", "From DGL")]
+    job = alone(one_start([*programs, _line(cora, ("sage",))], tmp_path), tmp_path, VARIABLES).check()
+    assert job.stdout.splitlines()[-2:] == ["From PyG has run", "From DGL has run"]
     _check(tmp_path, ("sage",), expected)

@@ -10,18 +10,23 @@ import pytest
 from jobs.mpirun import Launcher, alone
 
 
-def test_predicted_bytes_are_counted_ones(openmpi5: Launcher, backend: str, tmp_path: Path) -> None:
-    """And the halo is the partition's."""
-    options = ["--data-dir", "data", "--hidden", "12", "--backend", backend]
-    plan = alone(["-m", "unilaunch", "plan", "--num-parts", "1,2", "--json", *options], tmp_path).check()
+@pytest.mark.usefixtures("by_numpy")  # the run; each framework sends as many: see test_traffic.py
+@pytest.mark.parametrize(("backend", "numbers"), [("torch", "1,2"), ("mindspore", "2")])
+def test_predicted_bytes_are_counted_ones(openmpi5: Launcher, backend: str, numbers: str, tmp_path: Path) -> None:
+    """And the halo is the partition's; each framework's speed can be measured."""
+    options = ["--data-dir", "data", "--hidden", "12"]
+    line = ["-m", "unilaunch", "plan", "--num-parts", numbers, "--json", "--backend", backend, *options]
+    plan = alone(line, tmp_path).check()
     job = openmpi5.unilaunch(2, ["run", "--epochs", "3", *options], tmp_path).check()
-    one, two = map(json.loads, plan.stdout.splitlines())
-    assert (one["num_parts"], one["halo_bytes"], two["num_parts"]) == (1, 0, 2)
+    *first, two = map(json.loads, plan.stdout.splitlines())
+    assert [(one["num_parts"], one["halo_bytes"], one["partitioner"]) for one in first] == [(1, 0, "none")] * len(first)
+    assert (len(first), two["num_parts"]) == (len(numbers) // 2, 2)
     manifest = json.loads(next(tmp_path.glob("data/partitions/*-2-*/part.1/manifest.json")).read_text())
-    assert (one["partitioner"], two["partitioner"]) == ("none", manifest["partitioner"])
+    assert two["partitioner"] == manifest["partitioner"]
     assert manifest["partitioner"].startswith("pymetis ")
     assert two["halo_bytes"] == job.result["bytes_per_epoch"]
     assert two["halo"] == sum(rank["halo"] for rank in job.result["ranks"])
+    assert two["graph_seconds"] > 0
 
 
 @pytest.mark.usefixtures("by_numpy")

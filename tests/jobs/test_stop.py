@@ -233,7 +233,10 @@ def test_a_script_that_saves_at_a_signal_has_not_failed(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("by_numpy")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1], ids=lambda number: number.name)
 def test_a_training_that_is_stopped_goes_on(launcher: Launcher, number: signal.Signals, tmp_path: Path) -> None:
-    """All ranks stop after the same epoch, with a checkpoint, one line, and the exit code for "start me again"."""
+    """All ranks stop after the same epoch, with a checkpoint, one line, and the exit code for "start me again".
+
+    Each signal is followed by a resumed run under one Open MPI.
+    """
     options = ["--data-dir", "data", "--eval-every", "1000", "--precision", "float64"]
     line = _launch(launcher, [*options, "--epochs", "1000000", "--max-restarts", "1"], tmp_path)
     with (tmp_path / "out").open("w") as out, subprocess.Popen(line, cwd=tmp_path, stdout=out, stderr=out) as job:
@@ -246,10 +249,15 @@ def test_a_training_that_is_stopped_goes_on(launcher: Launcher, number: signal.S
     assert "Traceback" not in said
     (stopped,) = re.findall(r"unilaunch: stopped after epoch (\d+) of 1000000; its checkpoint is in (\S+): go on", said)
     assert stopped[1].endswith("log_output/checkpoints")
-    epochs = str(int(stopped[0]) + 3)
-    resumed = launcher.unilaunch(3, ["run", *options, "--epochs", epochs, "--resume"], tmp_path).check()
-    assert f"resumed after epoch {stopped[0]}" in resumed.console
-    whole = launcher.unilaunch(1, ["run", *options, "--epochs", epochs], tmp_path).check()
+    if (launcher.version, number) in {("4.1", signal.SIGINT), ("5.0", signal.SIGTERM), ("5.0", signal.SIGUSR1)}:
+        _go_on(launcher, options, int(stopped[0]), tmp_path)
+
+
+def _go_on(launcher: Launcher, options: list[str], stopped: int, folder: Path) -> None:
+    epochs = str(stopped + 3)
+    resumed = launcher.unilaunch(3, ["run", *options, "--epochs", epochs, "--resume"], folder).check()
+    assert f"resumed after epoch {stopped}" in resumed.console
+    whole = launcher.unilaunch(1, ["run", *options, "--epochs", epochs], folder).check()
     assert np.abs(np.array(resumed.result["loss"]) - whole.result["loss"]).max() < 1e-9
 
 

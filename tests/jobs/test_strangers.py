@@ -20,6 +20,8 @@ import pytest
 from jobs.mpirun import finish
 from jobs.slurm import lacking, slurm_cluster
 
+pytestmark = pytest.mark.usefixtures("by_numpy")
+
 STRANGER = Path(__file__).parent / "programs" / "stranger.py"
 NOBODY = 65534
 PORT = 29531
@@ -83,12 +85,11 @@ def test_a_stranger_under_torchrun_with_a_static_rendezvous(tmp_path: Path) -> N
     assert [path.name for path in sorted((tmp_path / "log_output").glob("rank.*"))] == ["rank.0", "rank.1"]
 
 
-@pytest.mark.usefixtures("by_numpy")
 def test_a_stranger_under_launch(tmp_path: Path) -> None:
     """The monitor listens too; a stranger's messages to it end nothing."""
     words = ["launch", "--allow-run-as-root", "--oversubscribe", "-n", "2"]
     with _attacked(10, tmp_path / "log_output") as achieved:
-        job = finish([sys.executable, *RUN[:2], *words, "--epochs", "1500", *RUN[5:]], tmp_path, None, 120)
+        job = finish([sys.executable, *RUN[:2], *words, "--epochs", "400", *RUN[5:]], tmp_path, None, 120)
         assert job.check().result["world_size"] == 2
     assert achieved["called"]
     assert achieved["believed"] == achieved["let in"] == 0

@@ -9,10 +9,11 @@ import pytest
 from jobs.mpirun import Launcher
 
 
-def test_the_ranks_traces_fit_together(openmpi5: Launcher, backend: str, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("by_numpy")  # every backend's epoch is traced by the same lines
+def test_the_ranks_traces_fit_together(openmpi5: Launcher, tmp_path: Path) -> None:
     """One clock, one process a rank; what is inside an epoch lies inside it."""
     options = ["--epochs", "5", "--eval-every", "5", "--checkpoint-every", "5", "--data-dir", "data", "--trace"]
-    openmpi5.unilaunch(2, ["run", *options, "--backend", backend], tmp_path).check()
+    openmpi5.unilaunch(2, ["run", *options], tmp_path).check()
     all_epochs = []
     for rank in range(2):
         events = json.loads((tmp_path / "log_output" / f"rank.{rank}" / "trace.json").read_text())["traceEvents"]

@@ -1,6 +1,7 @@
 """The bytes, files and memory of a rank: exactly its halo, only its part, and nothing of the others."""
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from jobs.mpirun import Launcher, alone
+from jobs.mpirun import NUMPY_BACKEND, Launcher, alone
 from jobs.trained import Trained, train_cases
 from unilaunch_graph.data.graph import TRAIN, Graph
 from unilaunch_graph.data.sources import open_dataset
@@ -63,7 +64,7 @@ def train(openmpi5: Launcher, cora: Path, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(("backend", "ranks"), [("torch", 4), ("mindspore", 2)])
 def test_bytes_are_halo_rows_times_width(backend: str, ranks: int, width: str, train: Train, cora: Path) -> None:
     """Bytes of an epoch = sum over layers and directions of the halo rows that the loss reaches x width x 4.
 
@@ -74,7 +75,8 @@ def test_bytes_are_halo_rows_times_width(backend: str, ranks: int, width: str, t
     assert trained[width].result["bytes_per_epoch"] == 4 * _sent(graph, partition, WIDTHS[width][1])
 
 
-def test_rank_opens_only_its_own_part(openmpi5: Launcher, backend: str, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("by_numpy")  # no backend opens a part
+def test_rank_opens_only_its_own_part(openmpi5: Launcher, tmp_path: Path) -> None:
     """With the partition made ahead, no rank opens a file of another part."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys\n"
@@ -88,8 +90,9 @@ def test_rank_opens_only_its_own_part(openmpi5: Launcher, backend: str, tmp_path
     )
     ahead = ["-m", "unilaunch", "partition", "--dataset", "sbm", "--num-parts", "3", "--data-dir", "data"]
     alone(ahead, tmp_path).check()
-    arguments = ["run", "--data-dir", "data", "--epochs", "2", "--backend", backend]
-    openmpi5.unilaunch(3, arguments, tmp_path, variables={"PYTHONPATH": str(tmp_path)}).check()
+    arguments = ["run", "--data-dir", "data", "--epochs", "2"]
+    path = os.pathsep.join(map(str, (tmp_path, NUMPY_BACKEND)))
+    openmpi5.unilaunch(3, arguments, tmp_path, variables={"PYTHONPATH": path}).check()
     for rank in range(3):
         opened = (tmp_path / f"opened.{rank}").read_text().splitlines()
         assert opened
@@ -104,17 +107,18 @@ def _write_graph(path: Path, num_nodes: int) -> None:
     np.savez(path, edge_index=np.stack([ring, np.roll(ring, -1)]), x=features, y=ring % 4)
 
 
+@pytest.mark.usefixtures("by_numpy")
 def test_memory_does_not_grow_with_the_other_parts(openmpi5: Launcher, tmp_path: Path) -> None:
     """Four times the graph on four times the ranks: a rank holds what it held."""
     peaks = {}
     for ranks in (2, 8):
-        _write_graph(tmp_path / f"{ranks}.npz", 20_000 * ranks)
+        _write_graph(tmp_path / f"{ranks}.npz", 8_000 * ranks)
         arguments = ["--dataset", f"{ranks}.npz", "--data-dir", "data", "--num-parts", str(ranks)]
         alone(["-m", "unilaunch", "partition", *arguments], tmp_path).check()
-        job = openmpi5.unilaunch(ranks, ["run", "--epochs", "3", "--backend", "torch", *arguments], tmp_path).check()
+        job = openmpi5.unilaunch(ranks, ["run", "--epochs", "3", *arguments], tmp_path).check()
         # Not rank 0's, which has hashed the whole graph's file to find the partition.
         peaks[ranks] = max(rank["peak_memory_bytes"] for rank in job.result["ranks"][1:])
-    own_share = 20_000 * 256 * 4
+    own_share = 8_000 * 256 * 4
     assert peaks[8] < peaks[2] + own_share
 
 

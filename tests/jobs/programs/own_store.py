@@ -1,4 +1,4 @@
-"""A program that meets at an address of its own, through mpi4py, and then again in processes that it spawns."""
+"""A program that meets at an address of its own, through mpi4py; told `spawn`, again in processes that it spawns."""
 
 import os
 import socket
@@ -38,6 +38,6 @@ if __name__ == "__main__":
     comm = MPI.COMM_WORLD
     first, second = hold_port(), hold_port()
     total = meet(comm.rank, comm.size, comm.bcast(first.getsockname()[1]))
-    if comm.rank == 0:
+    if comm.rank == 0 and "spawn" in sys.argv:
         spawn(child, (second.getsockname()[1],), nprocs=2)  # type: ignore[no-untyped-call]
     sys.stdout.write(f"sum {total}, threads {MPI.Query_thread() == MPI.THREAD_MULTIPLE}\n")
