@@ -2,6 +2,7 @@
 
 import sys
 import time
+from ast import literal_eval
 from pathlib import Path
 
 import numpy as np
@@ -42,11 +43,16 @@ def test_a_job_goes_on_without_the_host_that_is_lost(make_cluster: MakeCluster, 
 def test_every_host_is_told_how_often_the_job_was_started(
     make_cluster: MakeCluster, mpirun: Path, tmp_path: Path
 ) -> None:  # fmt: skip
-    """The count of this launch, whatever the one says that this launch was itself started under."""
+    """The count of this launch, whatever the one says that this launch was itself started under.
+
+    The agent that has outlived the first rank forks the second one, which finds the same MPI and the same transport.
+    """
     (tmp_path / "again.py").write_text(
         "import os\nfrom pathlib import Path\n"
         "count, allowed = os.environ['TORCHELASTIC_RESTART_COUNT'], os.environ['TORCHELASTIC_MAX_RESTARTS']\n"
-        "Path(f'seen.{count}.{allowed}.' + os.environ['RANK']).touch()\nraise SystemExit(3 * (count == '0'))\n"
+        "own = {name: os.environ.get(name) for name in ('MPI4PY_LIBMPI', 'OMPI_MCA_btl')}\n"
+        "said = Path(f'seen.{count}.{allowed}.' + os.environ['RANK'])\n"
+        "said.write_text(repr((os.getppid(), own)))\nraise SystemExit(3 * (count == '0'))\n"
     )
     hosts = make_cluster(2)
     options = ["--mpirun", str(mpirun), "--hostfile", str(hosts.hostfile([1, 1], tmp_path)), "--max-restarts", "1"]
@@ -56,3 +62,7 @@ def test_every_host_is_told_how_often_the_job_was_started(
     seen = sorted(path.name for path in tmp_path.glob("seen.*"))
     assert seen[-2:] == ["seen.1.1.0", "seen.1.1.1"]
     assert all(name.startswith(("seen.0.1.", "seen.1.1.")) for name in seen)
+    first, second = (literal_eval((tmp_path / f"seen.{count}.1.{seen[0][-1]}").read_text()) for count in (0, 1))
+    assert first == second
+    assert Path(second[1]["MPI4PY_LIBMPI"]).parent.is_relative_to(mpirun.parents[1])
+    assert second[1]["OMPI_MCA_btl"] == (None if str(mpirun).startswith("/usr") else "^ofi")

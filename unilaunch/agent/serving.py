@@ -20,6 +20,7 @@ from unilaunch.agent.hidden_output import find_hidden_output
 from unilaunch.agent.processes import PASSED_ON, children, hear_signals_again, pass_signals_on, state
 from unilaunch.agent.requests import Requests
 from unilaunch.agent.shim import Shim
+from unilaunch.launchers.ancestry import stand_below
 from unilaunch.limits import allow_files
 from unilaunch.rank.status import Status
 from unilaunch.start_variables import attempt_of, may_start_again
@@ -158,6 +159,7 @@ def _become(shim: Shim, channel: Channel, variables: Mapping[str, str], limits: 
     request, files = shim.request, shim.files
     os.environ.clear()  # noqa: TID251  (the shim's environment replaces it)
     os.environ.update({**request["environ"], **variables})  # noqa: TID251
+    stand_below(request["launcher"])
     os.sched_setaffinity(0, request["processors"])
     soft, hard = limits[LIMITS.index("RLIMIT_NOFILE")]
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -23,7 +23,7 @@ from unilaunch.agent.processes import pass_signals_on
 from unilaunch.errors import UnilaunchError
 from unilaunch.launchers import detect
 from unilaunch.launchers.ancestry import stat_of
-from unilaunch.start_variables import MONITOR
+from unilaunch.start_variables import MONITOR, attempt_of, may_start_again
 
 _CREDENTIALS = struct.Struct("3i")
 PATIENCE = 60.0  # seconds that a shim waits for the agent's import
@@ -35,8 +35,12 @@ READY = b"y"
 
 
 def address_of(own: Mapping[str, Any] | None, environ: Mapping[str, str]) -> str:
-    """Return the socket's name for children with this fingerprint; "" if this child gets its own agent."""
-    if not own or os.isatty(0) or local_size(environ) == 1:
+    """Return the socket's name for children with this fingerprint; "" if this child gets its own agent.
+
+    A single rank shares its agent with the rank that follows it after a restart, which then need not import again.
+    """
+    followed = may_start_again(environ) or attempt_of(environ) > 0
+    if not own or os.isatty(0) or (local_size(environ) == 1 and not followed):
         return ""
     job = _job(environ)
     alike = crc32(repr(own).encode(errors="backslashreplace"))

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,10 @@ DAEMON = "PRTE_LAUNCHED"  # 5 only: "1"
 NEEDED = (RANK, SIZE, LOCAL_RANK, LOCAL_SIZE)
 _TRANSPORT = ("OMPI_MCA_pml", "OMPI_MCA_btl", "OMPI_MCA_mtl")
 _NETWORKS = ("OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_btl_tcp_if_exclude")
+#: Where the kernel shows a network device that libfabric drives: InfiniBand, RoCE and EFA; Slingshot; Omni-Path.
+_FABRICS = ("sys/class/infiniband/*", "sys/class/cxi/*", "dev/hfi1*")
+#: A line of a file of MCA parameters that chooses a transport.
+_CHOICE = re.compile(r"^\s*(pml|btl|mtl)\s*=", re.MULTILINE)
 
 #: The part of --output's value that names files: "tag,file=PATH:raw".
 _OUTPUT = re.compile(r"(?:^|,)(dir|directory|file|filename)=([^,:]+)")
@@ -59,15 +64,19 @@ class OpenMpi(Launcher):
     def mpi_variables(self, info: LauncherInfo, daemon: Daemon | None, environ: Mapping[str, str]) -> dict[str, str]:
         """Return also which transport MPI is to use, unless the user chose one.
 
-        On one host it is shared memory: the search for network devices takes Open MPI 5 a second. On several hosts that
-        have several interfaces it is TCP over those by which mpirun itself reaches the other hosts.
+        On one host it is shared memory. On several hosts that have several interfaces it is TCP over those by which
+        mpirun itself reaches the other hosts. Open MPI 5 sleeps for a second where its transport for libfabric finds no
+        device (5.0.11, `mca_btl_ofi_component_close`), so it is left out where there is none.
         """
-        chosen = super().mpi_variables(info, daemon, environ)
+        chosen, five = super().mpi_variables(info, daemon, environ), info.launcher.endswith("5")
+        has_choice = any(name in environ for name in _TRANSPORT)
         if info.local_size == info.size:
-            if any(name in environ for name in _TRANSPORT):
+            if has_choice:
                 return chosen
             chosen |= {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader"}  # vader: also an alias of 5's sm
-            return chosen | ({"OMPI_MCA_mtl": "^ofi"} if info.launcher.endswith("5") else {})
+            return chosen | ({"OMPI_MCA_mtl": "^ofi"} if five else {})
+        if five and daemon and not (has_choice or has_fabric() or _is_in_a_file(daemon, environ)):
+            chosen["OMPI_MCA_btl"] = "^ofi"
         if daemon and not any(name in environ for name in _NETWORKS) and (interfaces := routable_interfaces(daemon)):
             chosen[_NETWORKS[0]] = ",".join(interfaces)
         return chosen
@@ -103,6 +112,21 @@ class OpenMpi(Launcher):
         from unilaunch.launchers.openmpi_mpirun import OpenMpirun
 
         return OpenMpirun(Path("mpirun"), self.title, (5, 0))
+
+
+def has_fabric(root: Path = Path("/")) -> bool:
+    """Return whether this host has a network device that libfabric drives."""
+    return any(True for pattern in _FABRICS for _ in root.glob(pattern))
+
+
+def _is_in_a_file(daemon: Daemon, environ: Mapping[str, str]) -> bool:
+    """Return whether a file of MCA parameters, the user's or the installation's, chooses a transport."""
+    own = Path(environ.get("HOME", "/"), ".openmpi/mca-params.conf")
+    for file in (own, daemon.program.parents[1] / "etc/openmpi-mca-params.conf"):
+        with suppress(OSError):
+            if _CHOICE.search(file.read_text(errors="replace")):
+                return True
+    return False
 
 
 def _store(found: LauncherInfo, *, five: bool) -> Store:

@@ -1,9 +1,12 @@
 """What MPI finds in the environment: the transport of one host, and nothing that the user exported."""
 
 import os
+from pathlib import Path
 
 import pytest
 
+from unilaunch.launchers.daemon import Daemon
+from unilaunch.launchers.openmpi import OpenMpi, has_fabric
 from unilaunch.rank import mpi
 from unilaunch.world import LauncherInfo
 
@@ -31,6 +34,29 @@ def _found(version: str, size: int, local_size: int) -> LauncherInfo:
 def test_transport(found: LauncherInfo, exported: dict[str, str], expected: dict[str, str]) -> None:
     """Shared memory on one host only, and only where the user chose none."""
     assert mpi.variables(found, exported | LIBRARY | EXPORTED) == expected
+
+
+@pytest.mark.parametrize("own", ["", "#btl = tcp", "btl_tcp_if_include = eth0", " btl = tcp,self", "pml=ucx"])
+@pytest.mark.parametrize("place", [".openmpi/mca-params.conf", "etc/openmpi-mca-params.conf"])
+def test_open_mpi_5_does_not_look_for_a_network_that_is_not_there(own: str, place: str, tmp_path: Path) -> None:
+    """On several hosts; unless a file chooses the transport: the user's, or the installation's."""
+    (tmp_path / place).parent.mkdir()
+    (tmp_path / place).write_text(f"# comment\n{own}\n")
+    daemon = Daemon(os.getpid(), tmp_path / "bin" / "prterun", ())
+    chosen = OpenMpi().mpi_variables(_found("5", 4, 2), daemon, {"HOME": str(tmp_path)})
+    chosen.pop(YIELD, None)
+    expects = not (own.startswith((" btl", "pml")) or has_fabric())
+    assert chosen == ({"OMPI_MCA_btl": "^ofi"} if expects else {})
+    assert "OMPI_MCA_btl" not in OpenMpi().mpi_variables(_found("4", 4, 2), daemon, {"HOME": str(tmp_path)})
+
+
+@pytest.mark.parametrize("device", ["sys/class/infiniband/mlx5_0", "sys/class/cxi/cxi0", "dev/hfi1_0"])
+def test_a_fabric_is_a_device_of_the_kernel(device: str, tmp_path: Path) -> None:
+    """A driver without a device is none."""
+    (tmp_path / device).parent.mkdir(parents=True)
+    assert not has_fabric(tmp_path)
+    (tmp_path / device).touch()
+    assert has_fabric(tmp_path)
 
 
 @pytest.mark.parametrize(("exported", "expected"), [({}, "1"), (EXPORTED, None)])
