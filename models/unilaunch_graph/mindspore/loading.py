@@ -36,11 +36,11 @@ def load(name: str | Path, **options: Any) -> GraphPart:
 
 def load_arrays(name: str | Path, options: Mapping[str, Any]) -> tuple[Part, Ranks]:
     """Return this rank's part as mapped arrays, and the ranks. All ranks must call this; as `load`."""
+    if ms.get_context("mode") == ms.GRAPH_MODE:
+        raise SpecError("ug.mindspore works in PyNative mode: call ms.set_context(mode=ms.PYNATIVE_MODE)")
     part, member = load_part(name, "cpu", options)
 
     def start() -> Ranks:
-        if ms.get_context("mode") == ms.GRAPH_MODE:
-            raise SpecError("ug.mindspore works in PyNative mode: call ms.set_context(mode=ms.PYNATIVE_MODE)")
         MindSporeBackend().start(member.world, member.placement)
         return Ranks(member.world.rank, member.world.size, member.collectives())
 
