@@ -53,6 +53,8 @@ def _raise() -> None:
 
 def _allocate() -> None:
     group = _memory_group()
+    if not group.name.startswith("unilaunch-"):
+        raise SystemExit(f"{group} is not this rank's own: its limit would be that of all tests")
     used = int((group / "memory.usage_in_bytes").read_text())
     (group / "memory.limit_in_bytes").write_text(str(used + _LEFT))
     kept = []
@@ -203,7 +205,7 @@ def _limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (_ADDRESSES, resource.RLIM_INFINITY))
     if KIND == "OOM_killer":
         group = _memory_group() / f"unilaunch-{crc32(FOLDER.encode())}"
-        group.mkdir()
+        group.mkdir(exist_ok=True)  # an earlier run, in a folder of the same name, may have left it
         (group / "cgroup.procs").write_text(str(os.getpid()))
 
 
