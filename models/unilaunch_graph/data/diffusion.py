@@ -113,6 +113,7 @@ def _largest(rows: sp.csr_array, how: Diffusion) -> sp.csr_array:
 
 def _first_of_each_row(rows: sp.csr_array, top_k: int) -> NDArray[np.bool_]:
     """Return which entries are among the *top_k* largest of their row; of equal ones the first are."""
+    # One call a row: of a few hundred dense rows at a time, each with up to as many entries as there are nodes.
     parts = [rows.data[begin:end] for begin, end in pairwise(rows.indptr)]
     least = [np.partition(part, -top_k)[-top_k] if len(part) > top_k else -np.inf for part in parts]
     lengths = np.diff(rows.indptr)
