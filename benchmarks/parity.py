@@ -91,9 +91,8 @@ class Study:
         """Yield parts, launcher and command: 3 parts under each launcher, other numbers under one."""
         if not cluster:
             for parts in self.parts:
-                yield (
-                    (1, "none", [sys.executable]) if parts == 1 else (parts, "launch", [*_LAUNCH, *_SHARE, str(parts)])
-                )
+                line = [sys.executable] if parts == 1 else [*_LAUNCH, *_SHARE, str(parts)]
+                yield parts, "none" if parts == 1 else "launch", line
         for start, line in (ON_HOSTS if cluster else STARTS).items():
             yield 3, start, line
 
@@ -105,7 +104,7 @@ OWN_LAYERS = Study(
 )  # fmt: skip
 DISTRIBUTE = Study(
     "distribute", own_models.KINDS, {"torch": own_models.PROGRAM}, (1, 2, 4), own_models.train_by_pyg,
-    lambda found, expected: own_models.differences(found, own_models.KINDS, expected),
+    partial(own_models.differences, cases=own_models.KINDS),
 )  # fmt: skip
 
 

@@ -59,7 +59,7 @@ def _train(kind: str, model: torch.nn.Module, data: tuple[torch.Tensor, ...], ep
     return {f"{kind}.losses": losses, f"{kind}.scores": scores, **state}
 
 
-def differences(output: Path, cases: Iterable[str], expected: Arrays) -> dict[str, float]:
+def differences(output: Path, expected: Arrays, cases: Iterable[str]) -> dict[str, float]:
     """Return for each case the largest difference of a loss, a final weight, a running statistic or a score."""
     found = np.load(output)
     apart = {}

@@ -68,5 +68,5 @@ def test_what_readers_are_told_to_type_runs(command: str, folder: Path) -> None:
     if "--dataset sbm" in command and "partition" not in command:
         environ |= {"UNILAUNCH_EPOCHS": "5"}
     if "--use_gdc" in command:
-        environ |= {"UNILAUNCH_GDC_TOP_K": "16"}  # METIS takes 12 s for the edges of the default
+        environ |= {"UNILAUNCH_GDC_TOP_K": "16"}  # Mt-KaHyPar takes 12 s for the edges of the default
     finish(["sh", "-c", shlex.join(shlex.split(command))], folder, environ, 100).check()

@@ -40,7 +40,7 @@ def _line(cora: Path, cases: tuple[str, ...]) -> list[str]:
 
 
 def _check(folder: Path, cases: tuple[str, ...], expected: Arrays) -> None:
-    for case, apart in differences(folder / "found.npz", cases, expected).items():
+    for case, apart in differences(folder / "found.npz", expected, cases).items():
         assert apart <= 1e-10, case
 
 
