@@ -25,15 +25,40 @@ def main() -> NoReturn:
     """Run the command of the command line, and exit."""
     started = time.monotonic()
     environ = dict(os.environ)  # noqa: TID251  (the one place that reads it)
+    _open_closed_outputs()
     try:
         _check_folder()
-        sys.exit(_do(sys.argv[1:], environ, started))
+        code = _do(sys.argv[1:], environ, started)
     except UnilaunchError as error:
         say(error)
-        sys.exit(error.exit_code)
+        code = error.exit_code
     except KeyboardInterrupt:
         say("interrupted")
-        sys.exit(128 + SIGINT)
+        code = 128 + SIGINT
+    _forget_unread_errors()
+    sys.exit(code)
+
+
+def _open_closed_outputs() -> None:
+    """Open the outputs that the caller has closed: a socket would get such a number, and messages would go into it."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, number)  # mpirun inherits it
+            if nowhere != number:
+                os.close(nowhere)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, "w", encoding="utf-8", closefd=False))
+
+
+def _forget_unread_errors() -> None:
+    """Drop messages that nobody can read any more: at exit Python would fail to write them, and exit with 120."""
+    try:
+        sys.stderr.flush()
+    except OSError:  # the reader (head, less) has ended
+        sys.stderr = None  # nothing is left to flush
+    except (ValueError, AttributeError):  # a program has closed or replaced it
+        pass
 
 
 def _check_folder() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from cluster.conftest import MakeCluster
 from jobs.mpirun import NUMPY, NUMPY_BACKEND, alone
+from unilaunch.launchers.openmpi import has_fabric
 
 INJECT = Path(__file__).parents[1] / "faults" / "inject"
 OPTIONS = ["--data-dir", "data", "--precision", "float64", "--epochs", "12", "--backend", "numpy"]
@@ -65,4 +66,4 @@ def test_every_host_is_told_how_often_the_job_was_started(
     first, second = (literal_eval((tmp_path / f"seen.{count}.1.{seen[0][-1]}").read_text()) for count in (0, 1))
     assert first == second
     assert Path(second[1]["MPI4PY_LIBMPI"]).parent.is_relative_to(mpirun.parents[1])
-    assert second[1]["OMPI_MCA_btl"] == (None if str(mpirun).startswith("/usr") else "^ofi")
+    assert second[1]["OMPI_MCA_btl"] == (None if str(mpirun).startswith("/usr") or has_fabric() else "^ofi")

@@ -1,5 +1,6 @@
 """The command line: one line and exit code 2 for what is not allowed, before anything is done."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -92,6 +93,25 @@ def test_a_refusal_is_one_line_and_exit_code_2(arguments: list[str], tmp_path: P
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert line.startswith("unilaunch: ")
+
+
+def test_the_exit_code_stays_where_nobody_reads_the_errors(tmp_path: Path) -> None:
+    """As in `2>&1 | head -1`: Python itself would exit with 120."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    line = [sys.executable, "-m", "unilaunch", "launch", "--no-such-option"]
+    done = subprocess.run(line, cwd=tmp_path, stderr=writing, check=False, timeout=60)
+    os.close(writing)
+    assert done.returncode == 2
+
+
+@pytest.mark.parametrize("closed", [">&- 2>&-", "<&- >&- 2>&-"])
+def test_outputs_that_are_closed(closed: str, tmp_path: Path) -> None:
+    """As daemons start programs; the output is in the rank's files."""
+    (tmp_path / "script.py").write_text("print('said')\n")
+    line = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "unilaunch", "run", "script.py"]
+    assert subprocess.run(line, cwd=tmp_path, check=False, timeout=60).returncode == 0
+    assert (tmp_path / "log_output" / "rank.0" / "stdout").read_text() == "said\n"
 
 
 def test_explain_refuses_what_run_would_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,7 +191,7 @@ class Agent:
         reachable = bool(self.connection and self.connection.open)
         if self.stop:
             return now > one.rank.grace_until + FAREWELL or not reachable
-        waits = one.rank.failure and reachable
+        waits = one.rank.failure and reachable and one.rank.number != NO_RANK  # else the monitor has not heard of it
         aborts = one.rank.placed is None or one.rank.placed.abort
         return not waits or (aborts and now > one.waits_until)
 
@@ -288,7 +288,7 @@ class Agent:
         """Show how a rank failed, if no monitor received the failure and the rank did not show it."""
         from unilaunch.monitor.verdict import judge, show
 
-        heard = self.monitor or (self.connection and self.connection.connection)
+        heard = self.monitor or (self.connection and self.connection.connection and one.rank.number != NO_RANK)
         if one.rank.failure and not heard and (one.rank.output.last_words or not one.rank.known):
             one.rank.output.streams[1].say(show(judge([one.rank.failure]), unseen=False))
         if one.rank.number == 0:

@@ -196,19 +196,19 @@ class _Clock:
         with suppress(OSError):
             self.file = open_file(path, APPEND)
         self.streams = streams
-        self.began, self.written = time.time(), 0.0
+        self.began = self.due = time.monotonic()
         self.sizes = [0, 0]
 
     def tick(self, *, last: bool = False) -> None:
         """Write an entry, if the output has grown since the last entry and that was long enough ago."""
-        now = time.time()
-        if now - self.written < max(_PAUSE, _SHARE * (now - self.began)) and not last:
+        now = time.monotonic()  # the clock may be set meanwhile
+        if now < self.due and not last:
             return
         sizes = [stream.file.size() for stream in self.streams]
         if sizes != self.sizes:
-            self.written, self.sizes = now, sizes
+            self.due, self.sizes = now + max(_PAUSE, _SHARE * (now - self.began)), sizes
             with suppress(OSError):
-                os.write(self.file, f"{now:.3f} {sizes[0]} {sizes[1]}\n".encode())
+                os.write(self.file, f"{time.time():.3f} {sizes[0]} {sizes[1]}\n".encode())
 
     def close(self) -> None:
         """Close the file."""

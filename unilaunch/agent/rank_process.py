@@ -24,6 +24,7 @@ from unilaunch.output.failure import Cause, Failure, describe_exit
 from unilaunch.output.files import write_failure
 from unilaunch.record import replace
 
+_OF_A_PROGRAM = {signal.SIGUSR1, signal.SIGUSR2}  # they end no program that handles them
 _OF_A_TERMINAL = {signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}  # a terminal also sends these to the rank itself
 #: Causes of the end of a rank that the user has stopped; they are not failures.
 _ENDS_OF_A_STOP = {Cause.ENDED_FROM_OUTSIDE, Cause.EXIT}
@@ -88,14 +89,13 @@ class RankProcess:
         self.refused = False
         self.done: messages.Done | None = None
         self.ended_by: Failure | None = None  # the agent's reason for ending it
-        self.from_outside = False  # True after a signal from outside
+        self.from_outside = False  # True after a signal from outside that asks for the end
         self.passed_on: dict[int, float] = {}  # when each signal from outside came
         self.stop: messages.Stop | None = None  # the user's stop, with time to end
         self.ordered = False  # the monitor has ordered the end of the job
         self.abandoned = False  # its launcher has exited: its output is not shown
         self.overdue = False  # it did not end in the time of --grace
-        # When each action is due, in seconds of time.monotonic.
-        self.kill_at = self.grace_until = self.drained_at = NEVER
+        self.kill_at = self.grace_until = self.drained_at = NEVER  # when each is due, in seconds of time.monotonic
 
     # Messages of the rank
 
@@ -148,7 +148,7 @@ class RankProcess:
         self.known = failure
         if not self.stop and (self.placed is None or self.placed.abort):
             self.kill_at = min(self.kill_at, time.monotonic() + FAREWELL)
-        saved = self.from_outside and failure.exit_code == REQUEUE
+        saved = self.passed_on and failure.exit_code == REQUEUE
         if not saved and not (self.stop and failure.cause in _ENDS_OF_A_STOP):
             self._record(failure)
 
@@ -187,7 +187,7 @@ class RankProcess:
 
     def pass_on(self, number: int, *, has_it: bool = False) -> None:
         """Pass on a signal from outside, once if several processes have it; not if the rank *has_it* itself."""
-        self.from_outside, now = True, time.monotonic()
+        now, self.from_outside = time.monotonic(), self.from_outside or number not in _OF_A_PROGRAM
         if now - self.passed_on.get(number, 0.0) > _ECHO:
             self.passed_on[number] = now
             if not has_it and (self.own_group or number not in _OF_A_TERMINAL):
@@ -277,7 +277,7 @@ class RankProcess:
     def _seen(self) -> Failure:
         """Return how it failed, as far as its agent knows."""
         seen = self.ended_by or describe_exit(self.returncode, oom_kills=self.memory.killed())
-        if self.from_outside and not self.ended_by:
+        if (self.from_outside or -self.returncode in self.passed_on) and not self.ended_by:
             seen = replace(seen, cause=Cause.ENDED_FROM_OUTSIDE)
         doing = self.progress.doing
         phase = doing.pop("phase", None)
@@ -288,7 +288,7 @@ class RankProcess:
         folder = self.output.folder
         failure = replace(
             known,
-            rank=self.number,
+            rank=None if self.number == NO_RANK else self.number,
             host=self.host,
             device=self.placed.device if self.placed else "?",
             last_lines=tuple(self.output.last_lines(_LINES)),

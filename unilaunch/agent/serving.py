@@ -64,6 +64,8 @@ class Host:
                 continue
             if attempt > self.attempt and agent.is_connected:
                 self.attempt, self.requests.asked = attempt, len(self.requests.waiting)
+                self.launcher, self.expected = shim.request["launcher"], shims.local_size(environ)
+                allow_files(_FILES * self.expected)  # without a lost host, this one may have more ranks
                 agent.begin_again(attempt)
             if attempt == self.attempt:
                 self.may_start_again = may_start_again(environ)

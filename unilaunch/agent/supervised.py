@@ -1,5 +1,6 @@
 """A rank and its shim, as the agent supervises them, and the output streams of all its ranks."""
 
+import time
 from functools import partial
 
 from unilaunch.agent.loop import Loop
@@ -10,6 +11,9 @@ from unilaunch.agent.shim import Shim
 from unilaunch.agent.stack_reader import NEVER
 from unilaunch.monitor import messages
 from unilaunch.output.failure import Cause, Failure
+
+#: Seconds until `launch` has passed on a signal that a scheduler has sent to every process of the job.
+_SAME = 1.0
 
 
 class Supervised:
@@ -44,7 +48,7 @@ def order_rank(rank: RankProcess, order: messages.Message, loop: Loop) -> None:
         case messages.ShowStacks():
             rank.ask_stack()
         case messages.PassSignal(number):
-            rank.signal(number)
+            _pass_signal(rank, number)
         case messages.Stop():
             rank.stop_patiently(order)
         case messages.Release():
@@ -56,6 +60,12 @@ def order_rank(rank: RankProcess, order: messages.Message, loop: Loop) -> None:
             rank.end()
         case _:
             pass
+
+
+def _pass_signal(rank: RankProcess, number: int) -> None:
+    """Send a rank a signal that `launch` has got, unless the rank has got it from outside too."""
+    if time.monotonic() - rank.passed_on.get(number, -_SAME) >= _SAME:
+        rank.signal(number)
 
 
 class Streams:

@@ -39,11 +39,14 @@ class Live:
 
     def follow(self, ranks: Mapping[int, RankSeen], straggler: Straggler | None) -> None:
         """Update the live line, if it is time."""
-        if self.shown and time.monotonic() - self.drawn > _PAUSE and (text := describe(ranks, straggler)):
-            with self.lock:
-                self.drawn, self.text = time.monotonic(), text[: shutil.get_terminal_size().columns - 1]
-                if not self.open_line:  # do not split a line that a rank has begun to write
-                    _write(2, _CLEAR + self.text)
+        if not self.shown or time.monotonic() - self.drawn <= _PAUSE or not (text := describe(ranks, straggler)):
+            return
+        # A terminal that is stopped (Ctrl-S) takes nothing, and may hold the lock: the job goes on.
+        if _poll(2, select.POLLOUT).poll(0) and self.lock.acquire(blocking=False):
+            self.drawn, self.text = time.monotonic(), text[: shutil.get_terminal_size().columns - 1]
+            if not self.open_line:  # do not split a line that a rank has begun to write
+                _write(2, _CLEAR + self.text)
+            self.lock.release()
 
     def say(self, line: str) -> None:
         """Write a message of `launch` above the live line."""
@@ -75,10 +78,10 @@ class Live:
     def _has_more(self, output: IO[bytes]) -> bool:
         """Return whether some of the output has not been written yet, or its end has not been read."""
         with self.lock:
-            return bool(_poll(output).poll(0))
+            return bool(_poll(output, select.POLLIN).poll(0))
 
     def _pass_on(self, output: IO[bytes], target: int) -> None:
-        arriving = _poll(output)
+        arriving = _poll(output, select.POLLIN)
         while arriving.poll():
             with self.lock:  # from here on the piece counts as written
                 if not (data := os.read(output.fileno(), 1 << 16)):
@@ -93,16 +96,16 @@ class Live:
                     _write(2, self.text)
 
 
-def _poll(output: IO[bytes]) -> "select.poll":
-    """Return what waits for output or its end; `select.select` takes no descriptor above 1023."""
-    arriving = select.poll()
-    arriving.register(output, select.POLLIN)
-    return arriving
+def _poll(file: IO[bytes] | int, event: int) -> "select.poll":
+    """Return what waits for an event of a file, or its end; `select.select` takes no descriptor above 1023."""
+    events = select.poll()
+    events.register(file, event)
+    return events
 
 
 def _write(target: int, data: str | bytes) -> None:
     """Write to the console. If the console is closed, the job continues."""
-    left = data.encode() if isinstance(data, str) else data
+    left = data.encode(errors="backslashreplace") if isinstance(data, str) else data
     with suppress(OSError):
         while left:
             left = left[os.write(target, left) :]

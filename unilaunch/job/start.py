@@ -14,7 +14,7 @@ from resource import RLIMIT_NOFILE, getrlimit
 from tempfile import TemporaryDirectory
 
 from unilaunch import handover
-from unilaunch.errors import REQUEUE, LauncherError
+from unilaunch.errors import REQUEUE, LauncherError, one_line
 from unilaunch.exports import without_secrets
 from unilaunch.job.live import Live
 from unilaunch.job.mpirun_processes import end_session, has_children, killed_at_an_error
@@ -133,7 +133,7 @@ def _tell_of_stop(inbox: Inbox, grace: float, live: Live, *, stopped: bool) -> N
     if overdue := [rank for rank, seen in inbox.ranks.items() if seen.overdue]:
         live.say(f"{ranks(overdue)} did not end within the {grace:g} s of --grace: killed")
     for failure in [seen.failure for seen in inbox.ranks.values() if seen.failure and not seen.lost] if stopped else []:
-        live.say(f"{name(failure)} failed while it ended: {describe(failure)}; its log is {failure.log}")
+        live.say(one_line(f"{name(failure)} failed while it ended: {describe(failure)}; its log is {failure.log}"))
 
 
 def _few_files(ranks: int) -> str:

@@ -34,7 +34,7 @@ class Ancestor(Record):
 def ancestors() -> Iterator[Ancestor]:
     """Give the processes above this one, nearest first; fewer where /proc does not show them."""
     process = _launcher or os.getppid()
-    while process > 1:
+    while process:  # in a container the launcher may be process 1, whose parent is 0
         folder = Path(f"/proc/{process}")
         try:
             name, fields = stat_of(process)

@@ -69,13 +69,13 @@ class OpenMpi(Launcher):
         device (5.0.11, `mca_btl_ofi_component_close`), so it is left out where there is none.
         """
         chosen, five = super().mpi_variables(info, daemon, environ), info.launcher.endswith("5")
-        has_choice = any(name in environ for name in _TRANSPORT)
+        has_choice = any(name in environ for name in _TRANSPORT) or _chooses(_own_file(environ))
         if info.local_size == info.size:
             if has_choice:
                 return chosen
             chosen |= {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader"}  # vader: also an alias of 5's sm
             return chosen | ({"OMPI_MCA_mtl": "^ofi"} if five else {})
-        if five and daemon and not (has_choice or has_fabric() or _is_in_a_file(daemon, environ)):
+        if five and daemon and not (has_choice or has_fabric() or any(map(_chooses, _installed_files(daemon)))):
             chosen["OMPI_MCA_btl"] = "^ofi"
         if daemon and not any(name in environ for name in _NETWORKS) and (interfaces := routable_interfaces(daemon)):
             chosen[_NETWORKS[0]] = ",".join(interfaces)
@@ -119,13 +119,23 @@ def has_fabric(root: Path = Path("/")) -> bool:
     return any(True for pattern in _FABRICS for _ in root.glob(pattern))
 
 
-def _is_in_a_file(daemon: Daemon, environ: Mapping[str, str]) -> bool:
-    """Return whether a file of MCA parameters, the user's or the installation's, chooses a transport."""
-    own = Path(environ.get("HOME", "/"), ".openmpi/mca-params.conf")
-    for file in (own, daemon.program.parents[1] / "etc/openmpi-mca-params.conf"):
-        with suppress(OSError):
-            if _CHOICE.search(file.read_text(errors="replace")):
-                return True
+def _own_file(environ: Mapping[str, str]) -> Path:
+    """Return where the user may have a file of MCA parameters."""
+    return Path(environ.get("HOME", "/"), ".openmpi/mca-params.conf")
+
+
+def _installed_files(daemon: Daemon, root: Path = Path("/")) -> list[Path]:
+    """Return where the installation of *daemon* may have its file of MCA parameters."""
+    name, prefix = "openmpi-mca-params.conf", daemon.program.parents[1]
+    # A distribution's package has it in /etc/openmpi (Debian) or in /etc/openmpi-x86_64 (Fedora).
+    packaged = (root / "etc").glob(f"openmpi*/{name}") if prefix.is_relative_to(root / "usr") else ()
+    return [prefix / "etc" / name, *packaged]
+
+
+def _chooses(file: Path) -> bool:
+    """Return whether a file of MCA parameters chooses a transport."""
+    with suppress(OSError):
+        return bool(_CHOICE.search(file.read_text(errors="replace")))
     return False
 
 

@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from unilaunch.monitor.inbox import Inbox, listen
+from unilaunch.start_variables import MONITOR
+
 PROLOGUE = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
@@ -235,3 +238,20 @@ def test_a_signal_that_was_ignored_stays_ignored(tmp_path: Path) -> None:
         agent.send_signal(signal.SIGHUP)
         said, _ = agent.communicate(timeout=60)
     assert (agent.returncode, said) == (0, "")
+
+
+def test_a_rank_that_ends_before_it_has_told_its_number(tmp_path: Path) -> None:
+    """The monitor hears nothing of it and orders nothing: the agent says what it saw, and waits for no order."""
+    heard = listen([], several=False, host_timeout=15)
+    program = f"{PROLOGUE}    os._exit(5)\nsys.exit(supervise_alone({{'{MONITOR}': '{heard.where}'}}, 0.0, work))\n"
+    line = [sys.executable, "-c", program.replace("    begin(status)\n", "")]
+    with Inbox(heard.listener, heard.secret, 15) as inbox:
+        running = subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 15  # it was 30 s
+        while running.poll() is None:
+            assert time.monotonic() < deadline
+            inbox.take(0.05)
+    _, errors = running.communicate()
+    assert running.returncode == 5
+    assert "ended with exit code 5" in errors
+    assert "rank -1" not in errors

@@ -138,3 +138,17 @@ def test_a_console_that_has_gone_fails_no_rank(tmp_path: Path) -> None:
         assert stream.displays[0].shown is Shown.NOTHING
         assert (tmp_path / "stdout").read_bytes() == b"a line\n"
         stream.file.close()
+
+
+def test_the_clock_may_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Back by an hour, as after a machine has started: the entries go on."""
+    output = Output((-1, -1), (-1, -1), HiddenOutput())
+    output.open(tmp_path)
+    for hours in (0, 1):
+        now = time.time() - 3600 * hours
+        monkeypatch.setattr(time, "time", lambda now=now: now)
+        output.streams[1].file.write(b"|")
+        time.sleep(0.03)
+        output.tick()
+    output.close()
+    assert len((tmp_path / "times").read_text().splitlines()) == 2

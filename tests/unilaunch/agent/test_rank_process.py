@@ -7,16 +7,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
+from typing import cast
 
 import pytest
 
 from unilaunch.agent import rank_process
 from unilaunch.agent.channel import Channel
 from unilaunch.agent.hidden_output import HiddenOutput
+from unilaunch.agent.loop import Loop
 from unilaunch.agent.output import Output
 from unilaunch.agent.rank_process import RankProcess, State
 from unilaunch.agent.stack_reader import NEVER
-from unilaunch.monitor.messages import Failed, Message, Placed, Returned, encode
+from unilaunch.agent.supervised import order_rank
+from unilaunch.monitor.messages import Failed, Message, PassSignal, Placed, Returned, encode
 from unilaunch.output.failure import Cause, Failure
 
 
@@ -60,6 +63,33 @@ def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch: pytest.MonkeyPatc
         rank.pass_on(signal.SIGUSR1)
     signal.signal(signal.SIGUSR1, before)
     assert len(came) == 2
+
+
+def test_launch_passes_on_no_signal_that_the_rank_has_got_from_outside() -> None:
+    """A scheduler that signals every process of a job signals `launch` too; a later signal is another one."""
+    came: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: came.append(number))
+    with _rank() as (rank, _):
+        rank.pass_on(signal.SIGUSR1, has_it=True)
+        order_rank(rank, PassSignal(signal.SIGUSR1), cast("Loop", None))
+        assert not came
+        rank.passed_on[signal.SIGUSR1] -= 100.0
+        order_rank(rank, PassSignal(signal.SIGUSR1), cast("Loop", None))
+        order_rank(rank, PassSignal(signal.SIGUSR1), cast("Loop", None))
+    signal.signal(signal.SIGUSR1, before)
+    assert len(came) == 2
+
+
+@pytest.mark.parametrize(("came", "end", "cause"), [
+    (signal.SIGUSR1, signal.SIGSEGV, Cause.SIGNAL), (signal.SIGUSR1, signal.SIGUSR1, Cause.ENDED_FROM_OUTSIDE),
+    (signal.SIGTERM, signal.SIGSEGV, Cause.ENDED_FROM_OUTSIDE),
+])  # fmt: skip
+def test_a_signal_that_the_program_has_handled_is_no_cause(came: int, end: int, cause: Cause) -> None:
+    """It asked for a checkpoint, say, and the rank crashed an hour later."""
+    with _rank() as (rank, _):
+        rank.pass_on(came, has_it=True)
+        rank.exited(end, resource.getrusage(resource.RUSAGE_SELF))
+        assert rank._seen().cause is cause
 
 
 def test_a_rank_that_has_reported_its_failure_gets_no_signal(monkeypatch: pytest.MonkeyPatch) -> None:

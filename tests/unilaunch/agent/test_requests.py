@@ -17,6 +17,7 @@ from delays import TRIES
 from unilaunch.agent import requests
 from unilaunch.agent.requests import Requests
 from unilaunch.agent.shim import READY, address_of
+from unilaunch.start_variables import MAX_RESTARTS, MONITOR, RESTARTS
 
 OWN = {"folder": "/work", "limits": []}
 REQUEST = json.dumps({"circumstances": OWN, "files": [], "environ": {}}).encode() + b"\n"
@@ -192,3 +193,17 @@ def test_another_user_cannot_tell_where_the_agent_will_listen() -> None:
     assert str(os.getpid()).encode() in own["ours"]
     assert own["ours"].split(b"-")[3] != own["his"].split(b"-")[3]
     assert not _as_nobody(lambda: int(os.access(Path(f"/proc/{os.getppid()}/auxv"), os.R_OK)))
+
+
+@pytest.mark.parametrize(("attempt", "allowed", "shared"), [
+    ("0", "0", False), ("0", "1", True), ("1", "1", True), ("", "", False),
+])  # fmt: skip
+def test_a_single_rank_has_an_agent_for_its_restart(
+    attempt: str, allowed: str, *, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in the last attempt, which no restart follows."""
+    monkeypatch.setattr(os, "isatty", lambda _: False)
+    environ = {f"OMPI_COMM_WORLD_{name}": "0" for name in ("RANK", "LOCAL_RANK")}
+    environ |= {f"OMPI_COMM_WORLD_{name}": "1" for name in ("SIZE", "LOCAL_SIZE")}
+    environ |= {MONITOR: "127.0.0.1 1 00 15", RESTARTS: attempt, MAX_RESTARTS: allowed}
+    assert bool(address_of(OWN, environ)) is shared

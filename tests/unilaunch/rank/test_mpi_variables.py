@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from unilaunch.launchers import openmpi
 from unilaunch.launchers.daemon import Daemon
 from unilaunch.launchers.openmpi import OpenMpi, has_fabric
 from unilaunch.rank import mpi
@@ -48,6 +49,23 @@ def test_open_mpi_5_does_not_look_for_a_network_that_is_not_there(own: str, plac
     expects = not (own.startswith((" btl", "pml")) or has_fabric())
     assert chosen == ({"OMPI_MCA_btl": "^ofi"} if expects else {})
     assert "OMPI_MCA_btl" not in OpenMpi().mpi_variables(_found("4", 4, 2), daemon, {"HOME": str(tmp_path)})
+
+
+def test_the_file_of_a_distributions_package_counts(tmp_path: Path) -> None:
+    """Debian has it in /etc/openmpi; the environment would take precedence over it."""
+    (tmp_path / "etc/openmpi").mkdir(parents=True)
+    packaged = tmp_path / "etc/openmpi/openmpi-mca-params.conf"
+    packaged.touch()
+    for prefix, counts in ((tmp_path / "usr", True), (tmp_path / "opt", False)):
+        daemon = Daemon(os.getpid(), prefix / "bin" / "prterun", ())
+        assert (packaged in openmpi._installed_files(daemon, tmp_path)) is counts
+
+
+def test_the_users_own_file_counts_on_one_host_too(tmp_path: Path) -> None:
+    """Shared memory may not be allowed, say."""
+    (tmp_path / ".openmpi").mkdir()
+    (tmp_path / ".openmpi/mca-params.conf").write_text("btl = tcp,self\n")
+    assert mpi.variables(_found("5", 2, 2), {"HOME": str(tmp_path)} | LIBRARY | EXPORTED) == {}
 
 
 @pytest.mark.parametrize("device", ["sys/class/infiniband/mlx5_0", "sys/class/cxi/cxi0", "dev/hfi1_0"])
