@@ -106,11 +106,12 @@ def _neighbourhood(part: Part, span: slice) -> Neighbourhood:
     nodes = np.concatenate((np.arange(span.start, span.stop), np.flatnonzero(place == 0)))
     place[nodes] = np.arange(len(nodes))
     weight, attribute = np.concatenate(weights), np.concatenate(attributes)
+    is_weighted = len(part.owned_weights) + len(part.halo_weights) > 0
     return Neighbourhood(
         span,
         nodes,
         np.stack((place[source[order]], target[order])),
-        weight[order] if len(weight) else None,
+        weight[order] if is_weighted else None,
         attribute[order] if attribute.shape[1] else None,
     )
 

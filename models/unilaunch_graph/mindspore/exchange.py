@@ -75,14 +75,17 @@ def mean(losses: Tensor, count: int, part: GraphPart | None = None) -> Tensor:
         part: This rank's part; None for the one that the script has loaded.
 
     Raises:
-        ValueError: *count* is not positive, or *losses* is a sum: MindSpore's own sum over no rows is garbage.
+        ValueError: *count* is not positive, or *losses* is a sum (MindSpore's own sum over no rows is garbage), or
+            *part* is needed to tell which of two graphs of the script the losses are of.
     """
     check_count(count)
     if losses.ndim == 0:
         raise ValueError("mean: expected one loss for each node, as reduction='none' gives them, and not their sum")
-    ranks = Ranks.of(part)
+    ranks, rows = Ranks.of(part), (count, len(losses))
+    if part is None and rows in ranks.padded & ranks.whole:
+        raise ValueError("mean: the losses may be of two graphs of this script: give the part as third argument")
     has_padding = part is None or part.num_owned > part.arrays.num_owned
-    is_padded = has_padding and (count, len(losses)) in ranks.padded
+    is_padded = has_padding and rows in ranks.padded
     operator = _Mean(ranks.collectives, count, len(losses) - is_padded)
     return ranks.apply(Collective(operator, ranks), widened(losses))
 

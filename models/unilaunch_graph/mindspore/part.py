@@ -31,7 +31,10 @@ class GraphPart(PartFields[Tensor, Ids, Ranks]):
 
     def masked(self, rows: Tensor, mask: Callable[[Ids, FloatType], Floats]) -> Tensor:
         """Return *rows* times the array that *mask* computes from the owned nodes' ids and a type."""
-        return rows * Tensor.from_numpy(mask(self.owned, rows.asnumpy().dtype))
+        dtype = rows.asnumpy().dtype
+        if dtype.kind in "biu":
+            raise TypeError(f"dropout: rows are {rows.dtype}: expected floats")
+        return rows * Tensor.from_numpy(mask(self.owned, dtype))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +66,7 @@ def make_part(part: Part, ranks: Ranks) -> GraphPart:
         ranks: The other ranks.
     """
     whole = padded(part)
-    if whole is not part:
-        ranks.padded.add((whole.num_nodes, whole.num_owned))
+    (ranks.whole if whole is part else ranks.padded).add((whole.num_nodes, whole.num_owned))
     edges = merge_in_edges(whole)
     num_weights = np.array([len(edges.weights)])
     ranks.collectives.all_reduce(num_weights)

@@ -24,11 +24,13 @@ class Ranks(ScriptRanks):
     Attributes:
         last: The number from the last collective.
         padded: Of each part that has been padded: the nodes of its graph, and its rows with the one that was added.
+        whole: Of each other part: the nodes of its graph, and its rows.
     """
 
     def __init__(self, rank: int, size: int, collectives: Collectives) -> None:
         super().__init__(rank, size, collectives)
         self.padded: set[tuple[int, int]] = set()
+        self.whole: set[tuple[int, int]] = set()
         self.forget_order()
 
     def forget_order(self) -> None:

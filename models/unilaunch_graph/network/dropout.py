@@ -31,6 +31,7 @@ def dropout(  # noqa: PLR0913  (each names a coordinate of the mask)
 
     Raises:
         ValueError: *p* is not in [0, 1), or *rows* does not have num_owned rows.
+        TypeError: *rows* are integers, which cannot be divided by 1 - p.
     """
     check_probability("dropout: p", p)
     check_rows(rows, part.num_owned, "num_owned")

@@ -30,6 +30,8 @@ def refuse_calls(module: torch.nn.Module, name: str, part: GraphPart) -> None:
         for loss in _LOSSES & set(dir(module)):
             if is_library(getattr(type(module), loss)):
                 setattr(module, loss, MethodType(_refusal_of_loss(f"{name}: {loss}"), module))
+    if isinstance(module, models.RECT_L):
+        setattr(module, "get_semantic_labels", _refusal_of_centres(name))  # noqa: B010  (it is a method)
 
 
 def _refusal_of_loss(name: str) -> Callable[..., Any]:
@@ -37,6 +39,16 @@ def _refusal_of_loss(name: str) -> Callable[..., Any]:
         raise SpecError(
             f"{name} is about this rank's nodes and edges: make a loss for each edge of part.edge_index, the ends "
             "being rows of ug.torch.halo(z, part), or for each node, and take ug.torch.mean(losses, count)"
+        )
+
+    return refuse
+
+
+def _refusal_of_centres(name: str) -> Callable[..., Any]:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise SpecError(
+            f"{name}: get_semantic_labels: its centres are means over this rank's nodes: add the sums and the counts "
+            "of each class with ug.torch.sum_ranks"
         )
 
     return refuse

@@ -5,9 +5,11 @@ import inspect
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property, partial
+from functools import cached_property, partial, wraps
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, TypeGuard
+
+import torch
 
 Functions = Mapping[Callable[..., Any], Callable[..., Any]]
 #: Code in these packages and folders is not the user's.
@@ -106,21 +108,30 @@ def _closure(function: FunctionType) -> dict[str, Any]:
     return {name: cell.cell_contents for name, cell in cells if cell != CellType()}
 
 
-def calling(function: FunctionType, functions: Functions) -> FunctionType:
+def calling(function: FunctionType, functions: Functions) -> Callable[..., Any]:
     """Return a copy of *function* that calls the values of *functions* in place of the keys; itself if it names none.
 
     What a decorator has wrapped is replaced in the decorator's function too.
     """
-    found = {name: function.__globals__.get(name) for name in names_in(function.__code__)}
+    known, names = function.__globals__, names_in(function.__code__)
+    found = {name: known.get(name) for name in names}
     used = {name: functions[value] for name, value in found.items() if _is_key(value, functions)}
     cells = [_replaced(cell, function, functions) for cell in function.__closure__ or ()]
     if not used and cells == list(function.__closure__ or ()):
         return function
-    copy = FunctionType(
-        function.__code__, {**function.__globals__, **used}, function.__name__, function.__defaults__, tuple(cells)
-    )  # fmt: skip
+    scope = {**known, **used}
+    copy = FunctionType(function.__code__, scope, function.__name__, function.__defaults__, tuple(cells))
     copy.__kwdefaults__ = function.__kwdefaults__
-    return copy
+    written = {step.argval for step in dis.get_instructions(function.__code__) if step.opname == "STORE_GLOBAL"}
+    read = names - used.keys() - written
+
+    @wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            scope.update({name: known[name] for name in read if name in known})  # the script may have set it meanwhile
+        return copy(*args, **options)
+
+    return call
 
 
 def _replaced(cell: CellType, function: FunctionType, functions: Functions) -> CellType:

@@ -40,7 +40,7 @@ def exact_functions(part: GraphPart) -> Functions:
     def exact_degree(
         index: torch.Tensor, num_nodes: int | None = None, dtype: torch.dtype | None = None
     ) -> torch.Tensor:  # fmt: skip
-        _check_nodes("degree", num_nodes, part)
+        _check_degree(num_nodes, part)
         return OwnedRows.wrap(_sum_by(index, torch.ones(len(index), dtype=dtype, device=index.device), part), part)
 
     def exact_cheb_norm(  # noqa: PLR0913, PLR0917
@@ -65,6 +65,15 @@ def _check_nodes(name: str, num_nodes: int | None, part: GraphPart) -> None:
             f"{name}: num_nodes={num_nodes}: expected x.size(0), which is num_owned = {part.num_owned}: under "
             "ug.torch.distribute it is about owned nodes; count other things (edge types) in the whole graph beforehand"
         )
+
+
+def _check_degree(num_nodes: int | None, part: GraphPart) -> None:
+    if num_nodes is None:
+        raise SpecError(
+            "degree: num_nodes is not given: expected x.size(0) under ug.torch.distribute; count other things (edge "
+            "types) in the whole graph beforehand"
+        )
+    _check_nodes("degree", num_nodes, part)
 
 
 def _global_max(weights: torch.Tensor, part: GraphPart) -> torch.Tensor:

@@ -102,9 +102,9 @@ def _exchange_sources(layer: MessagePassing, name: str, part: GraphPart) -> None
     for method, lifted in (("propagate", messages), ("edge_updater", edges)):
         may_sum = sums and method == "propagate"
         _bind(layer, method, _with_sources(getattr(layer, method).__func__, lifted, name, part, may_sum=may_sum))
-    for step in _STEPS[:3]:
+    for step, lifted in (*((step, messages) for step in _STEPS[:3]), ("edge_update", edges)):
         # A step may ask for a node's own row too: update(aggregated, x).
-        if plain := messages & set(layer.inspector.get_param_names(step)):
+        if plain := lifted & set(layer.inspector.get_param_names(step)):
             _bind(layer, step, _with_own_rows(getattr(layer, step).__func__, plain))
 
 
@@ -156,6 +156,8 @@ def _halo_along(rows: torch.Tensor, name: str, axis: int, part: GraphPart) -> to
             f"{name} has the shape {tuple(rows.shape)}: expected num_owned = {part.num_owned} rows; "
             "ug.torch.distribute fetches the halo rows by itself"
         )
+    if axis % rows.dim() == 0:
+        return halo(rows, part)  # the tensor itself: part.x is sent once
     return halo(rows.movedim(axis, 0), part).movedim(0, axis)
 
 

@@ -76,6 +76,14 @@ def test_layers_of_pyg_are_exact_block_by_block(tmp_path: Path) -> None:
         np.testing.assert_allclose(_infer(num_parts, memory, tmp_path), expected, rtol=1e-5, atol=1e-5)
 
 
+def test_a_block_without_edges_of_a_weighted_graph_has_weights() -> None:
+    """None of them: a layer that multiplies by them works there too."""
+    (part,) = _parts(1)
+    without = [block for block in neighbourhoods(part, 1) if not block.edge_index.size]
+    assert without
+    assert [len(block.edge_weight) for block in without if block.edge_weight is not None] == [0] * len(without)
+
+
 def test_a_file_may_have_the_name_of_an_array(tmp_path: Path) -> None:
     """An array waits in a file beside the result, and the result was once written over it."""
     part = _parts(1)[0]

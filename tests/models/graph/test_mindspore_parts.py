@@ -81,6 +81,26 @@ def test_the_node_that_is_added_counts_in_no_mean_over_all_nodes() -> None:
     assert float(ug.mindspore.mean(weight, other.num_nodes, other)) == 1.0
 
 
+def test_a_mean_of_two_graphs_needs_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one with a node that was added, and another one with as many rows."""
+    first = part_of(3, [])
+    second = part_of(4, [(0, 1)], first.ranks)
+    first.ranks.padded.add((4, 4))  # as of a part of a graph of four nodes
+    monkeypatch.setattr(type(first.ranks), "of_script", first.ranks)
+    losses = Tensor(np.ones(4, np.float32))
+
+    with pytest.raises(ValueError, match="two graphs of this script: give the part"):
+        ug.mindspore.mean(losses, 4)
+    assert float(ug.mindspore.mean(losses, 4, second)) == 1.0
+
+
+def test_dropout_refuses_integers() -> None:
+    """What is kept could not be divided by 1 - p."""
+    part = part_of(3, [(0, 1)])
+    with pytest.raises(TypeError, match="rows are Int32: expected floats"):
+        ug.mindspore.dropout(Tensor(np.ones((3, 2), np.int32)), part, 0.2, seed=0, step=0)
+
+
 def test_a_mean_of_float16_losses_does_not_overflow() -> None:
     part = part_of(3, [(0, 1)])
 

@@ -18,6 +18,7 @@ from unilaunch.errors import SpecError
 from unilaunch_graph import torch as ug
 from unilaunch_graph.torch.distributed import distribute
 from unilaunch_graph.torch.part import GraphPart
+from unilaunch_graph.torch.ranks import Ranks
 
 WHOLE = make_whole()
 PARTS = 3
@@ -84,6 +85,24 @@ def test_features_are_sent_once() -> None:
         assert torch.equal(ug.halo(part.x.requires_grad_(), part).detach(), 2 * WHOLE.x[_nodes(part)])
 
     on_parts(WHOLE, PARTS, work)
+
+
+def test_features_are_sent_once_to_a_layer_of_pyg(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the first of its forward passes."""
+    sent, exchange = [], Ranks.exchange
+
+    def counted(self: Ranks, *args: Any) -> Any:
+        sent.append(self.rank)
+        return exchange(self, *args)
+
+    def work(part: GraphPart) -> None:
+        layer = distribute(nn.SAGEConv(8, 3), part)
+        for _ in range(3):
+            layer(part.x, part.edge_index)
+
+    monkeypatch.setattr(Ranks, "exchange", counted)
+    on_parts(WHOLE, PARTS, work)
+    assert sorted(sent) == list(range(PARTS))
 
 
 def test_features_are_fetched_in_inference_mode() -> None:
@@ -227,6 +246,16 @@ def test_dropout_does_not_depend_on_the_parts() -> None:
     kept = alone != 0
     assert torch.equal(alone[kept], 2 * WHOLE.x[kept])
     assert 0.3 < kept.double().mean() < 0.7
+
+
+def test_dropout_refuses_integers() -> None:
+    """What is kept could not be divided by 1 - p."""
+
+    def work(part: GraphPart) -> None:
+        with pytest.raises(TypeError, match=r"rows are torch.int64: expected floats"):
+            ug.dropout(part.owned[:, None], part, 0.2, seed=0, step=0)
+
+    on_parts(WHOLE, 1, work)
 
 
 NORMS: list[Callable[[], torch.nn.Module]] = [

@@ -237,6 +237,45 @@ class _DegreeByProperty(_Weighted):
         return degree(torch.arange(3))
 
 
+FACTOR = 1.0
+
+
+class _Annealed(_Weighted):
+    @override
+    def weigh(self, edge_index: torch.Tensor, x: torch.Tensor) -> Any:
+        return FACTOR / degree(edge_index[0], x.size(0))[edge_index[0]]
+
+
+def test_a_global_name_may_change_after_distribute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A temperature, say, which the script sets in each epoch."""
+
+    def work(part: GraphPart) -> list[torch.Tensor]:
+        layer = distribute(_Annealed(), part)
+        before = layer(part.x, part.edge_index)
+        monkeypatch.setitem(globals(), "FACTOR", 2.0)
+        return [before, layer(part.x, part.edge_index)]
+
+    ((before, after),) = on_parts(WHOLE, 1, work)
+    torch.testing.assert_close(after, 2 * before)
+
+
+class _OfEdges(_Weighted):
+    """Weighs each edge in `edge_update`, which asks for the nodes' own rows too."""
+
+    @override
+    def weigh(self, edge_index: torch.Tensor, x: torch.Tensor) -> Any:
+        return self.edge_updater(edge_index, x=x)
+
+    def edge_update(self, x_j: torch.Tensor, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        """Compare the source's row with the target's."""
+        return (x_j * x[index]).sum(1)
+
+
+def test_edge_update_may_ask_for_own_rows() -> None:
+    """As `update` may."""
+    check_exact(Case(_OfEdges))
+
+
 class _OfGCN(GCNConv):  # type: ignore[misc]
     def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
         """Call the parent's forward."""
@@ -270,6 +309,8 @@ POOL, DEGREE = r"global_(mean|max|add)_pool: it needs all nodes", "degree: it co
         (_DegreeByParent, DEGREE),
         (_DegreeByProperty, DEGREE),
         (lambda: _OfGCN(8, 4), r"_OfGCN\): gcn_norm: it counts .* hold a layer of PyG \(self.conv\)"),
+        (lambda: gnn.models.NeuralFingerprint(WIDTH, WIDTH, 3, 2), "it needs all nodes"),
+        (lambda: gnn.models.AttentiveFP(WIDTH, WIDTH, 3, 4, 2, 2), "it needs all nodes"),
         (_NumberOfSources, "size_j is the number of this rank's rows"),
         (lambda: gnn.CorrectAndSmooth(2, 0.5, 2, 0.5), "take autoscale=False"),
     ],
@@ -299,6 +340,13 @@ class _Relations(_Forward):
     @override
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = degree(torch.zeros(5, dtype=torch.int64), num_nodes=3)
+        return found
+
+
+class _RelationsByLargest(_Forward):
+    @override
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = degree(torch.zeros(5, dtype=torch.int64))
         return found
 
 
@@ -334,6 +382,12 @@ def _attend_in_batch(layer: torch.nn.Module, part: GraphPart) -> None:
     ("make", "call", "words"),
     [
         (_Relations, lambda m, p: m(p.x), r"degree: num_nodes=3: expected x.size\(0\)"),
+        (_RelationsByLargest, lambda m, p: m(p.x), "degree: num_nodes is not given"),
+        (
+            lambda: gnn.models.RECT_L(8, 4),
+            lambda m, p: m.get_semantic_labels(p.x, p.y, p.train_mask),
+            r"\(RECT_L\): get_semantic_labels: its centres",
+        ),
         (lambda: torch.nn.MultiheadAttention(8, 2), _attend, r"the model \(MultiheadAttention\): every node attends"),
         (
             lambda: torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True),
