@@ -69,7 +69,8 @@ def test_the_other_blocks_on_python_run(tmp_path: Path) -> None:
     docs = Path(__file__).parents[2] / "docs"
     function = (docs / "start" / "notebook.md").read_text().split("```python\n")[1].split("```")[0]
     job_that_runs = (docs / "python.md").read_text().split("```python\n")[2].split("```")[0]
-    (tmp_path / "train.py").write_text("import sys\nprint(*sys.argv[1:])\n")
+    # In one piece: unbuffered, print writes word by word, and a line that takes a second is shown in parts.
+    (tmp_path / "train.py").write_text("import sys\nsys.stdout.write(' '.join(sys.argv[1:]) + '\\n')\n")
     (tmp_path / "script.py").write_text(function + indent(job_that_runs, "    ") + "    print(result.returncode)\n")
     allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     job = alone(["script.py"], tmp_path, allowed).check()
