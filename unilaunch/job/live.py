@@ -43,10 +43,12 @@ class Live:
             return
         # A terminal that is stopped (Ctrl-S) takes nothing, and may hold the lock: the job goes on.
         if _poll(2, select.POLLOUT).poll(0) and self.lock.acquire(blocking=False):
-            self.drawn, self.text = time.monotonic(), text[: shutil.get_terminal_size().columns - 1]
-            if not self.open_line:  # do not split a line that a rank has begun to write
-                _write(2, _CLEAR + self.text)
-            self.lock.release()
+            try:
+                self.drawn, self.text = time.monotonic(), text[: shutil.get_terminal_size().columns - 1]
+                if not self.open_line:  # do not split a line that a rank has begun to write
+                    _write(2, _CLEAR + self.text)
+            finally:
+                self.lock.release()
 
     def say(self, line: str) -> None:
         """Write a message of `launch` above the live line."""

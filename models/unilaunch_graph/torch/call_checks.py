@@ -1,7 +1,6 @@
 """Calls that are not exact on a part although their module may be: they are refused when they are made."""
 
-from collections.abc import Callable
-from types import MethodType
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -12,8 +11,21 @@ from unilaunch.errors import SpecError
 from unilaunch_graph.torch.calls import is_library
 from unilaunch_graph.torch.part import GraphPart
 
-#: Of PyG's autoencoders: what is a mean over this rank's nodes or edges, or draws edges from the whole graph.
-_LOSSES = {"recon_loss", "kl_loss", "reg_loss", "discriminator_loss", "test"}
+_LOSSES = frozenset({"recon_loss", "kl_loss", "reg_loss", "discriminator_loss", "test"})
+#: Methods of PyG's models that are about this rank's nodes or edges, or draw edges from the whole graph; what to do.
+_METHODS: Mapping[type[torch.nn.Module], tuple[frozenset[str], str]] = {
+    models.GAE: (
+        _LOSSES,
+        (
+            "is about this rank's nodes and edges: make a loss for each edge of part.edge_index, the ends being rows of "
+            "ug.torch.halo(z, part), or for each node, and take ug.torch.mean(losses, count)"
+        ),
+    ),
+    models.RECT_L: (
+        frozenset({"get_semantic_labels"}),
+        "takes means over this rank's nodes: add the sums and the counts of each class with ug.torch.sum_ranks",
+    ),
+}
 
 
 def refuse_calls(module: torch.nn.Module, name: str, part: GraphPart) -> None:
@@ -26,30 +38,15 @@ def refuse_calls(module: torch.nn.Module, name: str, part: GraphPart) -> None:
                 raise SpecError(f"{name}: {reason}")
 
         module.register_forward_pre_hook(look, with_kwargs=True)
-    if isinstance(module, models.GAE):
-        for loss in _LOSSES & set(dir(module)):
-            if is_library(getattr(type(module), loss)):
-                setattr(module, loss, MethodType(_refusal_of_loss(f"{name}: {loss}"), module))
-    if isinstance(module, models.RECT_L):
-        setattr(module, "get_semantic_labels", _refusal_of_centres(name))  # noqa: B010  (it is a method)
+    for kind, (methods, advice) in _METHODS.items():
+        for method in methods & set(dir(module)) if isinstance(module, kind) else ():
+            if is_library(getattr(type(module), method)):
+                setattr(module, method, _refusal(f"{name}: {method} {advice}"))
 
 
-def _refusal_of_loss(name: str) -> Callable[..., Any]:
+def _refusal(reason: str) -> Callable[..., Any]:
     def refuse(*_: Any, **__: Any) -> Any:
-        raise SpecError(
-            f"{name} is about this rank's nodes and edges: make a loss for each edge of part.edge_index, the ends "
-            "being rows of ug.torch.halo(z, part), or for each node, and take ug.torch.mean(losses, count)"
-        )
-
-    return refuse
-
-
-def _refusal_of_centres(name: str) -> Callable[..., Any]:
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise SpecError(
-            f"{name}: get_semantic_labels: its centres are means over this rank's nodes: add the sums and the counts "
-            "of each class with ug.torch.sum_ranks"
-        )
+        raise SpecError(reason)
 
     return refuse
 

@@ -101,7 +101,7 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
 
     def masked(self, rows: torch.Tensor, mask: Callable[[Ids, FloatType], Floats]) -> torch.Tensor:
         """Return *rows* times the array that *mask* computes from the owned nodes' ids and a type."""
-        if not rows.is_floating_point():
+        if not (rows.is_floating_point() or rows.is_complex()):
             raise TypeError(f"dropout: rows are {rows.dtype}: expected floats")
         array = mask(self.owned.cpu().numpy(), np.dtype(np.float64 if rows.dtype == torch.float64 else np.float32))
         return rows * torch.from_numpy(array).to(rows.device, rows.dtype)

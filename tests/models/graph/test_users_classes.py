@@ -386,7 +386,7 @@ def _attend_in_batch(layer: torch.nn.Module, part: GraphPart) -> None:
         (
             lambda: gnn.models.RECT_L(8, 4),
             lambda m, p: m.get_semantic_labels(p.x, p.y, p.train_mask),
-            r"\(RECT_L\): get_semantic_labels: its centres",
+            r"\(RECT_L\): get_semantic_labels takes means over this rank's nodes",
         ),
         (lambda: torch.nn.MultiheadAttention(8, 2), _attend, r"the model \(MultiheadAttention\): every node attends"),
         (
