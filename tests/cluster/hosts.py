@@ -356,6 +356,8 @@ class Cluster:
     def _description(self, index: int) -> dict[str, object]:
         hosts = self.folder / f"hosts.{self.names[index]}"
         binds = [(str(hosts), "/etc/hosts"), (str(self.folder / "ssh_config"), "/etc/ssh/ssh_config")]
+        if (start_up := Path(LOGIN["HOME"], ".bashrc")).is_file():
+            binds.append((os.devnull, str(start_up)))  # pyenv's waits for a lock in the home folder, which all share
         for number, folder in enumerate(self._private):
             own = self.folder / self.names[index] / str(number)
             own.mkdir(parents=True)

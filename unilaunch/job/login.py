@@ -63,7 +63,10 @@ def _log_in(host: Host, ssh: Sequence[str]) -> str:
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return f"{host.name}: ssh does not answer within {_PATIENCE:.0f} s: is it up, and its port 22 open?"
+        return (
+            f"{host.name}: ssh connects, and no command runs within {_PATIENCE:.0f} s: does a start-up file "
+            f"(~/.bashrc) or the home folder hang there? Try: ssh {address} true"
+        )
     except OSError as error:
         return f"{host.name}: no {ssh[0]} here ({error.strerror}): install openssh-client"
     if done.returncode == _SSH_FAILED:

@@ -11,14 +11,13 @@ from unilaunch.errors import SpecError
 from unilaunch_graph.torch.calls import is_library
 from unilaunch_graph.torch.part import GraphPart
 
-_LOSSES = frozenset({"recon_loss", "kl_loss", "reg_loss", "discriminator_loss", "test"})
 #: Methods of PyG's models that are about this rank's nodes or edges, or draw edges from the whole graph; what to do.
 _METHODS: Mapping[type[torch.nn.Module], tuple[frozenset[str], str]] = {
     models.GAE: (
-        _LOSSES,
+        frozenset({"recon_loss", "kl_loss", "reg_loss", "discriminator_loss", "test"}),
         (
-            "is about this rank's nodes and edges: make a loss for each edge of part.edge_index, the ends being rows of "
-            "ug.torch.halo(z, part), or for each node, and take ug.torch.mean(losses, count)"
+            "is about this rank's nodes and edges: make a loss for each edge of part.edge_index, the ends being rows "
+            "of ug.torch.halo(z, part), or for each node, and take ug.torch.mean(losses, count)"
         ),
     ),
     models.RECT_L: (
