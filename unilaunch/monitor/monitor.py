@@ -61,9 +61,13 @@ class Monitor(Record, frozen=False):
 
     @property
     def finished(self) -> bool:
-        """Whether every rank has ended; a rank that never connected is not waited for long."""
-        all_heard = len(self.inbox.ranks) >= self.size or time.monotonic() - self._began > UNHEARD
-        return all_heard and not self.inbox.unfinished
+        """Whether every rank has ended."""
+        return self._all_heard and not self.inbox.unfinished
+
+    @property
+    def _all_heard(self) -> bool:
+        """Whether every rank has connected; a rank that never does is not waited for long."""
+        return len(self.inbox.ranks) >= self.size or time.monotonic() - self._began > UNHEARD
 
     @property
     def all_done(self) -> bool:
@@ -106,7 +110,7 @@ class Monitor(Record, frozen=False):
         if self.finished:
             return True
         if not self.abort:  # a failed rank may still wait for its threads
-            return self.inbox.working <= set(self.inbox.failed)
+            return self._all_heard and self.inbox.working <= set(self.inbox.failed)
         since = now - (self._first or now)
         if self.hurried:  # mpirun shows the output of this process only for some tenths of a second more
             return not all(map(is_consequence, failures)) or since > SETTLE

@@ -1,4 +1,4 @@
-"""What is said of a host where a login does not come to its end."""
+"""The message about a host where a login takes too long."""
 
 from pathlib import Path
 

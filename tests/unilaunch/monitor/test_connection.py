@@ -242,6 +242,26 @@ def test_a_failure_ends_the_job_and_a_silent_rank_is_one(call: Call) -> None:
         assert monitor.verdict.first.rank == 1
 
 
+def test_without_abort_a_rank_that_has_not_connected_yet_may_go_on(call: Call) -> None:
+    """The other one has failed before this one was heard of."""
+    listening = listen([], several=False, host_timeout=15)
+    with Inbox(listening.listener, listening.secret, 15) as inbox:
+        monitor = Monitor(inbox, 2, several=False, stall_timeout=None, abort=False)
+        agents = [call(listening.where) for _ in range(2)]
+        agents[1].tell(1, Named(1, "b"), Failed(FAILURE), Exited(3))
+        _until(lambda: inbox.failed, inbox, *agents)
+        monitor.look()
+        assert not monitor.ending
+        agents[0].tell(0, Named(0, "b"))
+        _until(lambda: len(inbox.ranks) == 2, inbox, *agents)
+        monitor.look()
+        assert not monitor.ending
+        agents[0].tell(0, Exited(0))
+        _until(lambda: monitor.ending, inbox, *agents, monitor=monitor)
+        assert monitor.verdict
+        assert monitor.verdict.first.rank == 1
+
+
 def test_ranks_that_refuse_together_end_by_themselves(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """However late one of them is: it has yet to say why, and to write that into its log."""
     monkeypatch.setattr(monitoring, "DOUBT", 0.0)
