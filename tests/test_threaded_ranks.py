@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from threaded_ranks import on_every_rank
+from threaded_ranks import RankInTurn, in_turns, on_every_rank
 from unilaunch.backend import Collectives
 
 Rows = NDArray[Any]
@@ -67,3 +67,18 @@ def test_ranks_may_wait_in_any_order() -> None:
 def test_an_exchange_that_nobody_waits_for_is_an_error() -> None:
     with pytest.raises(AssertionError, match="not waited for"):
         on_every_rank(2, lambda rank, collectives: _send_to_the_other(collectives, rank, np.zeros((1, 1))))
+
+
+def test_the_error_of_a_rank_in_turns_is_the_first_ones() -> None:
+    """And not that of the ranks that waited for it; what the ranks have said reaches all of them."""
+
+    def work(rank: int, peers: RankInTurn) -> list[Any]:
+        said = peers.share([rank, None])
+        if rank == 1:
+            raise KeyError("here")
+        peers.share(rank)
+        return said
+
+    with pytest.raises(KeyError, match="here"):
+        in_turns(3, work)
+    assert in_turns(2, lambda rank, peers: peers.share(rank)) == [[0, 1], [0, 1]]

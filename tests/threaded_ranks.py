@@ -4,18 +4,21 @@ MPI allows a program less than plain memory does, and the threads hold it to tha
 buffer as late as MPI may read it, and a receive buffer holds no usable number before `wait` has returned.
 """
 
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
-from threading import Barrier, Event
+from threading import Barrier, BrokenBarrierError, Event, Lock
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import JsonValue
 from typing_extensions import override
 
 from unilaunch.backend import Collectives, Exchange
+from unilaunch.rank.alone import Alone
 
 T = TypeVar("T")
 
@@ -156,3 +159,58 @@ def on_every_rank(size: int, work: Callable[[int, Collectives], T]) -> list[T]:
     assert not any(rank.under_way for rank in ranks), "an exchange was begun and not waited for"
     assert not table.messages, "rows were sent that nobody received"
     return results
+
+
+class Round:
+    """What the ranks of `in_turns` share: what each has said, where they wait for each other, and whose turn it is."""
+
+    def __init__(self, size: int) -> None:
+        self.board = [""] * size
+        self.barrier = Barrier(size, timeout=PATIENCE)
+        self.turn = Lock()
+
+
+class RankInTurn(Alone):
+    """The small messages of one thread, as JSON; the thread runs only while the others wait."""
+
+    def __init__(self, rank: int, shared: Round) -> None:
+        self.rank, self.round = rank, shared
+
+    @override
+    def share(self, value: JsonValue) -> list[JsonValue]:
+        self.round.board[self.rank] = json.dumps(value)
+        self._wait()
+        said = [json.loads(text) for text in self.round.board]
+        self._wait()
+        return said
+
+    def _wait(self) -> None:
+        self.round.turn.release()
+        try:
+            self.round.barrier.wait()
+        finally:
+            self.round.turn.acquire()
+
+
+def in_turns(size: int, work: Callable[[int, RankInTurn], T]) -> list[T]:
+    """Return what *work* returns on each of *size* ranks, by rank; or raise what the first rank has raised.
+
+    One rank runs at a time: `np.load` parses a header, and threads that parse at once get a SystemError if the garbage
+    collector calls Python code meanwhile, which hypothesis lets it do (CPython's issue 106905).
+    """
+    shared = Round(size)
+
+    def run(rank: int) -> T:
+        with shared.turn:
+            try:
+                return work(rank, RankInTurn(rank, shared))
+            except BaseException:
+                shared.barrier.abort()
+                raise
+
+    with ThreadPoolExecutor(size) as pool:
+        futures = [pool.submit(run, rank) for rank in range(size)]
+    errors = [error for future in futures if (error := future.exception())]
+    if errors:
+        raise min(errors, key=lambda error: isinstance(error, BrokenBarrierError))
+    return [future.result() for future in futures]

@@ -1,24 +1,19 @@
 """From a data set to this rank's part, by ranks that are threads."""
 
-import json
 import shutil
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier
 from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import JsonValue
-from typing_extensions import override
 
+from threaded_ranks import RankInTurn, in_turns
 from unilaunch.backend import Placement
 from unilaunch.errors import InputError, SpecError
 from unilaunch.model import Session
 from unilaunch.output.folder import OutputFolder
 from unilaunch.output.log import Log
-from unilaunch.rank.alone import Alone
 from unilaunch.world import LauncherInfo, count_world
 from unilaunch_graph.partition import preparation
 from unilaunch_graph.partition.part import Part
@@ -27,36 +22,18 @@ from unilaunch_graph.partition_command import PartitionCommand, PartitionSpec
 from unilaunch_graph.spec import DataSpec
 
 
-class _Table(Alone):
-    """Ranks that are threads, and share what they say as JSON."""
-
-    def __init__(self, rank: int, board: list[str], turn: Barrier) -> None:
-        self.rank, self.board, self.turn = rank, board, turn
-
-    @override
-    def share(self, value: JsonValue) -> list[JsonValue]:
-        self.board[self.rank] = json.dumps(value)
-        self.turn.wait()
-        shared = [json.loads(text) for text in self.board]
-        self.turn.wait()
-        return shared
-
-
 def _prepare(options: DataSpec, hosts: Sequence[str], output: Path, *, as_given: bool = False) -> list[Part]:
     """Return each rank's part; *hosts* names each rank's host."""
     size = len(hosts)
-    board, turn = [""] * size, Barrier(size, timeout=60)
 
-    def prepare(rank: int) -> Part:
+    def prepare(rank: int, peers: RankInTurn) -> Part:
         world = count_world(LauncherInfo("threads", rank, size, None, None, "run", {}), list(hosts), hosts[rank])
         folder = OutputFolder(output, rank, size, "run")
         folder.rank_dir.mkdir(parents=True)
-        table = _Table(rank, board, turn)
-        session = Session(world, Placement("cpu", 0, 1), table, folder, Log(level="CRITICAL"), seed=0)
+        session = Session(world, Placement("cpu", 0, 1), peers, folder, Log(level="CRITICAL"), seed=0)
         return preparation.prepare_part(options, session, as_given=as_given)
 
-    with ThreadPoolExecutor(size) as pool:
-        return list(pool.map(prepare, range(size)))
+    return in_turns(size, prepare)
 
 
 def test_one_rank_of_each_host_checks_what_its_ranks_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,21 +2,17 @@
 
 import struct
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier
 
 import numpy as np
 import pytest
-from pydantic import JsonValue
-from typing_extensions import override
 
+from threaded_ranks import RankInTurn, in_turns
 from unilaunch.backend import Placement
 from unilaunch.errors import InputError, RefusedTogetherError
 from unilaunch.model import Session
 from unilaunch.output.folder import OutputFolder
 from unilaunch.output.log import Log
-from unilaunch.rank.alone import Alone
 from unilaunch.world import World
 from unilaunch_mnist.preparation import Mnist, prepare_data, read_split
 from unilaunch_mnist.spec import MnistSpec
@@ -72,40 +68,22 @@ def test_labels_must_be_as_many_as_images(write_mnist: Writer, tmp_path: Path) -
         read_split(tmp_path, "train")
 
 
-class _Table(Alone):
-    """Ranks that are threads, and share what they say."""
-
-    def __init__(self, rank: int, board: list[JsonValue], turn: Barrier) -> None:
-        self.rank, self.board, self.turn = rank, board, turn
-
-    @override
-    def share(self, value: JsonValue) -> list[JsonValue]:
-        self.board[self.rank] = value
-        self.turn.wait()
-        shared = list(self.board)
-        self.turn.wait()
-        return shared
-
-
 def _prepare(folders: list[Path], output: Path) -> list[Mnist | str]:
     """Return what each rank gets from its own data folder, or its refusal."""
     size = len(folders)
-    board: list[JsonValue] = [None] * size
-    turn = Barrier(size, timeout=20)
 
-    def prepare(rank: int) -> Mnist | str:
+    def prepare(rank: int, peers: RankInTurn) -> Mnist | str:
         world = World(rank, size, rank, size, 0, 1, f"host{rank}", "threads")
         folder = OutputFolder(output, rank, size, "test")
         folder.rank_dir.mkdir(parents=True)
         log = Log(level="CRITICAL")
-        session = Session(world, Placement("cpu", 0, 1), _Table(rank, board, turn), folder, log, seed=0)
+        session = Session(world, Placement("cpu", 0, 1), peers, folder, log, seed=0)
         try:
             return prepare_data(MnistSpec(data_dir=folders[rank]), session)
         except RefusedTogetherError as refused:
             return str(refused)
 
-    with ThreadPoolExecutor(size) as pool:
-        return list(pool.map(prepare, range(size)))
+    return in_turns(size, prepare)
 
 
 def test_each_rank_tests_its_own_images(write_mnist: Writer, tmp_path: Path) -> None:
