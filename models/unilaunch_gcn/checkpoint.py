@@ -150,7 +150,8 @@ def check(state: State, decided: Mapping[str, Any], folder: Path) -> None:
         if name == _CONTENT:
             raise SpecError(
                 f"--resume: the data set {decided.get('dataset')} has another content than when the checkpoints in "
-                f"{folder} were written: restore the data set, or start anew with another --checkpoint-dir"
+                f"{folder} were written: restore the data set and --normalize-features, or start anew with another "
+                "--checkpoint-dir"
             )
         raise SpecError(
             f"--resume: the checkpoints in {folder} are of a training with {name}={before!r}, "

@@ -45,6 +45,8 @@ class PredictCommand(Command):
         from unilaunch_gcn.checkpoint import model_file
         from unilaunch_gcn.checkpoint_file import load_weights
 
+        if options.output.is_dir() or not options.output.parent.is_dir():
+            raise InputError(f"--output {options.output}: expected the name of a file, in a folder that is there")
         trained = _trained(options)
         file = model_file(trained.checkpoint_dir or options.folder / "checkpoints")
         parameters, decided = load_weights(file)
@@ -67,12 +69,15 @@ class PredictCommand(Command):
 def _trained(options: PredictSpec) -> "GcnSpec":
     """Return the options of the run, with what the user changes."""
     from unilaunch_gcn.spec import GcnSpec
+    from unilaunch_graph.data.sources import WORDS
 
     path = options.folder / "spec.json"
     changed = {name: value for name in ("dataset", "data_dir") if (value := getattr(options, name)) is not None}
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        return GcnSpec.model_validate({**told["options"], **changed})
+        told = json.loads(path.read_text(encoding="utf-8"))["options"]
+        if options.dataset and told["normalize_features"] is None:  # else the other name would decide
+            changed["normalize_features"] = told["dataset"] in WORDS
+        return GcnSpec.model_validate({**told, **changed})
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}: expected the output folder of a run") from None
     except (ValueError, KeyError, TypeError, ValidationError):

@@ -13,7 +13,7 @@ from unilaunch import agreement
 from unilaunch.backend import Peers
 from unilaunch.errors import SpecError
 from unilaunch.rank.current import Member, join
-from unilaunch.spec import VARIABLE_FIELDS, validate
+from unilaunch.spec import validate, variable_of
 from unilaunch.world import World
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.preparation import prepare_part
@@ -56,7 +56,8 @@ def load_part(name: str | Path, device: str, options: Mapping[str, Any]) -> tupl
         UnilaunchError: The ranks do not find each other, or the data set cannot be used.
     """
     member = join(device)
-    defaults = {field: member.environ[name] for name, field in VARIABLE_FIELDS.items() if name in member.environ}
+    names = {field: variable_of(field, member.environ) for field in ("data_dir", "partition_dir", "mirror")}
+    defaults = {field: member.environ[name] for field, name in names.items() if name in member.environ}
     fields = {**defaults, **options, "dataset": str(name)}
     spec = validate(DataSpec, fields, {field: field for field in fields})
     return part_of(member, spec, as_given=True), member

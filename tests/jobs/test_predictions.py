@@ -112,3 +112,5 @@ def test_what_does_not_fit_is_refused_in_one_line(openmpi5: Launcher, tmp_path: 
     assert "another content" in refused(["predict", "log_output"])
     alone(["-m", "unilaunch", "predict", "log_output", "--dataset", "graph.npz"], tmp_path).check()
     assert "cannot be read" in refused(["predict", "nothing"])
+    for output in (".", "log_output", "missing/out.npz"):
+        assert f"--output {output}: expected the name of a file" in refused(["predict", "--output", output])

@@ -144,7 +144,7 @@ def from_networkx(  # noqa: PLR0913  (what is taken from it, by name)
     if edge_attr:
         columns = [[_value(values, key, f"the edge from {names[a]!r} to {names[b]!r}") for key in edge_attr]
                    for a, b, values in edges]  # fmt: skip
-        arrays["edge_attr"] = np.array(columns).reshape(len(edges), -1)
+        arrays["edge_attr"] = _stacked(columns, f"the edges' {', '.join(edge_attr)}").reshape(len(edges), -1)
     for mask in SPLIT:
         if any(mask in values for _, values in graph.nodes(data=True)):
             arrays[mask] = np.array([bool(values.get(mask, False)) for _, values in graph.nodes(data=True)])
@@ -152,7 +152,15 @@ def from_networkx(  # noqa: PLR0913  (what is taken from it, by name)
 
 
 def _node_values(graph: Any, attribute: str) -> NDArray[Any]:
-    return np.array([_value(values, attribute, f"node {name!r}") for name, values in graph.nodes(data=True)])
+    values = [_value(values, attribute, f"node {name!r}") for name, values in graph.nodes(data=True)]
+    return _stacked(values, f"the nodes' {attribute!r}")
+
+
+def _stacked(values: Sequence[Any], what: str) -> NDArray[Any]:
+    try:
+        return np.array(values)
+    except ValueError:
+        raise InputError(f"from_networkx: {what} are not all of one length") from None
 
 
 def _value(values: Mapping[str, Any], attribute: str, owner: str) -> Any:
@@ -204,10 +212,12 @@ def from_edges(  # noqa: PLR0913  (the arrays of a graph, by name)
     arrays = {"x": x, "y": y, "train_mask": train_mask, "val_mask": val_mask, "test_mask": test_mask}
     names = None if nodes is None else np.asarray(nodes)
     if is_table(nodes):
+        _refuse_arrays("nodes", "x", x)
         _refuse_beside_table("nodes", {name: array for name, array in arrays.items() if name != "x"})
         names, arrays = _read_nodes(Path(nodes), x)
     values = {"edge_weight": edge_weight, "edge_attr": edge_attr}
     if is_table(edges):
+        _refuse_arrays("edges", "edge_attr", edge_attr)
         _refuse_beside_table("edges", {"edge_weight": edge_weight})
         edges, values = _read_edges(Path(edges), edge_attr)
     ends = np.asarray(edges)
@@ -224,6 +234,12 @@ def _refuse_beside_table(table: str, arrays: Mapping[str, Any]) -> None:
     given = [name for name, array in arrays.items() if array is not None]
     if given:
         raise InputError(f"from_edges: {table} is a table, so {', '.join(given)} must be its columns, and no arrays")
+
+
+def _refuse_arrays(table: str, argument: str, columns: Any) -> None:
+    """Raise an error unless *columns* are names of columns."""
+    if not (columns is None or (isinstance(columns, list | tuple) and all(isinstance(name, str) for name in columns))):
+        raise InputError(f"from_edges: {table} is a table, so {argument} must be a list of names of its columns")
 
 
 def _read_edges(path: Path, edge_attr: Sequence[str] | None) -> tuple[NDArray[Any], dict[str, Any]]:

@@ -173,7 +173,9 @@ def _sparse_features(arrays: Arrays, num_nodes: int) -> sp.csr_array:
     indptr, indices = arrays.whole("x_indptr", (None,)), arrays.whole("x_indices", (None,))
     check_csr(indptr, indices, (rows, columns), prefix="x_")
     matrix = sp.csr_array((arrays.float32("x_data", indices.shape), indices, indptr), shape=(rows, columns))
-    matrix.sum_duplicates()
+    if not matrix.has_canonical_format:
+        matrix = matrix.copy()  # the values are the user's own, or those of a file
+        matrix.sum_duplicates()
     return matrix
 
 

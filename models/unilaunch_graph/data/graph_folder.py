@@ -104,4 +104,4 @@ def _write(folder: Path, arrays: Mapping[str, NDArray[Any]], names: Names) -> No
                 (aside / NAMES).write_text(json.dumps(names._asdict(), ensure_ascii=False), encoding="utf-8")
             aside.rename(folder)
     except OSError as error:
-        raise InputError(f"{folder}: cannot be written: {error.strerror}") from None
+        raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None

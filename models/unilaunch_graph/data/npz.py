@@ -101,7 +101,7 @@ def map_arrays(paths: Sequence[Path]) -> Arrays:
     for path in paths:
         try:
             arrays[path.stem] = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError) as error:
+        except (OSError, EOFError, ValueError) as error:
             raise InputError(f"{path}: is damaged: {' '.join(str(error).split())}") from error
     return Arrays(arrays)
 

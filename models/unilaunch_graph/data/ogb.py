@@ -8,6 +8,7 @@
 | split/SCHEME/{train,valid,test}.csv.gz | nodes to train on, to validate and to test with |
 """
 
+import zlib
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -106,5 +107,5 @@ def _splits(folder: Path) -> dict[str, Path]:
 def _numbers(path: Path, kind: type[np.generic]) -> NDArray[Any]:
     try:
         return np.loadtxt(path, kind, delimiter=",", ndmin=2, comments=None)
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error

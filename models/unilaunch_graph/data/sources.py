@@ -51,7 +51,10 @@ def open_dataset(
     Raises:
         InputError: There is no such data set, or its files are missing and cannot be downloaded.
     """
-    dataset = _source(name)(Request(name, data_folder(data_dir), mirror, split_seed))
+    try:
+        dataset = _source(name)(Request(name, data_folder(data_dir), mirror, split_seed))
+    except (OSError, RuntimeError) as error:  # a folder that may not be entered; the home of nobody
+        raise InputError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     normalises = name in WORDS if normalize_features is None else normalize_features
     return _with_normal_features(dataset) if normalises else dataset
 
@@ -59,7 +62,7 @@ def open_dataset(
 def data_folder(data_dir: Path | None) -> Path:
     """Return the folder of raw files: *data_dir*, or the platform's cache folder."""
     if data_dir is not None:
-        return data_dir
+        return data_dir.expanduser()
     from platformdirs import user_cache_path
 
     return user_cache_path("unilaunch")

@@ -26,7 +26,7 @@ def read_table(
         path: A file that ends in .csv, .csv.gz or .parquet; the first line of a CSV file names its columns.
         needed: Columns that must be there.
         wanted: Columns that are taken too if they are there; None: all.
-        nullable: The one column that may have empty cells: of whole numbers they are -1, of numbers NaN.
+        nullable: The one column that may have empty cells if it holds numbers: of whole ones they are -1, else NaN.
 
     Returns:
         Numbers, bool or text. (num_rows,) each
@@ -63,9 +63,10 @@ def _column(column: Any, name: str, path: Path, *, may_be_empty: bool) -> NDArra
 
     if pa.types.is_dictionary(column.type):  # as pandas writes categories
         column = column.cast(column.type.value_type)
-    if column.null_count and not (may_be_empty and not pa.types.is_string(column.type)):
-        raise InputError(f"{path}: column {name} has {column.null_count:,} empty cells; expected a value in each row")
-    if pa.types.is_integer(column.type):
-        column = column.fill_null(-1)
     values = column.to_numpy()
+    empty = column.null_count + int(np.count_nonzero(values == "")) * (values.dtype == object)  # as CSV has it in text
+    if empty and not (may_be_empty and (pa.types.is_integer(column.type) or pa.types.is_floating(column.type))):
+        raise InputError(f"{path}: column {name} has {empty:,} empty cells; expected a value in each row")
+    if empty and pa.types.is_integer(column.type):
+        values = column.cast(pa.int64()).fill_null(-1).to_numpy()
     return np.asarray(values, str) if values.dtype == object else values

@@ -66,12 +66,14 @@ def save_rows(path: Path, part: Part, arrays: Mapping[str, NDArray[Any]], collec
         collectives: The ranks' collectives on host arrays.
 
     Raises:
-        InputError: On rank 0: the file cannot be written.
+        InputError: On rank 0: the file cannot be written, or is a folder.
     """
     if part.index:
         for array in arrays.values():
             gather_rows(part, _two_dimensional(array), collectives, lambda _nodes, _rows: None)
         return
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder: expected the name of a file")
     try:
         with folder_beside(path) as folder:
             for array_name, array in arrays.items():

@@ -97,7 +97,7 @@ def prepare(options: "DataSpec", num_parts: int, log: Log, *, as_given: bool = F
     if by_nodes and options.partitioner != "auto":  # "auto" accepts any partition
         cut["partitioner"] = options.partitioner
     fingerprint = fingerprint_of({**dataset.identity, **cut, **({"gdc": asdict(how)} if how else {})})
-    root = options.partition_dir or data_folder(options.data_dir) / "partitions"
+    root = (options.partition_dir or data_folder(options.data_dir) / "partitions").expanduser()
     folder = root / f"{Path(dataset.name).stem}-{num_parts}-{fingerprint[:12]}"
     if folder.exists():  # it was renamed when it was whole
         if not part_dir(folder, num_parts - 1).exists():

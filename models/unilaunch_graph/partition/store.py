@@ -127,7 +127,7 @@ def write_parts(folder: Path, origin: Origin, parts: Iterable[Part], adjacency: 
     except OSError as error:
         if part_dir(folder, 0).exists():
             return  # another run was faster, and its partition is the same
-        raise InputError(f"{folder}: the partition cannot be written: {error.strerror}; set --partition-dir") from None
+        raise InputError(f"{folder}: cannot be written: {error.strerror or error}; set --partition-dir") from None
 
 
 def _write_adjacency(folder: Path, adjacency: Adjacency) -> dict[str, Stored]:

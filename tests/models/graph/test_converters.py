@@ -1,6 +1,9 @@
 """Graphs of PyG, networkx, SciPy, arrays and tables become folders that are read as the same graph."""
 
 import json
+import os
+import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -149,6 +152,41 @@ def test_from_networkx_of_the_karate_club(tmp_path: Path) -> None:
     assert len(looped.indices) == len(graph.indices) + 1
 
 
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    """Numpy's error about it has no number."""
+    writer = os.fork()
+    if writer == 0:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        try:
+            ug.from_edges([[0], [1]], tmp_path / "own", x=np.ones((2, 1 << 17)), y=[0, 1])
+        except InputError as error:
+            os._exit(3 if "cannot be written: " in str(error) and "None" not in str(error) else 4)
+        os._exit(5)
+    assert os.waitstatus_to_exitcode(os.waitpid(writer, 0)[1]) == 3
+
+
+def test_attributes_of_unequal_length_are_refused(tmp_path: Path) -> None:
+    graph = nx.Graph()
+    graph.add_node("a", x=[1, 2], y=0)
+    graph.add_node("b", x=[1], y=1)
+    with pytest.raises(InputError, match="the nodes' 'x' are not all of one length"):
+        ug.from_networkx(graph, tmp_path / "own")
+
+
+def test_unsorted_features_stay_the_users(tmp_path: Path) -> None:
+    """A sparse matrix whose columns do not ascend is sorted in a copy, and is written and read right."""
+    x = sp.csr_array(
+        (np.array([1, 2, 3], np.float32), np.array([2, 0, 1], np.int32), np.array([0, 2, 3])), shape=(2, 3)
+    )
+    wanted = x.toarray()
+    folder = ug.from_edges([[0], [1]], tmp_path / "own", x=x, y=[0, 1])
+    np.testing.assert_array_equal(x.toarray(), wanted)
+    features = _load(folder).features
+    assert isinstance(features, sp.csr_array)
+    np.testing.assert_array_equal(features.toarray(), wanted)
+
+
 def test_from_edges_of_arrays(tmp_path: Path) -> None:
     """As they are; names are numbered in the order of nodes=."""
     arrays = {"edge_weight": WEIGHTS, "edge_attr": FEATURES, "x": X, "y": Y}
@@ -270,6 +308,48 @@ def test_faults_of_tables_are_named(tables: Path, edges: str, nodes: str, given:
     with pytest.raises(InputError, match=words) as refusal:
         ug.from_edges(tables / "edges.csv", tables / "own", nodes=tables / "nodes.csv", **given)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("kind", ["uint8", "uint32", "uint64"])
+def test_whole_numbers_of_a_table_may_be_unsigned(tables: Path, kind: str) -> None:
+    """As polars numbers rows; an empty class is -1 all the same."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    whole = pa.type_for_alias(kind)
+    nodes = {"node": pa.array([0, 1, 2], whole), "a": pa.array([5, 6, 7], whole), "y": pa.array([1, None, 0], whole)}
+    parquet.write_table(pa.table(nodes), tables / "nodes.parquet")
+    edges = {"source": pa.array([0, 2], whole), "target": pa.array([1, 1], whole)}
+    parquet.write_table(pa.table(edges), tables / "edges.parquet")
+    folder = ug.from_edges(tables / "edges.parquet", tables / "own", nodes=tables / "nodes.parquet")
+    assert _load(folder).labels.tolist() == [1, -1, 0]
+
+
+def test_an_empty_cell_is_no_class_of_its_own(tables: Path) -> None:
+    """Of text in CSV it is "", of large strings and of flags None."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    (tables / "nodes.csv").write_text("node,a,y\nzoe,1,red\nal,1,\nkim,1,blue\n")
+    names, x = pa.array(["zoe", "al", "kim"]), pa.array([1, 1, 1])
+    for number, y in enumerate([pa.array(["red", None, "blue"], pa.large_string()), pa.array([True, None, False])]):
+        parquet.write_table(pa.table({"node": names, "a": x, "y": y}), tables / f"nodes{number}.parquet")
+    for name in ("nodes.csv", "nodes0.parquet", "nodes1.parquet"):
+        with pytest.raises(InputError, match="column y has 1 empty cells"):
+            ug.from_edges(tables / "edges.csv", tables / "own", nodes=tables / name)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"x": np.ones((3, 2))}, "nodes is a table, so x must be a list of names of its columns"),
+        ({"x": "age"}, "nodes is a table, so x must be a list"),
+        ({"edge_attr": [[1.0], [2.0]]}, "edges is a table, so edge_attr must be a list of names of its columns"),
+    ],
+)
+def test_beside_a_table_columns_are_named(tables: Path, given: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        ug.from_edges(tables / "edges.csv", tables / "own", nodes=tables / "nodes.csv", **given)
 
 
 def test_other_files_are_no_tables(tables: Path) -> None:

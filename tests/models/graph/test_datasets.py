@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
+from jobs.mpirun import alone
 from unilaunch.errors import InputError
 from unilaunch_graph.data.download import raw_file
 from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Graph
@@ -256,3 +257,19 @@ def _assert_well_formed(graph: Graph) -> None:
     assert (adjacency != adjacency.T).nnz == 0
     assert not adjacency.diagonal().any()
     assert (graph.labels[graph.split != NONE] >= 0).all()
+
+
+@pytest.mark.parametrize("name", ["~no-such-user/graph.npz", "a" * 300])
+def test_a_place_that_cannot_be_looked_at_is_refused(name: str) -> None:
+    """The home of nobody, and a name that is too long; a folder that may not be entered takes the same way."""
+    with pytest.raises(InputError, match="cannot be read"):
+        _open(name)
+
+
+def test_variables_are_for_scripts_too(tmp_path: Path) -> None:
+    """The address of the raw files, which the error of a failed download names."""
+    program = "import torch, unilaunch_graph as ug; ug.load('cora')"
+    variables = {"UNILAUNCH_MIRROR": "http://127.0.0.1:1", "UNILAUNCH_DATA": str(tmp_path)}
+    job = alone(["-c", program], tmp_path, variables)
+    assert job.returncode
+    assert "http://127.0.0.1:1/" in job.stderr

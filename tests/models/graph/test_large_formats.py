@@ -55,9 +55,10 @@ def test_a_folders_faults_name_the_array(tmp_path: Path) -> None:
     np.save(tmp_path / "y.npy", Y)
     with pytest.raises(InputError, match=r"has no edge_index; has no x"):
         _load(tmp_path)
-    (tmp_path / "x.npy").write_bytes(b"no array")
-    with pytest.raises(InputError, match=r"x\.npy: is damaged"):
-        _load(tmp_path)
+    for content in (b"no array", b""):
+        (tmp_path / "x.npy").write_bytes(content)
+        with pytest.raises(InputError, match=r"x\.npy: is damaged"):
+            _load(tmp_path)
 
 
 def _write_reddit(folder: Path, **changed: object) -> None:
@@ -155,6 +156,8 @@ def test_an_ogb_sets_faults(name: str, rows: object, words: str, tmp_path: Path)
 def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
     _write_ogb(tmp_path)
     path = tmp_path / "raw" / "edge.csv.gz"
-    path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(InputError, match=r"edge\.csv\.gz: cannot be read"):
-        _load(tmp_path)
+    whole = path.read_bytes()
+    for damaged in (whole[:-9], whole[:12] + b"\xff" * 20 + whole[32:]):
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match=r"edge\.csv\.gz: cannot be read"):
+            _load(tmp_path)

@@ -102,6 +102,15 @@ def test_one_partition_for_both_forms_of_a_symmetric_set_and_two_of_others(tmp_p
     assert all(len(part.owned_weights) == len(part.owned_indices) for part in (*own, *symmetric))
 
 
+def test_the_home_folder_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no shell has replaced the ~."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    data, partitions = Path("~/data"), Path("~/data/partitions")
+    for options in (DataSpec(dataset="sbm", data_dir=data), DataSpec(dataset="sbm", partition_dir=partitions)):
+        made = preparation.prepare(options, 2, Log(level="CRITICAL")).folder
+        assert made.parent == tmp_path / "data" / "partitions"
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [({"use_gdc": True}, "use_gdc: a diffused graph is for the model gcn"), ({"parallel": "auto"}, "parallel='auto'")],
