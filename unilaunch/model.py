@@ -123,6 +123,13 @@ class Model(ABC):
         """
         return ()
 
+    def files(self, options: Any) -> Sequence[str]:  # noqa: ARG002  (most write none)
+        """Return the names of files that the model writes into the output folder beside `result.json`; by default none.
+
+        A file of an earlier run with such a name is moved aside; one that no run has written is refused at the start.
+        """
+        return ()
+
     def resumes(self, options: Any) -> bool:  # noqa: ARG002  (most do not)
         """Return whether a run with *options* continues from the checkpoints in the output folder."""
         return False

@@ -85,7 +85,7 @@ def part_of_graph(
     import unilaunch_graph as ug
 
     part = ug.load(path, device=device, partition_dir=path.parent / "parts", normalize_features=False)
-    net = ug.torch.distribute(make_net(kind, part.num_features, part.num_classes, dropout).to(device), part)
+    net = ug.torch.distribute(make_net(kind, part.num_features, part.num_classes, dropout), part)
 
     def loss_of() -> torch.Tensor:
         scores = net(part.x, part.edge_index)[part.train_mask]

@@ -51,6 +51,7 @@ def device_network(
     config: NetworkConfig, part: Part, tensors: DeviceTensors, collectives: Collectives, meter: Meter
 ) -> DeviceNetwork:
     """Return the network on a device, over collectives on the device's tensors; all ranks must call it."""
+    tensors.agree(collectives)
     meter.watch = tensors.watch()
     edges = edges_on_device(part, config.dtype, tensors, collectives, meter)
     aggregate = Aggregation(edges, DiagonalScaling.of(part, config.conv, config.dtype, tensors.tensor))

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from errno import EINVAL, ENOTSUP
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -209,5 +210,8 @@ def _sync(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in {EINVAL, ENOTSUP}:  # file systems that sync no folder: of SMB, and some in user space
+            raise
     finally:
         os.close(descriptor)

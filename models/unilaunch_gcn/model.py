@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from unilaunch_graph.partition.part import Part
 
 
+PREDICTIONS = "predictions.npz"
+
+
 class GcnModel(Model):
     """The partitioned graph convolutional network."""
 
@@ -55,6 +58,10 @@ class GcnModel(Model):
         own = {"torch": "unilaunch_gcn.torch_tensors", "mindspore": "unilaunch_gcn.mindspore_tensors"}
         common = ("loguru", "unilaunch_graph.partition.preparation", "unilaunch_gcn.summary", "unilaunch_gcn.training")
         return (*common, own[backend]) if backend in own else common
+
+    @override
+    def files(self, options: "GcnSpec") -> Sequence[str]:
+        return [PREDICTIONS] if options.save_predictions else []
 
     @override
     def resumes(self, options: "GcnSpec") -> bool:
@@ -104,7 +111,7 @@ class GcnModel(Model):
         training = Training.start(options, prepared, session, framework)
         training.run()
         if options.save_predictions:
-            training.save_predictions()
+            training.save_predictions(session.output.root / PREDICTIONS)
         result = training.result()
         if session.world.rank == 0:
             show(result, session, framework.backend.name)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from unilaunch.backend import Collectives
 from unilaunch_graph.arrays import DeviceArrays, Floats, FloatType, HostFunction
 from unilaunch_graph.dropout import entry_mask, fill_mask, stream_keys
 from unilaunch_graph.exchange.meter import HostWatch, Watch
@@ -100,6 +101,9 @@ class DeviceTensors(Tensors, DeviceArrays):
     def pack(self, rows: Any, places: Any, factors: Any = None) -> Any:
         taken = self.take(rows, places)
         return taken if factors is None else taken * factors
+
+    def agree(self, collectives: Collectives) -> None:
+        """Choose one way of computing for all ranks; all must call it. A framework with one way does nothing."""
 
     @abstractmethod
     def buffer(self, weights: Floats) -> Any:

@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
-from subprocess import SubprocessError
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from unilaunch.backend import Collectives
 from unilaunch_gcn import torch_epilogue
 from unilaunch_gcn.tensors import DeviceTensors, Operation
 from unilaunch_gcn.torch_dropout import DeviceMasks
@@ -49,6 +49,13 @@ class TorchDeviceTensors(TorchTensors, DeviceTensors):
         if is_fused is None:
             is_fused = self.device.type == "cuda" and find_spec("triton") is not None
         self.kernels = _triton_kernels(self.device) if is_fused else None
+
+    @override
+    def agree(self, collectives: Collectives) -> None:
+        without = torch.tensor([float(self.kernels is None)], device=self.device)
+        collectives.all_reduce(without)
+        if without.item():
+            self.kernels = None
 
     @property
     def passes(self) -> torch_epilogue.Passes:
@@ -119,14 +126,15 @@ class TorchDeviceTensors(TorchTensors, DeviceTensors):
 
 def _triton_kernels(device: torch.device) -> ModuleType | None:
     """Return `triton_kernels`; None, with a warning, if Triton cannot compile and start one of them here."""
-    from unilaunch_graph.operators import triton_kernels
-
     try:
+        from unilaunch_graph.operators import triton_kernels
+
         triton_kernels.apply(Epilogue(relu=True), *torch.zeros(2, 1, 1, device=device))
-    except (RuntimeError, OSError, SubprocessError) as error:
+    except Exception as error:  # noqa: BLE001  (Triton's own, those of compilers that it starts, an assertion on libcuda)
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
         warnings.warn(
-            f"Triton compiles no kernel here, so torch's own operations train, which is slower: {error}: install a C "
-            "compiler (gcc)",
+            f"Triton compiles no kernel here, so torch's own operations train, which is slower: {reason}: install a C "
+            "compiler and Python's headers (gcc, python3-dev)",
             stacklevel=3,
         )
         return None

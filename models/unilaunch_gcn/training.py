@@ -5,6 +5,7 @@ import resource
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -251,11 +252,10 @@ class Training:
             progress = f"epoch {len(self.losses)}/{self.options.epochs}: loss {self.losses[-1]:.4f}"
             self.session.log.say(f"{progress}{accuracy}, {self.epoch_seconds[-1]:.4f} s")
 
-    def save_predictions(self) -> None:
+    def save_predictions(self, path: Path) -> None:
         """Write what the network says of every node after the last epoch; all ranks must call it."""
         on_host = self.session.placement.device == "cpu"
         collectives = self.collectives if on_host else self.session.peers.collectives()
-        path = self.session.output.root / "predictions.npz"
         arrays = predictions(self.part, self.network.logits(), self.network.objective)
         save_rows(path, self.part, arrays, collectives)
 

@@ -24,7 +24,7 @@ def stream_keys(seed: int, epoch: int, layer: int) -> tuple[int, int]:
     """Return two 32-bit keys for one mask: splitmix64 (Steele, Lea and Flood, OOPSLA 2014) over its coordinates."""
     state = 0
     for word in (seed, epoch, layer):
-        state = (state + word + 0x9E3779B97F4A7C15) & _MASK64
+        state = (state + int(word) + 0x9E3779B97F4A7C15) & _MASK64
         state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
         state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK64
         state ^= state >> 31

@@ -4,8 +4,9 @@ A layer that reads each node's in-neighbours is exact on a block of nodes that b
 network needs no memory for the graph's activations, and the layers need no information about parts.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ from unilaunch_graph.data.graph import Features
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
+from unilaunch_graph.new_file import map_new_file
 from unilaunch_graph.partition.part import Part
 
 #: Bytes that the rows and the messages of a block may take.
 MEMORY = 1 << 30
 #: Columns of a halo exchange.
 _COLUMNS = 32
+_KIND = np.dtype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class Neighbourhood:
         span: Which of the owned nodes these are: the targets.
         nodes: Local rows that are read: the targets first, then the other sources. (num_nodes,) int64
         edge_index: Source and target of each edge, as places in *nodes*, sorted by target. (2, num_edges) int64
-        edge_weight: Weight of each edge; None: each is 1, or there is no edge. (num_edges,) float32
+        edge_weight: Weight of each edge; None: each edge of the graph has 1. (num_edges,) float32
         edge_attr: Features of each edge; None without. (num_edges, k) float32
     """
 
@@ -70,26 +73,35 @@ def infer(part: Part, collectives: Collectives, layers: Sequence[Layer], folder:
         (num_owned, width) float32.
     """
     halo, rows = HaloExchange(part, collectives, Meter(), Exact()), part.features
+    num_weights = np.array([len(part.owned_weights) + len(part.halo_weights)], np.float64)
+    collectives.all_reduce(num_weights)  # a part without edges has none, also of a graph with weights
+    cut = partial(neighbourhoods, part, is_weighted=bool(num_weights[0]))
     for number, layer in enumerate(layers):
         remote = _halo_rows(part, halo, rows, folder / f"halo.{part.index}.npy")
-        rows = _apply(part, layer, (rows, remote), folder / f"rows.{part.index}.{number % 2}.npy", memory)
+        blocks = cut(max(1, memory // (8 * rows.shape[1])))  # a row and a message for each edge
+        rows = _apply(layer, blocks, (rows, remote), folder / f"rows.{part.index}.{number % 2}.npy")
     if isinstance(rows, sp.csr_array):
         raise TypeError("infer: expected one layer or more")
     return rows
 
 
-def neighbourhoods(part: Part, num_edges: int) -> Iterator[Neighbourhood]:
-    """Yield the owned nodes in blocks of at most so many in-edges, or of one node with more."""
+def neighbourhoods(part: Part, num_edges: int, *, is_weighted: bool) -> Iterator[Neighbourhood]:
+    """Yield the owned nodes in blocks of at most so many in-edges, or of one node with more.
+
+    A part without nodes is one block: only a layer knows how wide its rows are.
+    """
     ends = np.asarray(part.owned_indptr) + np.asarray(part.halo_indptr)
     begin = 0
+    if not part.num_owned:
+        yield _neighbourhood(part, slice(0, 0), is_weighted=is_weighted)
     while begin < part.num_owned:
         end = int(np.searchsorted(ends, ends[begin] + num_edges, side="right")) - 1
         end = min(max(end, begin + 1), part.num_owned, begin + num_edges)
-        yield _neighbourhood(part, slice(begin, end))
+        yield _neighbourhood(part, slice(begin, end), is_weighted=is_weighted)
         begin = end
 
 
-def _neighbourhood(part: Part, span: slice) -> Neighbourhood:
+def _neighbourhood(part: Part, span: slice, *, is_weighted: bool) -> Neighbourhood:
     targets, sources, weights, attributes = [], [], [], []
     for name, shift in (("owned", 0), ("halo", part.num_owned)):
         indptr = getattr(part, f"{name}_indptr")[span.start : span.stop + 1]
@@ -106,7 +118,6 @@ def _neighbourhood(part: Part, span: slice) -> Neighbourhood:
     nodes = np.concatenate((np.arange(span.start, span.stop), np.flatnonzero(place == 0)))
     place[nodes] = np.arange(len(nodes))
     weight, attribute = np.concatenate(weights), np.concatenate(attributes)
-    is_weighted = len(part.owned_weights) + len(part.halo_weights) > 0
     return Neighbourhood(
         span,
         nodes,
@@ -119,7 +130,7 @@ def _neighbourhood(part: Part, span: slice) -> Neighbourhood:
 def _halo_rows(part: Part, halo: HaloExchange, rows: Features, file: Path) -> Rows:
     """Return the halo's rows, mapped from a file; a few columns travel at a time."""
     width = rows.shape[1]
-    remote = _create(file, (part.num_halo, width))
+    remote = map_new_file(file, _KIND, (part.num_halo, width))
     columns = rows.tocsc() if isinstance(rows, sp.csr_array) else rows
     for begin in range(0, width, _COLUMNS) if part.num_parts > 1 else ():
         block: Any = columns[:, begin : begin + _COLUMNS]
@@ -128,18 +139,15 @@ def _halo_rows(part: Part, halo: HaloExchange, rows: Features, file: Path) -> Ro
     return remote
 
 
-def _apply(part: Part, layer: Layer, table: tuple[Features, Rows], file: Path, memory: int) -> Rows:
+def _apply(layer: Layer, blocks: Iterable[Neighbourhood], table: tuple[Features, Rows], file: Path) -> Rows:
     """Return the layer's output on the owned nodes, mapped from a file; *table* has the owned and the halo rows."""
     rows, remote = table
-    out: Rows | None = None
-    for block in neighbourhoods(part, max(1, memory // (8 * rows.shape[1]))):  # a row and a message for each edge
-        result = layer(_take(rows, remote, block.nodes, part.num_owned), block)
-        if out is None:
-            out = _create(file, (part.num_owned, result.shape[1]))
+    num_owned, out = rows.shape[0], remote
+    for block in blocks:
+        result = layer(_take(rows, remote, block.nodes, num_owned), block)
+        if block.span.start == 0:
+            out = map_new_file(file, _KIND, (num_owned, result.shape[1]))
         out[block.span] = result
-    if out is None:  # a part without nodes: only the layer knows how wide its rows are
-        none = np.zeros((0, rows.shape[1]), np.float32)
-        out = _create(file, layer(none, _neighbourhood(part, slice(0, 0))).shape)
     return out
 
 
@@ -150,12 +158,3 @@ def _take(rows: Features, remote: Rows, nodes: NDArray[np.int64], num_owned: int
     taken[is_owned] = own.toarray() if isinstance(own, sp.csr_array) else own
     taken[~is_owned] = remote[nodes[~is_owned] - num_owned]
     return taken
-
-
-def _create(file: Path, shape: tuple[int, ...]) -> Rows:
-    """Return a mapped array of float32; an older mapping of the same file stays readable while it is referenced."""
-    file.unlink(missing_ok=True)
-    if 0 in shape:
-        return np.zeros(shape, np.float32)  # an empty file cannot be mapped
-    rows: Rows = np.lib.format.open_memmap(file, "w+", np.dtype(np.float32), shape)  # type: ignore[no-untyped-call]
-    return rows

@@ -1,6 +1,8 @@
 """benchmarks/gpu.py, as far as it goes without a GPU and in short time: its refusal, its table and its bounds."""
 
+import json
 import sys
+from math import nan
 from pathlib import Path
 from unittest.mock import create_autospec
 
@@ -52,3 +54,36 @@ def test_the_table_says_what_failed_and_what_a_bound_is_worth(
     assert not gpu.keeps(case, {"PyG": [*slow[:2], *failed], "float32": fast})
     assert not gpu.keeps(case, {"PyG": slow, "float32": failed})
     assert gpu.keeps(case._replace(kind="gat"), {"PyG": slow, "distribute": slow})
+
+
+def test_what_is_lacking_is_said_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    import gpu
+
+    found = create_autospec(gpu.find_spec, side_effect=lambda name: None if name in {"triton", "scipy"} else object())
+    monkeypatch.setattr(gpu, "find_spec", found)
+    assert gpu.find_lacking("cuda").startswith("scipy, triton not installed: pip install")
+    assert gpu.find_lacking("cpu").startswith("scipy not installed")
+
+
+@pytest.mark.parametrize(("losses", "reason"), [([1.0, 2.0], "the loss does not fall: 1, 2"), ([1.0, nan], "1, nan")])
+def test_a_loss_that_does_not_fall_is_a_failure(
+    losses: list[float], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one way: the others are measured."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    import gpu
+
+    printed = {"stdout": f"a warning\n{json.dumps({'seconds_per_epoch': 1.0, 'loss': losses})}\n"}
+    monkeypatch.setattr(gpu, "_execute", create_autospec(gpu._execute, return_value=printed))
+    found = gpu.measure(gpu.Case(Path("large.npz"), "gat", "0"), "cuda", 2)
+    assert [len(rounds) for rounds in found.values()] == [1, 1]
+    assert all(reason in rounds[0]["failed"] for rounds in found.values())
+
+
+def test_a_training_without_end_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    import gpu
+
+    monkeypatch.setattr(gpu, "DEADLINE", 0.2)
+    assert gpu._execute([sys.executable, "-c", "import time; time.sleep(60)"]) == {"failed": "not done in 0.2 s"}

@@ -13,6 +13,8 @@ from triton import language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from threaded_ranks import on_every_rank
+from unilaunch.backend import Collectives
 from unilaunch_gcn.torch_device_tensors import TorchDeviceTensors
 from unilaunch_graph.operators import triton_kernels
 
@@ -29,13 +31,34 @@ def test_kernels_in_the_interpreter() -> None:
     assert (done.stdout, done.returncode) == ("the same\n", 0), done.stderr
 
 
-def test_without_a_compiler_torch_trains(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a container without gcc, as Triton's own error says it: a warning, and torch's operations."""
-    refusal = RuntimeError("Failed to find C compiler. Please specify via CC environment variable")
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        RuntimeError("Failed to find C compiler. Please specify via CC environment variable"),
+        AssertionError("libcuda.so cannot found!\nPossible files are located at []."),  # as Triton writes it
+        ImportError("libcuda.so.1: cannot open shared object file"),
+    ],
+)
+def test_without_a_compiler_torch_trains(refusal: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container without gcc, or without the driver's library: one line of a warning, and torch's operations."""
     monkeypatch.setattr(triton_kernels, "apply", create_autospec(triton_kernels.apply, side_effect=refusal))
-    with pytest.warns(UserWarning, match="Failed to find C compiler.*install a C compiler"):
+    with pytest.warns(UserWarning) as warned:
         tensors = TorchDeviceTensors("cpu", is_fused=True)
     assert tensors.kernels is None
+    first_line = str(refusal).partition("\n")[0]
+    assert f"{first_line}: install a C compiler and Python's headers" in str(warned[0].message)
+
+
+def test_ranks_agree_on_the_kernels() -> None:
+    """One whose host has no compiler: all take torch's operations, since only kernels are recorded as a CUDA graph."""
+    made = [TorchDeviceTensors("cpu", is_fused=False) for _ in range(2)]
+    made[1].kernels = triton_kernels
+
+    def work(rank: int, collectives: Collectives) -> None:
+        made[rank].agree(collectives)
+
+    on_every_rank(2, work)
+    assert [tensors.kernels for tensors in made] == [None, None]
 
 
 _SUMS = {"fp64": tl.float64, "fp32": tl.float32, "bf16": tl.float32}

@@ -218,9 +218,9 @@ class OutputFolder:
         return InputError(f"{where}: {name} is there, and unilaunch did not make it: move it away, or {instead}")
 
     def _move_leftovers(self) -> None:
-        files = self._marker().files
-        for name in {SPEC, RESULT, REPORT} & set(files):
-            move_aside(self.root / name, self.root / "previous" / _name(files[name]))
+        for name, run in self._marker().files.items():
+            if name == _name(name):
+                move_aside(self.root / name, self.root / "previous" / _name(run))
         for path in self.root.glob("rank.*"):
             if path.name not in self._ranks and is_ours(path):
                 self._move(path)

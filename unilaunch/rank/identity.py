@@ -124,7 +124,7 @@ def _open_output(
         shown,
         claims=world.local_rank == 0,
         foreign=not own,
-        files=[SPEC, RESULT] if task.model else [SPEC],
+        files=[SPEC, RESULT, *task.model.files(task.options)] if task.model else [SPEC],
         resumes=bool(task.model and task.model.resumes(task.options)),
     )
     output = OutputFolder(root, world.rank, world.size, run_id, use)

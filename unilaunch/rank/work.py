@@ -133,15 +133,13 @@ def _run_model(rank: Rank, model: Model, backend: Backend, rendezvous: Rendezvou
     output.record(phase="framework import")
     with uncollected():
         backend.start(world, rank.placement)
-    try:
-        output.record(phase="init")
-        framework = Framework(backend, _collectives(rank, backend, rendezvous))
-        if model.stops_patiently:
-            session = replace(session, stop_asked=note_stops(rank.status, patient=world.patient))
-        result = dict(model.run(task.options, prepared, session, framework))
-        alike(lambda: program.check_value(result, f"model {model.name}"))
-    finally:
-        backend.stop()
+    output.record(phase="init")
+    framework = Framework(backend, _collectives(rank, backend, rendezvous))
+    if model.stops_patiently:
+        session = replace(session, stop_asked=note_stops(rank.status, patient=world.patient))
+    result = dict(model.run(task.options, prepared, session, framework))
+    alike(lambda: program.check_value(result, f"model {model.name}"))
+    backend.stop()  # not after an error: it holds the frames that hold NCCL's work, and NCCL would wait for that
     if world.rank == 0:
         whole = _heading(rank, model, backend) | result
         output.write_result(whole)

@@ -197,7 +197,7 @@ def from_edges(  # noqa: PLR0913  (the arrays of a graph, by name)
             and not the numbers 0 to num_nodes - 1. Or the path of a table with the columns node (the name), y, and
             train_mask, val_mask and test_mask if it has a split; its rows are the nodes.
         x: Features: (num_nodes, num_features), dense or sparse. With a table of nodes: the names of its columns of
-            features; None: all columns that are no other thing.
+            features; None: all columns that are no other thing, nor the index of a data frame.
         y: Labels, as of `from_scipy`; not with a table of nodes.
         edge_weight: Weights: (num_edges,); not with a table of edges.
         edge_attr: Features of the edges: (num_edges, k). With a table of edges: the names of its columns.

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from unilaunch.errors import InputError, PluginError
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
+#: Columns of the index of a data frame, as pandas writes and reads them: numbers of rows, no data.
+_INDEX = frozenset({"", "Unnamed: 0", "__index_level_0__"})
 
 
 def is_table(value: object) -> bool:
@@ -25,7 +27,7 @@ def read_table(
     Args:
         path: A file that ends in .csv, .csv.gz or .parquet; the first line of a CSV file names its columns.
         needed: Columns that must be there.
-        wanted: Columns that are taken too if they are there; None: all.
+        wanted: Columns that are taken too if they are there; None: all but the index of a data frame.
         nullable: The one column that may have empty cells if it holds numbers: of whole ones they are -1, else NaN.
 
     Returns:
@@ -39,7 +41,8 @@ def read_table(
     missing = [name for name in needed if name not in table.column_names]
     if missing:
         raise InputError(f"{path}: has no column {', '.join(missing)}; it has {', '.join(table.column_names)}")
-    chosen = [name for name in table.column_names if wanted is None or name in needed or name in wanted]
+    taken = {*needed, *(set(table.column_names) - _INDEX if wanted is None else wanted)}
+    chosen = [name for name in table.column_names if name in taken]
     return {name: _column(table.column(name), name, path, may_be_empty=name == nullable) for name in chosen}
 
 

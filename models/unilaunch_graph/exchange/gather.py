@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from unilaunch.backend import Collectives
 from unilaunch.errors import InputError
 from unilaunch_graph.aside import folder_beside
+from unilaunch_graph.new_file import map_new_file
 from unilaunch_graph.partition.part import Part
 
 #: Rows that a rank sends at a time.
@@ -89,14 +90,15 @@ def save_rows(path: Path, part: Part, arrays: Mapping[str, NDArray[Any]], collec
 
 def _map_rows(file: Path, part: Part, array: NDArray[Any], collectives: Collectives) -> None:
     shape = (part.num_nodes, *array.shape[1:])
-    whole = np.lib.format.open_memmap(file, "w+", array.dtype, shape)  # type: ignore[no-untyped-call]
+    whole = map_new_file(file, array.dtype, shape)
     flat = _two_dimensional(whole)
 
     def put(nodes: NDArray[np.int32], rows: NDArray[Any]) -> None:
         flat[nodes] = rows
 
     gather_rows(part, _two_dimensional(array), collectives, put)
-    whole.flush()
+    if isinstance(whole, np.memmap):
+        whole.flush()
 
 
 def _two_dimensional(array: NDArray[Any]) -> NDArray[Any]:

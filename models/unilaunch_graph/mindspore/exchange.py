@@ -1,6 +1,7 @@
 """Between the ranks: halo rows, the loss, gradients, and the rows of all nodes."""
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any, TypeVar, cast
 
 import mindspore as ms
@@ -71,7 +72,7 @@ def mean(losses: Tensor, count: int, part: GraphPart | None = None) -> Tensor:
     Args:
         losses: One for each of this rank's nodes that have one; there may be none: `reduction="none"` gives that. Bool
             and integers are allowed, for a share of nodes; 16-bit ones are added in float32. (rows,) or (rows, columns)
-        count: Number of nodes on all ranks: `part.num_train`.
+        count: Number of nodes on all ranks: `part.num_train`; times the columns for a mean over these too.
         part: This rank's part; None for the one that the script has loaded.
 
     Raises:
@@ -81,11 +82,12 @@ def mean(losses: Tensor, count: int, part: GraphPart | None = None) -> Tensor:
     check_count(count)
     if losses.ndim == 0:
         raise ValueError("mean: expected one loss for each node, as reduction='none' gives them, and not their sum")
-    ranks, rows = Ranks.of(part), (count, len(losses))
-    if part is None and rows in ranks.padded & ranks.whole:
+    ranks, columns = Ranks.of(part), max(1, prod(losses.shape[1:]))
+    rows = {(count, len(losses)), (count / columns, len(losses))}
+    if part is None and rows & ranks.padded and rows & ranks.whole:
         raise ValueError("mean: the losses may be of two graphs of this script: give the part as third argument")
     has_padding = part is None or part.num_owned > part.arrays.num_owned
-    is_padded = has_padding and rows in ranks.padded
+    is_padded = has_padding and bool(rows & ranks.padded)
     operator = _Mean(ranks.collectives, count, len(losses) - is_padded)
     return ranks.apply(Collective(operator, ranks), widened(losses))
 

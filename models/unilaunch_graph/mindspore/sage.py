@@ -25,8 +25,8 @@ class SAGEConv(GraphSage, nn.Cell):  # type: ignore[misc]
 
     @override
     def normalized(self, rows: Tensor) -> Tensor:
-        norms = (rows * rows).sum(1, keepdims=True).sqrt()
-        return rows / ops.maximum(norms, Tensor(_LEAST_NORM, rows.dtype))
+        squares = (rows * rows).sum(1, keepdims=True)
+        return rows / ops.maximum(squares, Tensor(_LEAST_NORM**2, rows.dtype)).sqrt()  # sqrt'(0) is infinite
 
     def construct(self, x: Tensor, part: GraphPart) -> Tensor:
         """Return the rows of the owned nodes; all ranks must call it. (num_owned, out_channels)

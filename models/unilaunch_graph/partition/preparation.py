@@ -99,9 +99,7 @@ def prepare(options: "DataSpec", num_parts: int, log: Log, *, as_given: bool = F
     fingerprint = fingerprint_of({**dataset.identity, **cut, **({"gdc": asdict(how)} if how else {})})
     root = (options.partition_dir or data_folder(options.data_dir) / "partitions").expanduser()
     folder = root / f"{Path(dataset.name).stem}-{num_parts}-{fingerprint[:12]}"
-    if folder.exists():  # it was renamed when it was whole
-        if not part_dir(folder, num_parts - 1).exists():
-            raise InputError(f"{folder}: incomplete, part.{num_parts - 1} is missing: delete it, it is made again")
+    if _is_there(folder, num_parts):
         log.say(f"partition: {folder}")
         return Partition(folder, fingerprint, dataset.sha256)
     if by_nodes:
@@ -113,6 +111,22 @@ def prepare(options: "DataSpec", num_parts: int, log: Log, *, as_given: bool = F
     write_parts(folder, origin, divided.parts, divided.adjacency)
     log.say(f"partition: {num_parts} parts, {divided.said}, {time.perf_counter() - begin:.1f} s: {folder}")
     return Partition(folder, fingerprint, dataset.sha256)
+
+
+def _is_there(folder: Path, num_parts: int) -> bool:
+    """Return whether the partition is there: its folder was renamed when it was whole.
+
+    Raises:
+        InputError: A part is missing, or the folder may not be entered.
+    """
+    try:
+        if not folder.exists():
+            return False
+        if part_dir(folder, num_parts - 1).exists():
+            return True
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be read: {error.strerror}: choose another --partition-dir") from None
+    raise InputError(f"{folder}: incomplete, part.{num_parts - 1} is missing: delete it, it is made again")
 
 
 def _refuse_as_given(options: "DataSpec") -> None:

@@ -36,8 +36,8 @@ def distribute(model: torch.nn.Module, part: GraphPart) -> torch.nn.Module:
     The model is called with the part's rows: `model(part.x, part.edge_index)` returns one row for each owned node, and
     together the ranks' rows are those of one process on the whole graph. The model is changed in place: each layer
     that passes messages (PyG's `MessagePassing`, the user's own too) gets the rows of the sources from their owners;
-    degrees and the statistics of normalisations are the whole graph's. Parameters and buffers become rank 0's. The
-    keys of its state stay the same.
+    degrees and the statistics of normalisations are the whole graph's. Parameters and buffers move to the part's
+    device, and become rank 0's. The keys of its state stay the same.
 
     Args:
         model: A module that calls layers of PyG, or `ug.torch.halo` itself.
@@ -51,6 +51,7 @@ def distribute(model: torch.nn.Module, part: GraphPart) -> torch.nn.Module:
     if hasattr(model, _MARK):
         raise SpecError("ug.torch.distribute: this model is distributed already: call it once")
     modules = [(name or "the model", one) for name, one in model.named_modules() if not _is_on(part, one)]
+    model.to(part.device)
     functions = exact_functions(part)
     for name, module in modules:
         _distribute_one(module, name, functions, part)

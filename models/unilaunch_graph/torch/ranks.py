@@ -8,7 +8,7 @@ import torch
 from unilaunch.backend import Collectives, Exchange
 from unilaunch_graph.network.ranks import ScriptRanks
 
-#: MPI and numpy have no 16-bit floats: such rows are sent as integers, and added as float32.
+#: MPI and numpy have no such floats: in the host's memory they are sent as integers. Sums are made in float32.
 HALVES = {torch.bfloat16, torch.float16}
 
 
@@ -58,7 +58,8 @@ class Ranks(ScriptRanks):
         tensor.detach().copy_(whole)
 
     def _bits(self, tensor: torch.Tensor) -> Any:
-        return self._buffer(tensor.view(torch.int16) if tensor.dtype in HALVES else tensor)
+        is_host = self.device.type == "cpu"  # NCCL has the 16-bit floats, and no 16-bit integers
+        return self._buffer(tensor.view(torch.int16) if is_host and tensor.dtype in HALVES else tensor)
 
     def _buffer(self, tensor: torch.Tensor) -> Any:
         """Return the tensor as the collectives take it; nothing is copied."""

@@ -1,8 +1,10 @@
 """Checkpoints: whole or not there, and of one training."""
 
+import errno
 import json
 import os
 import signal
+import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -179,6 +181,20 @@ def test_a_full_disk_leaves_the_older_ones(tmp_path: Path) -> None:
         os._exit(5)
     assert os.waitstatus_to_exitcode(os.waitpid(writer, 0)[1]) == 3
     assert [path.name for path in tmp_path.iterdir()] == ["epoch-000001.safetensors"]
+
+
+def test_a_file_system_that_syncs_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mount of SMB refuses to sync a folder; the checkpoint is there all the same."""
+
+    def sync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    Writer(tmp_path, LAYERS, 3).save(_state(1))
+    state, damaged = checkpoint.newest(tmp_path, LAYERS)
+    assert state
+    assert (state.epoch, damaged) == (1, [])
 
 
 def test_kills_leave_one_that_loads(tmp_path: Path) -> None:

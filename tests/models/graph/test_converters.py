@@ -268,6 +268,16 @@ def test_from_edges_of_tables(tables: Path, suffix: str) -> None:
     assert chosen.edge_attr is None
 
 
+@pytest.mark.parametrize("name", ["", "Unnamed: 0"])
+def test_the_index_of_a_data_frame_is_no_feature(tables: Path, name: str) -> None:
+    """`DataFrame.to_csv` writes it without a name, which `pandas.read_csv` reads as Unnamed: 0."""
+    lines = NODE_LINES.splitlines()
+    numbered = [f"{number},{line}" for number, line in enumerate(lines[1:])]
+    (tables / "nodes.csv").write_text("\n".join([f"{name},{lines[0]}", *numbered, ""]))
+    graph = _load(ug.from_edges(tables / "edges.csv", tables / "own", nodes=tables / "nodes.csv"))
+    assert np.asarray(graph.features).tolist() == [[30, 1.5], [40, 2.5], [50, 3.5]]
+
+
 def test_categories_are_text(tables: Path) -> None:
     """A column that pandas wrote as a categorical."""
     import pyarrow as pa

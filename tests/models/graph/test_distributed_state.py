@@ -2,6 +2,7 @@
 
 import copy
 from typing import Any
+from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
@@ -47,6 +48,19 @@ def test_new_weights_are_the_same_on_every_rank() -> None:
             assert _same_weights(one, part)
 
     on_parts(WHOLE, PARTS, work)
+
+
+def test_a_model_moves_to_the_device_of_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ug.load` has chosen it: on a machine with GPUs the model was once left in the host's memory."""
+    move = create_autospec(torch.nn.Module.to)
+    monkeypatch.setattr(torch.nn.Module, "to", move)
+
+    def work(part: GraphPart) -> None:
+        model = _model()
+        distribute(model, part)
+        move.assert_called_once_with(model, part.device)
+
+    on_parts(WHOLE, 1, work)
 
 
 class _WithRows(torch.nn.Module):

@@ -33,6 +33,11 @@ def test_rows_do_not_depend_on_which_are_asked_for(nodes: list[int], width: int,
         np.testing.assert_array_equal(row, _mask(np.array([node]), width, seed=seed)[0])
 
 
+def test_coordinates_may_be_numbers_of_numpy() -> None:
+    """A seed of an array, a step of `np.arange`: they would overflow, or be a TypeError."""
+    assert stream_keys(*np.array([2**31 - 1, 5, 1], np.int32)) == stream_keys(2**31 - 1, 5, 1)
+
+
 @given(st.integers(1, 50), st.integers(1, 50), st.floats(0, 0.99))
 def test_single_entries_are_the_masks_elements(num_nodes: int, width: int, probability: float) -> None:
     """The sparse features' mask is the dense one's."""

@@ -1,11 +1,14 @@
 """Inference layer by layer over blocks of nodes: what a network says on the whole graph at once."""
 
+import errno
+import os
 import warnings
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
@@ -19,6 +22,7 @@ from unilaunch.rank.alone import Alone
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.exchange.gather import save_rows
 from unilaunch_graph.inference import Layer, Neighbourhood, infer, neighbourhoods
+from unilaunch_graph.new_file import map_new_file
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Part
@@ -45,6 +49,7 @@ def _torch_layers() -> list[torch.nn.Module]:
 
 
 def _apply(layer: Any, rows: Rows, block: Neighbourhood) -> Rows:
+    assert block.edge_weight is not None  # the graph has weights: a part without edges has none of them
     given = {pyg.GATConv: ("edge_attr", block.edge_attr), pyg.GraphConv: ("edge_weight", block.edge_weight)}
     name, array = given.get(type(layer), ("", None))
     tensors = {} if array is None else {name: torch.from_numpy(array)}
@@ -79,9 +84,22 @@ def test_layers_of_pyg_are_exact_block_by_block(tmp_path: Path) -> None:
 def test_a_block_without_edges_of_a_weighted_graph_has_weights() -> None:
     """None of them: a layer that multiplies by them works there too."""
     (part,) = _parts(1)
-    without = [block for block in neighbourhoods(part, 1) if not block.edge_index.size]
+    without = [block for block in neighbourhoods(part, 1, is_weighted=True) if not block.edge_index.size]
     assert without
     assert [len(block.edge_weight) for block in without if block.edge_weight is not None] == [0] * len(without)
+
+
+def test_a_mapped_file_has_its_room_before_it_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write to a mapped file on a full disk would end the process by SIGBUS; an error names the file."""
+    rows = map_new_file(tmp_path / "rows.npy", np.dtype(np.float32), (1 << 18, 4))
+    assert os.stat(tmp_path / "rows.npy").st_blocks * 512 >= rows.nbytes == 1 << 22
+    assert map_new_file(tmp_path / "none.npy", np.dtype(np.float32), (0, 4)).shape == (0, 4)
+    assert np.load(tmp_path / "none.npy").shape == (0, 4)
+
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(os, "posix_fallocate", create_autospec(os.posix_fallocate, side_effect=full))
+    with pytest.raises(OSError, match=r"No space left on device: '.*rows.npy'"):
+        map_new_file(tmp_path / "rows.npy", np.dtype(np.float32), (3, 4))
 
 
 def test_a_file_may_have_the_name_of_an_array(tmp_path: Path) -> None:
@@ -97,7 +115,7 @@ def test_a_file_may_have_the_name_of_an_array(tmp_path: Path) -> None:
 def test_blocks_have_all_in_edges_of_their_nodes_once(num_edges: int) -> None:
     """And no more edges than they may, unless a node has more."""
     part = _parts(3)[0]
-    blocks = list(neighbourhoods(part, num_edges))
+    blocks = list(neighbourhoods(part, num_edges, is_weighted=True))
     assert [(block.span.start, block.span.stop) for block in blocks][-1][1] == part.num_owned
     assert all(one.span.stop == other.span.start for one, other in pairwise(blocks))
     assert all(block.edge_index.shape[1] <= num_edges or block.num_targets == 1 for block in blocks)

@@ -81,6 +81,31 @@ def test_the_node_that_is_added_counts_in_no_mean_over_all_nodes() -> None:
     assert float(ug.mindspore.mean(weight, other.num_nodes, other)) == 1.0
 
 
+def test_nor_in_a_mean_over_its_columns_too() -> None:
+    """Several labels for each node."""
+    part = part_of(3, [])
+    losses = Tensor(np.arange(8, dtype=np.float32).reshape(4, 2))
+    assert float(ug.mindspore.mean(losses, part.num_nodes * 2, part)) == 15 / 6
+
+
+def test_a_statistic_over_rows_leaves_it_out() -> None:
+    """As docs/graphs.md writes it."""
+    part = part_of(3, [])
+    real = Tensor(part.owned >= 0)[:, None]
+    means = ug.mindspore.sum_ranks(((part.x + 1) * real).sum(0), part) / part.num_nodes
+    np.testing.assert_allclose(means.asnumpy(), part.x.asnumpy()[:3].mean(0) + 1)
+
+
+def test_a_row_of_zeros_is_normalised_with_its_gradient() -> None:
+    """An isolated node of a SAGEConv without a bias: zeros, and no NaN in any gradient."""
+    part = part_of(3, [(0, 1)])
+    layer = ug.mindspore.SAGEConv(3, 2, normalize=True, bias=False, root_weight=False)
+    value, gradients = ms.value_and_grad(lambda: layer(part.x, part).sum(), None, layer.trainable_params())()
+    assert np.isfinite(float(value))
+    assert all(np.isfinite(gradient.asnumpy()).all() for gradient in gradients)
+    assert np.abs(gradients[0].asnumpy()).max() > 1e-6
+
+
 def test_a_mean_of_two_graphs_needs_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one with a node that was added, and another one with as many rows."""
     first = part_of(3, [])

@@ -65,6 +65,13 @@ def test_an_incomplete_partition_is_refused_before_the_graph_is_read(tmp_path: P
         preparation.prepare(options, 2, Log(level="CRITICAL"))
 
 
+def test_a_folder_that_cannot_be_looked_into_is_refused(tmp_path: Path) -> None:
+    """A name that is too long; a folder that may not be entered takes the same way."""
+    options = DataSpec(dataset="sbm", data_dir=tmp_path, partition_dir=tmp_path / ("a" * 300))
+    with pytest.raises(InputError, match="cannot be read: File name too long: choose another --partition-dir"):
+        preparation.prepare(options, 2, Log(level="CRITICAL"))
+
+
 def test_ranks_of_a_directed_graph_agree_on_what_they_send(tmp_path: Path) -> None:
     """What a rank sends has its place in the halo of the other, also where it receives nothing in return."""
     edges = np.array([[0, 1, 2, 2, 4, 4, 4], [3, 3, 3, 5, 1, 0, 4]])

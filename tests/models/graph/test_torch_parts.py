@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from torch_geometric.utils import add_self_loops, degree
 from typing_extensions import override
 
 from models.graph.torch_parts import Whole, make_whole, on_parts
+from unilaunch.backend import Collectives
 from unilaunch.errors import SpecError
 from unilaunch_graph import torch as ug
 from unilaunch_graph.torch.distributed import distribute
@@ -69,6 +71,15 @@ def test_halo_rows_are_their_owners_rows(dtype: torch.dtype, shape: tuple[int, .
         assert not second.any()
 
     on_parts(WHOLE, PARTS, work)
+
+
+def test_16_bits_are_sent_as_they_are_on_a_device() -> None:
+    """NCCL has no 16-bit integers; numpy, in the host's memory, has no bfloat16."""
+    collectives = create_autospec(Collectives, instance=True)
+    for device, expected in (("meta", torch.bfloat16), ("cpu", np.int16)):
+        rows = torch.empty(2, 3, dtype=torch.bfloat16, device=device)
+        Ranks(0, 2, collectives, torch.device(device)).exchange(rows, [0, 2], rows, [0, 2])
+        assert {buffer.dtype for buffer in collectives.exchange.call_args.args[::2]} == {expected}
 
 
 def test_features_are_sent_once() -> None:

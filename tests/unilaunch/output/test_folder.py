@@ -146,6 +146,20 @@ def test_a_report_does_not_take_the_place_of_the_users(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "previous" / "first" / "report.json").read_text()) == {"of": "first"}
 
 
+def test_a_models_files_are_moved_aside(tmp_path: Path) -> None:
+    """Also by a run that writes no such file: they are not of its result. The user's own file is refused."""
+    for run, files in (("first", ["spec.json", "predictions.npz"]), ("second", ["spec.json"])):
+        folder = OutputFolder(tmp_path, 0, 1, run, Use(files=files))
+        folder.claim()
+        folder.open()
+        folder.let_go()
+        assert not (tmp_path / "predictions.npz").exists()
+        (tmp_path / "predictions.npz").touch()
+    assert (tmp_path / "previous" / "first" / "predictions.npz").exists()
+    with pytest.raises(InputError, match=r"predictions\.npz is there, and unilaunch did not make it"):
+        OutputFolder(tmp_path, 0, 1, "third", Use(files=["spec.json", "predictions.npz"])).claim()
+
+
 def test_checkpoints_are_moved_aside_unless_the_run_resumes(tmp_path: Path) -> None:
     """Those that a run made."""
     for run, resumes in (("first", False), ("second", True), ("third", False)):
