@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 def map_new_file(file: Path, kind: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     """Return a mapped array of zeros in a new .npy file; an array without elements is not mapped.
 
-    The disk gives all room here: where a write to a mapped file finds a full disk, the kernel ends the process (SIGBUS).
+    The disk gives all room here: if a write to a mapped file finds a full disk, the kernel ends the process (SIGBUS).
 
     Raises:
         OSError: The file cannot be made, or the disk is full.

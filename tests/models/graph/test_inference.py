@@ -92,7 +92,7 @@ def test_a_block_without_edges_of_a_weighted_graph_has_weights() -> None:
 def test_a_mapped_file_has_its_room_before_it_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A write to a mapped file on a full disk would end the process by SIGBUS; an error names the file."""
     rows = map_new_file(tmp_path / "rows.npy", np.dtype(np.float32), (1 << 18, 4))
-    assert os.stat(tmp_path / "rows.npy").st_blocks * 512 >= rows.nbytes == 1 << 22
+    assert (tmp_path / "rows.npy").stat().st_blocks * 512 >= rows.nbytes == 1 << 22
     assert map_new_file(tmp_path / "none.npy", np.dtype(np.float32), (0, 4)).shape == (0, 4)
     assert np.load(tmp_path / "none.npy").shape == (0, 4)
 
