@@ -86,11 +86,12 @@ class TorchBackend(Backend):
 
     @override
     def wait_hooks(self, note_wait: Callable[[float | None], None]) -> dict[str, Callable[[ModuleType], None]]:
-        from unilaunch_torch.waits import measure_ddp, measure_waits
+        from unilaunch_torch.waits import Sampling, measure_ddp, measure_waits
 
+        sampling = Sampling()
         return {
-            "torch.distributed": lambda module: measure_waits(module, note_wait),
-            "torch.nn.parallel.distributed": lambda module: measure_ddp(module, note_wait),
+            "torch.distributed": lambda module: measure_waits(module, note_wait, sampling),
+            "torch.nn.parallel.distributed": lambda module: measure_ddp(module, note_wait, sampling),
         }
 
     @override

@@ -1,6 +1,8 @@
 """How long a program's ranks wait for each other, measured where torch waits on the CPU: `Work.wait`, and DDP.
 
 A wait on CPU tensors (gloo) ends when all ranks reach it. NCCL's `Work.wait` returns at once.
+
+A measured step of DDP takes a tenth of a millisecond longer, so of short steps some in a row are measured, then none.
 """
 
 import sys
@@ -10,11 +12,33 @@ from time import perf_counter
 from types import ModuleType
 from typing import Any
 
-#: Called with the seconds of each wait.
-NoteWait = Callable[[float], None]
+#: Called with the seconds of each wait, or with None for one that is not measured.
+NoteWait = Callable[[float | None], None]
+#: Number of DDP's steps in a row that are measured, and the seconds from the first of them to the next such row.
+STRETCH, PERIOD = 10, 0.5
 
 
-def measure_waits(distributed: ModuleType, note_wait: NoteWait) -> None:
+class Sampling:
+    """Which steps are measured: all of 50 ms and more, and all waits of a program without DDP."""
+
+    def __init__(self) -> None:
+        self._steps, self._next = STRETCH, 0.0  # steps of this row and behind it; when the next one may begin
+
+    def step(self) -> bool:
+        """Count a step of DDP, and return whether it is measured."""
+        now = perf_counter()
+        if self._steps >= STRETCH and now >= self._next:
+            self._steps, self._next = 0, now + PERIOD
+        self._steps += 1
+        return self.is_on
+
+    @property
+    def is_on(self) -> bool:
+        """Whether a wait that begins now is measured."""
+        return self._steps <= STRETCH or perf_counter() >= self._next
+
+
+def measure_waits(distributed: ModuleType, note_wait: NoteWait, sampling: Sampling) -> None:
     """Call *note_wait* after every `Work.wait`: each collective of `torch.distributed` that blocks ends with one."""
     if not distributed.is_available():
         return
@@ -23,16 +47,16 @@ def measure_waits(distributed: ModuleType, note_wait: NoteWait) -> None:
 
     @wraps(native)
     def wait(self: Any, *args: Any, **options: Any) -> Any:
-        begin = perf_counter()
+        begin = perf_counter() if sampling.is_on else None
         try:
             return native(self, *args, **options)
         finally:
-            note_wait(perf_counter() - begin)
+            note_wait(None if begin is None else perf_counter() - begin)
 
     work.wait = wait
 
 
-def measure_ddp(parallel: ModuleType, note_wait: NoteWait) -> None:
+def measure_ddp(parallel: ModuleType, note_wait: NoteWait, sampling: Sampling) -> None:
     """Call *note_wait* with the time that DistributedDataParallel waits at the end of each backward pass.
 
     DDP's own callback, which waits for the gradients of all ranks, is queued when this rank's last gradient is ready.
@@ -55,7 +79,10 @@ def measure_ddp(parallel: ModuleType, note_wait: NoteWait) -> None:
         if not torch.compiler.is_compiling():
             tensor = _first_tensor(result, torch.Tensor)
             if tensor is not None and tensor.requires_grad:
-                tensor.register_hook(lambda _: queue(arrived))
+                if sampling.step():
+                    tensor.register_hook(lambda _: queue(arrived))
+                else:
+                    note_wait(None)
         return result
 
     ddp._post_forward = post_forward  # noqa: SLF001

@@ -1,4 +1,7 @@
-"""Train with the measurement of waits and without it, in turns, and print the seconds of each block: stragglers.py."""
+"""Train with the measurement of waits and without it, in turns, and print the seconds of each block: stragglers.py.
+
+The blocks: all steps measured; none measured, but noted; neither.
+"""
 
 import json
 import sys
@@ -10,11 +13,13 @@ STEPS = 16  # of a block
 WIDTH, BATCH = 512, 256
 
 
-def torch_steps() -> tuple[Callable[[], None], Callable[..., None]]:
+def torch_steps() -> tuple[Callable[[], None], Callable[[int], None]]:
     """Return a step of DistributedDataParallel, and what switches the measurement."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
+
+    from unilaunch_torch import waits
 
     dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())
@@ -31,11 +36,11 @@ def torch_steps() -> tuple[Callable[[], None], Callable[..., None]]:
         dist.all_reduce(total := loss.detach())
         assert total.isfinite()
 
-    return step, _switch((dist.Work, "wait"), (DistributedDataParallel, "_post_forward"))
+    return step, _switch(waits, (dist.Work, "wait"), (DistributedDataParallel, "_post_forward"))
 
 
-def mindspore_steps() -> tuple[Callable[[], None], Callable[..., None]]:
-    """Return a step with four AllReduces, and what switches the measurement; if it is on, all of them are measured."""
+def mindspore_steps() -> tuple[Callable[[], None], Callable[[int], None]]:
+    """Return a step with four AllReduces, and what switches the measurement."""
     import mindspore as ms
     import numpy as np
     from mindspore import nn, ops
@@ -43,7 +48,6 @@ def mindspore_steps() -> tuple[Callable[[], None], Callable[..., None]]:
 
     from unilaunch_mindspore import waits
 
-    waits.PERIOD = waits.STRETCH
     ms.set_device("CPU")
     init()
     net = nn.SequentialCell(nn.Dense(WIDTH, WIDTH), nn.ReLU(), nn.Dense(WIDTH, 10))
@@ -59,15 +63,22 @@ def mindspore_steps() -> tuple[Callable[[], None], Callable[..., None]]:
         optimizer(tuple(all_reduce(gradient) / size for gradient in gradients))
         assert np.isfinite(loss.asnumpy())
 
-    return step, _switch((type(all_reduce), "__call__"))
+    return step, _switch(waits, (type(all_reduce), "__call__"))
 
 
-def _switch(*places: tuple[Any, str]) -> Callable[..., None]:
-    measured = [getattr(*place) for place in places]
+def _switch(waits: Any, *places: tuple[Any, str]) -> Callable[[int], None]:
+    """Return a function that sets how a block is measured: 0 all, 1 none but noted, 2 not at all.
 
-    def switch(*, is_on: bool) -> None:
-        for (kind, name), function in zip(places, measured, strict=True):
-            setattr(kind, name, function if is_on else function.__wrapped__)
+    Args:
+        waits: The backend's module, with STRETCH: how many are measured in a row.
+        places: What the module has replaced.
+    """
+    replaced = [getattr(*place) for place in places]
+
+    def switch(how: int) -> None:
+        waits.STRETCH = 10**9 if how == 0 else 0
+        for (kind, name), function in zip(places, replaced, strict=True):
+            setattr(kind, name, function.__wrapped__ if how == 2 else function)
 
     return switch
 
@@ -75,11 +86,11 @@ def _switch(*places: tuple[Any, str]) -> Callable[..., None]:
 blocks, framework = int(sys.argv[1]), sys.argv[2]
 step, switch = {"torch": torch_steps, "mindspore": mindspore_steps}[framework]()
 seconds = []
-for block in range(-1, 2 * blocks):  # the first is not counted
-    switch(is_on=block % 2 == 0)
+for block in range(-1, 3 * blocks):  # the first is not counted
+    switch(block % 3)
     begin = time.perf_counter()
     for _ in range(STEPS):
         step()
     seconds.append(time.perf_counter() - begin)
-sys.stdout.write(f"BLOCKS {json.dumps(seconds[1:])}\n")
+sys.stdout.write(f"BLOCKS {json.dumps({'steps': STEPS, 'seconds': seconds[1:]})}\n")
 sys.stdout.flush()

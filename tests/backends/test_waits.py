@@ -1,0 +1,46 @@
+"""Which waits of a program with PyTorch are measured. That they find stragglers is in tests/jobs/test_looking_in.py."""
+
+from collections.abc import Callable
+from unittest.mock import create_autospec
+
+import pytest
+
+from unilaunch_torch import waits
+from unilaunch_torch.waits import Sampling
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Return a function that sets the time."""
+    counter = create_autospec(waits.perf_counter, return_value=100.0)
+    monkeypatch.setattr(waits, "perf_counter", counter)
+
+    def set_time(seconds: float) -> None:
+        counter.return_value = seconds
+
+    return set_time
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(0.06, 500), (0.01, 100)])
+def test_long_steps_are_all_measured_of_short_ones_some(
+    seconds: float, expected: int, clock: Callable[[float], None]
+) -> None:
+    """Ten in a row of each half second, so that the measurement takes at most a fifth of a percent."""
+    sampling, measured = Sampling(), []
+    for number in range(500):
+        clock(100 + number * seconds * 1.000001)
+        measured.append(sampling.step())
+        assert sampling.is_on == measured[-1]
+    assert sum(measured) == expected
+    assert measured[:10] == [True] * 10
+
+
+def test_a_program_without_ddp_is_measured(clock: Callable[[float], None]) -> None:
+    """From its begin, and again soon after its last step of DDP."""
+    sampling = Sampling()
+    assert sampling.is_on
+    for _ in range(11):
+        sampling.step()
+    assert not sampling.is_on
+    clock(101.0)
+    assert sampling.is_on
