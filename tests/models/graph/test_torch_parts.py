@@ -76,7 +76,7 @@ def test_halo_rows_are_their_owners_rows(dtype: torch.dtype, shape: tuple[int, .
 def test_16_bits_are_sent_as_they_are_on_a_device() -> None:
     """NCCL has no 16-bit integers; numpy, in the host's memory, has no bfloat16."""
     collectives = create_autospec(Collectives, instance=True)
-    for device, expected in (("meta", torch.bfloat16), ("cpu", np.int16)):
+    for device, expected in (("meta", torch.bfloat16), ("cpu", np.dtype(np.int16))):
         rows = torch.empty(2, 3, dtype=torch.bfloat16, device=device)
         Ranks(0, 2, collectives, torch.device(device)).exchange(rows, [0, 2], rows, [0, 2])
         assert {buffer.dtype for buffer in collectives.exchange.call_args.args[::2]} == {expected}
