@@ -143,15 +143,15 @@ def _is_built_with_cuda(mpirun: Path) -> bool:
 
 
 def keepalive(host_timeout: float) -> dict[str, str]:
-    """Return the parameters with which Open MPI's daemons count a host as lost after *host_timeout* seconds.
+    """Return the parameters with which Open MPI's daemons count a host as lost a second after *host_timeout*.
 
     With the defaults it takes hours. A probe is sent each second, and one answer is enough. The agents' connections
-    break a second earlier (`monitor.connection.notice_silence`), so that unilaunch names the lost host first.
+    break at *host_timeout* (`monitor.connection.notice_silence`), so that unilaunch names the lost host first.
     """
     return {
         "oob_tcp_keepalive_time": "1",
         "oob_tcp_keepalive_intvl": "1",
-        "oob_tcp_keepalive_probes": str(math.ceil(host_timeout) - 1),
+        "oob_tcp_keepalive_probes": str(math.ceil(host_timeout)),
     }
 
 

@@ -27,13 +27,13 @@ _ANSWERS = {0, errno.EISCONN, errno.ECONNREFUSED}
 
 
 def notice_silence(connection: socket.socket, host_timeout: float) -> None:
-    """Break an idle connection when the other host has not answered for *host_timeout* seconds, or a second less.
+    """Break an idle connection when the other host has not answered for *host_timeout* seconds.
 
-    The kernel sends a probe each second, and one answer is enough. The limit is a second less because Open MPI gets the
-    same number of seconds and must notice a lost host after unilaunch.
+    The kernel sends a probe each second, and one answer is enough. Open MPI gets a second more, since it must notice a
+    lost host after unilaunch.
     """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    probes = max(1, math.ceil(host_timeout) - 2)
+    probes = max(1, math.ceil(host_timeout) - 1)
     for option, value in (("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", probes)):
         connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
@@ -127,7 +127,7 @@ class Connection:
             self.answered_at = now
             self._close_probe()
         elif now - self.probed_at > _PROBE:
-            late = self.probe and now - self.answered_at > self.host_timeout - 1 - _WORRY
+            late = self.probe and now - self.answered_at > self.host_timeout - _WORRY
             self._close_probe()
             if late:
                 self.host_lost = True

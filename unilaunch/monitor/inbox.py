@@ -156,7 +156,7 @@ class Inbox:
     def _welcome(self, connection: socket.socket) -> None:
         notice_silence(connection, self.host_timeout)
         # Sending an order must have a time limit too; with this option the number of probes has no effect.
-        wait = max(1.0, self.host_timeout - 1.5)
+        wait = max(1.0, self.host_timeout - 0.5)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * wait))
         self.unread[connection] = bytearray()
         self.ranks_of[connection] = set()

@@ -153,7 +153,7 @@ def test_a_false_monitor_is_not_believed(call: Call) -> None:
         assert agent.connection.connection
 
 
-@pytest.mark.parametrize(("host_timeout", "milliseconds"), [(15, 13_500), (3, 1500), (2, 1000)])
+@pytest.mark.parametrize(("host_timeout", "milliseconds"), [(15, 14_500), (3, 2500), (1, 1000)])
 def test_an_order_waits_for_a_silent_host_as_long_as_a_probe(
     call: Call, host_timeout: float, milliseconds: int
 ) -> None:
