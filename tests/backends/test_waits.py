@@ -1,6 +1,7 @@
 """Which waits of a program with PyTorch are measured. That they find stragglers is in tests/jobs/test_looking_in.py."""
 
 from collections.abc import Callable
+from time import perf_counter
 from unittest.mock import create_autospec
 
 import pytest
@@ -12,7 +13,7 @@ from unilaunch_torch.waits import Sampling
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Return a function that sets the time."""
-    counter = create_autospec(waits.perf_counter, return_value=100.0)
+    counter = create_autospec(perf_counter, return_value=100.0)
     monkeypatch.setattr(waits, "perf_counter", counter)
 
     def set_time(seconds: float) -> None:
