@@ -79,7 +79,8 @@ def _do(arguments: Sequence[str], environ: Mapping[str, str], started: float) ->
             from unilaunch.doctor.spec import DoctorSpec
             from unilaunch.launch_spec import MpiSpec
 
-            return doctor(_checked(DoctorSpec, _fields(arguments), environ, set(MpiSpec.model_fields)), environ)
+            shared = {*MpiSpec.model_fields, "hosts", "hostfile", "host_timeout"}  # with launch
+            return doctor(_checked(DoctorSpec, _fields(arguments), environ, shared), environ)
         case "explain":
             from unilaunch.explain import explain
             from unilaunch.spec import RunSpec

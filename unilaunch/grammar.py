@@ -155,14 +155,20 @@ def _add_launch(parser: Parser) -> None:
     _add_run(parser, LaunchSpec)
 
 
-def _add_job_file(parser: Parser, words: Sequence[str]) -> None:
-    """Add the options of the job file that `--emit` names; no other command or job file imports its module."""
+def job_file_of(words: Sequence[str]) -> tuple[str, Any]:
+    """Return the kind that `--emit` names, and its job file; None if there is none. No other job file is imported."""
     following = pairwise([*words, ""])
     named = (second if first == "--emit" else first.partition("=")[2] for first, second in following
              if first == "--emit" or first.startswith("--emit="))  # fmt: skip
     kind = next(named, "")
-    if kind in entry_points.names(entry_points.JOB_FILES):
-        form = entry_points.make(entry_points.JOB_FILES, "job file", kind)
+    if kind not in entry_points.names(entry_points.JOB_FILES):
+        return kind, None
+    return kind, entry_points.make(entry_points.JOB_FILES, "job file", kind)
+
+
+def _add_job_file(parser: Parser, words: Sequence[str]) -> None:
+    kind, form = job_file_of(words)
+    if form:
         _add_options(parser.add_argument_group(f"options of --emit {kind}"), form.options, inside="job_file.")
 
 

@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 from unilaunch import entry_points, plugins
 from unilaunch.errors import SpecError, nearest
-from unilaunch.grammar import CORE, Parser, make_parser
-from unilaunch.habits import COMMANDS, LAUNCH, Same
+from unilaunch.grammar import CORE, Parser, job_file_of, make_parser
+from unilaunch.habits import COMMANDS, LAUNCH, Habit, Same
 from unilaunch.record import replace
 from unilaunch.target import read_target
 from unilaunch.words import Grammar, Words, is_option, split
@@ -89,10 +89,18 @@ def _grammar(command: str, words: Sequence[str], parser: Parser) -> Grammar:
         other_names={
             name: field for each in (*models.values(), *others) for name, field in each.spec.other_names.items()
         },
-        habits=LAUNCH if command in {"launch", "doctor"} else {},
+        habits=_habits(command, words),
         is_program=(lambda word: word not in models) if starts else None,
         hint=hints.get(command, lambda _: ""),
     )
+
+
+def _habits(command: str, words: Sequence[str]) -> Mapping[str, Habit]:
+    """Return the options of other launchers that *command* takes; a job file has its engine's own."""
+    if command not in {"launch", "doctor"}:
+        return {}
+    _, form = job_file_of(words if command == "launch" else ())
+    return {**LAUNCH, **(form.habits if form else {})}
 
 
 def _hint_at_job_file(word: str) -> str:

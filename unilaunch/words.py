@@ -169,9 +169,11 @@ def _write(option: _Option, values: Sequence[str]) -> list[str]:
 def _refuse_ranks_of_a_host(own: Sequence[str], per_host: Sequence[str]) -> None:
     """Raise an error for a number of ranks per host, if it is not the number of all ranks."""
     several = any(word.startswith(("-H", "--hosts=", "--hostfile=")) for word in own)
+    nodes = any(word.startswith("--nodes=") for word in own)
     numbers = {word for word in own if word.startswith("--nprocs=")}
-    if per_host and (several or len(numbers) > 1 or "-n" in own):
-        raise SpecError(f"{per_host[0]} counts the ranks of each host: leave it out, and {SLOTS}")
+    if per_host and (several or nodes or len(numbers) > 1 or "-n" in own):
+        better = "give the number of all ranks: -n 8" if nodes else SLOTS
+        raise SpecError(f"{per_host[0]} counts the ranks of each host: leave it out, and {better}")
 
 
 def _refuse_python(word: str, before: Sequence[str], behind: Sequence[str], grammar: Grammar) -> None:

@@ -121,6 +121,14 @@ def test_explain_refuses_what_run_would_refuse(tmp_path: Path, monkeypatch: pyte
     assert (done.returncode, done.stdout, done.stderr) == (2, "", run.stderr)
 
 
+def test_the_doctor_checks_the_hosts_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that `launch` would use: it said that this host is ready, and looked at no other."""
+    monkeypatch.setenv("UNILAUNCH_HOSTFILE", "none")
+    done = _unilaunch(["doctor", "--allow-run-as-root"], tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "UNILAUNCH_HOSTFILE" in done.stderr or "none: no such file" in done.stderr
+
+
 def test_version_is_the_packages(tmp_path: Path) -> None:
     """On standard output."""
     done = _unilaunch(["--version"], tmp_path)

@@ -98,7 +98,8 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machi
     )
     if starting:
         mpirun.check(request, os.geteuid())
-    rows = _rows(task, names, here if starting else set(), visible_devices(environ))
+    visible = {} if machine is Machine.IMAGE else visible_devices(environ)
+    rows = _rows(task, names, here if starting else set(), visible)
     return Plan(task, mpirun, tuple(mpirun.write(request.shown())), tuple(rows), request)
 
 

@@ -118,6 +118,7 @@ def _without(lost: Sequence[str], spec: LaunchSpec, ranks: int, environ: Mapping
             f"--elastic: {', '.join(lost)} cannot be left out of the hosts {known}: give --hostfile or -H, with two "
             "hosts at least, by the names that they give themselves"
         )
-    slots = sum(host.slots or 1 for host in left)
-    nprocs = ranks if spec.oversubscribe else min(ranks, slots)
+    share = -(-ranks // len(hosts))  # of a host whose slots are not given; -H alone would give it one
+    left = [replace(host, slots=host.slots or share) for host in left]
+    nprocs = ranks if spec.oversubscribe else min(ranks, sum(host.slots or 0 for host in left))
     return spec.model_copy(update={"hostfile": None, "hosts": ",".join(host.entry for host in left), "nprocs": nprocs})

@@ -29,9 +29,18 @@ class MpichMpiexec(Mpirun):
 
     @override
     def write(self, request: Request) -> list[str]:
+        self._refuse_users(request)
         hosts = ",".join(host.name + ("" if host.slots is None else f":{host.slots}") for host in request.hosts)
         where = ["-hosts", hosts] if hosts else []
         return [str(self.path), *where, "-n", str(request.nprocs), *self._options(request), *request.program]
+
+    def _refuse_users(self, request: Request) -> None:
+        for host in request.hosts:
+            if host.user:
+                raise LauncherError(
+                    f"{host.entry}: {self.launcher} takes no user: write into ~/.ssh/config: Host {host.name}, and "
+                    f"below it User {host.user}"
+                )
 
     def _options(self, request: Request) -> list[str]:
         mpi = request.mpi
@@ -57,6 +66,7 @@ class IntelMpiexec(MpichMpiexec):
         """Return the hosts as argument sets: Intel MPI's -hosts has no slots, it fills the cores of each host."""
         if not request.hosts:
             return super().write(request)
+        self._refuse_users(request)
         words: list[str] = []
         left = request.nprocs
         for host in request.hosts:

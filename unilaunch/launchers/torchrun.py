@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 
 from unilaunch.launchers.launcher import Launcher, override
 from unilaunch.launchers.reading import describe
+from unilaunch.start_variables import KEY
 from unilaunch.world import LauncherInfo
 
 RANK = "RANK"
@@ -51,8 +52,11 @@ class Torchrun(Launcher):
 
 
 def _by_hand(environ: Mapping[str, str]) -> LauncherInfo | None:
-    """Several ranks that were started one by one, each with all that torch.distributed's `env://` needs."""
-    if not all(name in environ for name in BY_HAND) or environ[SIZE] == "1":
+    """Ranks that were started one by one, each with all that torch.distributed's `env://` needs.
+
+    A single one counts only in a job file, which gives it a key: others set such variables for a script.
+    """
+    if not all(name in environ for name in BY_HAND) or (environ[SIZE] == "1" and KEY not in environ):
         return None
     return describe(
         environ, "torch.distributed", (RANK, SIZE), (ADDRESS, PORT), launcher="torch.distributed's variables",

@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import socket
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -148,13 +149,20 @@ def test_what_slurm_is_asked_for(words: str, expected: dict[str, str]) -> None:
     ("-n 2 --requeue", {"signal": "USR1@60", "open-mode": "append"}),
     ("-n 2 --requeue --grace 90", {"signal": "USR1@90"}),
     ("-n 2 --sbatch --qos=high --sbatch --nice=5", {"qos": "high", "nice": "5"}),
+    ("-H a:4,b:4 --gpus-per-node 4", {"ntasks": "8", "nodes": "2", "nodelist": "a,b", "ntasks-per-node": "4"}),
+    ("-n 6 --gpus-per-node 4", {"ntasks": "6", "nodes": "2"}),
+    ("-n 4 -c 3 -t 12:00:00 -p gpu -A me --qos high", {"ntasks": "4", "cpus-per-task": "3", "time": "12:00:00",
+                                                       "partition": "gpu", "account": "me", "qos": "high"}),
+    ("-N 2 --ntasks-per-node 4 -a 0-3", {"ntasks": "8", "nodes": "2", "array": "0-3"}),
+    ("--nnodes 2 --nproc_per_node=4", {"ntasks": "8", "nodes": "2", "ntasks-per-node": "4"}),
 ])  # fmt: skip
 def test_what_the_options_of_sbatch_ask_for(words: str, expected: dict[str, str]) -> None:
     """Each under sbatch's own name; nodes and GPUs say the number of ranks, on a machine that has none of them."""
     script = _emit("sbatch", words, {"CUDA_VISIBLE_DEVICES": ""})
     directives = _directives(script.replace("#SBATCH --requeue\n", ""))
     assert {name: directives[name] for name in expected} == expected
-    assert ("srun --cpus-per-task=3 " in script) == ("--cpus-per-task" in words)
+    assert ("srun --cpus-per-task=3 " in script) == ("--cpus-per-task" in words or "-c 3" in words)
+    assert '"console": "rank0"' in script  # -t is no --tee
 
 
 @pytest.mark.parametrize(("words", "message"), [
@@ -168,6 +176,10 @@ def test_what_the_options_of_sbatch_ask_for(words: str, expected: dict[str, str]
     ("-n 2 --signal B:USR1@60", "--signal: must be written as USR1@60: the ranks, and not the script"),
     ("-n 2 --partition 'a b'", "--partition: must be a name without spaces"),
     ("-n 2 --sbatch qos=high", "--sbatch: must be one option of sbatch, as --qos=high, not 'qos=high'"),
+    ("-H a:4,b:4 --gpus-per-node 2", "--gpus-per-node 2: each of the 4 ranks of a node takes a GPU: start at most 2"),
+    ("-n 16 --nodes 2 --gpus-per-node 4", "--gpus-per-node 4: each of the 8 ranks of a node takes a GPU"),
+    ("--gpus 8 --nodes 2", "--gpus: type the GPUs of each node: --gpus-per-node 4"),
+    ("-n 2 --requeue --output-dir 'runs/{date}'", "--requeue: each start would write into another runs/{date}"),
     ("--nodes 2", "--emit sbatch: how many ranks? Give --nodes 2 --ntasks-per-node 4"),
     ("", "--emit sbatch: how many ranks? Give --nodes 2 --ntasks-per-node 4"),
 ])  # fmt: skip
@@ -188,6 +200,24 @@ def test_a_job_that_goes_on(tmp_path: Path) -> None:
     assert "--signal" not in _emit("sbatch", f"-n 2 --requeue {tmp_path}/train.py")
     assert '"output_dir": "log_output/{job}-{array}"' in _emit("sbatch", "-n 2 --array 1,2")
     assert '"output_dir": "mine"' in _emit("sbatch", "-n 2 --output-dir mine")
+
+
+@pytest.mark.parametrize(
+    ("words", "environ", "job"),
+    [
+        ("", {}, "36"),
+        ("--array 0-3", {"SLURM_ARRAY_JOB_ID": "33", "SLURM_ARRAY_TASK_ID": "3"}, "33_3"),
+    ],
+)
+def test_one_job_of_an_array_requeues_itself(words: str, environ: Mapping[str, str], job: str, tmp_path: Path) -> None:
+    """The last one has the id of the whole array, by which Slurm would stop and requeue the others too."""
+    for name, does in (("srun", "exit 75"), ("scontrol", 'echo "$@"')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    script = _emit("sbatch", f"-n 2 --requeue {words} --epochs 30")
+    slurm = {"PATH": f"{tmp_path}:/bin:/usr/bin", "SLURM_JOB_ID": "36", **environ}
+    done = subprocess.run(["bash"], input=script, env=slurm, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (75, f"requeue {job}\n"), done.stderr
 
 
 def test_nothing_of_an_image_is_looked_for_here(monkeypatch: pytest.MonkeyPatch) -> None:

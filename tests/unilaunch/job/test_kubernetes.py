@@ -23,6 +23,8 @@ ALL = (
     "--output-dir /output/run --max-restarts 3 --epochs 3 -x HF_TOKEN=hidden -x 'A=$(B)'"
 )
 
+RESTARTS = "--max-restarts 3 --volume out:/output"
+
 
 @pytest.fixture(autouse=True)
 def _open_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,6 +187,14 @@ def test_pods_ask_for_their_devices(kind: str, resource: str) -> None:
         assert len(limits) == (1 if form == "jobset" else 2)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_devices_of_this_machine_are_not_asked_for(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is the same on a laptop and on a workstation with GPUs."""
+    monkeypatch.setattr(planning, "visible_devices", lambda _: {"cuda": ["0", "1"], "npu": []})
+    assert "nvidia.com/gpu" not in _emit(kind, "-n 2")
+    assert "nvidia.com/gpu" in _emit(kind, "-n 2 --device cuda")
+
+
 @pytest.mark.parametrize(("kind", "words", "refusal"), [
     ("mpijob", "-n 3 -H a:2,b:1", "every worker has the same number of ranks, not a: 2, b: 1"),
     ("trainjob", "-n 2 -H a:1,b:1 --map-by seq", "only mpirun can tell"),
@@ -194,7 +204,13 @@ def test_pods_ask_for_their_devices(kind: str, resource: str) -> None:
     ("jobset", "--epochs 2", "give -n"),
     ("jobset", "-n 2 --bind-to none", "no mpirun starts the ranks: leave out its options bind_to"),
     ("jobset", "-n 2 -x A", "-x A: a pod has none of this machine's variables"),
+    ("mpijob", "-n 2 -x A", "-x A: a pod has none of this machine's variables"),
+    ("trainjob", "-n 2 --cwd /data", "--cwd /data: the ranks start in the image's folder"),
+    ("mpijob", "--nodes 2 --nproc-per-node 4", "leave it out, and give the number of all ranks: -n 8"),
+    ("jobset", f"-n 2 {RESTARTS} --output-dir '/output/{{date}}'", "{date} is another one at each start"),
+    ("mpijob", f"-n 2 {RESTARTS} --output-dir '/output/{{job}}'", "{job} is another one at each start"),
     ("jobset", "-n 2 --memory lots", "--memory: must be"),
+    ("jobset", "-n 2 --volume data:/data:ro", "--volume: must be"),
     ("mpijob", "-n 2 --volume /output", "--volume"),
     ("mpijob", "-n 2 --grace 60", "--grace 60: mpirun ends these ranks at once"),
 ])  # fmt: skip

@@ -227,6 +227,13 @@ def test_open_mpis_own_options_are_refused_elsewhere(mpi: str) -> None:
         _plan("-n 2 --map-by node --mca a b")
 
 
+@pytest.mark.parametrize("mpi", ["MPICH 5"], indirect=True)
+def test_a_user_that_mpiexec_would_drop_is_refused(mpi: str) -> None:
+    """The check of the logins would go by that user, and mpiexec by this one."""
+    with pytest.raises(LauncherError, match=r"me@a:2: MPICH takes no user: write into ~/\.ssh/config: Host a"):
+        _plan("-n 2 -H me@a:2")
+
+
 def test_hosts_without_slots_do_not_say_how_many_ranks(mpi: str, tmp_path: Path) -> None:
     (tmp_path / "plain").write_text("n1\nn2\n")
     with pytest.raises(SpecError, match=r"-n: how many ranks\? Give -n N, or each host its slots: -H node0:8"):

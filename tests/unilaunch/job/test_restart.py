@@ -3,6 +3,7 @@
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +42,12 @@ def test_a_lost_host_of_an_allocation_of_lsf_is_left_out() -> None:
 
 def test_a_lost_host_is_left_out_where_only_mpirun_knew_it() -> None:
     assert set(_hosts_of_restart("-n 4 -H a:2,b:2 --rank-by node", {}, ["b"])) == {"a"}
+
+
+def test_hosts_without_slots_keep_their_share(tmp_path: Path) -> None:
+    """Of 12 ranks on three hosts four each, and not one."""
+    (tmp_path / "hosts").write_text("a\nb\nc\n")
+    assert len(_hosts_of_restart(f"-n 12 --hostfile {tmp_path}/hosts", {}, ["c"])) == 8
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from unilaunch import entry_points, launchers
 from unilaunch.errors import EnvironmentMismatchError, PluginError
 from unilaunch.launchers import openmpi, slurm
 from unilaunch.launchers.ancestry import Ancestor
+from unilaunch.start_variables import KEY
 
 CAPTURED = Path(__file__).parent / "captured"
 SIZES = sorted(name for launcher in launchers.known().values() for name in launcher.sizes)
@@ -142,6 +143,14 @@ WRITTEN: dict[str, tuple[dict[str, str], tuple[object, ...]]] = {
         ("torch.distributed's variables", 3, 4, None, None, False, ("10.0.0.1",)),
     ),
 }  # fmt: skip
+
+
+def test_a_single_rank_of_a_job_file_is_stopped_patiently() -> None:
+    """Its variables would else be those that others set for a script; a key is only in a job file."""
+    environ = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "a", "MASTER_PORT": "29400"}
+    assert launchers.detect(environ).launcher == "none"
+    found = launchers.detect({**environ, KEY: "secret"})
+    assert (found.size, found.patient) == (1, True)
 
 
 def _summary(environ: dict[str, str]) -> tuple[object, ...]:

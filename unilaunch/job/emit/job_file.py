@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from unilaunch import entry_points
 from unilaunch.errors import SpecError
+from unilaunch.habits import Habit
 from unilaunch.job.plan import Plan, make_plan
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.reading import read_task
@@ -24,6 +25,8 @@ class JobFile(ABC):
     options: ClassVar[type[Spec]] = Spec
     #: The engine starts a job that has failed again, `--max-restarts` times at most.
     restarts: ClassVar[bool] = False
+    #: Options of the engine's own commands that `launch --emit` takes, as `unilaunch.habits.LAUNCH` has them.
+    habits: ClassVar[Mapping[str, Habit]] = {}
 
     def machine(self, options: Any) -> Machine:  # noqa: ARG002
         """Return where the job will run.

@@ -16,6 +16,7 @@ from unilaunch.job.emit.kubernetes import (
     manifest,
     name_of,
     pod,
+    refuse_bare_variables,
     share_cores,
     variables,
 )
@@ -49,10 +50,7 @@ class JobSet(JobFile):
             raise SpecError(
                 f"--emit jobset: no mpirun starts the ranks: leave out its options {', '.join(sorted(named))}"
             )
-        if bare := [text for text in spec.export if "=" not in text]:
-            raise SpecError(
-                f"--emit jobset: -x {bare[0]}: a pod has none of this machine's variables: -x {bare[0]}=VALUE"
-            )
+        refuse_bare_variables(spec)
         return share_cores(go_on(task, options), options, 1)
 
     @override

@@ -29,7 +29,7 @@ SSHD = ("/usr/sbin/sshd", "-De", "-f", "/home/mpiuser/.sshd_config")
 _FAREWELL = 15
 
 Volume = Annotated[
-    str, written_as(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?:/.+", "written as CLAIM:/FOLDER, such as results:/output")
+    str, written_as(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?:/[^:]+", "written as CLAIM:/FOLDER, such as results:/output")
 ]
 Quantity = Annotated[str, written_as(r"[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPEm])?", "a size such as 8Gi or 500M")]
 
@@ -58,13 +58,25 @@ def share_cores(task: Task[LaunchSpec], options: PodSpec, ranks: int) -> Task[La
     return replace(task, spec=task.spec.model_copy(update={"threads": max(1, options.cpus // ranks)}))
 
 
-def go_on(task: Task[LaunchSpec], options: PodSpec) -> Task[LaunchSpec]:
+def refuse_bare_variables(spec: LaunchSpec) -> None:
+    """Raise an error for `-x NAME` without a value."""
+    if bare := [text for text in spec.export if "=" not in text]:
+        raise SpecError(f"-x {bare[0]}: a pod has none of this machine's variables: -x {bare[0]}=VALUE")
+
+
+def go_on(task: Task[LaunchSpec], options: PodSpec, *, new: Sequence[str] = ("{date}",)) -> Task[LaunchSpec]:
     """Return the task as it is when the engine starts the job again: a model goes on from its newest checkpoint.
 
     The first start finds no checkpoint, and begins at the beginning.
 
+    Args:
+        task: What the user wants.
+        options: What a pod is made of.
+        new: Placeholders of the output folder that each start fills anew.
+
     Raises:
-        SpecError: The output folder, which has the checkpoints, is not in a volume: it would end with its pod.
+        SpecError: The output folder, which has the checkpoints, is not in a volume: it would end with its pod. Or each
+            start would have another one.
     """
     spec = task.spec
     if not spec.max_restarts:
@@ -75,6 +87,11 @@ def go_on(task: Task[LaunchSpec], options: PodSpec) -> Task[LaunchSpec]:
         raise SpecError(
             f"--max-restarts {spec.max_restarts}: a new pod would find no checkpoint: --output-dir {output} is in no "
             f"--volume: add --volume CLAIM:/output --output-dir /output/{output.name}"
+        )
+    if changing := [name for name in new if name in str(output)]:
+        raise SpecError(
+            f"--max-restarts {spec.max_restarts}: --output-dir {output}: {changing[0]} is another one at each start, "
+            "which would find no checkpoint: leave it out"
         )
     if task.model is None:
         return task

@@ -9,7 +9,17 @@ from typing_extensions import override
 from unilaunch.errors import SpecError
 from unilaunch.exports import secrets
 from unilaunch.job.emit.job_file import JobFile
-from unilaunch.job.emit.kubernetes import SSHD, USER, PodSpec, command, from_secret, go_on, pod, share_cores
+from unilaunch.job.emit.kubernetes import (
+    SSHD,
+    USER,
+    PodSpec,
+    command,
+    from_secret,
+    go_on,
+    pod,
+    refuse_bare_variables,
+    share_cores,
+)
 from unilaunch.job.plan import Plan, hosts_of
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.record import replace
@@ -42,6 +52,9 @@ class OnHostPods(JobFile):
     @override
     def complete(self, task: Task[LaunchSpec], options: HostPodSpec) -> Task[LaunchSpec]:
         spec, nodes = task.spec, options.nodes
+        refuse_bare_variables(spec)
+        if spec.cwd:
+            raise SpecError(f"--cwd {spec.cwd}: the ranks start in the image's folder: set its WORKDIR")
         if "grace" in spec.model_fields_set:
             raise SpecError(
                 f"--grace {spec.grace:g}: mpirun ends these ranks at once when a pod is stopped: leave it out, or take "
@@ -56,7 +69,7 @@ class OnHostPods(JobFile):
             task = replace(task, spec=spec.model_copy(update={"hosts": hosts}))
         named = hosts_of(task.spec)
         ranks = spec.nprocs or sum(host.slots or 0 for host in named)
-        return share_cores(go_on(task, options), options, ranks // (len(named) or 1))
+        return share_cores(go_on(task, options, new=("{date}", "{job}")), options, ranks // (len(named) or 1))
 
 
 def shape(plan: Plan, kind: str) -> tuple[int, int]:

@@ -4,13 +4,14 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from typing_extensions import override
 
 from unilaunch.errors import REQUEUE, SpecError
 from unilaunch.exports import secrets
+from unilaunch.habits import Habit, Instead, Same
 from unilaunch.job.emit.job_file import JobFile, spec_json
 from unilaunch.job.emit.sbatch_options import SbatchSpec
 from unilaunch.job.plan import Plan
@@ -28,6 +29,17 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LOOPBACK = re.compile(r"localhost|127\..*|::1")  # no node of Slurm's has such a name
 
 
+#: Options of sbatch that mean something else to mpirun, and options of torchrun that say what sbatch's do.
+_HABITS: Mapping[str, Habit] = {
+    "c": Same("--cpus-per-task"), "t": Same("--time"), "p": Same("--partition"), "A": Same("--account"),
+    "a": Same("--array"), "N": Same("--nodes"), "nnodes": Same("--nodes"), "num-nodes": Same("--nodes"),
+    "num-machines": Same("--nodes"), "nproc-per-node": Same("--ntasks-per-node"),
+    "num-gpus": Same("--gpus-per-node"), "gpus": Instead("type the GPUs of each node: --gpus-per-node 4"),
+    "G": Instead("type the GPUs of each node: --gpus-per-node 4"), "J": Instead("type --sbatch '--job-name=NAME'"),
+    "q": Same("--sbatch", "--qos={}"), "qos": Same("--sbatch", "--qos={}"),
+}  # fmt: skip
+
+
 class Sbatch(JobFile):
     """srun starts the ranks: unilaunch reads Slurm's own environment.
 
@@ -35,6 +47,7 @@ class Sbatch(JobFile):
     """
 
     options = SbatchSpec
+    habits = _HABITS
 
     @override
     def machine(self, options: SbatchSpec) -> Machine:
@@ -54,7 +67,8 @@ class Sbatch(JobFile):
 
     @override
     def lines(self, plan: Plan, options: SbatchSpec) -> Iterator[str]:
-        """Refuse to export what is no name of a variable."""
+        """Refuse to export what is no name of a variable, and more ranks on a node than it has GPUs."""
+        _refuse_more_ranks_than_gpus(plan, options)
         yield "#!/bin/bash"
         yield "# Written by unilaunch launch --emit sbatch; submit it with sbatch. Its spec, as --config reads it:"
         yield f"# {spec_json(plan)}"
@@ -81,6 +95,11 @@ def _refuse_contradictions(spec: LaunchSpec, options: SbatchSpec) -> None:
             f"--array: all jobs of the array would write into {spec.output_dir}: give --output-dir "
             f"'{spec.output_dir}/{{array}}', or none"
         )
+    if options.requeue and "{date}" in str(spec.output_dir):
+        raise SpecError(
+            f"--requeue: each start would write into another {spec.output_dir} and find no checkpoint: take {{job}}, "
+            "which stays the same"
+        )
     if of_mpirun := _options_of_mpirun(spec):
         for field in ("requeue", "signal", "container_image"):
             if getattr(options, field):
@@ -88,11 +107,16 @@ def _refuse_contradictions(spec: LaunchSpec, options: SbatchSpec) -> None:
                     f"--{field.replace('_', '-')}: srun starts the ranks then, and not mpirun: leave out "
                     + ", ".join(f"--{name.replace('_', '-')}" for name in sorted(of_mpirun))
                 )
-    ranks, gpus = options.ntasks_per_node, options.gpu_count
-    if ranks and gpus and ranks > gpus and spec.device != "cpu":
+
+
+def _refuse_more_ranks_than_gpus(plan: Plan, options: SbatchSpec) -> None:
+    (hosts, foreseen), gpus = _hosts(plan), options.gpu_count
+    each = -(-len(plan.rows) // options.nodes) if options.nodes else 0
+    ranks = options.ntasks_per_node or (max(hosts.values()) if hosts and foreseen else each)
+    if gpus and ranks > gpus and plan.task.spec.device != "cpu":
         raise SpecError(
-            f"--gpus-per-node {options.gpus_per_node}: each of the {ranks} ranks of a node takes a GPU: "
-            f"--ntasks-per-node {gpus}"
+            f"--gpus-per-node {options.gpus_per_node}: each of the {ranks} ranks of a node takes a GPU: start at most "
+            f"{gpus} on a node"
         )
 
 
@@ -105,7 +129,9 @@ def _count(spec: LaunchSpec, options: SbatchSpec) -> int | None:
     per_node = options.ntasks_per_node or options.gpu_count
     made = (options.nodes or 1) * per_node if per_node else None
     if spec.nprocs is None:
-        if not (made or spec.hosts or spec.hostfile):
+        if spec.hosts or spec.hostfile:
+            return None
+        if not made:
             raise SpecError(
                 "--emit sbatch: how many ranks? Give --nodes 2 --ntasks-per-node 4, --nodes 2 --gpus-per-node 4 or -n 8"
             )
@@ -203,7 +229,7 @@ def _start(plan: Plan, options: SbatchSpec) -> Iterator[str]:
         yield f"printf '%s\\n' {shlex.join(row.host for row in plan.rows)} >\"$SLURM_HOSTFILE\""
         srun += " --distribution=arbitrary"
     line = f"{srun} {shlex.join(plan.request.program)}"
-    yield from _again(line) if options.requeue else (f"exec {line}",)
+    yield from _again(line, options) if options.requeue else (f"exec {line}",)
 
 
 def _srun(plan: Plan, options: SbatchSpec) -> str:
@@ -220,16 +246,18 @@ def _srun(plan: Plan, options: SbatchSpec) -> str:
     return " ".join(words)
 
 
-def _again(line: str) -> Iterator[str]:
+def _again(line: str, options: SbatchSpec) -> Iterator[str]:
     """Give the lines that start the ranks, and put the job into the queue again once they have saved.
 
     Slurm sends SIGTERM to this script, too, if it ends the whole job: the script then waits for the ranks. After a
     preemption Slurm puts the job into the queue itself, and a job that the user has cancelled is not to come back.
     """
+    # One job of an array has the id of the array: with that id Slurm would stop and requeue all of them.
+    own = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if options.array else "$SLURM_JOB_ID"
     yield "ended= code=0"
     yield "trap 'ended=yes' TERM  # Slurm ends the job: wait for the ranks, which save"
     yield f"{line} || code=$?"
-    yield f'if [[ $code = {REQUEUE} && -z $ended ]]; then scontrol requeue "$SLURM_JOB_ID"; fi'
+    yield f'if [[ $code = {REQUEUE} && -z $ended ]]; then scontrol requeue "{own}"; fi'
     yield 'exit "$code"'
 
 
