@@ -7,7 +7,7 @@ from typing import Any
 #: A field of `spec.json`: true if values of `args` are left out.
 LEFT_OUT = "secrets_left_out"
 _HIDDEN = "***"
-_WORDS = "TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|JWT"
+_WORDS = "TOKEN(?!IZ)|KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|JWT"
 #: A variable whose name contains one of the words (FLUX_API_KEY=..., --mpi-arg=MY_TOKEN=...), or an option whose name
 #: ends with one (--api-key=...; but not --keyframes=3), each with its value.
 _SECRET = re.compile(

@@ -9,6 +9,7 @@ WORDS = [
     ("-x=MY_TOKEN=s", "-x=MY_TOKEN"), ("--mpi-arg=MY_TOKEN=s", "--mpi-arg=MY_TOKEN"), ("-x A=1", "-x A=1"),
     ("-genv MY_KEY=s", "-genv MY_KEY"), ("--api-key=s", "--api-key"), ("--token=s", "--token"),
     ("--keyframes=3", "--keyframes=3"), ("--monkey=1", "--monkey=1"), ("--max-tokens=5", "--max-tokens=5"),
+    ("TOKENIZERS_PARALLELISM=false", "TOKENIZERS_PARALLELISM=false"),
 ]  # fmt: skip
 
 
