@@ -144,18 +144,24 @@ def _fields(arguments: Sequence[str]) -> dict[str, object]:
 
 
 def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
-    from unilaunch.job.plan import make_plan
+    from unilaunch.job.plan import hosts_of, make_plan
     from unilaunch.launch_spec import LaunchSpec
+    from unilaunch.launchers.allocation import allocated_hosts
     from unilaunch.reading import read_task
 
     given = _fields(arguments)
     dry_run, as_json, kind = given.pop("dry_run"), given.pop("json"), given.pop("emit")
+    per_host = str(given.pop("per_host", ""))
     if kind:
         from unilaunch.job.emit import emit
 
         sys.stdout.write(emit(str(kind), given, environ))
         return 0
     task = read_task(LaunchSpec, given, environ)
+    if per_host and len(hosts_of(task.spec) or allocated_hosts(environ)) > 1:
+        raise UnilaunchError(
+            f"{per_host} counts the ranks of each host, and there are several: give -n, the number of all"
+        )
     if dry_run or as_json:
         from unilaunch.job.show import show_plan
 

@@ -40,6 +40,8 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
     given = vars(namespace)
     if found.args:
         given["args"] = found.args
+    if found.per_host:
+        given["per_host"] = found.per_host
     _refuse_of_other_targets(command, found.target, given, " --" if "--" in words else "")
     return _fold(given)
 
@@ -74,7 +76,7 @@ def _split(command: str, words: Sequence[str], parser: Parser) -> Words:
     script = found.args[0] if found.args and found.args[0].endswith(".py") else ""
     if not script or found.target or {"--config", "--spec"} & {word.partition("=")[0] for word in found.own}:
         return found
-    return Words((*found.own, script), found.args[1:], script)
+    return replace(found, own=(*found.own, script), args=found.args[1:], target=script)
 
 
 def _grammar(command: str, words: Sequence[str], parser: Parser) -> Grammar:

@@ -15,6 +15,7 @@ from unilaunch.target import Target, read_target
 from unilaunch.task import Machine, Task
 
 S = TypeVar("S", bound=RunSpec)
+_HOSTS = {"hosts", "hostfile"}
 
 
 def read_task(
@@ -45,6 +46,8 @@ def read_task(
     if target.kind == "model":
         others = plugins.models()[target.name].spec.other_variables
         variables = {others[name]: environ[name] for name in others if name in environ} | variables
+    file = _without_hosts(file, variables, options)
+    variables = _without_hosts(variables, options)
     values = {**_meeting(environ), **file, **variables, **options}
     sources = {
         **{field: field.upper() for field in _meeting(environ)},
@@ -110,6 +113,12 @@ def known_fields() -> set[str]:
 def _choose(values: Mapping[str, Any], machine: Machine) -> Target:
     text = str(values.get("target", RunSpec.model_fields["target"].default))
     return read_target(text, plugins.named_models(text), here=machine is not Machine.IMAGE)
+
+
+def _without_hosts(weaker: Mapping[str, Any], *stronger: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a source without its hosts, if a stronger one names hosts: in a list or a file, that is one option."""
+    named = any(_HOSTS & set(one) for one in stronger)
+    return {field: value for field, value in weaker.items() if not (named and field in _HOSTS)}
 
 
 def _meeting(environ: Mapping[str, str]) -> dict[str, str]:

@@ -39,11 +39,13 @@ class Words(Record):
         own: Options under unilaunch's names, and the target.
         args: The program's arguments.
         target: The first word that is not an option, or `-m MODULE`; "" if there is none.
+        per_host: A number of ranks per host, as it was typed; "" if there is none.
     """
 
     own: tuple[str, ...]
     args: tuple[str, ...]
     target: str = ""
+    per_host: str = ""
 
 
 class _Option(Record):
@@ -102,7 +104,7 @@ def split(words: Sequence[str], grammar: Grammar) -> Words:
         if option.name == "-m" and grammar.is_program:
             target = program = f"-m {' '.join(values)}"
     _refuse_ranks_of_a_host(own, per_host)
-    return Words(tuple(own), tuple(words[end + 1 :] if marked else front), target)
+    return Words(tuple(own), tuple(words[end + 1 :] if marked else front), target, "".join(per_host[:1]))
 
 
 def _take_values(option: _Option, front: list[str]) -> list[str]:

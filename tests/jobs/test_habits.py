@@ -148,7 +148,7 @@ def _read(line: str) -> dict[str, Any]:
 
         commands = plugins.commands()
         return dict(validate(commands[command].spec, given, {})) if command in commands else given
-    for name in ("dry_run", "json", "emit"):
+    for name in ("dry_run", "json", "emit", "per_host"):
         given.pop(name, None)
     task = read_task(LaunchSpec if command == "launch" else RunSpec, given, {})
     return {**dict(task.spec), **dict(task.options or {})}

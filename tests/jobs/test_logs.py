@@ -54,9 +54,10 @@ def test_mpiruns_own_files(launcher: Launcher, tmp_path: Path) -> None:
     assert {line[-6:] for line in lines if "I am" in line} == {"I am 0", "I am 1", "I am 2"}
 
 
-def test_a_live_job_is_followed_to_its_end(openmpi5: Launcher, tmp_path: Path) -> None:
-    """From before it begins."""
-    (tmp_path / "script.py").write_text(SCRIPT + "time.sleep(1)\nprint('later', rank)\n")
+@pytest.mark.parametrize("end", ["", "import os\nos._exit(0)\n"])
+def test_a_live_job_is_followed_to_its_end(openmpi5: Launcher, end: str, tmp_path: Path) -> None:
+    """From before it begins; also a script that does not return to unilaunch."""
+    (tmp_path / "script.py").write_text(f"{SCRIPT}time.sleep(1)\nprint('later', rank, flush=True)\n{end}")
     line = [sys.executable, "-m", "unilaunch", "logs", "--follow"]
     with subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as follower:
         openmpi5.unilaunch(2, ["run", "script.py"], tmp_path).check()

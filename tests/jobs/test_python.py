@@ -15,6 +15,9 @@ PROGRAMS = Path(__file__).parent / "programs"
 #: Cells of a notebook, run as IPython runs them: in `__main__`, which has no file, with their source in `In`.
 NOTEBOOK = """
 import sys
+class Tee:  # as people put it there
+    write, flush = sys.__stderr__.write, sys.__stderr__.flush
+sys.stderr = Tee()
 In = ["", "import os\\nimport numpy as np\\nBASE = 10", "weights = np.ones(3)",
       "def work(w, n):\\n    return w * n + BASE + int(os.environ['RANK'])",
       "import unilaunch\\njob = dict(nprocs=2, mpirun=sys.argv[1], allow_run_as_root=True, oversubscribe=True)\\n"
@@ -46,6 +49,8 @@ def test_a_script_launches_functions(launcher: Launcher, tmp_path: Path) -> None
     assert seen["logs"] == ["asleep 0", "asleep 1"]
     assert seen["by_thread"] == [3, 3]
     assert seen["interrupted"] == "stopped"
+    assert seen["elsewhere"] == [[5, 5], [[[0, 2, 4], [6, 8, 10]], [[1, 3, 5], [7, 9, 11]]]]
+    assert sorted(path.name for path in tmp_path.glob("saved.*")) == ["saved.0", "saved.1"]
     assert (tmp_path / "train" / "rank.1" / "value.0.npy").exists()
     for rank in range(2):  # the job that still ran at the end of the script was stopped
         with pytest.raises(ProcessLookupError):
@@ -72,8 +77,7 @@ def test_the_other_blocks_on_python_run(tmp_path: Path) -> None:
     # In one piece: unbuffered, print writes word by word, and a line that takes a second is shown in parts.
     (tmp_path / "train.py").write_text("import sys\nsys.stdout.write(' '.join(sys.argv[1:]) + '\\n')\n")
     (tmp_path / "script.py").write_text(function + indent(job_that_runs, "    ") + "    print(result.returncode)\n")
-    allowed = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    job = alone(["script.py"], tmp_path, allowed).check()
+    job = alone(["script.py"], tmp_path, {"UNILAUNCH_ALLOW_RUN_AS_ROOT": "1"}).check()
     printed = job.stdout.splitlines()
     assert re.search(r"print\(.*\)  # (.*)", function)[1] == printed[0] == "[4.0, 5.0]"  # type: ignore[index]
     assert "--lr 0.1" in printed

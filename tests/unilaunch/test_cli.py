@@ -129,6 +129,17 @@ def test_the_doctor_checks_the_hosts_of_the_environment(tmp_path: Path, monkeypa
     assert "UNILAUNCH_HOSTFILE" in done.stderr or "none: no such file" in done.stderr
 
 
+def test_ranks_of_each_of_several_hosts_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the hosts are not on the line: `-n` is the number of all ranks."""
+    line = ["launch", "--allow-run-as-root", "--nproc-per-node", "2", "--dry-run"]
+    monkeypatch.setenv("UNILAUNCH_HOSTS", "a:2,b:2")
+    done = _unilaunch(line, tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--nproc-per-node 2 counts the ranks of each host, and there are several: give -n" in done.stderr
+    monkeypatch.setenv("UNILAUNCH_HOSTS", "localhost:2")
+    assert "--nproc-per-node" not in _unilaunch(line, tmp_path).stderr
+
+
 def test_version_is_the_packages(tmp_path: Path) -> None:
     """On standard output."""
     done = _unilaunch(["--version"], tmp_path)

@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from unilaunch import plugins
 from unilaunch.errors import PluginError, SpecError
+from unilaunch.launch_spec import LaunchSpec
 from unilaunch.reading import read_task
 from unilaunch.spec import RunSpec, Spec
 from unilaunch.task import Task
@@ -27,6 +28,12 @@ def test_option_wins_over_environment_over_file(tmp_path: Path) -> None:
     environ = {"UNILAUNCH_LR": "0.25", "UNILAUNCH_EPOCHS": "2"}
     task = read_task(RunSpec, {"config": str(tmp_path / "run.toml"), "epochs": "3"}, environ)
     assert (task.spec.seed, _options(task).lr, _options(task).epochs) == (1, 0.25, 3)
+
+
+def test_hosts_on_the_line_win_over_a_hostfile_of_the_environment() -> None:
+    """Both are one option, in two forms: the user has typed one of them."""
+    task = read_task(LaunchSpec, {"hosts": "a:2", "backend": "torch"}, {"UNILAUNCH_HOSTFILE": "hosts"})
+    assert (task.spec.hosts, task.spec.hostfile) == ("a:2", None)
 
 
 def test_written_spec_can_be_given_back(tmp_path: Path) -> None:

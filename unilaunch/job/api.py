@@ -16,6 +16,8 @@ from unilaunch.job.restart import prepare
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.output.result import LaunchResult
 from unilaunch.reading import make_task, unfold_options
+from unilaunch.record import replace
+from unilaunch.spec import variable_of
 from unilaunch.target import LOADING, read_target
 
 #: What ranks run: a spec, a function, or a target (a model's name, a script, "package.module:function").
@@ -90,7 +92,11 @@ def _prepare(
             check_options(program, options, given)
         values["args"] = words(given, Path(files.name), str(found.target))
     values["target"] = str(found.target)
+    if allowed := environ.get(variable_of("allow_run_as_root", environ)):  # a container says it once for all starts
+        values.setdefault("allow_run_as_root", allowed)
     task = make_task(LaunchSpec, found.target, values, {name: name for name in values})
+    if not attended:  # the caller may go to another folder while the job runs
+        task = replace(task, spec=task.spec.model_copy(update={"output_dir": Path.cwd() / task.spec.output_dir}))
     plan = prepare(task, environ)
     large = sum(file.stat().st_size for file in Path(files.name).iterdir())
     if plan.several and large:
@@ -109,7 +115,7 @@ def _read(program: Program, options: dict[str, Any]) -> tuple[Found, dict[str, A
         return Found(read_target(str(program), plugins.named_models(str(program)))), options
     if not isinstance(program, LaunchSpec):
         found = find_function(program)
-        if found.root:
+        if found.root and (found.root != Path.cwd() or "cwd" in options):
             env = options.get("env", {})
             below = env.get("PYTHONPATH", os.environ.get("PYTHONPATH"))  # noqa: TID251
             path = os.pathsep.join(filter(None, [str(found.root), below]))

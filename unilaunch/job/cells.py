@@ -10,6 +10,11 @@ from unilaunch.record import Record
 _DEFINITIONS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 #: Expressions that may have any effect, or take long.
 _ACTIONS = (ast.Call, ast.Await, ast.NamedExpr, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+#: Methods that change a list, a dict or a set.
+_CHANGING = {
+    "add", "append", "clear", "difference_update", "discard", "extend", "insert", "intersection_update", "pop",
+    "popitem", "remove", "reverse", "setdefault", "sort", "symmetric_difference_update", "update",
+}  # fmt: skip
 
 
 class _Statement(Record):
@@ -20,14 +25,18 @@ class _Statement(Record):
         text: Its source.
         binds: The names that it sets.
         uses: The global names that it reads, inside functions too.
+        changes: The names of what it changes a part of.
         can_repeat: A rank may run it: an import, a definition or a constant.
+        is_import: It is an import.
     """
 
     cell: int
     text: str
     binds: frozenset[str]
     uses: frozenset[str]
+    changes: frozenset[str]
     can_repeat: bool
+    is_import: bool
 
 
 class Selection(Record):
@@ -50,7 +59,7 @@ def select(function: str, cells: Sequence[str]) -> Selection:
         cells: The source of each cell that was run, by its number (0 is none), as IPython's `In` has it.
 
     Raises:
-        SpecError: The function reads a name that a cell has computed.
+        SpecError: The function reads a name that a cell has computed, or changed since; or no cell defines it.
     """
     statements = [one for number, text in enumerate(cells) for one in _statements(number, text)]
     chosen = {index for index, one in enumerate(statements) if one.text.endswith("import *")}  # it can set any name
@@ -58,12 +67,18 @@ def select(function: str, cells: Sequence[str]) -> Selection:
     while wanted:
         name = wanted.pop()
         setters = [index for index, one in enumerate(statements) if name in one.binds]
+        if not setters and name == function:
+            raise SpecError(
+                f"{function}: no cell defines it by itself: take %%time or %run off that cell, or write a module"
+            )
         if not setters:
             continue  # a builtin, or an error that Python itself will report
         last = statements[setters[-1]]
-        if not last.can_repeat:
+        changed = [] if last.is_import else [one for one in statements[setters[-1] + 1 :] if name in one.changes]
+        if changed or not last.can_repeat:
+            cell, does = (changed[-1].cell, "changes") if changed else (last.cell, "computes")
             raise SpecError(
-                f"{function} uses {name}, which cell {last.cell} computes: pass it as an argument "
+                f"{function} uses {name}, which cell {cell} {does}: pass it as an argument "
                 f"({name}={name}), or compute it inside {function}; ranks get imports, definitions and constants"
             )
         chosen.add(setters[-1])
@@ -88,8 +103,24 @@ def _describe(cell: int, text: str, node: ast.stmt) -> _Statement:
     symbols = table.get_symbols()
     binds = {one.get_name() for one in symbols if one.is_assigned() or one.is_imported()}
     constant = isinstance(node, ast.Assign | ast.AnnAssign) and not any(isinstance(n, _ACTIONS) for n in ast.walk(node))
-    can_repeat = isinstance(node, _DEFINITIONS) or constant
-    return _Statement(cell, text, frozenset(binds), frozenset(_globals(table)), can_repeat)
+    is_definition, is_import = isinstance(node, _DEFINITIONS), isinstance(node, ast.Import | ast.ImportFrom)
+    changes = frozenset() if is_definition else frozenset(filter(None, map(_changed, ast.walk(node))))
+    uses = frozenset(_globals(table))
+    return _Statement(cell, text, frozenset(binds), uses, changes, is_definition or constant, is_import)
+
+
+def _changed(node: ast.AST) -> str:
+    """Return the name of what a node changes a part of, as `name.a["b"] = 1` and `name.append(1)` do; "" for none."""
+    whole: ast.AST = node
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGING:
+        whole = node.func.value
+    elif not isinstance(getattr(node, "ctx", None), ast.Store | ast.Del):
+        return ""
+    elif not isinstance(node, ast.Subscript | ast.Attribute):
+        return ""  # the whole: it is bound
+    while isinstance(whole, ast.Subscript | ast.Attribute):
+        whole = whole.value
+    return whole.id if isinstance(whole, ast.Name) else ""
 
 
 def _globals(table: symtable.SymbolTable) -> set[str]:

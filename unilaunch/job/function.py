@@ -109,4 +109,4 @@ def _root(module: ModuleType) -> Path | None:
     path = Path(file).absolute()
     up = name.count(".") + (path.stem == "__init__")
     root = path.parents[up]
-    return None if root.name in {"site-packages", "dist-packages"} or root == Path.cwd() else root
+    return None if root.name in {"site-packages", "dist-packages"} else root

@@ -188,6 +188,7 @@ _running: WeakSet[Job] = WeakSet()
 def _stop_all() -> None:
     left = [job for job in _running if job._thread.is_alive()]  # noqa: SLF001  (the same module)
     for job in left:
-        job.cancel()
+        if job.status is not JobStatus.STOPPING:  # a second stop would end it at once
+            job.cancel()
     for job in left:
         job._thread.join()  # noqa: SLF001

@@ -84,7 +84,8 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller) 
         TemporaryDirectory(prefix="unilaunch-", ignore_cleanup_errors=True) as session,
         ExitStack() as kept,
     ):
-        live = Live(shown=caller.attended and sys.stderr.isatty(), attended=caller.attended)
+        is_terminal = getattr(sys.stderr, "isatty", bool)()  # a caller may have put any object there
+        live = Live(shown=caller.attended and is_terminal, attended=caller.attended)
         if not allow_files(_FILES * len(plan.rows)):
             live.say(_few_files(len(plan.rows)))
         monitor = Monitor(inbox, len(plan.rows), plan.several, spec.stall_timeout, spec.abort)
@@ -285,5 +286,5 @@ def _report(plan: Plan, verdict: Verdict, runs: set[str], live: Live) -> None:
             live.say(said)
     if not verdict.is_known:
         unseen = bool(verdict.first.rank) and plan.task.spec.console == "rank0"
-        with suppress(OSError, ValueError):  # the reader may have closed its end
+        with suppress(OSError, ValueError, AttributeError):  # the reader may have closed its end
             sys.stderr.write(show(verdict, unseen=unseen))

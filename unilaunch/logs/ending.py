@@ -23,8 +23,11 @@ def have_ended(folder: Path) -> bool:
 
 
 def _has_ended(rank: Path) -> bool:
-    return (rank / "failure.json").exists() or any(
-        event.get("phase") == "end" for event in read_events(rank / "events.jsonl", _TAIL)
+    """A rank records its end, and its agent its failure; of any other end only the peak of memory is written."""
+    return (
+        (rank / "failure.json").exists()
+        or any(event.get("phase") == "end" for event in read_events(rank / "events.jsonl", _TAIL))
+        or any("peak" in used for used in read_events(rank / "usage.jsonl", _TAIL))
     )
 
 

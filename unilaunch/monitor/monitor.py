@@ -10,7 +10,7 @@ from unilaunch.monitor.rank_seen import RankSeen
 from unilaunch.monitor.stacks import group
 from unilaunch.monitor.verdict import Verdict, is_consequence, judge
 from unilaunch.output.failure import Cause, Failure
-from unilaunch.record import Record, field
+from unilaunch.record import Record, field, replace
 
 #: The exit code of a job that has stalled, as with timeout(1).
 STALLED = 124
@@ -84,7 +84,7 @@ class Monitor(Record, frozen=False):
             self._first = now
         if failures and self._is_time(failures, now):
             self.end(judge(failures, self.size))
-        elif self.stall_timeout and not failures and not (self.finished and self.inbox.ranks):
+        elif self.stall_timeout and not (failures and self.abort) and not (self.finished and self.inbox.ranks):
             self._look_for_a_stall(now, self.stall_timeout)
 
     def failures(self) -> list[Failure]:
@@ -138,7 +138,9 @@ class Monitor(Record, frozen=False):
             left = {rank for rank in self.inbox.connected if not ranks[rank].is_over}
             if left <= set(told) or now - self._asked > STACKS:
                 what = "made progress" if ranks else "been heard of"
-                self.end(_stalled(f"no rank has {what} for {now - moved:.0f} s", told))
+                stalled = _stalled(f"no rank has {what} for {now - moved:.0f} s", told)
+                failures = self.failures()  # without abort: the others may wait for a rank that has failed
+                self.end(replace(judge(failures, self.size), stacks=stalled.stacks) if failures else stalled)
 
 
 def _is_of_all(failure: Failure) -> bool:

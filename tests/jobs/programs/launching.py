@@ -37,6 +37,19 @@ def sleep(seconds: float) -> None:
     time.sleep(seconds)
 
 
+def save() -> None:
+    """Save for a second when the job is stopped."""
+
+    def stop(*_: object) -> None:
+        time.sleep(1)
+        Path(f"saved.{os.environ['RANK']}").touch()
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, stop)
+    print("ready", flush=True)
+    time.sleep(600)
+
+
 def interrupt() -> None:
     """Press Ctrl-C when the main thread waits for a job: it has installed its own signal handler then."""
     while signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -90,9 +103,21 @@ def main(mpirun: str) -> dict[str, Any]:
         two[1].wait()
     except KeyboardInterrupt:
         seen["interrupted"] = two[1].status
+    here = Path.cwd()
+    moved = unilaunch.start(train, x=x, large=x, env={"WHERE": "here"}, output_dir="moved", **job)
+    os.chdir(Path(__file__).parent)  # the folder of the module, which is not that of the ranks
+    added = unilaunch.launch(package_of_functions.add, args=[2], second=3, output_dir=here / "cwd", cwd="/", **job)
+    seen["elsewhere"] = [
+        [one.value["sum"] for one in added.ranks], [one.value["x"].tolist() for one in moved.wait().ranks]
+    ]  # fmt: skip
+    os.chdir(here)
+    saving = unilaunch.start(save, output_dir="saving", **job)
     left = unilaunch.start(sleep, seconds=600, output_dir="left", **job)
     for rank in range(2):
         next(line for line in left.logs(rank=rank, follow=True) if "asleep" in str(line))  # and it is left running
+        next(line for line in saving.logs(rank=rank, follow=True) if "ready" in str(line))
+    saving.cancel()
+    time.sleep(0.3)  # it still saves when this script ends
     return seen
 
 

@@ -34,3 +34,21 @@ def test_a_function_brings_what_it_uses() -> None:
 def test_what_a_cell_has_computed_is_an_argument() -> None:
     with pytest.raises(SpecError, match=r"evaluate uses data, which cell 3 computes: pass it as an argument"):
         select("evaluate", CELLS)
+
+
+@pytest.mark.parametrize(
+    "changes", ["C['a']['b'] = 2", "C.a = 2", "C['a'].update(b=2)", "for k in 'ab': C[k] = 1", "del C['a']"]
+)
+def test_what_a_cell_has_changed_is_an_argument(changes: str) -> None:
+    """The ranks would compute with the old value."""
+    with pytest.raises(SpecError, match="f uses C, which cell 2 changes: pass it as an argument"):
+        select("f", ["", "C = {'a': {'b': 1}}", changes, "def f(): return C"])
+    assert "'a': 3" in select("f", ["", "C = {'a': 1}", changes, "C = {'a': 3}", "def f(): return C"]).source
+    select("f", ["", "import C", changes, "def f(): return C"])  # of a module: each rank has its own
+    select("f", ["", "C = {'a': 1}", changes.replace("C", "D"), "def f(): return C"])
+
+
+def test_a_function_that_no_cell_defines_is_refused() -> None:
+    """As `%%time` before it leaves it."""
+    with pytest.raises(SpecError, match="f: no cell defines it by itself: take %%time or %run off"):
+        select("f", ["", "get_ipython().run_cell_magic('time', '', 'def f(): pass')"])

@@ -304,6 +304,24 @@ def test_ranks_that_stand_still_are_asked_where(call: Call) -> None:
         assert monitor.verdict.stacks[0]["ranks"] == [0, 1]
 
 
+def test_without_abort_ranks_that_wait_for_a_failed_one_are_found(call: Call) -> None:
+    """A stall: the first failure is the verdict, and the stacks show where the others wait for it."""
+    listening = listen([], several=False, host_timeout=15)
+    with Inbox(listening.listener, listening.secret, 15) as inbox:
+        monitor = Monitor(inbox, 2, several=False, stall_timeout=0.3, abort=False)
+        agents = [call(listening.where) for _ in range(2)]
+        agents[0].tell(0, Named(0, "b"))
+        agents[1].tell(1, Named(1, "b"), Failed(FAILURE), Exited(3))
+        _until(lambda: len(inbox.ranks) == 2 and bool(inbox.failed), inbox, *agents)
+        _until(lambda: agents[0].orders, inbox, *agents, monitor=monitor)
+        assert agents[0].orders == [ShowStacks()]
+        agents[0].tell(0, Stack('  File "train.py", line 3 in wait\n', {}))
+        _until(lambda: monitor.ending, inbox, *agents, monitor=monitor)
+        assert monitor.verdict
+        assert (monitor.verdict.first.rank, monitor.verdict.exit_code) == (1, FAILURE.exit_code)
+        assert monitor.verdict.stacks[0]["ranks"] == [0]
+
+
 def test_ranks_that_went_on_are_asked_anew(call: Call) -> None:
     """A stall that ended by itself is forgotten: the next one shows where the ranks stand then."""
     listening = listen([], several=False, host_timeout=15)
