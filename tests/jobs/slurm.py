@@ -1,14 +1,15 @@
 """A Slurm of two nodes on this machine: its daemons, started as plain processes in a temporary folder."""
 
 import os
-import random
 import shutil
 import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
+
+from jobs.ports import free_ports
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "sinfo")
 #: Slurm's daemons stand where a plain user's PATH does not look.
@@ -90,7 +91,7 @@ def _configure(folder: Path, names: list[str]) -> None:
     (folder / "munge.key").chmod(0o400)
     host = socket.gethostname()
     lines = []
-    control, *ports = _free_ports(1 + len(names))
+    control, *ports = free_ports(1 + len(names))
     for name, port in zip(names, ports, strict=True):
         (folder / f"spool.{name}").mkdir()
         lines.append(f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 State=UNKNOWN")
@@ -125,12 +126,3 @@ def _await(condition: object) -> None:
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline, "Slurm does not come up"
         time.sleep(0.1)
-
-
-def _free_ports(count: int) -> list[int]:
-    """Return ports below those that the kernel or unilaunch assigns: until a daemon listens, no test gets one."""
-    free: list[int] = []
-    for port in random.sample(range(10_000, 20_000), 100):
-        with suppress(OSError), socket.create_server(("", port)):
-            free.append(port)
-    return free[:count]

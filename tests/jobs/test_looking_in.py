@@ -20,6 +20,7 @@ import pytest
 import unilaunch
 from jobs.conftest import LAUNCHERS
 from jobs.mpirun import SHARED, Launcher, finish
+from jobs.ports import free_ports
 from unilaunch.addresses import listen
 
 PROGRAM = Path(__file__).with_name("programs") / "straggling.py"
@@ -64,14 +65,6 @@ def _status(folder: Path) -> dict[str, Any]:
     return json.loads(text) if code == 0 and text.startswith("{") else {"ranks": [], "straggler": None}
 
 
-def _free_port() -> int:
-    """Return a free port below those that the kernel gives to sockets by itself; tests beside this one take others."""
-    for port in range(10_000 + os.getpid() % 20_000, 32_000):
-        with suppress(OSError), listen(port, several=False):
-            return port
-    raise AssertionError("no free port")
-
-
 def _metrics(port: int) -> str:
     """Return the metrics; nothing while there are none."""
     with suppress(urllib.error.URLError):
@@ -93,7 +86,7 @@ def test_a_late_rank_of_a_script_is_named_and_seen(
     openmpi5: Launcher, backend: str, ranks: int, tmp_path: Path
 ) -> None:
     """In the state, the stacks, the metrics and the late rank's events; the socket is the owner's, and goes."""
-    port, stop = _free_port(), tmp_path / "stop"
+    (port,), stop = free_ports(1), tmp_path / "stop"
     options = ["--mpirun", str(openmpi5.path), "--allow-run-as-root", "--oversubscribe", "--metrics-port", str(port)]
     line = [sys.executable, "-m", "unilaunch", "launch", "-n", str(ranks), *options, str(PROGRAM), "--"]
     straggler = re.compile(r'unilaunch_straggler\{rank="1",host="[^"]+"\} 1\.\d+')
@@ -125,7 +118,7 @@ def test_a_late_rank_of_a_script_is_named_and_seen(
 def test_a_bare_mpirun_can_be_looked_into(tmp_path: Path) -> None:
     """There rank 0's agent is the monitor."""
     mpirun = next(path for path in LAUNCHERS["4.1"] if path.exists())
-    port, stop = _free_port(), tmp_path / "stop"
+    (port,), stop = free_ports(1), tmp_path / "stop"
     run = [sys.executable, "-m", "unilaunch", "run", "--metrics-port", str(port), str(PROGRAM), "--"]
     run += [str(stop), "torch"]
     with _running([str(mpirun), "--oversubscribe", "-n", "2", *run], tmp_path):

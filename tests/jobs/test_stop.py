@@ -3,7 +3,6 @@
 import json
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 
 from jobs.mpirun import Finished, Launcher
+from jobs.ports import free_ports
 from unilaunch.agent.processes import state
 from unilaunch.start_variables import KEY
 
@@ -211,20 +211,22 @@ def test_a_script_that_saves_at_a_signal_has_not_failed(tmp_path: Path) -> None:
         "signal.signal(signal.SIGTERM, save)\n"
         "Path(f'up.{rank}').touch()\ntime.sleep(60)\n"
     )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    meeting = ["WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={port}", f"{KEY}={'aa' * 32}"]
+    meeting = ["WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", f"MASTER_PORT={free_ports(1)[0]}", f"{KEY}={'aa' * 32}"]
     line = [sys.executable, "-m", "unilaunch", "run", "save.py"]
     with (tmp_path / "out").open("w") as out:
         ranks = [
             subprocess.Popen(["env", *meeting, f"RANK={rank}", *line], cwd=tmp_path, stdout=out, stderr=out)
             for rank in (0, 1)
         ]
-    _until(lambda: len(_marks(tmp_path, "up")) == 2)
-    for rank in ranks:
-        rank.terminate()
-    assert [rank.wait(60) for rank in ranks] == [75, 75], (tmp_path / "out").read_text()
+    try:
+        _until(lambda: len(_marks(tmp_path, "up")) == 2)
+        for rank in ranks:
+            rank.terminate()
+        assert [rank.wait(60) for rank in ranks] == [75, 75], (tmp_path / "out").read_text()
+    finally:
+        for rank in ranks:  # none is left to the next test
+            rank.kill()
+            rank.wait()
     assert len(_marks(tmp_path, "saved")) == 2
     assert (tmp_path / "out").read_text() == ""
     assert not list(tmp_path.glob("log_output/rank.*/failure.json"))
