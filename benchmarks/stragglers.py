@@ -4,8 +4,8 @@
 
 Two ranks under `launch` train a small network, torch's DistributedDataParallel and MindSpore with AllReduce. Blocks of
 16 steps are in turn, in one process: all measured, none measured though the measurement is on, and without it; the
-medians of the quotients of neighbours count. Of MindSpore's collectives one in ten is measured, of torch's steps those
-in ten that begin each half a second (`waits` of each backend): both costs are added in this proportion.
+medians of the quotients of neighbours count. Of MindSpore's collectives one in 40 is measured, of torch's steps the
+ten that begin each half a second (`waits` of each backend): both costs are added in this proportion.
 Bound: 0.5 % of an epoch. A model of unilaunch's own notes its step once an epoch instead, which takes two microseconds.
 """
 
@@ -35,7 +35,7 @@ def main() -> int:
             line = [*launch, "--output-dir", f"{folder}/log", str(PROGRAM), str(num_blocks), framework]
             said = execute(line, 1200.0, OMP_NUM_THREADS="1")
         told = json.loads(next(line for line in said.splitlines() if "BLOCKS" in line).partition("BLOCKS ")[2])
-        blocks = list(zip(*(told["seconds"][place::3] for place in range(3)), strict=True))
+        blocks = list(zip(*told["seconds"], strict=True))
         step = statistics.median(plain for _, _, plain in blocks) / told["steps"]
         share = min(1.0, step * waits_torch.STRETCH / waits_torch.PERIOD)
         if framework == "mindspore":

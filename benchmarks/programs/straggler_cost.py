@@ -1,6 +1,6 @@
 """Train with the measurement of waits and without it, in turns, and print the seconds of each block: stragglers.py.
 
-The blocks: all steps measured; none measured, but noted; neither.
+Three kinds of blocks: all steps measured; none measured, but noted; neither.
 """
 
 import json
@@ -85,12 +85,14 @@ def _switch(waits: Any, *places: tuple[Any, str]) -> Callable[[int], None]:
 
 blocks, framework = int(sys.argv[1]), sys.argv[2]
 step, switch = {"torch": torch_steps, "mindspore": mindspore_steps}[framework]()
-seconds = []
-for block in range(-1, 3 * blocks):  # the first is not counted
-    switch(block % 3)
+seconds: list[list[float]] = [[], [], []]
+for block in range(-3, 3 * blocks):  # the first three are not counted
+    how = (block + block // 3) % 3  # in an order that rotates: nothing periodic meets the same kind each time
+    switch(how)
     begin = time.perf_counter()
     for _ in range(STEPS):
         step()
-    seconds.append(time.perf_counter() - begin)
-sys.stdout.write(f"BLOCKS {json.dumps({'steps': STEPS, 'seconds': seconds[1:]})}\n")
+    if block >= 0:
+        seconds[how].append(time.perf_counter() - begin)
+sys.stdout.write(f"BLOCKS {json.dumps({'steps': STEPS, 'seconds': seconds})}\n")
 sys.stdout.flush()
