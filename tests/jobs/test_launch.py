@@ -149,6 +149,20 @@ def test_what_a_killed_mpirun_has_left_stops_no_job(openmpi5: Launcher, tmp_path
     assert not left
 
 
+def test_jobs_of_one_user_share_no_folder(launcher: Launcher, tmp_path: Path) -> None:
+    """Open MPI 4 by itself shares one between jobs, which fails where one ends while another one begins."""
+    (tmp_path / "look.py").write_text(
+        "import os\nfrom mpi4py import MPI\nprint(os.listdir(os.environ['TMPDIR']), MPI.COMM_WORLD.size)\n"
+    )
+    (temporary := tmp_path / "temporary").mkdir()
+    launch = ["-m", "unilaunch", "launch", "-n", "2", "--mpirun", str(launcher.path), *OPTIONS]
+    job = alone([*launch, "look.py"], tmp_path, {"TMPDIR": str(temporary)}).check()
+    assert "['unilaunch-" in job.console
+    assert "ompi." not in job.console
+    assert "prte." not in job.console
+    assert not list(temporary.iterdir())
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_job_once(launcher: Launcher, number: signal.Signals, tmp_path: Path) -> None:
     """No rank outlives it, however often the user asks; 128 + N."""

@@ -101,15 +101,17 @@ class OpenMpirun(Mpirun):
     def start_line(self, request: Request, told: Sequence[str], session: str, *, stdin: bool) -> list[str]:
         """Return the line with the variables for other hosts, or with a folder for mpirun's files on this host.
 
-        By itself mpirun takes a folder with its process number in the common temporary one. Where an mpirun of that
-        number was killed once and left its files, Open MPI 5 does not start: "The PMIx server's listener thread failed
-        to start". On several hosts a daemon elsewhere would leave such a folder there.
+        By itself mpirun takes one in the common temporary folder. Open MPI 5 names it by its process number; where an
+        mpirun of that number was killed once, it does not start: "The PMIx server's listener thread failed to start".
+        Open MPI 4 shares one with the user's other jobs; where another job ends and removes it at the wrong moment:
+        "orte_session_dir failed". On several hosts a daemon elsewhere would leave the session's folder there.
 
         Without an input, say so: rank 0 would wait for ever for the end of an empty one.
         """
         words = [word for name in told for word in ("-x", name)] if request.several else []
-        if session and not request.several and self.version[0] >= _FIVE and not _chooses_folder(request):
-            words = ["--prtemca", "prte_local_tmpdir_base", session]
+        if session and not request.several and not _chooses_folder(request):
+            five = self.version[0] >= _FIVE
+            words = [*(["--prtemca", "prte_local_tmpdir_base"] if five else ["--mca", "orte_tmpdir_base"]), session]
         if not stdin and "--stdin" not in request.mpi.mpi_args:
             words += ["--stdin", "none"]
         mpirun, *line = self.write(request)
@@ -156,8 +158,8 @@ def keepalive(host_timeout: float) -> dict[str, str]:
 
 
 def _chooses_folder(request: Request) -> bool:
-    named = {"prte_tmpdir_base", "prte_local_tmpdir_base"} & set(_named(request.mpi, request.environ))
-    return bool(named) or any("tmpdir_base" in word for word in request.mpi.mpi_args)
+    words = [*_named(request.mpi, request.environ), *request.mpi.mpi_args]
+    return any("tmpdir_base" in word for word in words)
 
 
 def _unbuffered(request: Request, version: int) -> list[str]:
