@@ -16,6 +16,9 @@ from unilaunch.overriding import override
 _OLDEST, _FIVE = 4, 5  # from 5 on the runtime is PRRTE, not ORTE
 _VERSION = re.compile(r"\(Open MPI\) (\d+)\.(\d+)")
 _LOGINS = ("plm_ssh_agent", "plm_rsh_agent")  # from 5 on, and before
+_FOLDER_OF_FIVE = ("--prtemca", "prte_local_tmpdir_base")
+#: Not orte_local_tmpdir_base: mpirun itself gives its ranks orte_tmpdir_base, and ranks that find both end.
+_FOLDER_OF_FOUR = ("--mca", "orte_tmpdir_base")
 #: Parameters of tutorials for GPUs.
 _OF_CUDA = ("opal_cuda_support", "mpi_cuda_support")
 #: Most ranks that are bound to a core each by default; more are bound to a package or a NUMA domain.
@@ -110,8 +113,7 @@ class OpenMpirun(Mpirun):
         """
         words = [word for name in told for word in ("-x", name)] if request.several else []
         if session and not request.several and not _chooses_folder(request):
-            five = self.version[0] >= _FIVE
-            words = [*(["--prtemca", "prte_local_tmpdir_base"] if five else ["--mca", "orte_tmpdir_base"]), session]
+            words = [*(_FOLDER_OF_FIVE if self.version[0] >= _FIVE else _FOLDER_OF_FOUR), session]
         if not stdin and "--stdin" not in request.mpi.mpi_args:
             words += ["--stdin", "none"]
         mpirun, *line = self.write(request)

@@ -148,6 +148,25 @@ def test_values_of_x_are_not_on_the_line_that_is_started(mpi: str, expected: lis
     assert line[: -len(GCN)] == ["/mpi/bin/mpirun", "-n", "3", *expected]
 
 
+@pytest.mark.parametrize(("mpi", "words", "environ", "expected"), [
+    ("Open MPI 4", "", {}, "--mca orte_tmpdir_base /session"),
+    ("Open MPI 5", "", {}, "--prtemca prte_local_tmpdir_base /session"),
+    ("Open MPI 4", "--mca orte_tmpdir_base /mine", {}, ""),
+    ("Open MPI 4", "", {"OMPI_MCA_orte_local_tmpdir_base": "/mine"}, ""),
+    ("Open MPI 5", "", {"PRTE_MCA_prte_tmpdir_base": "/mine"}, ""),
+    ("Open MPI 5", "--mpi-arg=--prtemca --mpi-arg=prte_tmpdir_base --mpi-arg=/mine", {}, ""),
+    ("Open MPI 4", "-H a:1,b:1", {}, ""),
+], indirect=["mpi"])  # fmt: skip
+def test_mpirun_has_a_folder_of_its_own_on_one_host(
+    mpi: str, words: str, environ: dict[str, str], expected: str
+) -> None:  # fmt: skip
+    """Not where the user chose one, nor on several hosts, where it would be left behind."""
+    plan = _plan(f"-n 2 {words}", environ)
+    line = shlex.join(plan.mpirun.start_line(plan.request, (), "/session", stdin=True))
+    assert expected in line
+    assert ("/session" in line) == bool(expected)
+
+
 def test_a_secret_is_shown_nowhere(mpi: str, capsys: pytest.CaptureFixture[str]) -> None:
     """It is named, and that it must be exported."""
     for as_json in (False, True):
