@@ -128,6 +128,8 @@ class TcpCollectives(Collectives):
 
 def _queue(queue: deque[_Piece], buffer: Any) -> list[_Piece]:
     view = memoryview(buffer)
+    if view.format.startswith("Z"):  # complex numbers, which a memoryview cannot cast: a view of both their parts
+        view = memoryview(buffer.view(buffer.real.dtype))
     pieces = [_Piece(view.cast("B"))] if view.nbytes else []
     queue.extend(pieces)
     return pieces

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
 from unilaunch_graph.data.files import SPLIT
-from unilaunch_graph.data.graph_folder import write_graph
+from unilaunch_graph.data.graph_folder import on_host, write_graph
 from unilaunch_graph.data.tables import is_table, read_table
 
 Folder = str | PathLike[str]
@@ -38,7 +38,7 @@ def from_pyg(data: Any, folder: Folder) -> Path:
         raise InputError("from_pyg: heterogeneous data has several kinds of nodes or edges: give data.to_homogeneous()")
     if getattr(data, "edge_index", None) is None:
         raise InputError("from_pyg: the data has no edge_index: leave out transforms that replace it (ToSparseTensor)")
-    arrays: dict[str, Any] = {name: _numpy(getattr(data, name, None)) for name in _PYG}
+    arrays: dict[str, Any] = {name: on_host(getattr(data, name, None)) for name in _PYG}
     edge_attr, mask = arrays["edge_attr"], arrays["train_mask"]
     if edge_attr is not None and edge_attr.ndim == 1:
         arrays["edge_attr"] = edge_attr[:, None]
@@ -48,17 +48,6 @@ def from_pyg(data: Any, folder: Folder) -> Path:
             "data.train_mask[:, 0], and the same of val_mask and test_mask"
         )
     return write_graph(folder, arrays)
-
-
-def _numpy(tensor: Any) -> Any:
-    """Return a tensor as an array, or a sparse one as a matrix of SciPy; torch is not imported for it."""
-    if tensor is None or not hasattr(tensor, "detach"):
-        return tensor
-    tensor = tensor.detach().cpu()
-    if tensor.is_sparse or tensor.is_sparse_csr:
-        entries = tensor.to_sparse_coo().coalesce()
-        return sp.coo_array((entries.values().numpy(), tuple(entries.indices().numpy())), shape=tuple(tensor.shape))
-    return tensor.numpy()
 
 
 def from_scipy(  # noqa: PLR0913  (the arrays of a graph, by name)
@@ -210,7 +199,7 @@ def from_edges(  # noqa: PLR0913  (the arrays of a graph, by name)
         PluginError: A table is given, and pyarrow is not installed.
     """
     arrays = {"x": x, "y": y, "train_mask": train_mask, "val_mask": val_mask, "test_mask": test_mask}
-    names = None if nodes is None else np.asarray(nodes)
+    names = None if nodes is None else np.asarray(on_host(nodes))
     if is_table(nodes):
         _refuse_arrays("nodes", "x", x)
         _refuse_beside_table("nodes", {name: array for name, array in arrays.items() if name != "x"})
@@ -220,7 +209,7 @@ def from_edges(  # noqa: PLR0913  (the arrays of a graph, by name)
         _refuse_arrays("edges", "edge_attr", edge_attr)
         _refuse_beside_table("edges", {"edge_weight": edge_weight})
         edges, values = _read_edges(Path(edges), edge_attr)
-    ends = np.asarray(edges)
+    ends = np.asarray(on_host(edges))
     if names is not None:
         ends = _numbers(ends, names)
     elif ends.dtype.kind in "UO":

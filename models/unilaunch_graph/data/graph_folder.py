@@ -15,6 +15,7 @@ from unilaunch_graph.aside import folder_beside
 from unilaunch_graph.data.files import SPLIT, check_arrays
 
 NAMES = "names.json"
+_FLOAT32_BYTES = 4
 _SPARSE = ("x_indptr", "x_indices", "x_data", "x_shape")
 
 
@@ -69,7 +70,7 @@ def write_graph(
     folder = Path(folder).expanduser()
     if folder.exists():
         raise InputError(f"{folder}: exists already: give another folder, or delete it")
-    given = {name: array for name, array in arrays.items() if array is not None}
+    given = {name: on_host(array) for name, array in arrays.items() if array is not None}
     classes = None
     if "y" in given:
         given["y"], classes = _labels(np.asarray(given["y"]))
@@ -82,6 +83,22 @@ def write_graph(
     check_arrays(whole, folder)
     _write(folder, whole, Names(nodes, classes))
     return folder
+
+
+def on_host(values: Any) -> Any:
+    """Return a tensor of torch as an array, or a sparse one as a matrix of SciPy; other values as they are.
+
+    numpy has no bfloat16: such numbers become float32. torch is not imported for it.
+    """
+    if not hasattr(values, "detach"):
+        return values
+    tensor = values.detach().cpu()
+    if tensor.dtype.is_floating_point and tensor.dtype.itemsize < _FLOAT32_BYTES:
+        tensor = tensor.float()
+    if tensor.is_sparse or tensor.is_sparse_csr:
+        entries = tensor.to_sparse_coo().coalesce()
+        return sp.coo_array((entries.values().numpy(), tuple(entries.indices().numpy())), shape=tuple(tensor.shape))
+    return tensor.numpy()
 
 
 def _labels(y: NDArray[Any]) -> tuple[NDArray[Any], list[str] | None]:

@@ -41,7 +41,7 @@ class Arrays:
         return self._shaped(name, shape, "iu", "whole numbers")
 
     def float32(self, name: str, shape: Shape) -> NDArray[np.float32]:
-        """Return an array of numbers as float32; larger numbers become infinite.
+        """Return an array of numbers as float32; larger numbers become infinite, whole ones above 2^24 are rounded.
 
         Raises:
             ValueError: It is of another kind or shape.

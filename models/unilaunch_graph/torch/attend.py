@@ -43,7 +43,7 @@ def attending(layer: GATConv, part: GraphPart) -> Callable[..., Any]:
         layer: As `distribute` has changed it.
         part: This rank's part.
     """
-    method = type(layer).forward
+    method = layer.forward.__func__
     bound = {name: vars(layer)[name].__func__ for name in ("propagate", "edge_updater")}
 
     def forward(  # noqa: PLR0913, PLR0917

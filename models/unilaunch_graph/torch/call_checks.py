@@ -30,10 +30,12 @@ _METHODS: Mapping[type[torch.nn.Module], tuple[frozenset[str], str]] = {
 def refuse_calls(module: torch.nn.Module, name: str, part: GraphPart) -> None:
     """Let *module*, which is called *name* in the model, refuse the calls that are not exact on *part*."""
     name = f"{name} ({type(module).__name__})"
-    if check := next((check for kind, check in _CHECKS.items() if isinstance(module, kind)), None):
+    if checks := [check for kind, check in _CHECKS.items() if isinstance(module, kind)]:
 
         def look(module: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-            if reason := check(module, part.num_owned, *args, **options):
+            if reason := next(
+                filter(None, (check(module, part.num_owned, *args, **options) for check in checks)), None
+            ):
                 raise SpecError(f"{name}: {reason}")
 
         module.register_forward_pre_hook(look, with_kwargs=True)
@@ -66,6 +68,15 @@ def _sums_over_nodes(module: Any, num_owned: int, input: torch.Tensor) -> str | 
     return f"dim={module.dim}: it sums over this rank's nodes: expected another dim" if is_first else None
 
 
+def _counts_classes(_: Any, __: int, y: torch.Tensor, *___: Any, **____: Any) -> str | None:
+    if y.dtype != torch.int64 or y.numel() != len(y):
+        return None
+    return (
+        "labels of int64: it would make as many columns as this rank has classes: expected "
+        "torch_geometric.utils.one_hot(y, num_classes=part.num_classes)"
+    )
+
+
 def _is_explained(module: MessagePassing, *_: Any, **__: Any) -> str | None:
     return "explain=True: load the state into a model that is not distributed" if module.explain else None
 
@@ -76,4 +87,5 @@ _CHECKS: dict[type[torch.nn.Module], Callable[..., str | None]] = {
     torch.nn.Softmax: _sums_over_nodes,
     torch.nn.LogSoftmax: _sums_over_nodes,
     MessagePassing: _is_explained,
+    models.LabelPropagation: _counts_classes,
 }

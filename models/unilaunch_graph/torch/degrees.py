@@ -5,7 +5,14 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 from torch_geometric.nn.conv import ChebConv, gcn_conv
-from torch_geometric.utils import add_remaining_self_loops, add_self_loops, degree, get_laplacian, remove_self_loops
+from torch_geometric.utils import (
+    add_remaining_self_loops,
+    add_self_loops,
+    degree,
+    get_laplacian,
+    normalize_edge_index,
+    remove_self_loops,
+)
 from typing_extensions import override
 
 from unilaunch.errors import SpecError
@@ -17,10 +24,10 @@ from unilaunch_graph.torch.reductions import global_sum
 Weights = torch.Tensor | None
 _CHEB_NORM = ChebConv.__norm__
 #: PyG's functions that count the edges of this process, or take the largest of its numbers.
-COUNTING = (gcn_conv.gcn_norm, get_laplacian, degree, _CHEB_NORM)
+COUNTING = (gcn_conv.gcn_norm, get_laplacian, degree, _CHEB_NORM, normalize_edge_index)
 
 
-def exact_functions(part: GraphPart) -> Functions:
+def exact_degrees(part: GraphPart) -> Functions:
     """Return the functions that replace PyG's in a layer on *part*; arguments and results are the same."""
 
     def exact_gcn_norm(  # noqa: PLR0913, PLR0917
@@ -55,7 +62,8 @@ def exact_functions(part: GraphPart) -> Functions:
         return found
 
     cheb_norm = calling(_CHEB_NORM, {get_laplacian: exact_get_laplacian})
-    replaced = (exact_gcn_norm, exact_get_laplacian, exact_degree, exact_cheb_norm)
+    exact_normalize = calling(normalize_edge_index, {degree: exact_degree})
+    replaced = (exact_gcn_norm, exact_get_laplacian, exact_degree, exact_cheb_norm, exact_normalize)
     return dict(zip(COUNTING, replaced, strict=True))
 
 

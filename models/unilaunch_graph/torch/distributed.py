@@ -16,7 +16,8 @@ from unilaunch_graph.torch.attend import attending
 from unilaunch_graph.torch.blocks import ON_BLOCK
 from unilaunch_graph.torch.call_checks import refuse_calls
 from unilaunch_graph.torch.calls import Functions, calling
-from unilaunch_graph.torch.degrees import exact_functions
+from unilaunch_graph.torch.degrees import exact_degrees
+from unilaunch_graph.torch.edge_changes import exact_changes
 from unilaunch_graph.torch.halo import halo
 from unilaunch_graph.torch.norms import Forward, exact_forward
 from unilaunch_graph.torch.part import GraphPart, is_of_another_part
@@ -52,7 +53,7 @@ def distribute(model: torch.nn.Module, part: GraphPart) -> torch.nn.Module:
         raise SpecError("ug.torch.distribute: this model is distributed already: call it once")
     modules = [(name or "the model", one) for name, one in model.named_modules() if not _is_on(part, one)]
     model.to(part.device)
-    functions = exact_functions(part)
+    functions = {**exact_degrees(part), **exact_changes(part)}
     for name, module in modules:
         _distribute_one(module, name, functions, part)
     _check_calls(model, part)
@@ -63,15 +64,16 @@ def distribute(model: torch.nn.Module, part: GraphPart) -> torch.nn.Module:
 
 def _distribute_one(module: torch.nn.Module, name: str, functions: Functions, part: GraphPart) -> None:
     refuse_calls(module, name, part)
-    if isinstance(module, MessagePassing):
-        as_written = is_of_pyg(module, "propagate") and is_of_pyg(module, "edge_updater")
-        _exchange_sources(module, name, part)
-        if type(module) is GATConv and as_written and "forward" not in vars(module):
-            _bind(module, "forward", attending(module, part))
+    may_attend = type(module) is GATConv and all(is_of_pyg(module, step) for step in ("propagate", "edge_updater"))
+    may_attend = may_attend and "forward" not in vars(module)
     if forward := exact_forward(module):
         _normalise(module, forward, name, part)
     else:
         _replace_functions(module, functions)
+    if isinstance(module, MessagePassing):
+        _exchange_sources(module, name, part)
+        if may_attend:
+            _bind(module, "forward", attending(module, part))
     if isinstance(module, QuantileAggregation):
         _bind(module, "forward", quantile)
     if isinstance(reset := getattr(module, "reset_parameters", None), MethodType):
@@ -187,7 +189,7 @@ def _replace_functions(module: torch.nn.Module, functions: Functions) -> None:
     for name in dir(type(module)):
         method = inspect.getattr_static(type(module), name)
         function = getattr(method, "__func__", method)  # of a static or a class method
-        if not isinstance(function, FunctionType) or not callable(getattr(module, name)):
+        if name in vars(module) or not isinstance(function, FunctionType) or not callable(getattr(module, name)):
             continue
         exact = functions.get(function) or calling(function, functions)
         if exact is function:

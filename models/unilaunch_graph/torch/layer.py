@@ -24,13 +24,19 @@ class _Torch:
         """Refuse rows that the layer cannot use.
 
         Raises:
-            TypeError: They are neither float32 nor float64, or not in the host's memory.
+            TypeError: They are neither float32 nor float64, or not in the host's memory, or autocast is on.
             ValueError: They are not the rows of the owned nodes.
         """
         if rows.device.type != "cpu" or rows.dtype not in {torch.float32, torch.float64}:
             raise TypeError(
                 f"{layer}: {rows.dtype} on {rows.device}: it computes float32 and float64 in the host's memory; "
                 f"elsewhere use torch_geometric.nn.{layer.rpartition('.')[2]} with ug.torch.distribute"
+            )
+        if torch.is_autocast_enabled("cpu"):
+            raise TypeError(
+                f'{layer}: torch.autocast("cpu") is on: it computes float32 and float64: call it in '
+                f'torch.autocast("cpu", enabled=False), or use torch_geometric.nn.{layer.rpartition(".")[2]} with '
+                "ug.torch.distribute"
             )
         check_matrix(layer, rows, part.num_owned)
 

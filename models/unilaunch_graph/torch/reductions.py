@@ -37,7 +37,8 @@ def sum_ranks(value: torch.Tensor, part: GraphPart | None = None) -> torch.Tenso
     """Return the sum of all ranks' *value*, for a statistic that each rank's rows are compared with.
 
     All ranks must call this. The mean of a column of *x* is `sum_ranks(x.sum(0), part) / part.num_nodes`. Backward adds
-    the gradients of all ranks. Differentiable. For a loss take `mean`: its gradient counts once, not once per rank.
+    the gradients of all ranks. Differentiable. For a loss take `mean`: its gradient counts once, not once per rank. For
+    a loss that is made of such statistics alone (a variance) take `mean(loss, part.world_size)`.
 
     Args:
         value: This rank's; of the same shape on every rank.

@@ -14,6 +14,7 @@ from torch_geometric.nn.conv import MessagePassing
 from unilaunch_graph.torch.batch_norm import BatchNorm
 from unilaunch_graph.torch.calls import held_functions, is_library, reached_functions
 from unilaunch_graph.torch.degrees import COUNTING
+from unilaunch_graph.torch.edge_changes import DROPPING
 from unilaunch_graph.torch.norms import EXACT, exact_forward
 
 _NEAREST = "it looks for the nearest nodes in the whole graph: make the edges beforehand, and take EdgeConv"
@@ -24,6 +25,10 @@ _PADDING = "its result depends on the largest degree in the whole graph, which a
 _COUNTS = (
     "it counts this rank's edges, since a module's attribute, another function or super() leads to it: import it by "
     "its name and call it in a method of the class; hold a layer of PyG (self.conv) in place of calling its super()"
+)
+_DROPS = (
+    "whether it is exact depends on its arguments, which are not seen through a module's attribute, another function "
+    "or super(): import it by its name and call it in a method of the class"
 )
 _ATTENTION = "every node attends to all nodes of the graph"
 
@@ -76,13 +81,25 @@ FUNCTIONS: Mapping[Callable[..., Any], str] = {
         for function in (getattr(pool, name) for name in pool.__all__)
         if isinstance(function, FunctionType)
     },
+    utils.add_random_edge: "it draws edges in the whole graph: draw them beforehand",
     utils.batched_negative_sampling: _WHOLE,
+    utils.dropout_node: (
+        "every rank would drop other nodes: multiply the rows of x with a mask, of which distribute fetches the halo's"
+    ),
+    utils.dropout_path: "it walks along the edges of other parts",
     utils.k_hop_subgraph: "it needs the edges of other parts",
     utils.negative_sampling: _WHOLE,
+    utils.shuffle_node: _WHOLE,
     utils.structured_negative_sampling: _WHOLE,
     utils.subgraph: "it needs the numbers of all nodes",
     utils.to_dense_adj: _WHOLE,
     utils.to_undirected: "a part holds the edges into its nodes only: make the graph undirected beforehand",
+}
+
+#: Why a function is refused where `calling` cannot replace it.
+_IF_REPLACED: Mapping[Callable[..., Any], str] = {
+    **dict.fromkeys(COUNTING, _COUNTS),
+    **dict.fromkeys(DROPPING, _DROPS),
 }
 
 
@@ -145,5 +162,5 @@ def _refusals_among(reached: Iterable[tuple[FunctionType, bool]]) -> Iterator[st
     for function, is_replaced in reached:
         if function in FUNCTIONS:
             yield f"{function.__name__}: {FUNCTIONS[function]}"
-        elif function in COUNTING and not is_replaced:
-            yield f"{function.__name__}: {_COUNTS}"
+        elif function in _IF_REPLACED and not is_replaced:
+            yield f"{function.__name__}: {_IF_REPLACED[function]}"

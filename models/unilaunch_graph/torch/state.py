@@ -3,10 +3,16 @@
 import hashlib
 
 import torch
+from torch_geometric.nn.aggr import DegreeScalerAggregation
 
 from unilaunch.errors import SpecError
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.ranks import Ranks
+
+_SCALES = (
+    "ug.torch.distribute: deg, the histogram of degrees (of PNAConv, DegreeScalerAggregation), differs between the "
+    "ranks: expected the whole graph's: ug.torch.sum_ranks(torch.bincount(degrees, minlength=K)) with one K for all"
+)
 
 
 def broadcast_state(model: torch.nn.Module, ranks: Ranks) -> None:
@@ -19,7 +25,8 @@ def broadcast_first_state(model: torch.nn.Module, part: GraphPart) -> None:
     """Make the parameters and the buffers rank 0's, unless the model holds rows of the part. All ranks must call this.
 
     Raises:
-        SpecError: On every rank, if one has tensors of other shapes than rank 0, or other rows of its owned nodes.
+        SpecError: On every rank, if one has tensors of other shapes than rank 0, other rows of its owned nodes, or
+            other degrees in a layer that scales by them.
     """
     named = [*model.named_parameters(), *model.named_buffers()]
     shapes = [(name, tensor.shape, tensor.dtype) for name, tensor in named]
@@ -29,11 +36,18 @@ def broadcast_first_state(model: torch.nn.Module, part: GraphPart) -> None:
         f"ug.torch.distribute: parameters or buffers differ between the ranks{such_as}, and would become rank 0's: "
         "expected the same model on every rank: give rows of the part as arguments of the model"
     )
+    if _is_on_any_rank(part.ranks, is_here=_differs_from_rank_0(repr(_scales(model)), part.ranks)):
+        raise SpecError(_SCALES)
     if _is_on_any_rank(part.ranks, is_here=_differs_from_rank_0(repr(shapes), part.ranks)):
         raise refusal
     broadcast_state(model, part.ranks)
     if _is_on_any_rank(part.ranks, is_here=any(not torch.equal(rows[name], model.get_buffer(name)) for name in rows)):
         raise refusal
+
+
+def _scales(model: torch.nn.Module) -> list[tuple[float, float]]:
+    scalers = (module for module in model.modules() if isinstance(module, DegreeScalerAggregation))
+    return [(scaler.init_avg_deg_lin, scaler.init_avg_deg_log) for scaler in scalers]
 
 
 def _differs_from_rank_0(text: str, ranks: Ranks) -> bool:

@@ -200,6 +200,26 @@ def test_from_edges_of_arrays(tmp_path: Path) -> None:
     assert _edges(_load(numbered)) == EDGES
 
 
+def test_tensors_of_every_kind_become_arrays(data: Any, tmp_path: Path) -> None:
+    """Of numbers that numpy lacks, with a gradient, sparse."""
+    import torch
+
+    half = torch.from_numpy(X).bfloat16()
+    data.x = half.requires_grad_()
+    arrays = {"edge_weight": torch.from_numpy(WEIGHTS).requires_grad_(), "edge_attr": FEATURES, "y": data.y}
+    folders = [
+        ug.from_pyg(data, tmp_path / "pyg"),
+        ug.from_edges(data.edge_index, tmp_path / "edges", x=data.x, **arrays),
+        ug.from_edges(data.edge_index, tmp_path / "sparse", x=half.detach().to_sparse(), **arrays),
+    ]
+    for folder in folders:
+        graph = _load(folder)
+        assert _edges(graph) == EDGES
+        features: Any = graph.features
+        dense = features.toarray() if sp.issparse(features) else np.asarray(features)
+        np.testing.assert_array_equal(dense, half.float().detach().numpy())
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -186,6 +186,8 @@ def test_rows_that_do_not_fit_are_refused(layer: torch.nn.Module) -> None:
         part = replace(part, edge_attr=None)
         with pytest.raises(TypeError, match=r"torch\.bfloat16 on cpu: .* ug\.torch\.distribute"):
             layer(part.x.bfloat16(), part)
+        with torch.autocast("cpu"), pytest.raises(TypeError, match=r"autocast\(\"cpu\"\) is on: .* enabled=False"):
+            layer(part.x.float(), part)
         with pytest.raises(ValueError, match=r"\(59, 6\), not \(60, width\)"):
             layer(part.x[1:].float(), part)
         if isinstance(layer, GATConv):

@@ -271,6 +271,18 @@ class _OfEdges(_Weighted):
         return (x_j * x[index]).sum(1)
 
 
+class _DegreeInUpdate(_Weighted):
+    def update(self, aggregated: torch.Tensor, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        """Add the node's own row by the number of edges out of it."""
+        share: torch.Tensor = x / (1 + degree(edge_index[0], x.size(0)))[:, None]
+        return aggregated + share
+
+
+def test_a_step_may_ask_for_own_rows_and_degrees() -> None:
+    """The exact degree took the place of the step that gives a node's own rows."""
+    check_exact(Case(_DegreeInUpdate))
+
+
 def test_edge_update_may_ask_for_own_rows() -> None:
     """As `update` may."""
     check_exact(Case(_OfEdges))

@@ -446,20 +446,22 @@ def test_a_rank_that_goes_is_noticed_at_once() -> None:
         )
     ),
     width=st.sampled_from([1, 7]),
+    dtype=st.sampled_from([np.float64, np.complex64, np.bool_]),
 )
-def test_rows_arrive_where_they_belong(counts: list[list[int]], width: int) -> None:
+def test_rows_arrive_where_they_belong(counts: list[list[int]], width: int, dtype: type) -> None:
     size = len(counts)
 
-    def rows(source: int, target: int) -> NDArray[np.float64]:
+    def rows(source: int, target: int) -> NDArray[Any]:
         count = counts[source][target]
-        return np.arange(count * width, dtype=np.float64).reshape(count, width) + 1000 * source + 100_000 * target
+        values = np.arange(count * width).reshape(count, width) + 1000 * source + 100_000 * target
+        return values.astype(dtype)
 
     def work(peers: TcpPeers) -> bool:
         collectives, mine = peers.collectives(), peers.rank
         received: list[Any] = []
         for _ in range(2):  # the second exchange begins before the first has ended
             send = np.concatenate([rows(mine, other) for other in range(size)])
-            receive = np.full((sum(counts[other][mine] for other in range(size)), width), np.nan)
+            receive: NDArray[Any] = np.empty((sum(counts[other][mine] for other in range(size)), width), dtype)
             arrivals = [counts[other][mine] for other in range(size)]
             received.append((collectives.exchange(send, counts[mine], receive, arrivals), receive, send))
         for exchange, _, _ in received:
