@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NoReturn, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 
 from typing_extensions import override
 
@@ -230,11 +230,12 @@ def _default(field: str, default: Any, models: Mapping[str, Model]) -> str:
 
 
 def _metavar(annotation: Any) -> str:
-    if get_origin(annotation) is Literal:
-        return "{" + ",".join(map(str, get_args(annotation))) + "}"
-    kinds = [kind for kind in get_args(annotation) or (annotation,) if kind is not type(None)]
-    names = {int: "N", float: "X", Path: "PATH", str: "NAME"}
-    return names.get(kinds[0], "VALUE")
+    choices = [annotation] if get_origin(annotation) is Literal else get_args(annotation) or [annotation]
+    kind = next(kind for kind in choices if kind is not type(None))
+    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    if get_origin(kind) is Literal:
+        return "{" + ",".join(map(str, get_args(kind))) + "}"
+    return {int: "N", float: "X", Path: "PATH", str: "TEXT"}.get(kind, "VALUE")
 
 
 def _version() -> str:

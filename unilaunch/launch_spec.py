@@ -1,5 +1,6 @@
 """The spec of a whole job. It is a separate module, so that a rank does not import it."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -9,11 +10,31 @@ from unilaunch.exports import secrets, without_secrets
 from unilaunch.spec import RunSpec, Spec, validate
 from unilaunch.spec_file import read_file
 
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
 
 def _variable(name: str) -> str:
-    if not name or "=" in name or not name.isprintable():
-        raise ValueError("a variable's name, without =")
+    if not _NAME.fullmatch(name):
+        raise ValueError("a variable's name: letters, digits and _")
     return name
+
+
+def _parameter(name: str) -> str:
+    if not name or "=" in name or " " in name:
+        raise ValueError("the parameter's name and its value, as two words: --mca btl self")
+    return name
+
+
+def _url(text: str) -> str:
+    if not re.match(r"https?://[^/]", text):
+        raise ValueError("a collector's address, such as http://HOST:4318")
+    return text
+
+
+def _export(text: str) -> str:
+    if not _NAME.fullmatch(text.partition("=")[0]):
+        raise ValueError("a variable, NAME or NAME=VALUE")
+    return text
 
 
 Variable = Annotated[str, AfterValidator(_variable)]
@@ -29,8 +50,12 @@ class MpiSpec(Spec):
     bind_to: str | None = Field(default=None, description="what ranks are bound to: none, core, socket, ...")
     map_by: str | None = Field(default=None, description="in which order ranks are placed: slot, node, ppr:N:node, ...")
     rank_by: str | None = Field(default=None, description="how ranks are numbered")
-    mca: tuple[tuple[str, str], ...] = Field(default=(), description="an MCA parameter of Open MPI")
-    export: tuple[str, ...] = Field(default=(), description="a variable that all ranks get")
+    mca: tuple[tuple[Annotated[str, AfterValidator(_parameter)], str], ...] = Field(
+        default=(), description="an MCA parameter of Open MPI"
+    )
+    export: tuple[Annotated[str, AfterValidator(_export)], ...] = Field(
+        default=(), description="a variable that all ranks get"
+    )
     output_filename: str | None = Field(default=None, description="mpirun's own files of the ranks' output")
     merge_stderr_to_stdout: bool = Field(default=False, description="one stream for both in mpirun's output")
     tag_output: bool = Field(default=False, description="mpirun writes [job,rank] at the start of each line")
@@ -55,7 +80,7 @@ class LaunchSpec(RunSpec, MpiSpec):
         ge=0,
         description="how often the job is started again, from its newest checkpoint if it keeps any, when it fails",
     )
-    otlp: str | None = Field(
+    otlp: Annotated[str, AfterValidator(_url)] | None = Field(
         default=None, description="send live metrics to this OpenTelemetry collector, http://HOST:4318, every 5 seconds"
     )
     tensorboard: Path | None = Field(

@@ -38,8 +38,11 @@ def read_task(
     options = {field: value for field, value in given.items() if field != "config"}
     variables = read_variables(environ, known_fields)
     file = read_file(Path(given["config"]), given) if "config" in given else {}
+    if not ({"target"} & {*file, *variables, *options}):
+        _refuse_script_as_value(options)
     target = _choose({**file, **variables, **options}, machine)
     file = _unfold(file, target, str(given.get("config")))
+    _refuse_options_of_launch(kind, file, str(given.get("config")))
     # The environment may set options of another model or command; on the command line and in a file that is an error.
     mine = {*kind.model_fields, *(plugins.models()[target.name].spec.model_fields if target.kind == "model" else ())}
     variables = {field: value for field, value in variables.items() if field in mine}
@@ -56,6 +59,22 @@ def read_task(
         **{field: f"--{field.replace('_', '-')}" for field in options},
     }
     return make_task(kind, target, values, sources, machine)
+
+
+def _refuse_script_as_value(options: Mapping[str, Any]) -> None:
+    """Raise an error if an option took a script as its value, and there is no target: the built-in GCN would train."""
+    for field, value in options.items():
+        last = value[-1] if isinstance(value, list) and value else value
+        last = last[-1] if isinstance(last, list) and last else last  # of --mca NAME VALUE
+        if str(last).endswith(".py") and Path(str(last)).is_file():
+            raise SpecError(f"--{field.replace('_', '-')} {last}: no TARGET is given: does this option lack its value?")
+
+
+def _refuse_options_of_launch(kind: type[RunSpec], file: Mapping[str, Any], path: str) -> None:
+    from unilaunch.launch_spec import LaunchSpec
+
+    if others := [field for field in file if field in LaunchSpec.model_fields and field not in kind.model_fields]:
+        raise SpecError(f"{path}: {', '.join(others)}: only launch can do that: type unilaunch launch --config {path}")
 
 
 def _read_whole(kind: type[S], given: Mapping[str, Any], machine: Machine) -> Task[S]:

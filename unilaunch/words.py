@@ -162,7 +162,7 @@ def _write(option: _Option, values: Sequence[str]) -> list[str]:
                 raise SpecError(f"{name} {first}: {instead}")
             return []
         case Same(one_host=True) if first in {"auto", "cpu", "gpu"}:
-            raise SpecError(f"{name} {first}: give the number, as -n 4; without one there is a rank for each slot")
+            raise SpecError(f"{name} {first}: give the number, as -n 4; without -n this host gets a rank for each core")
         case Same(ours, text, takes):
             return [f"{ours}={text.replace('{}', first)}"] if values or not takes else [ours]
     return [f"{name}={first}"] if name.startswith("--") and len(values) == 1 else [name, *values]

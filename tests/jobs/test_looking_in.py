@@ -112,7 +112,8 @@ def test_a_late_rank_of_a_script_is_named_and_seen(
     assert not (tmp_path / "log_output" / ".monitor").exists()
     assert _ask(tmp_path, "status")[1].startswith(f"done: {ranks} ranks\n")
     code, said = _ask(tmp_path, "stacks")
-    assert (code, said.startswith("unilaunch: log_output: no job is running there")) == (2, True)
+    ended = "unilaunch: log_output: the job there has ended: `unilaunch status log_output` says how\n"
+    assert (code, said) == (2, ended)
 
 
 def test_a_bare_mpirun_can_be_looked_into(tmp_path: Path) -> None:

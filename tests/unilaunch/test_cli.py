@@ -140,6 +140,32 @@ def test_ranks_of_each_of_several_hosts_are_refused(tmp_path: Path, monkeypatch:
     assert "--nproc-per-node" not in _unilaunch(line, tmp_path).stderr
 
 
+@pytest.mark.parametrize(("words", "error"), [
+    (["-x", "train.py"], "--export train.py: no TARGET is given: does this option lack its value?"),
+    (["--mca", "key", "train.py"], "--mca train.py: no TARGET is given: does this option lack its value?"),
+    (["--output-dir", "train.py"], "--output-dir train.py: no TARGET is given: does this option lack its value?"),
+    (["-x", "A B=3", "train.py"], "--export: must be a variable, NAME or NAME=VALUE, not 'A B=3'"),
+    (["-x", "=3", "train.py"], "--export: must be a variable, NAME or NAME=VALUE, not '=3'"),
+    (["--mca", "btl=self", "x", "train.py"], "--mca: must be the parameter's name and its value, as two words: --mca"),
+    (["--otlp", "collector", "train.py"], "--otlp: must be a collector's address, such as http://HOST:4318, not"),
+    (["--nproc_per_node", "gpu", "train.py"], "--nproc_per_node gpu: give the number, as -n 4; without -n this host"),
+], ids=["-x", "--mca", "a folder", "a space", "no name", "one word", "an address", "gpu"])  # fmt: skip
+def test_a_value_that_is_missing_or_wrong_starts_nothing(words: list[str], error: str, tmp_path: Path) -> None:
+    """An option that took the script for its value left the built-in GCN, which trained."""
+    (tmp_path / "train.py").touch()
+    done = _unilaunch(["launch", "--allow-run-as-root", "-n", "1", *words], tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"unilaunch: {error}")
+
+
+def test_a_file_for_launch_is_refused_by_run(tmp_path: Path) -> None:
+    """With the command that reads it; its fields are no misspelt options of a rank."""
+    (tmp_path / "run.toml").write_text('target = "gcn"\nnprocs = 2\ngrace = 3\n')
+    done = _unilaunch(["run", "--config", "run.toml"], tmp_path)
+    launch = "unilaunch launch --config run.toml"
+    assert done.stderr == f"unilaunch: run.toml: nprocs, grace: only launch can do that: type {launch}\n"
+
+
 def test_version_is_the_packages(tmp_path: Path) -> None:
     """On standard output."""
     done = _unilaunch(["--version"], tmp_path)
@@ -149,10 +175,11 @@ def test_version_is_the_packages(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("arguments", "words"), [
     (["run", "--help-all"], ("--backend", "--seed", "gcn 200, mnist 1", "{auto,cpu,cuda,npu}", "--normalize-features")),
     (["launch", "gcn", "--help"], ("unilaunch launch -n 2 --dataset cora", "--epochs N", "(default: sbm)")),
+    (["run", "--help-all"], ("--task {classes,multilabel,regression}", "--master-port N", "--interface TEXT")),
     (["launch", "mnist", "--help"], ("one pass over the training images (default: 1)", "DATA_PATH, or the cache")),
     (["doctor", "-h"], ("--hostfile", "--mpirun")),
     (["logs", "--help"], ("--no-fold", "switch this off: show what several ranks write at once only")),
-], ids=["everything", "of a model", "with others' names", "of a command", "of a switch that is on"])  # fmt: skip
+], ids=["everything", "of a model", "of none", "with others' names", "of a command", "of a switch"])  # fmt: skip
 def test_help_shows_what_was_asked_for(
     arguments: list[str], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:

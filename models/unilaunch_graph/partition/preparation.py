@@ -186,7 +186,7 @@ def _found(options: "DataSpec", log: Log) -> Dataset:
     if dataset.is_normalised and options.normalize_features is None:
         log.say(
             f"{dataset.name}: each node's features are divided by their sum, as in the GCN paper; "
-            "--no-normalize-features leaves them as they are"
+            "--no-normalize-features, or normalize_features=False of ug.load, leaves them as they are"
         )
     return dataset
 

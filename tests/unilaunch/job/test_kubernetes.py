@@ -104,7 +104,9 @@ def test_secrets_are_named_only_and_nothing_is_expanded(kind: str) -> None:
     """The file says how to make the Secret; Kubernetes leaves $(B) as it is."""
     text = _emit(kind, ALL)
     assert "hidden" not in text
-    assert re.search(r"^# .*kubectl create secret generic unilaunch .*HF_TOKEN=\"\$HF_TOKEN\"", text, re.MULTILINE)
+    make = r"kubectl create secret generic unilaunch .*HF_TOKEN=\"\$HF_TOKEN\""
+    apply = r"--dry-run=client -o yaml \| kubectl apply -f -"  # also where the Secret exists
+    assert re.search(f"^# .*: {make} {apply}$", text, re.MULTILINE)
     containers = [pod["containers"][0] for fields in _objects(kind, ALL) for pod in _pods(fields)]
     hidden = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "unilaunch", "key": "HF_TOKEN"}}}
     assert sum(hidden in container.get("env", []) for container in containers) == 1

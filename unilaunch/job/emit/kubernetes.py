@@ -179,5 +179,6 @@ def manifest(
     keys = {**own_keys, **{name: f'"${name}"' for name in secrets(plan.request.mpi.export)}}
     if keys:
         values = " ".join(f"--from-literal={key}={value}" for key, value in keys.items())
-        yield f"# Once in each namespace: kubectl create secret generic {STORE} {values}"
+        make = f"kubectl create secret generic {STORE} {values} --dry-run=client -o yaml | kubectl apply -f -"
+        yield f"# Once in each namespace, and when a name is added: {make}"
     yield "---\n".join(yaml.safe_dump(fields, sort_keys=False, width=4096) for fields in documents).rstrip()
