@@ -14,6 +14,7 @@ from unilaunch.errors import SpecError
 from unilaunch.help_texts import HELP
 from unilaunch.model import Model
 from unilaunch.spec import RunSpec, Spec, holds_several, read_several
+from unilaunch.version import __version__
 
 #: One-letter names of options.
 _SHORT = {"nprocs": ("-n",), "hosts": ("-H",)}
@@ -40,7 +41,10 @@ class Switch(argparse.BooleanOptionalAction):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises a `SpecError`."""
+    """A parser that raises a `SpecError`, and gives only the options that were typed."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, add_help=False, argument_default=argparse.SUPPRESS, **settings)
 
     @override
     def error(self, message: str) -> NoReturn:
@@ -71,48 +75,42 @@ def make_parser(command: str, words: Sequence[str] = ()) -> tuple[Parser, dict[s
         command: The command's name.
         words: The words after it: `--emit NAME` adds the options of that job file.
     """
-    parser = Parser(prog="unilaunch", allow_abbrev=False, add_help=False)
-    parser.add_argument("--version", action="version", version=_version(), help="show the version and exit")
+    parser = Parser(prog="unilaunch")
+    parser.add_argument(
+        "--version", action="version", version=f"unilaunch {__version__}", help="show the version and exit"
+    )
     commands: dict[str, Parser] = {}
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
     for name in [command] if command in CORE else CORE:
-        commands[name] = subparsers.add_parser(name, help=HELP[name], allow_abbrev=False, add_help=False)
+        commands[name] = subparsers.add_parser(name, help=HELP[name])
         CORE[name](commands[name])
     if command not in CORE:
         for name, plugin in plugins.commands().items():
-            commands[name] = subparsers.add_parser(name, help=plugin.help, allow_abbrev=False, add_help=False)
+            commands[name] = subparsers.add_parser(name, help=plugin.help)
             _add_options(commands[name], plugin.spec)
     if command == "launch":
         _add_job_file(commands[command], words)
     for each in (parser, *commands.values()):
-        each.add_argument("-h", "--help", action="store_true", default=argparse.SUPPRESS, help="show this help")
+        each.add_argument("-h", "--help", action="store_true", help="show this help")
     for name in {"run", "launch"} & set(commands):
-        commands[name].add_argument(
-            "--help-all", action="store_true", default=argparse.SUPPRESS, help="show every option"
-        )
+        commands[name].add_argument("--help-all", action="store_true", help="show every option")
     return parser, commands
 
 
 def model_options(model: Model) -> list[argparse.Action]:
     """Return the options of one model, with its own texts and defaults."""
-    _add_options(parser := Parser(add_help=False), model.spec)
+    _add_options(parser := Parser(), model.spec)
     return parser.options()
 
 
 def _add_run(parser: Parser, spec: type[RunSpec] = RunSpec) -> None:
     models = {name: model for name, model in plugins.models().items() if not model.is_internal}
     what = f"{', '.join(models)}, a script FILE.py, or package.module:function"
-    parser.add_argument("target", nargs="?", metavar="TARGET", default=argparse.SUPPRESS, help=what)
-    parser.add_argument("-m", dest="module", metavar="MODULE", default=argparse.SUPPRESS, help="run a module")
-    parser.add_argument(
-        "--config", metavar="FILE", default=argparse.SUPPRESS, help="TOML, YAML or JSON file of options"
-    )
-    parser.add_argument(
-        "--spec",
-        metavar="JSON",
-        default=argparse.SUPPRESS,
-        help="a whole spec, as launch writes it; no other option may stand beside it",
-    )
+    parser.add_argument("target", nargs="?", metavar="TARGET", help=what)
+    parser.add_argument("-m", dest="module", metavar="MODULE", help="run a module")
+    parser.add_argument("--config", metavar="FILE", help="TOML, YAML or JSON file of options")
+    spec_help = "a whole spec, as launch writes it; no other option may stand beside it"
+    parser.add_argument("--spec", metavar="JSON", help=spec_help)
     own = set(RunSpec.model_fields) - {"target", "args"}
     _add_options(parser, spec, leave_out=set(spec.model_fields) - own)
     taken: set[str] = set()
@@ -132,11 +130,9 @@ def _add_mpi(parser: Parser) -> None:
     from unilaunch.launch_spec import MpiSpec
 
     mpi = parser.add_argument_group("mpirun's own options, translated to the version that is found")
-    mpi.add_argument("--mca", dest="mca", nargs=2, action="append", metavar=("K", "V"), default=argparse.SUPPRESS,
-                     help="an MCA parameter of Open MPI")  # fmt: skip
-    mpi.add_argument("-x", dest="export", action="append", metavar="NAME[=V]", default=argparse.SUPPRESS,
-                     help="a variable that all ranks get")  # fmt: skip
-    mpi.add_argument("--mpi-arg", dest="mpi_args", action="append", metavar="WORD", default=argparse.SUPPRESS,
+    mpi.add_argument("--mca", nargs=2, action="append", metavar=("K", "V"), help="an MCA parameter of Open MPI")
+    mpi.add_argument("-x", dest="export", action="append", metavar="NAME[=V]", help="a variable that all ranks get")
+    mpi.add_argument("--mpi-arg", dest="mpi_args", action="append", metavar="WORD",
                      help="one more argument for mpirun, unchanged")  # fmt: skip
     _add_options(mpi, MpiSpec, leave_out={"mca", "export", "mpi_args"})
 
@@ -146,8 +142,10 @@ def _add_launch(parser: Parser) -> None:
 
     whole = parser.add_argument_group("the job")
     _add_options(whole, LaunchSpec, leave_out={*RunSpec.model_fields, *MpiSpec.model_fields, "options", "env"})
-    whole.add_argument("--dry-run", action="store_true", help="show the mpirun line and where every rank goes")
-    whole.add_argument("--json", action="store_true", help="show that as JSON")
+    whole.add_argument(
+        "--dry-run", action="store_true", default=False, help="show the mpirun line and where every rank goes"
+    )
+    whole.add_argument("--json", action="store_true", default=False, help="show that as JSON")
     kinds = entry_points.names(entry_points.JOB_FILES)
     whole.add_argument("--emit", choices=kinds, default=None, metavar="KIND",
                        help=f"write a job file instead: {', '.join(kinds)}")  # fmt: skip
@@ -172,15 +170,11 @@ def _add_job_file(parser: Parser, words: Sequence[str]) -> None:
         _add_options(parser.add_argument_group(f"options of --emit {kind}"), form.options, inside="job_file.")
 
 
-def _add_nothing(parser: Parser) -> None:
-    pass
-
-
 CORE: Mapping[str, Callable[[Parser], None]] = {
     "run": _add_run,
     "launch": _add_launch,
     "doctor": _add_doctor,
-    "explain": _add_nothing,
+    "explain": lambda _: None,
 }
 
 
@@ -197,13 +191,12 @@ def _add_options(
         option = f"--{name.removeprefix('as_').replace('_', '-')}"  # as_json: pydantic has a method named json
         text = (field.description or "").replace("%", "%%")
         if name in spec.positional:
-            parser.add_argument(name, nargs="?", metavar=name.upper(), default=argparse.SUPPRESS,
-                                help=text + _default(name, field.default, models))  # fmt: skip
+            parser.add_argument(
+                name, nargs="?", metavar=name.upper(), help=text + _default(name, field.default, models)
+            )
             continue
         if bool in {field.annotation, *get_args(field.annotation)}:
-            switch = parser.add_argument(
-                option, dest=inside + name, action=Switch, default=argparse.SUPPRESS, help=text
-            )
+            switch = parser.add_argument(option, dest=inside + name, action=Switch, help=text)
             forms = switch.option_strings
             switch.shown = {True: (forms[1],), False: (forms[0],)}.get(field.default, tuple(forms))
             if switch.shown == (forms[1],):
@@ -213,7 +206,7 @@ def _add_options(
         action = _Several if holds_several(field.annotation) else "store"
         names = (*_SHORT.get(name, ()), option)
         added = parser.add_argument(*names, dest=inside + name, action=action, metavar=_metavar(field.annotation),
-                                    default=argparse.SUPPRESS, help=text + default)  # fmt: skip
+                                    help=text + default)  # fmt: skip
         added.examples = field.examples  # for completion
 
 
@@ -236,9 +229,3 @@ def _metavar(annotation: Any) -> str:
     if get_origin(kind) is Literal:
         return "{" + ",".join(map(str, get_args(kind))) + "}"
     return {int: "N", float: "X", Path: "PATH", str: "TEXT"}.get(kind, "VALUE")
-
-
-def _version() -> str:
-    from unilaunch.version import __version__
-
-    return f"unilaunch {__version__}"

@@ -294,7 +294,7 @@ class Agent:
         if one.rank.number == 0:
             one.rank.output.say_hidden_files()
 
-    def pass_signal_on(self, number: int, _: FrameType | None = None) -> None:
-        """Pass a signal on to the ranks, if this process is itself a child of the launcher."""
+    def note_signal(self, number: int, _: FrameType | None, *, has_it: bool = False) -> None:
+        """Pass a signal on to the ranks, unless each of them *has_it* itself."""
         for one in self.ranks:
-            one.rank.pass_on(number)
+            one.rank.pass_on(number, has_it=has_it)

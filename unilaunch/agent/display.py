@@ -1,9 +1,14 @@
 """Show the output streams of ranks on one console, in whole lines."""
 
+import fcntl
+import os
+import select
+import stat
+import struct
+import termios
 import time
+from contextlib import suppress
 from enum import Enum
-
-from unilaunch.agent.console import Console
 
 _BUSY = 1 << 16  # waiting bytes from which on the launcher is checked several times in a row
 #: Bytes that a launcher reads at once (Open MPI 4 and 5); from a pipe it reads one more.
@@ -13,6 +18,7 @@ UNFINISHED = 1.0  # seconds after which an unfinished line is shown: it may be a
 _SOONEST, _LATEST = 0.0001, 0.05  # seconds between two checks of a launcher that has not read yet
 _PATIENCE = 1.0  # seconds that the agent waits for the launcher to read the agent's own lines
 _LOOKS = 10  # checks in a row, if the launcher has much to read
+_SPACE = 0.0005  # seconds that the launcher gets to read from a terminal
 
 
 class Shown(Enum):
@@ -30,11 +36,22 @@ class Display:
     other ranks. So each write has at most 4 KiB of whole lines, and waits until mpirun has read the previous one.
 
     Args:
-        descriptor: The console's open file.
+        descriptor: The console's open file: the launcher's pipe or terminal, or a file. Only writing to a file may
+            block. The caller closes it, and may do so at once.
     """
 
     def __init__(self, descriptor: int) -> None:
-        self.console = Console(descriptor)
+        mode = os.fstat(descriptor).st_mode
+        self.is_pipe, self.is_terminal = stat.S_ISFIFO(mode), os.isatty(descriptor)
+        self.own = -1
+        if self.is_pipe or self.is_terminal:
+            # Open it again: non-blocking mode set on the shared open file would also hold for the user's shell.
+            with suppress(OSError):
+                flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+                self.own = os.open(f"/proc/self/fd/{descriptor}", flags)
+        if self.own < 0:
+            self.own = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 0)
+        self.wrote_at = 0.0
         self.shown = Shown.LINES
         self.waiting = bytearray()
         self.since = 0.0  # when the last piece arrived
@@ -62,7 +79,7 @@ class Display:
                 if self.shown is Shown.LINES and not self._is_read():
                     self.again = min(2 * self.again, _LATEST)
                     return
-                written = self.console.write(piece)
+                written = self._write(piece)
                 self.in_line = self.waiting[written - 1] not in b"\r\n"
                 del self.waiting[:written]
                 self.again = _SOONEST
@@ -92,10 +109,29 @@ class Display:
     def _is_read(self) -> bool:
         """Return whether the launcher has read; check several times if much output waits."""
         for _ in range(_LOOKS if len(self.waiting) > _BUSY else 1):
-            if self.console.is_read():
+            if self._has_read():
                 return True
             time.sleep(_SOONEST)
         return False
+
+    def _has_read(self) -> bool:
+        """Return whether the launcher has read what was written: only then does it read the next piece separately.
+
+        A terminal does not show that (Open MPI gives a rank a terminal as its standard output), so a short time passes.
+        """
+        if self.is_terminal:
+            return time.monotonic() - self.wrote_at > _SPACE
+        if not self.is_pipe:
+            return True
+        queued = struct.unpack("i", fcntl.ioctl(self.own, termios.FIONREAD, b"0123"))[0]
+        watching = select.poll()
+        watching.register(self.own, 0)
+        return not queued or bool(watching.poll(0))  # the reader has closed its end: the next write raises an error
+
+    def _write(self, piece: bytes) -> int:
+        """Write as many bytes as there is room for, and return their number."""
+        self.wrote_at = time.monotonic()
+        return os.write(self.own, piece)
 
     def say(self, text: str) -> None:
         """Write lines of the agent, even if the rank's output is hidden; wait a short time for a slow launcher.
@@ -106,12 +142,12 @@ class Display:
         self.in_line = False
         while data and time.monotonic() < until:
             try:
-                data = data[self.console.write(data) :]
+                data = data[self._write(data) :]
             except BlockingIOError:
                 time.sleep(_LATEST)
             except OSError:  # the console was closed when the launcher exited
                 return
 
     def close(self) -> None:
-        """Close the console."""
-        self.console.close()
+        """Close the file that this object opened."""
+        os.close(self.own)

@@ -10,38 +10,27 @@ from unilaunch.output.failure import Failure
 _FEW = 64 << 20  # fewer free bytes in /dev/shm than this are too few
 
 
-class Memory:
-    """The counters of this process's memory cgroup."""
-
-    def __init__(self) -> None:
-        self.kills = _oom_kills()
-
-    def killed(self) -> int:
-        """Return how many processes the OOM killer has ended since this object was made."""
-        return _oom_kills() - self.kills
-
-
-def find_evidence(failure: Failure, memory: Memory, peak: int) -> list[str]:
+def find_evidence(failure: Failure, killed: int, peak: int) -> list[str]:
     """Return the possible causes of *failure*, one line each.
 
     Args:
         failure: As in `failure.json`.
-        memory: The cgroup's counters, read before the rank started.
+        killed: How many processes the OOM killer has ended since the rank started.
         peak: The rank's peak memory, in bytes.
     """
     said = " ".join([failure.error, failure.message, *failure.last_lines])
     return [
-        *_out_of_memory(failure, memory, peak),
+        *_out_of_memory(failure, killed, peak),
         *_limits(said, failure),
         *_shared_memory(failure),
         *_device(said, failure),
     ]
 
 
-def _out_of_memory(failure: Failure, memory: Memory, peak: int) -> Sequence[str]:
+def _out_of_memory(failure: Failure, killed: int, peak: int) -> Sequence[str]:
     if failure.signal != "SIGKILL":
         return []
-    if killed := memory.killed():
+    if killed:
         limit = memory_limit()
         of = f" of {_size(limit)}" if limit else ""
         return [f"the kernel's OOM killer ended {killed} process(es) of this cgroup{of}; peak memory {_size(peak)}"]
@@ -83,7 +72,7 @@ def _device(said: str, failure: Failure) -> Sequence[str]:
     return [f"the program chose a device that is not there; unilaunch gave this rank {failure.device}"]
 
 
-def _oom_kills() -> int:
+def oom_kills() -> int:
     """Return how many processes the OOM killer has ended in this process's memory cgroup, version 2 or 1."""
     texts = [text for name in ("memory.events", "memory.oom_control") for (text,) in read_cgroups("memory", name)]
     counters = dict(line.split() for line in "".join(texts[:1]).splitlines())

@@ -31,13 +31,9 @@ def first_import(target: Target, frameworks: Collection[str]) -> str | None:
                         return name
                     if name not in _HARMLESS:
                         return None
-    except (OSError, SyntaxError, ValueError, _Unknown):
+    except (OSError, SyntaxError, ValueError):
         pass
     return None
-
-
-class _Unknown(Exception):  # noqa: N818  (not an error: the framework cannot be determined)
-    """A statement whose effect is unknown."""
 
 
 def _imported(statement: ast.stmt) -> Iterator[str]:
@@ -50,7 +46,7 @@ def _imported(statement: ast.stmt) -> Iterator[str]:
         case ast.Expr(ast.Constant()) | ast.Assign(value=ast.Constant(), targets=[ast.Name()]):
             pass
         case _:
-            raise _Unknown
+            raise ValueError("a statement whose effect is unknown")
 
 
 def _files(target: Target) -> Iterator[Path]:
@@ -63,7 +59,7 @@ def _files(target: Target) -> Iterator[Path]:
     for number in range(1, len(parts) + 1):
         spec = PathFinder.find_spec(".".join(parts[:number]), path)
         if not spec or not spec.origin or not spec.origin.endswith(".py"):
-            raise _Unknown
+            raise ValueError("a module whose source is unknown")
         yield Path(spec.origin)
         path = list(spec.submodule_search_locations or ())
     if target.kind == "module" and path:

@@ -67,7 +67,7 @@ def supervise_alone(environ: Mapping[str, str], started: float, work: Work) -> i
 
     agent = Agent(environ, launcher)
     agent.add(pid, channel, None, find_hidden_output(launcher, environ), own_group=own_group)
-    pass_signals_on(agent.pass_signal_on)
+    pass_signals_on(agent.note_signal)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     while not agent.is_over:
         agent.turn()

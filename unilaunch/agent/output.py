@@ -38,12 +38,6 @@ class Stream:
             display.add(data)
         return bool(data)
 
-    def show_as(self, shown: Shown) -> None:
-        """Choose what the consoles show from now on; a closed console is not changed."""
-        for display in self.displays:
-            if display.shown is not Shown.NOTHING:
-                display.shown = shown
-
     def show(self) -> None:
         """Show as much of the waiting output as the consoles can take now."""
         for display in self.displays:
@@ -54,16 +48,6 @@ class Stream:
     def is_full(self) -> bool:
         """Whether so many bytes wait for the launcher that the rank must wait too."""
         return any(display.is_full for display in self.displays)
-
-    @property
-    def is_shown(self) -> bool:
-        """Nothing waits for the launcher."""
-        return not any(display.waiting for display in self.displays)
-
-    @property
-    def is_visible(self) -> bool:
-        """Whether a console shows it."""
-        return any(display.shown is not Shown.NOTHING for display in self.displays)
 
     @property
     def again(self) -> float:
@@ -118,9 +102,10 @@ class Output:
         self.clock = _Clock(folder / "times", self.streams)
 
     def show(self, shown: Shown) -> None:
-        """Choose how the consoles show the output."""
-        for stream in self.streams:
-            stream.show_as(shown)
+        """Choose how the consoles show the output from now on; a closed console is not changed."""
+        for display in self._displays:
+            if display.shown is not Shown.NOTHING:
+                display.shown = shown
 
     def move(self, stream: Stream) -> bool:
         """Read a piece of output; False at the end of the stream."""
@@ -146,7 +131,11 @@ class Output:
     @property
     def is_shown(self) -> bool:
         """Nothing waits for the launcher."""
-        return all(stream.is_shown for stream in self.streams)
+        return not any(display.waiting for display in self._displays)
+
+    @property
+    def _displays(self) -> list[Display]:
+        return [display for stream in self.streams for display in stream.displays]
 
     def keep_last_words(self, text: str) -> None:
         """Write *text* to the log, after the rank's output until now, but not to the consoles."""
@@ -167,7 +156,8 @@ class Output:
     def _say_cut(self, stream: Stream) -> None:
         """Show why a stream is no longer kept."""
         self.cut.append(stream)
-        shown = "; it is still shown" if stream.is_visible else ""
+        is_visible = any(display.shown is not Shown.NOTHING for display in stream.displays)
+        shown = "; it is still shown" if is_visible else ""
         self.streams[1].say(f"unilaunch: {stream.file.path}: output is no longer kept: {stream.file.fault}{shown}\n")
 
     def close(self) -> None:

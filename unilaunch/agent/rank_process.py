@@ -12,7 +12,7 @@ from resource import struct_rusage
 
 from unilaunch.agent.channel import Channel
 from unilaunch.agent.display import Shown
-from unilaunch.agent.evidence import Memory, find_evidence
+from unilaunch.agent.evidence import find_evidence, oom_kills
 from unilaunch.agent.output import Output
 from unilaunch.agent.progress import ProgressTeller
 from unilaunch.agent.stack_reader import NEVER, StackReader
@@ -73,7 +73,7 @@ class RankProcess:
         self.output = output
         self.progress = ProgressTeller(pid, channel.page, self.output, lambda progress: tell(self, progress))
         self.stacks = StackReader(channel.stacks)
-        self.memory = Memory()
+        self.kills = oom_kills()
         self.usage = Usage(pid)
         self.state = State.STARTING
         self.number = NO_RANK
@@ -276,7 +276,7 @@ class RankProcess:
 
     def _seen(self) -> Failure:
         """Return how it failed, as far as its agent knows."""
-        seen = self.ended_by or describe_exit(self.returncode, oom_kills=self.memory.killed())
+        seen = self.ended_by or describe_exit(self.returncode, oom_kills=oom_kills() - self.kills)
         if (self.from_outside or -self.returncode in self.passed_on) and not self.ended_by:
             seen = replace(seen, cause=Cause.ENDED_FROM_OUTSIDE)
         doing = self.progress.doing
@@ -294,7 +294,7 @@ class RankProcess:
             last_lines=tuple(self.output.last_lines(_LINES)),
             log=str(folder / "stderr") if folder else "",
         )
-        self.failure = replace(failure, evidence=tuple(find_evidence(failure, self.memory, self.peak)))
+        self.failure = replace(failure, evidence=tuple(find_evidence(failure, oom_kills() - self.kills, self.peak)))
         if folder:
             write_failure(folder, self.failure)
         self.tell(self, messages.Failed(self.failure))

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from unilaunch.agent import shim as shims
@@ -93,13 +92,9 @@ class Host:
     def _start(self, environ: Mapping[str, str]) -> Agent:
         self.agent, self.attempt = Agent(environ, 0), attempt_of(environ)
         self.agent.loop.watch(self.requests.selector.fileno(), partial(self.requests.take, 0))
-        self.replaced = pass_signals_on(self._note_signal)
+        # No signal that this process gets itself is passed on: Slurm, say, has sent it to every process of the step.
+        self.replaced = pass_signals_on(partial(self.agent.note_signal, has_it=True))
         return self.agent
-
-    def _note_signal(self, number: int, _: FrameType | None) -> None:
-        """Pass on no signal that this process gets itself: Slurm, say, has sent it to every process of the step."""
-        for one in self.agent.ranks if self.agent else []:
-            one.rank.pass_on(number, has_it=True)
 
     def turn(self) -> None:
         """Wait for the next event, and handle it."""

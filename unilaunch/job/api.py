@@ -99,7 +99,7 @@ def _prepare(
         task = replace(task, spec=task.spec.model_copy(update={"output_dir": Path.cwd() / task.spec.output_dir}))
     plan = prepare(task, environ)
     large = sum(file.stat().st_size for file in Path(files.name).iterdir())
-    if plan.several and large:
+    if plan.request.several and large:
         raise SpecError(
             f"{found.target}: its arguments hold {large / 1e6:.1f} MB of arrays, which other hosts cannot read: save "
             "them in a file that all hosts can read, and pass its path"

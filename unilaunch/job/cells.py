@@ -39,20 +39,8 @@ class _Statement(Record):
     is_import: bool
 
 
-class Selection(Record):
-    """The source that ranks run in place of a notebook.
-
-    Attributes:
-        source: The statements, in the order in which they were run.
-        cells: The numbers of their cells.
-    """
-
-    source: str
-    cells: tuple[int, ...]
-
-
-def select(function: str, cells: Sequence[str]) -> Selection:
-    """Return the statements that *function* needs.
+def select(function: str, cells: Sequence[str]) -> tuple[str, list[int]]:
+    """Return the source of the statements that *function* needs, in the order in which they were run, and their cells.
 
     Args:
         function: Its name.
@@ -86,7 +74,7 @@ def select(function: str, cells: Sequence[str]) -> Selection:
         seen |= new
         wanted += new
     needed = [statements[index] for index in sorted(chosen)]
-    return Selection("\n".join(one.text for one in needed), tuple(dict.fromkeys(one.cell for one in needed)))
+    return "\n".join(one.text for one in needed), list(dict.fromkeys(one.cell for one in needed))
 
 
 def _statements(cell: int, text: str) -> list[_Statement]:

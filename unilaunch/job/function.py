@@ -47,12 +47,12 @@ def find_function(function: Callable[..., Any]) -> Found:
     if file := getattr(main, "__file__", None):
         return Found(Target("function", f"{Path(file).absolute()}:{name}"))
     if cells := main.__dict__.get("In"):  # IPython's, of a notebook
-        chosen = select(name.partition(".")[0], cells)
-        if len(chosen.source) > _LARGEST_SOURCE:
-            raise SpecError(f"{name}: the cells that it uses have {len(chosen.source) / 1e3:.0f} kB: write a module")
-        numbers = f"cell{'s' * (len(chosen.cells) > 1)} {', '.join(map(str, chosen.cells))}"
+        source, chosen = select(name.partition(".")[0], cells)
+        if len(source) > _LARGEST_SOURCE:
+            raise SpecError(f"{name}: the cells that it uses have {len(source) / 1e3:.0f} kB: write a module")
+        numbers = f"cell{'s' * (len(chosen) > 1)} {', '.join(map(str, chosen))}"
         note = f"{name} is of a notebook: the ranks run what it uses of {numbers}: imports, definitions and constants"
-        return Found(Target("function", f"<{numbers}>:{name}", chosen.source), note=note)
+        return Found(Target("function", f"<{numbers}>:{name}", source), note=note)
     raise SpecError(f"{name}: its source is in no file: write it into a module, or into a script that calls launch")
 
 

@@ -51,11 +51,6 @@ class Plan(Record):
     rows: tuple[Row, ...]
     request: Request
 
-    @property
-    def several(self) -> bool:
-        """Whether there is more than one host."""
-        return self.request.several
-
 
 def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machine = Machine.HERE) -> Plan:
     """Check a task, and return the plan of its job.

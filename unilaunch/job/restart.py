@@ -53,7 +53,7 @@ def run(plan: Plan, environ: Mapping[str, str], caller: Caller) -> LaunchResult:
         UnilaunchError: The job cannot be started, or `launch` itself has failed.
     """
     allowed = plan.task.spec.max_restarts
-    if plan.several:
+    if plan.request.several:
         from unilaunch.job.login import check_logins
 
         check_logins(plan)

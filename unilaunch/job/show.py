@@ -43,5 +43,5 @@ def _as_text(plan: Plan) -> Iterator[str]:
     yield f"{len(plan.rows)} ranks on {where}, started by {launcher}"
     if "?" in names:
         yield "(?: only mpirun can tell; --map-by slot or node is foreseen, if every host says its slots)"
-    elif plan.several:
+    elif plan.request.several:
         yield "(devices of the other hosts: taken to be as those of this one)"

@@ -58,9 +58,9 @@ class Caller(Record):
 @contextmanager
 def listening(plan: Plan) -> Iterator[tuple[Inbox, str]]:
     """Listen for the agents of a job, for all attempts; yield the inbox and the addresses to which agents connect."""
-    hosts = list(dict.fromkeys(row.host for row in plan.rows if row.host != "?")) if plan.several else []
+    hosts = list(dict.fromkeys(row.host for row in plan.rows if row.host != "?")) if plan.request.several else []
     timeout = plan.task.spec.host_timeout
-    heard = listen(hosts, several=plan.several, host_timeout=timeout)
+    heard = listen(hosts, several=plan.request.several, host_timeout=timeout)
     with Inbox(heard.listener, heard.secret, timeout) as inbox:
         yield inbox, heard.where
 
@@ -88,7 +88,7 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller) 
         live = Live(shown=caller.attended and is_terminal, attended=caller.attended)
         if not allow_files(_FILES * len(plan.rows)):
             live.say(_few_files(len(plan.rows)))
-        monitor = Monitor(inbox, len(plan.rows), plan.several, spec.stall_timeout, spec.abort)
+        monitor = Monitor(inbox, len(plan.rows), plan.request.several, spec.stall_timeout, spec.abort)
         inspection = kept.enter_context(_inspecting(plan, monitor))
         request, task = plan.request.started(), replace(plan.task, command=without_secrets(sys.orig_argv))
         stdin = _input(attended=caller.attended) != subprocess.DEVNULL

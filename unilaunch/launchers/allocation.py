@@ -49,20 +49,6 @@ def _read_lines(path: str, _: Mapping[str, str]) -> Mapping[str, int]:
     return Counter(Path(path).read_text(encoding="utf-8").split())
 
 
-def _read_words(text: str, _: Mapping[str, str]) -> Mapping[str, int]:
-    return Counter(text.split())
-
-
-def _read_pairs(text: str, _: Mapping[str, str]) -> Mapping[str, int]:
-    words = text.split()
-    return _add(zip(words[::2], words[1::2], strict=True))
-
-
-def _read_table(path: str, _: Mapping[str, str]) -> Mapping[str, int]:
-    """Read a file with a host, its slots and its queue in each line; a host stands there once for each queue."""
-    return _add(line.split() for line in Path(path).read_text(encoding="utf-8").splitlines())
-
-
 def _add(rows: Iterable[Sequence[str]]) -> Mapping[str, int]:
     slots: Counter[str] = Counter()
     for host, number, *_ in rows:
@@ -75,7 +61,10 @@ _READERS: Mapping[str, Callable[[str, Mapping[str, str]], Mapping[str, int]]] = 
     _SLURM: _read_slurm,
     "PBS_NODEFILE": _read_lines,
     "LSB_DJOB_HOSTFILE": _read_lines,  # LSB_MCPU_HOSTS and LSB_HOSTS are not set if they would be too long
-    "LSB_MCPU_HOSTS": _read_pairs,  # "node0 8 node1 4"
-    "LSB_HOSTS": _read_words,  # "node0 node0 node1"
-    "PE_HOSTFILE": _read_table,  # "node0 8 all.q@node0 <NULL>"
+    "LSB_MCPU_HOSTS": lambda text, _: _add(
+        zip(text.split()[::2], text.split()[1::2], strict=True)
+    ),  # "node0 8 node1 4"
+    "LSB_HOSTS": lambda text, _: Counter(text.split()),  # "node0 node0 node1"
+    # Lines "node0 8 all.q@node0 <NULL>": a host, its slots and its queue; a host stands there once for each queue.
+    "PE_HOSTFILE": lambda path, _: _add(map(str.split, Path(path).read_text(encoding="utf-8").splitlines())),
 }

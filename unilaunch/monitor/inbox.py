@@ -6,7 +6,6 @@ import socket
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import Self
 
 from unilaunch import addresses, sockets
@@ -148,9 +147,7 @@ class Inbox:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _welcome(self, connection: socket.socket) -> None:

@@ -1,8 +1,8 @@
 """Write the files of `launch` and the agents into the output folder when the ranks have ended."""
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def write_report(root: Path, run_id: str, report: Mapping[str, Any], rank_0: Pat
         return ""
     path, said = root / REPORT, ""
     try:
-        with _held(root):  # from here on no other run can claim the folder, and an earlier claim is noticed
+        with os.fdopen(hold(root)):  # from here on no other run can claim the folder, and an earlier claim is noticed
             marker = read_marker(root) or Marker()
             if marker.run != run_id:
                 return ""
@@ -72,12 +72,3 @@ def write_report(root: Path, run_id: str, report: Mapping[str, Any], rank_0: Pat
     except OSError as error:
         return f"{path}: cannot be written: {error.strerror}"
     return said
-
-
-@contextmanager
-def _held(root: Path) -> Iterator[None]:
-    lock = hold(root)
-    try:
-        yield
-    finally:
-        os.close(lock)

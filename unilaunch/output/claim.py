@@ -74,11 +74,8 @@ def make_folder(path: Path, run: str) -> None:
         OSError: It cannot be made, or exists already.
     """
     path.mkdir(parents=True)
-    descriptor = open_file(path / MARKER, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    try:
-        os.write(descriptor, replace(Marker.of(run), made=True).text.encode())
-    finally:
-        os.close(descriptor)
+    with os.fdopen(open_file(path / MARKER, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb", buffering=0) as file:
+        file.write(replace(Marker.of(run), made=True).text.encode())
 
 
 def claim(root: Path, run: str) -> int | Marker:
@@ -123,27 +120,18 @@ def hold(root: Path) -> int:
 
 def is_held(root: Path) -> bool:
     """Return whether a job uses *root* now; False if the file system has no locks."""
-    try:
-        descriptor = open_file(root / MARKER, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        return not _lock(descriptor, fcntl.LOCK_EX)
-    finally:
-        os.close(descriptor)
+    with suppress(OSError), os.fdopen(open_file(root / MARKER, os.O_RDONLY), "rb", buffering=0) as file:
+        return not _lock(file.fileno(), fcntl.LOCK_EX)
+    return False
 
 
 def release(root: Path, run: str) -> None:
     """Release a folder whose job has ended: after the loss of a host, a file server may keep its lock for minutes."""
-    with suppress(OSError):
-        descriptor = open_file(root / MARKER, os.O_RDWR)
-        try:
-            marker = _read(descriptor)
-            held = marker.run == run and not _lock(descriptor, fcntl.LOCK_EX)
-            if held and _read(descriptor) == marker:
-                write_text(root / MARKER, marker.text)  # a new file, which has no lock
-        finally:
-            os.close(descriptor)
+    with suppress(OSError), os.fdopen(open_file(root / MARKER, os.O_RDWR), "r+b", buffering=0) as file:
+        marker = _read(file.fileno())
+        held = marker.run == run and not _lock(file.fileno(), fcntl.LOCK_EX)
+        if held and _read(file.fileno()) == marker:
+            write_text(root / MARKER, marker.text)  # a new file, which has no lock
 
 
 def note_files(root: Path, files: Mapping[str, str]) -> None:
@@ -156,11 +144,8 @@ def note_files(root: Path, files: Mapping[str, str]) -> None:
     Raises:
         OSError: The marker cannot be written.
     """
-    descriptor = open_file(root / MARKER, os.O_RDWR | os.O_CREAT)
-    try:
-        _write(descriptor, replace(_read(descriptor), files=dict(files)))
-    finally:
-        os.close(descriptor)
+    with os.fdopen(open_file(root / MARKER, os.O_RDWR | os.O_CREAT), "r+b", buffering=0) as file:
+        _write(file.fileno(), replace(_read(file.fileno()), files=dict(files)))
 
 
 def foreign_owner(folder: Path) -> int | None:

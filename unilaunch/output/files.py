@@ -23,11 +23,8 @@ def open_file(path: str | Path, flags: int) -> int:
 
 def append(path: Path, text: str) -> None:
     """Append *text* to a file, in one write."""
-    descriptor = open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
+    with os.fdopen(open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab", buffering=0) as file:
+        file.write(text.encode())
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -80,11 +80,6 @@ class OutputFolder:
         self._lost = False
 
     @property
-    def stdout(self) -> Path:
-        """The file with this rank's standard output."""
-        return self.rank_dir / "stdout"
-
-    @property
     def stderr(self) -> Path:
         """The file with this rank's standard error, and its log."""
         return self.rank_dir / "stderr"

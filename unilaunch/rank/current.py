@@ -5,15 +5,16 @@ import os
 import sys
 from collections.abc import Mapping
 from types import TracebackType
+from typing import cast
 
 from unilaunch import launchers
 from unilaunch.backend import Collectives, Peers, Placement
 from unilaunch.devices import DEVICES
 from unilaunch.limits import allow_files
 from unilaunch.rank import joining, mpi
-from unilaunch.rank.facts import own_facts, read_facts
+from unilaunch.rank.facts import own_facts
 from unilaunch.rank.identity import complete, count
-from unilaunch.rank.placement import place
+from unilaunch.rank.placement import Facts, place
 from unilaunch.record import Record, replace
 from unilaunch.world import LauncherInfo, World
 
@@ -94,7 +95,7 @@ def _join(environ: Mapping[str, str], device: str) -> Member:
     peers = _meet(found, environ)
     atexit.register(peers.leave)
     found = complete(found, peers)
-    facts = read_facts(peers.share(own_facts(environ, found.run_id, "")))
+    facts = cast("list[Facts]", peers.share(own_facts(environ, found.run_id, "")))
     placements = place(device, [*DEVICES, "cpu"], None, facts)
     world = replace(count(found, facts), device=str(placements[found.rank]))
     return Member(world, placements[found.rank], peers, environ, supervised=False)

@@ -3,7 +3,7 @@
 import json
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -46,12 +46,7 @@ def tell_facts(
         all_told = cast("list[dict[str, JsonValue]]", peers.share(told))
         for rank, other in enumerate(all_told):
             _compare(rank, other, all_told[0])
-    return read_facts([answer["facts"] for answer in ranks])
-
-
-def read_facts(shared: Sequence[JsonValue]) -> list[Facts]:
-    """Return the facts from `own_facts` of every rank, by rank."""
-    return [cast("Facts", facts) for facts in shared]
+    return [cast("Facts", answer["facts"]) for answer in ranks]
 
 
 def own_facts(environ: Mapping[str, str], run_id: str, monitor: str) -> JsonValue:

@@ -60,16 +60,10 @@ class PmiBoard(StoreBoard):
         answer = b""
         try:
             self.line.sendall(f"cmd={command}\n".encode())
-            while not answer.endswith(b"\n") and len(answer) < _LINE:
-                piece = self.line.recv(_LINE)
-                if not piece:
-                    break
-                answer += piece
-        except OSError as error:
-            answer = b""
-            reason = error.strerror
-        else:
+            answer = self.line.makefile("rb", buffering=0).readline(_LINE)
             reason = answer.decode(errors="replace").strip() or "it hangs up"
+        except OSError as error:
+            reason = error.strerror or str(error)
         words = dict(word.split("=", 1) for word in answer.decode(errors="replace").split() if "=" in word)
         if words.get("rc", "0") != "0" or "cmd" not in words:
             raise EnvironmentMismatchError(

@@ -191,35 +191,21 @@ def leave_out_launcher(error: BaseException) -> None:
         error.__traceback__ = error.__cause__ = None
 
 
-def join_hooks(first: Mapping[str, Hook], second: Mapping[str, Hook]) -> dict[str, Hook]:
-    """Return the hooks of both; if both have a hook for a module, the first one's is called first."""
-
-    def both(name: str) -> Hook:
-        def hook(module: ModuleType) -> None:
-            first[name](module)
-            second[name](module)
-
-        return hook
-
-    return {**first, **second, **{name: both(name) for name in first.keys() & second.keys()}}
-
-
-def around_import(hooks: Mapping[str, Hook]) -> None:
+def around_import(hooks: Mapping[str, Sequence[Hook]]) -> None:
     """Call each hook right after its module's import, or now if the module has been imported already."""
-    sys.meta_path.insert(0, AroundImport({name: hook for name, hook in hooks.items() if name not in sys.modules}))
-    for name, hook in hooks.items():
-        if name in sys.modules:
-            hook(sys.modules[name])
+    sys.meta_path.insert(0, AroundImport({name: each for name, each in hooks.items() if name not in sys.modules}))
+    for module, hook in [(sys.modules[name], hook) for name in hooks if name in sys.modules for hook in hooks[name]]:
+        hook(module)
 
 
 class AroundImport(MetaPathFinder):
     """Calls the hooks when the program imports a framework, at any time.
 
     Args:
-        hooks: The function to call right after a module's import, by the module's name.
+        hooks: The functions to call right after a module's import, in order, by the module's name.
     """
 
-    def __init__(self, hooks: Mapping[str, Hook]) -> None:
+    def __init__(self, hooks: Mapping[str, Sequence[Hook]]) -> None:
         self.hooks = dict(hooks)
 
     @override
@@ -234,16 +220,12 @@ class AroundImport(MetaPathFinder):
         return spec
 
 
-def no_hook(module: ModuleType) -> None:
-    """Do nothing after an import."""
-
-
 class _Hooked(Loader):
-    """A module's loader, which disables the garbage collector and then calls a hook."""
+    """A module's loader, which disables the garbage collector and then calls the hooks."""
 
-    def __init__(self, loader: Any, hook: Hook) -> None:
+    def __init__(self, loader: Any, hooks: Sequence[Hook]) -> None:
         self.loader = loader
-        self.hook = hook
+        self.hooks = hooks
 
     @override
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
@@ -257,4 +239,5 @@ class _Hooked(Loader):
             module.__spec__.loader = self.loader
         with uncollected():
             self.loader.exec_module(module)
-        self.hook(module)
+        for hook in self.hooks:
+            hook(module)

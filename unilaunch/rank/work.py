@@ -152,12 +152,11 @@ def _run_program(rank: Rank, rendezvous: Rendezvous) -> None:
     if world.rank == 0:
         output.write_spec(task.spec.to_json())
     served = [backend for backend in task.backends if backend.launcher != world.launcher]
-    hooks: dict[str, program.Hook] = {backend.framework: program.no_hook for backend in task.backends}
-    for backend in served:
-        hooks |= backend.hooks(rendezvous, world, rank.peers)
-    if world.size > 1:
-        for backend in task.backends:
-            hooks = program.join_hooks(hooks, backend.wait_hooks(rank.status.note_wait))
+    parts = [backend.hooks(rendezvous, world, rank.peers) for backend in served]
+    parts += [backend.wait_hooks(rank.status.note_wait) for backend in task.backends if world.size > 1]
+    hooks: dict[str, list[program.Hook]] = {backend.framework: [] for backend in task.backends}
+    for name, hook in (one for part in parts for one in part.items()):
+        hooks.setdefault(name, []).append(hook)
     if isinstance(rank.peers, mpi.MpiPeers):
         mpi.lend()
     program.around_import(hooks)

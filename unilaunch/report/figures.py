@@ -1,19 +1,20 @@
 """The charts of a page, from its runs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from unilaunch.report.chart import Chart, Curve
 from unilaunch.report.run import Run
 from unilaunch.report.series import (
     Split,
-    Timeline,
+    Values,
     chosen,
     cores,
     curve,
     memory,
     split_time,
     step_seconds,
+    timeline,
     written,
 )  # fmt: skip
 from unilaunch.report_layout import Plot
@@ -49,14 +50,14 @@ def rank_charts(runs: Named) -> list[Chart]:
         step = run.layout.step
         charts = [Chart(f"{step.capitalize()}s{of}", step, "seconds", _curves(step_seconds(run, _MOST_RANKS), colour))]
         for title, unit, values in _OVER_TIME:
-            line = values(run)
-            curves = _curves(chosen(line.by_rank, _MOST_RANKS), colour)
-            charts.append(Chart(f"{title}{of}", f"{line.unit} since the start", unit, curves))
+            time, by_rank = timeline(run, values)
+            curves = _curves(chosen(by_rank, _MOST_RANKS), colour)
+            charts.append(Chart(f"{title}{of}", f"{time} since the start", unit, curves))
         of_runs.append(charts)
     return [chart for alike in zip(*of_runs, strict=True) for chart in alike if chart.curves]
 
 
-_OVER_TIME: Sequence[tuple[str, str, Callable[[Run], Timeline]]] = (
+_OVER_TIME: Sequence[tuple[str, str, Values]] = (
     ("Memory of each rank", "MB", memory),
     ("Processor of each rank", "cores", cores),
     ("Output of each rank", "kB written", written),

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from unilaunch.report.run import RankRun, Run
 
 _UNITS = (("hours", 3 * 3600, 3600), ("minutes", 180, 60))
+#: A rank's values, each with its time.
+Values = Callable[[RankRun], Iterator[tuple[float, float]]]
 
 
 class Split(NamedTuple):
@@ -100,48 +102,33 @@ def largest_difference(first: Run, second: Run, key: str) -> tuple[float, int]:
     return max((abs(one[step] - other[step]) for step in common), default=0.0), len(common)
 
 
-class Timeline(NamedTuple):
-    """Values over the time of a run.
-
-    Attributes:
-        by_rank: Each rank's values by the time since the run's start; ranks without two values are left out.
-    """
-
-    unit: str
-    by_rank: dict[int, dict[float, float]]
+def memory(rank: RankRun) -> Iterator[tuple[float, float]]:
+    """Return a rank's memory over time, in MB."""
+    return ((row.time, row.memory / 1e6) for row in rank.usage if row.memory is not None)
 
 
-def memory(run: Run) -> Timeline:
-    """Return each rank's memory, in MB."""
-    return _timeline(run, lambda rank: ((row.time, row.memory / 1e6) for row in rank.usage if row.memory is not None))
-
-
-def cores(run: Run) -> Timeline:
-    """Return how many processor cores each rank used: processor seconds per second."""
-    return _timeline(run, _cores)
-
-
-def _cores(rank: RankRun) -> Iterator[tuple[float, float]]:
+def cores(rank: RankRun) -> Iterator[tuple[float, float]]:
+    """Return how many processor cores a rank used, over time: processor seconds per second."""
     for before, after in zip(rank.usage, rank.usage[1:], strict=False):
         if after.time - before.time > 0.1:  # noqa: PLR2004  (/proc counts in hundredths of a second)
             yield after.time, max(0.0, (after.cpu - before.cpu) / (after.time - before.time))
 
 
-def written(run: Run) -> Timeline:
-    """Return how much each rank had written, in kB."""
-    return _timeline(run, lambda rank: ((time, size / 1e3) for time, size in rank.sizes))
+def written(rank: RankRun) -> Iterator[tuple[float, float]]:
+    """Return how much a rank had written, over time, in kB."""
+    return ((time, size / 1e3) for time, size in rank.sizes)
 
 
-def _timeline(run: Run, values: Callable[[RankRun], Iterator[tuple[float, float]]]) -> Timeline:
-    unit, seconds = _unit(run)
+def timeline(run: Run, values: Values) -> tuple[str, dict[int, dict[float, float]]]:
+    """Return a unit of time that suits a run's length, and each rank's values by the time since the run's start.
+
+    Ranks without two values are left out.
+    """
+    lengths = ((unit, seconds) for unit, least, seconds in _UNITS if (run.seconds or 0) >= least)
+    unit, seconds = next(lengths, ("seconds", 1))
     begin = run.began or 0.0
     points = {rank.rank: {(time - begin) / seconds: value for time, value in values(rank)} for rank in run.ranks}
-    return Timeline(unit, {rank: own for rank, own in points.items() if len(own) > 1})
-
-
-def _unit(run: Run) -> tuple[str, int]:
-    """Return a unit of time that suits a run's length, and its seconds."""
-    return next(((unit, seconds) for unit, least, seconds in _UNITS if (run.seconds or 0) >= least), ("seconds", 1))
+    return unit, {rank: own for rank, own in points.items() if len(own) > 1}
 
 
 def span_text(seconds: float) -> str:

@@ -22,7 +22,7 @@ def _stream(shown: Shown) -> Iterator[tuple[Stream, int, int]]:
     source, rank = os.pipe()
     launcher, console = os.pipe()
     stream = Stream(source, console)
-    stream.show_as(shown)
+    stream.displays[0].shown = shown
     try:
         yield stream, rank, launcher
     finally:

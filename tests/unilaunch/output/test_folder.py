@@ -34,7 +34,7 @@ def _open(root: Path, size: int, run_id: str) -> list[OutputFolder]:
     _claim(folders)
     for folder in reversed(folders):
         folder.open()
-        folder.stdout.write_text(f"{run_id}, rank {folder.rank}")
+        (folder.rank_dir / "stdout").write_text(f"{run_id}, rank {folder.rank}")
     _end(folders)
     return folders
 
@@ -188,7 +188,7 @@ def test_a_run_that_was_killed_as_it_began_is_in_nobodys_way(left: str | None, t
     (tmp_path / "rank.0").mkdir()
     if left:
         (tmp_path / "rank.0" / MARKER).touch()
-    assert _open(tmp_path, 1, "run")[0].stdout.read_text() == "run, rank 0"
+    assert _open(tmp_path, 1, "run")[0].rank_dir.joinpath("stdout").read_text() == "run, rank 0"
 
 
 def test_a_folder_that_cannot_be_written_is_named() -> None:
@@ -421,7 +421,7 @@ def test_nothing_is_lost_in_whatever_order_the_ranks_come(sizes: list[int], orde
             for folder in folders:
                 folder.open()
                 text = f"run {run} rank {folder.rank}"
-                folder.stdout.write_text(text)
+                (folder.rank_dir / "stdout").write_text(text)
                 written.add(text)
                 if folder.rank == 0:
                     folder.write_result({"run": run})

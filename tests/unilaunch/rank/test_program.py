@@ -32,7 +32,7 @@ def test_a_frameworks_import_is_not_collected(tmp_path: Path, monkeypatch: pytes
     """The collector is on again afterwards, and does not look at what the import made."""
     _framework(tmp_path, monkeypatch, "import gc\ncollected = gc.isenabled()\nmade = [[] for _ in range(1000)]\n")
     seen: list[ModuleType] = []
-    sys.meta_path.insert(0, AroundImport({"a_framework": seen.append}))
+    sys.meta_path.insert(0, AroundImport({"a_framework": [seen.append]}))
     try:
         a_framework = importlib.import_module("a_framework")
         assert a_framework.collected is False
@@ -45,7 +45,7 @@ def test_a_frameworks_import_is_not_collected(tmp_path: Path, monkeypatch: pytes
 
 def test_an_import_that_fails_leaves_the_collector_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _framework(tmp_path, monkeypatch, "raise ImportError('no libcudart')\n")
-    sys.meta_path.insert(0, AroundImport({"a_framework": lambda _: None}))
+    sys.meta_path.insert(0, AroundImport({"a_framework": []}))
     try:
         with pytest.raises(ImportError, match="no libcudart"):
             importlib.import_module("a_framework")

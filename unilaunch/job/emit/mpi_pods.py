@@ -1,6 +1,10 @@
-"""Common parts of the two Kubernetes engines that start mpirun: a pod with mpirun, and pods with sshd."""
+"""Manifests for the two Kubernetes engines that start mpirun: the MPI Operator, and Kubeflow Trainer 2.
+
+A pod has mpirun, and pods with sshd are its hosts.
+"""
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import Field
@@ -8,18 +12,8 @@ from typing_extensions import override
 
 from unilaunch.errors import SpecError
 from unilaunch.exports import secrets
-from unilaunch.job.emit.job_file import JobFile
-from unilaunch.job.emit.kubernetes import (
-    SSHD,
-    USER,
-    PodSpec,
-    command,
-    from_secret,
-    go_on,
-    pod,
-    refuse_bare_variables,
-    share_cores,
-)
+from unilaunch.job.emit import kubernetes as k8s
+from unilaunch.job.emit.job_file import JobFile, spec_json
 from unilaunch.job.plan import Plan, hosts_of
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.record import replace
@@ -27,11 +21,14 @@ from unilaunch.task import Machine, Task
 
 #: Where both operators put the hosts. Open MPI 4 finds them by a variable that Open MPI 5 does not read.
 _HOSTFILE = "/etc/mpi/hostfile"
+_API = "trainer.kubeflow.org"
+#: The operator finds the pods by these names of their jobs and of their containers.
+_NODE, _LAUNCHER = "node", "launcher"
 #: Open MPI 5 would cut the hosts' names, which end with the service, at their first dot.
 _WHOLE_NAMES = {"name": "PRTE_MCA_prte_keep_fqdn_hostnames", "value": "true"}
 
 
-class HostPodSpec(PodSpec):
+class HostPodSpec(k8s.PodSpec):
     """What a pod is made of that is a host of mpirun's."""
 
     nodes: int | None = Field(
@@ -52,7 +49,7 @@ class OnHostPods(JobFile):
     @override
     def complete(self, task: Task[LaunchSpec], options: HostPodSpec) -> Task[LaunchSpec]:
         spec, nodes = task.spec, options.nodes
-        refuse_bare_variables(spec)
+        k8s.refuse_bare_variables(spec)
         if spec.cwd:
             raise SpecError(f"--cwd {spec.cwd}: the ranks start in the image's folder: set its WORKDIR")
         if "grace" in spec.model_fields_set:
@@ -69,7 +66,7 @@ class OnHostPods(JobFile):
             task = replace(task, spec=spec.model_copy(update={"hosts": hosts}))
         named = hosts_of(task.spec)
         ranks = spec.nprocs or sum(host.slots or 0 for host in named)
-        return share_cores(go_on(task, options, new=("{date}", "{job}")), options, ranks // (len(named) or 1))
+        return k8s.share_cores(k8s.go_on(task, options, new=("{date}", "{job}")), options, ranks // (len(named) or 1))
 
 
 def shape(plan: Plan, kind: str) -> tuple[int, int]:
@@ -94,10 +91,10 @@ def shape(plan: Plan, kind: str) -> tuple[int, int]:
 def launcher(plan: Plan, options: HostPodSpec, name: str) -> dict[str, Any]:
     """Return the pod in which mpirun runs; its container is called *name*."""
     inside = replace(plan.request.shown(), hosts=(), hostfile=_HOSTFILE)
-    hidden = [from_secret(key, key) for key in secrets(plan.request.mpi.export)]
-    return as_user(pod(plan, options, {
+    hidden = [k8s.from_secret(key, key) for key in secrets(plan.request.mpi.export)]
+    return as_user(k8s.pod(plan, options, {
         "name": name,
-        "command": command(["mpirun", *plan.mpirun.write(inside)[1:]]),
+        "command": k8s.command(["mpirun", *plan.mpirun.write(inside)[1:]]),
         "env": [_WHOLE_NAMES, *hidden],
     }, ranks=0))  # fmt: skip
 
@@ -105,9 +102,109 @@ def launcher(plan: Plan, options: HostPodSpec, name: str) -> dict[str, Any]:
 def worker(plan: Plan, options: HostPodSpec, name: str, slots: int) -> dict[str, Any]:
     """Return the pod of a host: its sshd waits for mpirun; its container is called *name*."""
     ready = {"tcpSocket": {"port": 2222}, "initialDelaySeconds": 2}
-    return as_user(pod(plan, options, {"name": name, "command": list(SSHD), "readinessProbe": ready}, ranks=slots))
+    return as_user(
+        k8s.pod(plan, options, {"name": name, "command": list(k8s.SSHD), "readinessProbe": ready}, ranks=slots)
+    )
 
 
 def as_user(fields: dict[str, Any]) -> dict[str, Any]:
     """Return a pod as the user of the image, who may write into the volumes."""
-    return {"securityContext": {"runAsUser": USER, "runAsNonRoot": True, "fsGroup": USER}, **fields}
+    return {"securityContext": {"runAsUser": k8s.USER, "runAsNonRoot": True, "fsGroup": k8s.USER}, **fields}
+
+
+class MpiJob(OnHostPods):
+    """The operator makes the workers, and tells mpirun where they are."""
+
+    @override
+    def lines(self, plan: Plan, options: HostPodSpec) -> Iterator[str]:
+        """Refuse hosts with different numbers of ranks, or unknown ones: all workers of a job have as many slots."""
+        yield from k8s.manifest("mpijob", plan, options, [_mpi_job(plan, options)])
+
+
+def _mpi_job(plan: Plan, options: HostPodSpec) -> dict[str, Any]:
+    workers, slots = shape(plan, "mpijob")
+    pods = {
+        "Launcher": (1, launcher(plan, options, "launcher")),
+        "Worker": (workers, worker(plan, options, "worker", slots)),
+    }
+    return {
+        "apiVersion": "kubeflow.org/v2beta1",
+        "kind": "MPIJob",
+        "metadata": {"name": k8s.name_of(plan), "annotations": {"unilaunch/spec": spec_json(plan)}},
+        "spec": {
+            "slotsPerWorker": slots,
+            "sshAuthMountPath": k8s.SSH_FOLDER,
+            "launcherCreationPolicy": "WaitForWorkersReady",
+            "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": plan.task.spec.max_restarts},
+            "mpiImplementation": plan.mpirun.operator_name,
+            "mpiReplicaSpecs": {
+                name: {"replicas": number, "restartPolicy": "Never", "template": {"spec": fields}}
+                for name, (number, fields) in pods.items()
+            },
+        },
+    }
+
+
+class TrainJob(OnHostPods):
+    """Trainer makes the workers through a JobSet, and tells mpirun where they are."""
+
+    @override
+    def lines(self, plan: Plan, options: HostPodSpec) -> Iterator[str]:
+        """Refuse hosts with different numbers of ranks, or unknown ones: all workers of a job have as many slots."""
+        workers, slots = shape(plan, "trainjob")
+        documents = [_runtime(plan, options, slots), _train_job(plan, workers, slots)]
+        yield from k8s.manifest("trainjob", plan, options, documents)
+
+
+def _train_job(plan: Plan, workers: int, slots: int) -> dict[str, Any]:
+    name = k8s.name_of(plan)
+    return {
+        "apiVersion": f"{_API}/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": {"name": name, "annotations": {"unilaunch/spec": spec_json(plan)}},
+        "spec": {
+            "runtimeRef": {"apiGroup": _API, "kind": "TrainingRuntime", "name": name},
+            "trainer": {"numNodes": workers, "numProcPerNode": slots},
+        },
+    }
+
+
+def _runtime(plan: Plan, options: HostPodSpec, slots: int) -> dict[str, Any]:
+    restarts = plan.task.spec.max_restarts
+    step = {"metadata": {"labels": {f"{_API}/trainjob-ancestor-step": "trainer"}}}
+    jobs: list[Mapping[str, Any]] = [
+        {"name": _NODE, "template": _job(worker(plan, options, _NODE, slots))},
+        {
+            "name": _LAUNCHER,
+            "dependsOn": [{"name": _NODE, "status": "Ready"}],
+            "template": step | _job(launcher(plan, options, _NODE)),
+        },
+    ]
+    return {
+        "apiVersion": f"{_API}/v1alpha1",
+        "kind": "TrainingRuntime",
+        "metadata": {"name": k8s.name_of(plan), "labels": {f"{_API}/framework": "mpi"}},
+        "spec": {
+            "mlPolicy": {
+                "numNodes": 1,
+                "mpi": {
+                    "numProcPerNode": slots,
+                    "mpiImplementation": plan.mpirun.operator_name,
+                    "sshAuthMountPath": k8s.SSH_FOLDER,
+                    "runLauncherAsNode": False,
+                },
+            },
+            "template": {
+                "spec": {
+                    "network": {"publishNotReadyAddresses": True},
+                    "successPolicy": {"operator": "All", "targetReplicatedJobs": [_LAUNCHER]},
+                    **({"failurePolicy": {"maxRestarts": restarts}} if restarts else {}),
+                    "replicatedJobs": jobs,
+                }
+            },
+        },
+    }
+
+
+def _job(pod: Mapping[str, Any]) -> dict[str, Any]:
+    return {"spec": {"backoffLimit": 0, "template": {"spec": {"restartPolicy": "Never", **pod}}}}

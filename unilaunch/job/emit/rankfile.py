@@ -16,7 +16,7 @@ class Rankfile(JobFile):
 
     @override
     def lines(self, plan: Plan, options: Spec) -> Iterator[str]:
-        allocated = plan.several and not plan.request.hosts  # an allocation, whose hosts mpirun reads
+        allocated = plan.request.several and not plan.request.hosts  # an allocation, whose hosts mpirun reads
         if allocated or any(row.host == "?" for row in plan.rows):
             raise SpecError("--emit rankfile: only mpirun can tell where the ranks go; give every host its slots")
         yield "# Written by unilaunch launch --emit rankfile: mpirun --rankfile FILE (Open MPI 4),"
