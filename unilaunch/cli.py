@@ -198,6 +198,6 @@ def _checked(kind: "type[S]", given: Mapping[str, object], environ: Mapping[str,
     from unilaunch.reading import known_fields
     from unilaunch.spec import read_variables, validate, variable_of
 
-    variables = {name: text for name, text in read_variables(environ, known_fields).items() if name in fields}
+    variables = {name: text for name, text in read_variables(environ, fields, known_fields).items() if name in fields}
     sources = {name: variable_of(name, environ) for name in set(variables) - set(given)}
     return validate(kind, {**variables, **given}, sources)

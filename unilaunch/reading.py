@@ -36,7 +36,7 @@ def read_task(
     if "spec" in given:
         return _read_whole(kind, given, machine)
     options = {field: value for field, value in given.items() if field != "config"}
-    variables = read_variables(environ, known_fields)
+    variables = read_variables(environ, kind.model_fields, known_fields)
     file = read_file(Path(given["config"]), given) if "config" in given else {}
     if not ({"target"} & {*file, *variables, *options}):
         _refuse_script_as_value(options)

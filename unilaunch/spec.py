@@ -1,7 +1,7 @@
 """The spec of a run, and how it is read from options, the environment and a file."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from inspect import cleandoc
 from pathlib import Path
@@ -143,25 +143,31 @@ class RunSpec(Spec):
     )
 
 
-def read_variables(environ: Mapping[str, str], known: Callable[[], Iterable[str]]) -> dict[str, str]:
+def read_variables(
+    environ: Mapping[str, str], own: Container[str], known: Callable[[], Collection[str]]
+) -> dict[str, str]:
     """Return the fields that UNILAUNCH_ variables set.
 
     Args:
         environ: The process's environment.
-        known: Returns the names of all fields, of every spec; another name is an error.
+        own: Names of the fields of the spec at hand.
+        known: Returns the names of all fields, of every spec; another name is an error. It is called only for a
+            variable that sets none of *own*, since it loads every command.
 
     Raises:
         SpecError: A UNILAUNCH_ variable names no field.
     """
-    fields = {}
-    variables = [name for name in environ if name.startswith(VARIABLE_PREFIX)]
-    names = set(known() if variables else ())
-    for variable in variables:
-        field = VARIABLE_FIELDS.get(variable, variable.removeprefix(VARIABLE_PREFIX).lower())
+    variables = {
+        VARIABLE_FIELDS.get(name, name.removeprefix(VARIABLE_PREFIX).lower()): name
+        for name in environ
+        if name.startswith(VARIABLE_PREFIX)
+    }
+    others = {field: name for field, name in variables.items() if field not in own}
+    names = known() if others else ()
+    for field, name in others.items():
         if field not in names:
-            raise SpecError(f"{variable} names no option{nearest(field, names)}")
-        fields[field] = environ[variable]
-    return fields
+            raise SpecError(f"{name} names no option{nearest(field, names)}")
+    return {field: environ[name] for field, name in variables.items()}
 
 
 def variable_of(field: str, environ: Mapping[str, str]) -> str:
