@@ -107,10 +107,14 @@ class LaunchSpec(RunSpec, MpiSpec):
 
     @classmethod
     def from_file(cls, path: str | Path) -> "LaunchSpec":
-        """Return the spec that a TOML, YAML or JSON file describes.
+        """Return the spec that a TOML, YAML or JSON file describes; names of no field are options of the model.
 
         Raises:
             SpecError: The file cannot be read, or has a value that is not allowed.
         """
         fields = read_file(Path(path))
-        return validate(cls, fields, {field: f"{path}: {field}" for field in fields})
+        sources = {field: f"{path}: {field}" for field in fields}
+        if of_model := {field: fields.pop(field) for field in sources if field not in cls.model_fields}:
+            options = fields.get("options", {})
+            fields["options"] = {**of_model, **options} if isinstance(options, dict) else options
+        return validate(cls, fields, sources)

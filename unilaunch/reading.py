@@ -172,7 +172,8 @@ def unfold_options(options: Mapping[str, Any], target: Target, args: object = ()
         if not isinstance(args, list | tuple):
             raise SpecError(f"args: must be a list of text, not {args!r}")
         return {"args": (*args, *(_argument(name, value) for name, value in options.items()))}
-    raise SpecError(f"options: a {target.kind} has none; what it is to find in sys.argv goes into args")
+    named = ", ".join(map(str, options))
+    raise SpecError(f"{named}: a {target.kind} has no options; what it is to find in sys.argv goes into args")
 
 
 def _argument(name: str, value: object) -> str:
@@ -203,10 +204,10 @@ def _validate_both(
         spec = validate(kind, core, sources)
     except SpecError as fault:
         try:
-            validate(model.spec, rest, sources)
+            validate(model.spec, rest, sources, kind.model_fields)
         except SpecError as other:
             raise SpecError(f"{fault}; {other}") from None
         raise
     if spec.args:
         raise SpecError(f"args: {model.name} is a model and has options, no arguments: {' '.join(spec.args)}")
-    return spec, validate(model.spec, rest, sources)
+    return spec, validate(model.spec, rest, sources, kind.model_fields)

@@ -1,7 +1,7 @@
 """The spec of a run, and how it is read from options, the environment and a file."""
 
 import os
-from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from inspect import cleandoc
 from pathlib import Path
@@ -176,13 +176,14 @@ def variable_of(field: str, environ: Mapping[str, str]) -> str:
     return next(other_names, VARIABLE_PREFIX + field.upper())
 
 
-def validate(kind: type[S], fields: Mapping[str, Any], sources: Mapping[str, str]) -> S:
+def validate(kind: type[S], fields: Mapping[str, Any], sources: Mapping[str, str], others: Iterable[str] = ()) -> S:
     """Return the spec with these *fields*.
 
     Args:
         kind: The spec's type.
         fields: Values by field name, as text or as a file gave them.
         sources: Where each field's value came from, by field name: "--seed", "run.toml: seed".
+        others: Names of other fields that the user may have meant.
 
     Raises:
         SpecError: One line that names every field that is not valid, its value and what is allowed.
@@ -191,7 +192,7 @@ def validate(kind: type[S], fields: Mapping[str, Any], sources: Mapping[str, str
         with _without_plugins():
             return kind.model_validate({name: _read_text(kind, name, value) for name, value in fields.items()})
     except ValidationError as error:
-        raise SpecError(_faults(error, kind, sources)) from None
+        raise SpecError(_faults(error, kind, sources, others)) from None
 
 
 @contextmanager
@@ -234,11 +235,13 @@ def _read_text(kind: type[Spec], name: str, value: Any) -> Any:
     return None if value == "none" and type(None) in allowed and not {str, Path} & set(allowed) else value
 
 
-def _faults(error: ValidationError, kind: type[Spec], sources: Mapping[str, str]) -> str:
-    return "; ".join(_fault(fault, kind, sources) for fault in error.errors(include_url=False))
+def _faults(
+    error: ValidationError, kind: type[Spec], sources: Mapping[str, str], others: Iterable[str] = ()
+) -> str:  # fmt: skip
+    return "; ".join(_fault(fault, kind, sources, others) for fault in error.errors(include_url=False))
 
 
-def _fault(fault: Any, kind: type[Spec], sources: Mapping[str, str]) -> str:
+def _fault(fault: Any, kind: type[Spec], sources: Mapping[str, str], others: Iterable[str]) -> str:
     field, *inside = map(str, fault["loc"]) if fault["loc"] else ("spec",)
     where = sources.get(field, f"--{field.replace('_', '-')}")
     where = ".".join([where, *(name for name in inside if not (where.startswith("--") and name.isdecimal()))])
@@ -247,7 +250,7 @@ def _fault(fault: Any, kind: type[Spec], sources: Mapping[str, str]) -> str:
         known = inner.model_fields if isinstance(inner, type) and issubclass(inner, Spec) else ()
         if field == "mpi":
             return f"{where}: no such option: mpirun's options stand beside the others, as oversubscribe = true"
-        return f"{where}: no such option{nearest((inside or [field])[-1], known)}"
+        return f"{where}: no such option{nearest((inside or [field])[-1], [*known, *(() if inside else others)])}"
     message = fault["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     wanted = _KINDS.get(fault["type"], message)
     return f"{where}: must be {wanted}, not {fault['input']!r}" if fault["loc"] else wanted

@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from unilaunch import entry_points, plugins
 from unilaunch.errors import PluginError, SpecError
+from unilaunch.job.api import start
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.options import parse
 from unilaunch.reading import read_task
@@ -82,6 +83,19 @@ def test_arguments_in_a_file_that_are_none_are_refused(text: str, words: str, tm
     with pytest.raises(SpecError) as refused:
         read_task(RunSpec, {"config": str(tmp_path / "run.toml")}, {})
     assert words in str(refused.value)
+
+
+def test_a_spec_from_a_file_takes_the_options_of_the_model_as_config_does(tmp_path: Path) -> None:
+    """The schema that editors know has them beside the others too."""
+    file = tmp_path / "run.toml"
+    file.write_text('target = "gcn"\nnprocs = 2\nepochs = 5\nhidden = 7\n[options]\nhidden = 8\n')
+    spec = LaunchSpec.from_file(file)
+    assert (spec.nprocs, spec.options) == (2, {"epochs": 5, "hidden": 8})
+    file.write_text('target = "gcn"\nnproc = 2\n')
+    spec = LaunchSpec.from_file(file)
+    for refused in (lambda: start(spec), lambda: read_task(LaunchSpec, {"config": str(file)}, {})):
+        with pytest.raises(SpecError, match=r"nproc: no such option; did you mean nprocs\?"):
+            refused()
 
 
 class _Checked(Spec):
