@@ -45,7 +45,7 @@ def open_ogb(request: Request) -> Dataset:
         InputError: A file is missing.
     """
     named = Path(request.name).expanduser()
-    folder = named if named.is_dir() else request.folder / request.name.replace("-", "_")
+    folder = named if (named / "raw").is_dir() else request.folder / request.name.replace("-", "_")
     if not (folder / "raw").is_dir():
         raise InputError(f"{folder}/raw: no such folder: unpack {PUBLIC}/... there, or set --data-dir")
     files = [folder / "raw" / f"{name}.csv.gz" for name in RAW] + list(_splits(folder).values())
