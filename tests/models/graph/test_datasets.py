@@ -76,7 +76,7 @@ def test_a_download_of_pyg_does_not_hide_a_name(tmp_path: Path, monkeypatch: pyt
     """It lies in cora/raw of the working folder, and has no split/ of the OGB."""
     monkeypatch.chdir(tmp_path)
     for name in ("reddit", "ogbn-arxiv"):
-        with pytest.raises(InputError, match="no such f.*set --data-dir") as expected:
+        with pytest.raises(InputError, match=r"no such f.*set --data-dir") as expected:
             _open(name, tmp_path / "data")
         (tmp_path / name / ("raw" if name == "reddit" else "processed")).mkdir(parents=True)
         with pytest.raises(InputError) as found:
