@@ -97,8 +97,14 @@ def prepare(options: "DataSpec", num_parts: int, log: Log, *, as_given: bool = F
     if by_nodes and options.partitioner != "auto":  # "auto" accepts any partition
         cut["partitioner"] = options.partitioner
     fingerprint = fingerprint_of({**dataset.identity, **cut, **({"gdc": asdict(how)} if how else {})})
-    root = (options.partition_dir or data_folder(options.data_dir) / "partitions").expanduser()
+    root = options.partition_dir or data_folder(options.data_dir) / "partitions"
     folder = root / f"{Path(dataset.name).stem}-{num_parts}-{fingerprint[:12]}"
+    try:
+        folder = folder.expanduser()
+    except RuntimeError as error:
+        raise InputError(
+            f"{folder}: cannot be read: {str(error).rstrip('.')}: choose another --partition-dir"
+        ) from None
     if _is_there(folder, num_parts):
         log.say(f"partition: {folder}")
         return Partition(folder, fingerprint, dataset.sha256)
