@@ -95,6 +95,7 @@ def _column(column: Any, name: str, path: Path, *, may_be_empty: bool) -> NDArra
     import pyarrow as pa
 
     types, kind = pa.types, column.type
+    values: NDArray[Any]
     try:
         if types.is_dictionary(kind):  # as pandas writes categories
             column = column.cast(kind := kind.value_type)
