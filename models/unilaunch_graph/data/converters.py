@@ -6,6 +6,7 @@ and duplicates: a model that needs a symmetric graph makes it so when it reads t
 """
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
 from unilaunch_graph.data.files import SPLIT
-from unilaunch_graph.data.graph_folder import on_host, write_graph
+from unilaunch_graph.data.graph_folder import as_array, on_host, write_graph
 from unilaunch_graph.data.tables import is_table, read_table
 
 Folder = str | PathLike[str]
@@ -68,8 +69,8 @@ def from_scipy(  # noqa: PLR0913  (the arrays of a graph, by name)
             graph has no weights.
         folder: Where the folder is written.
         x: Features of the nodes, dense or sparse. (num_nodes, num_features)
-        y: Labels: classes, -1 where unknown, or text: (num_nodes,); 0 and 1: (num_nodes, num_classes); values, NaN
-            where unknown: (num_nodes,) or (num_nodes, num_columns).
+        y: Labels: classes, -1 where unknown, or text, "" where unknown: (num_nodes,); 0 and 1: (num_nodes,
+            num_classes); values, NaN where unknown: (num_nodes,) or (num_nodes, num_columns).
         edge_attr: Features of the edges, in the order of `scipy.sparse.csr_array(adjacency)`. (num_edges, k)
         train_mask: Nodes to train on, bool. None, with the other masks: a split is drawn when the graph is read.
             (num_nodes,)
@@ -79,8 +80,11 @@ def from_scipy(  # noqa: PLR0913  (the arrays of a graph, by name)
     Raises:
         InputError: The folder exists, or the arrays do not fit together; the text names the array.
     """
-    matrix = sp.csr_array(adjacency)
-    if matrix.shape[0] != matrix.shape[1]:
+    try:
+        matrix = sp.csr_array(on_host(adjacency))
+    except (ValueError, TypeError) as error:
+        raise InputError(f"from_scipy: the adjacency is no sparse matrix of numbers: {error}") from None
+    if matrix.shape != 2 * matrix.shape[:1]:
         raise InputError(f"from_scipy: the adjacency has the shape {matrix.shape}; expected as many rows as columns")
     arrays = {
         "indptr": matrix.indptr,
@@ -129,7 +133,9 @@ def from_networkx(  # noqa: PLR0913  (what is taken from it, by name)
         "y": _node_values(graph, y) if isinstance(y, str) else y,
     }
     if any(weight in values for *_, values in edges):
-        arrays["edge_weight"] = np.array([values.get(weight, 1) for *_, values in edges])
+        arrays["edge_weight"] = _stacked(
+            [on_host(values.get(weight, 1)) for *_, values in edges], f"the edges' {weight!r}"
+        )
     if edge_attr:
         columns = [[_value(values, key, f"the edge from {names[a]!r} to {names[b]!r}") for key in edge_attr]
                    for a, b, values in edges]  # fmt: skip
@@ -137,7 +143,8 @@ def from_networkx(  # noqa: PLR0913  (what is taken from it, by name)
     for mask in SPLIT:
         if any(mask in values for _, values in graph.nodes(data=True)):
             arrays[mask] = np.array([bool(values.get(mask, False)) for _, values in graph.nodes(data=True)])
-    return write_graph(folder, arrays, None if names == [*range(len(names))] else [*map(_plain, names)])
+    numbers = range(len(names))
+    return write_graph(folder, arrays, numbers if names == [*numbers] else [*map(_plain, names)])
 
 
 def _node_values(graph: Any, attribute: str) -> NDArray[Any]:
@@ -155,12 +162,12 @@ def _stacked(values: Sequence[Any], what: str) -> NDArray[Any]:
 def _value(values: Mapping[str, Any], attribute: str, owner: str) -> Any:
     if attribute not in values:
         raise InputError(f"from_networkx: {owner} has no attribute {attribute!r}; it has {', '.join(values) or 'none'}")
-    return values[attribute]
+    return on_host(values[attribute])
 
 
 def _plain(name: Any) -> str | int:
     """Return a node's name as JSON can hold it."""
-    return name if isinstance(name, int) and not isinstance(name, bool) else str(name)
+    return int(name) if isinstance(name, Integral) and not isinstance(name, bool) else str(name)
 
 
 def from_edges(  # noqa: PLR0913  (the arrays of a graph, by name)
@@ -199,24 +206,27 @@ def from_edges(  # noqa: PLR0913  (the arrays of a graph, by name)
         PluginError: A table is given, and pyarrow is not installed.
     """
     arrays = {"x": x, "y": y, "train_mask": train_mask, "val_mask": val_mask, "test_mask": test_mask}
-    names = None if nodes is None else np.asarray(on_host(nodes))
+    names = None if nodes is None else as_array("nodes", nodes)
     if is_table(nodes):
         _refuse_arrays("nodes", "x", x)
         _refuse_beside_table("nodes", {name: array for name, array in arrays.items() if name != "x"})
         names, arrays = _read_nodes(Path(nodes), x)
-    values = {"edge_weight": edge_weight, "edge_attr": edge_attr}
-    if is_table(edges):
+    values, are_read = {"edge_weight": edge_weight, "edge_attr": edge_attr}, is_table(edges)
+    if are_read:
         _refuse_arrays("edges", "edge_attr", edge_attr)
         _refuse_beside_table("edges", {"edge_weight": edge_weight})
         edges, values = _read_edges(Path(edges), edge_attr)
-    ends = np.asarray(on_host(edges))
+    ends = as_array("edges", edges)
     if names is not None:
-        ends = _numbers(ends, names)
+        names = _text_of("nodes", names)
+        ends = _numbers(_text_of("edges", ends), names, are_read=are_read)
     elif ends.dtype.kind in "UO":
         raise InputError(
             "from_edges: the ends of edges are names: give nodes=, the names in the order of the rows of x"
         )
-    return write_graph(folder, {"edge_index": ends, **values, **arrays}, None if names is None else names.tolist())
+    return write_graph(
+        folder, {"edge_index": ends, **values, **arrays}, None if names is None else [*map(_plain, names.tolist())]
+    )
 
 
 def _refuse_beside_table(table: str, arrays: Mapping[str, Any]) -> None:
@@ -236,7 +246,7 @@ def _read_edges(path: Path, edge_attr: Sequence[str] | None) -> tuple[NDArray[An
     table = read_table(path, ["source", "target", *features], ["weight"])
     columns = [_numeric(table[name], name, path) for name in features]
     ends = np.stack([table["source"], table["target"]])
-    return ends, {"edge_weight": table.get("weight"), "edge_attr": np.stack(columns, axis=1) if columns else None}
+    return ends, {"edge_weight": table.get("weight"), "edge_attr": np.column_stack(columns) if columns else None}
 
 
 def _read_nodes(path: Path, features: Sequence[str] | None) -> tuple[NDArray[Any], dict[str, Any]]:
@@ -245,7 +255,7 @@ def _read_nodes(path: Path, features: Sequence[str] | None) -> tuple[NDArray[Any
     chosen = [*features] if features else [name for name in table if name not in {"node", "y", *SPLIT}]
     if not chosen:
         raise InputError(f"{path}: has no column of features beside {', '.join(table)}")
-    x = np.stack([_numeric(table[name], name, path) for name in chosen], axis=1)
+    x = np.column_stack([_numeric(table[name], name, path) for name in chosen])
     return table["node"], {"x": x, "y": table["y"], **{name: table.get(name) for name in SPLIT}}
 
 
@@ -255,12 +265,20 @@ def _numeric(column: NDArray[Any], name: str, path: Path) -> NDArray[Any]:
     return column
 
 
-def _numbers(ends: NDArray[Any], names: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the number of each named end. (2, num_edges)"""
-    if names.dtype.kind == "O":
-        names = names.astype(str)
-    if ends.dtype.kind == "O":
-        ends = ends.astype(str)
+def _text_of(argument: str, names: NDArray[Any]) -> NDArray[Any]:
+    """Return names of objects, bytes and dates as text, others as they are."""
+    try:
+        return names.astype(str) if names.dtype.kind in "OSMm" else names
+    except UnicodeDecodeError:
+        raise InputError(f"from_edges: {argument} are bytes beyond ASCII: give them as text") from None
+
+
+def _numbers(ends: NDArray[Any], names: NDArray[Any], *, are_read: bool) -> NDArray[np.int64]:
+    """Return the number of each named end; what is read from a table is compared as text. (2, num_edges)"""
+    if are_read and "U" in {names.dtype.kind, ends.dtype.kind}:
+        names, ends = names.astype(str), ends.astype(str)
+    if ends.ndim != 2 or len(ends) != 2:  # noqa: PLR2004  (the ends of an edge)
+        raise InputError(f"from_edges: edges have the shape {ends.shape}; expected (2, num_edges)")
     if names.ndim != 1 or (names.dtype.kind == "U") != (ends.dtype.kind == "U"):
         raise InputError(f"from_edges: nodes are {names.dtype} {names.shape}, and the ends of edges {ends.dtype}")
     order: NDArray[np.int64] = np.argsort(names, kind="stable")

@@ -163,8 +163,11 @@ def symmetric(matrix: sp.csr_array) -> tuple[sp.csr_array, bool]:
 
     Args:
         matrix: Directed edges, each once, in order: of bool, or of weights of 0 or more in float64. An edge of two
-            directions gets the mean of its weights, an edge of one direction keeps its own. It may be changed.
+            directions gets the mean of its weights, an edge of one direction keeps its own. It is changed: a weight of
+            0 becomes the smallest number, which is 0 in float32.
     """
+    if matrix.dtype != np.bool_:  # SciPy drops entries of 0 from sums, and here they are those of loops
+        np.maximum(matrix.data, np.finfo(np.float64).tiny, out=matrix.data)
     rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int32), np.diff(matrix.indptr))
     matrix.data[rows == matrix.indices] = 0
     del rows

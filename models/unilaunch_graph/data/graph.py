@@ -110,11 +110,14 @@ class Graph:
         if matrix.nnz < len(self.indices):
             what = "their weights are added" if is_weighted else "each is used once"
             changes.append(f"{len(self.indices) - matrix.nnz:,} duplicate edges were given: {what}")
-        loops = matrix.diagonal()
-        num_loops = int(np.count_nonzero(loops_and_duplicates(matrix.indptr, matrix.indices)[0]))
-        if num_loops:
+        is_loop, loops = loops_and_duplicates(matrix.indptr, matrix.indices)[0], self.loops
+        if num_loops := int(np.count_nonzero(is_loop)):
             what = "their weights are those of A_hat's loops" if is_weighted else "left out, A_hat brings its own"
             changes.append(f"{num_loops:,} self-loops were given: {what}")
+            if is_weighted:
+                loops = np.ones(self.num_nodes, np.float32)
+                loops[matrix.indices[is_loop]] = matrix.data[is_loop]
+        del is_loop
         whole, was_symmetric = symmetric(matrix)
         if not was_symmetric:
             what = ", with the mean of both directions' weights" if is_weighted else ""
@@ -124,7 +127,7 @@ class Graph:
             indptr=whole.indptr.astype(np.int64),
             indices=whole.indices.astype(np.int32, copy=False),
             weights=whole.data.astype(np.float32) if is_weighted else None,
-            loops=np.where(loops > 0, loops, 1).astype(np.float32) if is_weighted and num_loops else self.loops,
+            loops=loops,
             edge_attr=None,
             is_directed=False,
         ), changes

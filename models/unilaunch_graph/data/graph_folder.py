@@ -1,7 +1,8 @@
 """The folder of a user's graph: a .npy file for each array, as `unilaunch_graph.data.files` reads it, and names."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,28 +39,31 @@ def read_names(folder: str | PathLike[str]) -> Names:
         folder: The folder that `from_pyg`, `from_networkx`, `from_scipy` or `from_edges` returned.
 
     Raises:
-        InputError: The file of the names is damaged.
+        InputError: There is no such folder, or the file of the names is damaged.
     """
     path = Path(folder) / NAMES
     try:
+        path = path.expanduser()
         given = json.loads(path.read_text(encoding="utf-8"))
         return Names(given["nodes"], given["classes"])
     except FileNotFoundError:
-        return Names(None, None)
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        if path.parent.is_dir():
+            return Names(None, None)
+        raise InputError(f"{path.parent}: no such folder: expected one that a converter returned") from None
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
         raise InputError(f"{path}: is damaged: {' '.join(str(error).split())}") from error
 
 
 def write_graph(
-    folder: str | PathLike[str], arrays: Mapping[str, Any], nodes: Sequence[str | int] | None = None
+    folder: str | PathLike[str], arrays: Mapping[str, Any], nodes: Sequence[str | int] | range | None = None
 ) -> Path:
     """Write the folder of a graph, whole or not at all: aside, then renamed.
 
     Args:
         folder: The path of the new folder; it must not exist.
         arrays: The arrays of `unilaunch_graph.data.files` by name; None stands for one that is not given. *x* may be a
-            sparse matrix. *y* may be text: its values in order of the alphabet are the classes.
-        nodes: Name of each node; None: its number.
+            sparse matrix. *y* may be text: its values in order of the alphabet are the classes, "" is none.
+        nodes: Name of each node; None, or a range for their number to be checked: its number.
 
     Returns:
         The folder, for `--dataset` and `load`.
@@ -67,21 +71,26 @@ def write_graph(
     Raises:
         InputError: The folder exists or cannot be written, or the arrays do not fit together.
     """
-    folder = Path(folder).expanduser()
-    if folder.exists():
-        raise InputError(f"{folder}: exists already: give another folder, or delete it")
+    folder = Path(folder)
+    with _writing(folder):
+        folder = folder.expanduser()
+        if folder.exists():
+            raise InputError(f"{folder}: exists already: give another folder, or delete it")
     given = {name: on_host(array) for name, array in arrays.items() if array is not None}
     classes = None
     if "y" in given:
-        given["y"], classes = _labels(np.asarray(given["y"]))
+        given["y"], classes = _labels(as_array("y", given["y"]))
     if sp.issparse(given.get("x")):
         x = sp.csr_array(given.pop("x"))
         given |= dict(zip(_SPARSE, (x.indptr, x.indices, x.data, np.array(x.shape)), strict=True))
-    whole = {name: np.asarray(array) for name, array in given.items()}
+    whole = {name: as_array(name, array) for name, array in given.items()}
     if not {*SPLIT}.isdisjoint(whole) and "y" in whole:
         whole |= {name: np.zeros(len(whole["y"]), bool) for name in SPLIT if name not in whole}
     check_arrays(whole, folder)
-    _write(folder, whole, Names(nodes, classes))
+    if nodes is not None and len(nodes) != len(whole["y"]):
+        raise InputError(f"{folder}: {len(nodes)} names of nodes, but y has {len(whole['y'])} rows: name each node")
+    with _writing(folder):
+        _write(folder, whole, Names(None if isinstance(nodes, range) else nodes, classes))
     return folder
 
 
@@ -101,24 +110,42 @@ def on_host(values: Any) -> Any:
     return tensor.numpy()
 
 
+def as_array(name: str, values: Any) -> NDArray[Any]:
+    """Return values or a tensor as an array on the host.
+
+    Raises:
+        InputError: They are none, for instance rows of several lengths.
+    """
+    try:
+        return np.asarray(on_host(values))
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise InputError(f"{name} is no array: expected rows of one length: {' '.join(str(error).split())}") from None
+
+
 def _labels(y: NDArray[Any]) -> tuple[NDArray[Any], list[str] | None]:
-    """Return labels as numbers, and the names of the classes if they were text."""
+    """Return labels as numbers, and the names of the classes if they were text; "" is -1."""
     if y.dtype.kind == "O" and all(isinstance(value, str) for value in y.flat):
         y = y.astype(str)
     if y.dtype.kind == "U":
         names, numbers = np.unique(y, return_inverse=True)
-        return numbers.reshape(y.shape), names.tolist()
+        unknown = int("" in names[:1])  # "" is the first of the alphabet
+        return numbers.reshape(y.shape) - unknown, names[unknown:].tolist()
     return (y[:, 0] if y.dtype.kind in "iu" and y.ndim == 2 and y.shape[1] == 1 else y), None  # noqa: PLR2004
 
 
 def _write(folder: Path, arrays: Mapping[str, NDArray[Any]], names: Names) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder_beside(folder) as aside:
+        for name, array in arrays.items():
+            np.save(aside / f"{name}.npy", np.ascontiguousarray(array), allow_pickle=False)
+        if names != (None, None):
+            (aside / NAMES).write_text(json.dumps(names._asdict()), encoding="utf-8")
+        aside.rename(folder)
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with folder_beside(folder) as aside:
-            for name, array in arrays.items():
-                np.save(aside / f"{name}.npy", np.ascontiguousarray(array), allow_pickle=False)
-            if names != (None, None):
-                (aside / NAMES).write_text(json.dumps(names._asdict(), ensure_ascii=False), encoding="utf-8")
-            aside.rename(folder)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
+        yield
+    except (OSError, RuntimeError) as error:  # a folder that may not be entered; the home of nobody
+        raise InputError(f"{folder}: cannot be written: {getattr(error, 'strerror', None) or error}") from None

@@ -34,6 +34,8 @@ SPLIT = ("train", "valid", "test")
 #: Folders of sets whose raw file has each edge once, though the graph has both directions: the OGB's loader adds the
 #: reverse where its table of sets says so (add_inverse_edge), and the files themselves do not tell.
 ONE_DIRECTION = ("ogbn_products", "products")
+#: What to do with a set of several labels or of values to predict.
+_CONVERT = "such a set is converted with unilaunch_graph.from_edges"
 
 
 def open_ogb(request: Request) -> Dataset:
@@ -43,7 +45,7 @@ def open_ogb(request: Request) -> Dataset:
         InputError: A file is missing.
     """
     named = Path(request.name).expanduser()
-    folder = named if named.is_dir() else request.folder / request.name.replace("-", "_")
+    folder = named if (named / "raw").is_dir() else request.folder / request.name.replace("-", "_")
     if not (folder / "raw").is_dir():
         raise InputError(f"{folder}/raw: no such folder: unpack {PUBLIC}/... there, or set --data-dir")
     files = [folder / "raw" / f"{name}.csv.gz" for name in RAW] + list(_splits(folder).values())
@@ -68,13 +70,20 @@ def read_ogb(folder: Path, *, adds_reverse: bool) -> Graph:
     if adds_reverse:
         edge = np.concatenate((edge, edge[:, ::-1]))
     features = _numbers(folder / "raw" / "node-feat.csv.gz", np.float32)
-    label = _numbers(folder / "raw" / "node-label.csv.gz", np.float64)[:, 0]
-    labels = np.where(np.isnan(label), -1, label).astype(np.int64)
-    splits = {name: _numbers(path, np.int64)[:, 0] for name, path in _splits(folder).items()}
+    label = _column(folder / "raw" / "node-label.csv.gz", np.float64)
+    splits = {name: _column(path, np.int64) for name, path in _splits(folder).items()}
     try:
-        return _graph(edge, features, labels, splits)
+        return _graph(edge, features, _classes(label), splits)
     except ValueError as error:
         raise InputError(f"{folder}: {error}") from error
+
+
+def _classes(label: NDArray[np.float64]) -> NDArray[np.int64]:
+    label = np.where(np.isnan(label), -1, label)
+    fractions = np.flatnonzero(label != np.trunc(label))
+    if len(fractions):
+        raise ValueError(f"node-label[{fractions[0]}] is {label[fractions[0]]:g}, which is no class: {_CONVERT}")
+    return label.astype(np.int64)
 
 
 def _graph(
@@ -102,6 +111,14 @@ def _splits(folder: Path) -> dict[str, Path]:
     if len(schemes) != 1:
         raise InputError(f"{folder}/split: expected one folder with train.csv.gz, valid.csv.gz and test.csv.gz")
     return {name: schemes[0] / f"{name}.csv.gz" for name in SPLIT}
+
+
+def _column(path: Path, kind: type[np.generic]) -> NDArray[Any]:
+    values = _numbers(path, kind)
+    if values.shape[1] != 1:
+        raise InputError(f"{path}: has {values.shape[1]} columns, expected 1: {_CONVERT}")
+    column: NDArray[Any] = values[:, 0]
+    return column
 
 
 def _numbers(path: Path, kind: type[np.generic]) -> NDArray[Any]:

@@ -72,10 +72,10 @@ def _source(name: str) -> Callable[[Request], Dataset]:
     folder = Path(name).expanduser()
     if name.endswith(".npz") or (folder / "y.npy").exists():
         return open_file
+    if name in SOURCES:  # before a folder of that name: PyG downloads cora to cora/raw
+        return SOURCES[name]
     if (folder / "raw").is_dir():
         return open_ogb
-    if name in SOURCES:
-        return SOURCES[name]
     near = get_close_matches(name, SOURCES, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise InputError(

@@ -1,5 +1,6 @@
 """Columns of a CSV or Parquet file as arrays, read by pyarrow."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from unilaunch.errors import InputError, PluginError
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
 #: Columns of the index of a data frame, as pandas writes and reads them: numbers of rows, no data.
 _INDEX = frozenset({"", "Unnamed: 0", "__index_level_0__"})
+#: Columns of names. In CSV they are text: 02134 is no number.
+_NAMES = frozenset({"node", "source", "target"})
 
 
 def is_table(value: object) -> bool:
@@ -28,13 +31,14 @@ def read_table(
         path: A file that ends in .csv, .csv.gz or .parquet; the first line of a CSV file names its columns.
         needed: Columns that must be there.
         wanted: Columns that are taken too if they are there; None: all but the index of a data frame.
-        nullable: The one column that may have empty cells if it holds numbers: of whole ones they are -1, else NaN.
+        nullable: The one column that may have empty cells, unless it holds bool: of whole numbers they are -1, of
+            others NaN, of text "".
 
     Returns:
-        Numbers, bool or text. (num_rows,) each
+        Numbers, bool or text; dates are text. (num_rows,) each, or of lists (num_rows, length)
 
     Raises:
-        InputError: The file cannot be read, a column is missing, or one has an empty cell.
+        InputError: The file cannot be read, a column is missing or is there twice, or one has an empty cell.
         PluginError: pyarrow is not installed, or cannot be imported.
     """
     table = _read(path)
@@ -43,6 +47,8 @@ def read_table(
         raise InputError(f"{path}: has no column {', '.join(missing)}; it has {', '.join(table.column_names)}")
     taken = {*needed, *(set(table.column_names) - _INDEX if wanted is None else wanted)}
     chosen = [name for name in table.column_names if name in taken]
+    if twice := [name for name, count in Counter(chosen).items() if count > 1]:
+        raise InputError(f"{path}: has the column {twice[0]} twice: give each column another name")
     return {name: _column(table.column(name), name, path, may_be_empty=name == nullable) for name in chosen}
 
 
@@ -56,20 +62,57 @@ def _read(path: Path) -> Any:
         reason = " ".join(str(error).split())
         raise PluginError(f"{path}: tables are read by pyarrow: pip install 'unilaunch[tables]' ({reason})") from error
     try:
-        return parquet.read_table(path) if path.suffix == ".parquet" else csv.read_csv(path)
+        if path.suffix == ".parquet":
+            return parquet.read_table(path)
+        names = csv.ConvertOptions(column_types=dict.fromkeys(_NAMES, pa.string()))
+        return _with_numbers(csv.read_csv(path, convert_options=names))
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
+
+
+def _with_numbers(table: Any) -> Any:
+    """Return a table with columns of names as int64 where all of them are whole numbers."""
+    for place, name in enumerate(table.column_names):
+        if name in _NAMES:
+            table = table.set_column(place, name, _whole(table.column(place)))
+    return table
+
+
+def _whole(text: Any) -> Any:
+    """Return a column of text as int64 if all of it is written as whole numbers are: 7, and not 007 or 7.0."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    trimmed = compute.utf8_trim_whitespace(text)
+    try:
+        numbers = trimmed.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return text
+    return numbers if numbers.cast(pa.string()).equals(trimmed) else text
 
 
 def _column(column: Any, name: str, path: Path, *, may_be_empty: bool) -> NDArray[Any]:
     import pyarrow as pa
 
-    if pa.types.is_dictionary(column.type):  # as pandas writes categories
-        column = column.cast(column.type.value_type)
-    values = column.to_numpy()
-    empty = column.null_count + int(np.count_nonzero(values == "")) * (values.dtype == object)  # as CSV has it in text
-    if empty and not (may_be_empty and (pa.types.is_integer(column.type) or pa.types.is_floating(column.type))):
+    types, kind = pa.types, column.type
+    values: NDArray[Any]
+    try:
+        if types.is_dictionary(kind):  # as pandas writes categories
+            column = column.cast(kind := kind.value_type)
+        if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+            values = np.stack(column.to_numpy())
+        elif types.is_boolean(kind) or types.is_floating(kind) or types.is_integer(kind):
+            values, may_be_empty = column.to_numpy(), may_be_empty and not types.is_boolean(kind)
+            if may_be_empty and column.null_count and types.is_integer(kind):
+                values = column.cast(pa.int64()).fill_null(-1).to_numpy()
+        else:
+            values = np.asarray(column.cast(pa.large_string()).fill_null("").to_numpy(), str)
+    except (pa.ArrowException, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(
+            f"{path}: column {name} of {kind}: expected numbers, bool, UTF-8 or lists of one length: {reason}"
+        ) from None
+    empty = int(np.count_nonzero(values == "")) if values.dtype.kind == "U" else column.null_count
+    if empty and not may_be_empty:
         raise InputError(f"{path}: column {name} has {empty:,} empty cells; expected a value in each row")
-    if empty and pa.types.is_integer(column.type):
-        values = column.cast(pa.int64()).fill_null(-1).to_numpy()
-    return np.asarray(values, str) if values.dtype == object else values
+    return values

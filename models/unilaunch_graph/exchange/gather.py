@@ -73,9 +73,9 @@ def save_rows(path: Path, part: Part, arrays: Mapping[str, NDArray[Any]], collec
         for array in arrays.values():
             gather_rows(part, _two_dimensional(array), collectives, lambda _nodes, _rows: None)
         return
-    if path.is_dir():
-        raise InputError(f"{path}: is a folder: expected the name of a file")
     try:
+        if path.is_dir():
+            raise InputError(f"{path}: is a folder: expected the name of a file")
         with folder_beside(path) as folder:
             for array_name, array in arrays.items():
                 _map_rows(folder / f"{array_name}.npy", part, array, collectives)

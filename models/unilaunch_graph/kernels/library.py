@@ -18,13 +18,20 @@ from pathlib import Path
 _SOURCE = Path(__file__).with_name("kernels.c")
 _FLAGS = ("-O3", "-march=native", "-shared", "-fPIC")
 _SECONDS = 60.0  # that a compiler may take
+#: What follows a library in its file: one that a full disk or a crash has cut ends the process when it is loaded.
+_END = b"whole"
 
 
 @cache
 def load_library() -> ctypes.CDLL | None:
     """Return the functions of kernels.c; None, with a warning, without a compiler or a folder of this user alone."""
     try:
-        return ctypes.CDLL(str(_compiled(_compiler(), _cache_folder())))
+        compiler, folder = _compiler(), _cache_folder()
+        path = _compiled(compiler, folder)
+        try:
+            return ctypes.CDLL(str(path))
+        except OSError:  # it is damaged, or of another system with the same home folder
+            return ctypes.CDLL(str(_compiled(compiler, folder, again=True)))
     except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
         warnings.warn(
             f"kernels.c cannot be compiled and kept here, so numpy and FBGEMM train, which is slower: {error}: install "
@@ -45,7 +52,7 @@ def _compiler() -> str:
     raise FileNotFoundError("no cc, gcc or clang in PATH")
 
 
-def _compiled(compiler: str, folder: Path) -> Path:
+def _compiled(compiler: str, folder: Path, *, again: bool = False) -> Path:
     """Return the library of this source, compiler and processor; several ranks may make it at once.
 
     Raises:
@@ -55,9 +62,9 @@ def _compiled(compiler: str, folder: Path) -> Path:
     """
     machine = "\n".join((platform.machine(), _processor(), compiler, *_FLAGS)).encode()
     path = folder / f"kernels-{sha256(_SOURCE.read_bytes() + machine).hexdigest()[:32]}.so"
-    if not path.exists():
+    if again or not _is_whole(path):
         with tempfile.TemporaryDirectory(dir=folder) as aside, _alone(folder):
-            if not path.exists():
+            if again or not _is_whole(path):
                 _compile(compiler, Path(aside, path.name)).rename(path)
     _refuse_others(path)
     return path
@@ -78,7 +85,15 @@ def _compile(compiler: str, path: Path) -> Path:
     if done.returncode:
         raise RuntimeError(f"{compiler}: {' '.join(done.stderr.split()) or f'exit code {done.returncode}'}")
     path.chmod(0o700)
+    with path.open("ab") as library:
+        library.write(_END)
+        library.flush()
+        os.fsync(library.fileno())
     return path
+
+
+def _is_whole(path: Path) -> bool:
+    return path.exists() and path.read_bytes().endswith(_END)
 
 
 def _processor() -> str:

@@ -4,6 +4,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from unilaunch_graph.mindspore.part import GraphPart
+from unilaunch_graph.network.checks import check_rows
 from unilaunch_graph.operators.segments import SegmentSoftmax
 from unilaunch_mindspore.linear import FirstDerivative
 
@@ -17,7 +18,11 @@ def segment_sum(messages: Tensor, part: GraphPart) -> Tensor:
 
     Returns:
         (num_owned, ...)
+
+    Raises:
+        ValueError: Another number of messages than of edges.
     """
+    _check(messages, part)
     sums = part.operators.segment_sum(messages.reshape(messages.shape[0], -1))
     return sums.reshape(-1, *messages.shape[1:])
 
@@ -38,9 +43,17 @@ def segment_softmax(scores: Tensor, part: GraphPart) -> Tensor:
 
     Returns:
         The shares: those of a node's in-edges sum to 1. (E, ...)
+
+    Raises:
+        ValueError: Another number of scores than of edges.
     """
+    _check(scores, part)
     shares = _Softmax(part.operators.segment_softmax)(scores.reshape(scores.shape[0], -1))
     return shares.reshape(scores.shape)
+
+
+def _check(rows: Tensor, part: GraphPart) -> None:
+    check_rows(rows, part.edge_index.shape[1], "edges")
 
 
 class _Softmax(nn.Cell):  # type: ignore[misc]

@@ -97,9 +97,9 @@ def prepare(options: "DataSpec", num_parts: int, log: Log, *, as_given: bool = F
     if by_nodes and options.partitioner != "auto":  # "auto" accepts any partition
         cut["partitioner"] = options.partitioner
     fingerprint = fingerprint_of({**dataset.identity, **cut, **({"gdc": asdict(how)} if how else {})})
-    root = (options.partition_dir or data_folder(options.data_dir) / "partitions").expanduser()
-    folder = root / f"{Path(dataset.name).stem}-{num_parts}-{fingerprint[:12]}"
-    if _is_there(folder, num_parts):
+    root = options.partition_dir or data_folder(options.data_dir) / "partitions"
+    folder, is_there = _looked_up(root / f"{Path(dataset.name).stem}-{num_parts}-{fingerprint[:12]}", num_parts)
+    if is_there:
         log.say(f"partition: {folder}")
         return Partition(folder, fingerprint, dataset.sha256)
     if by_nodes:
@@ -113,19 +113,19 @@ def prepare(options: "DataSpec", num_parts: int, log: Log, *, as_given: bool = F
     return Partition(folder, fingerprint, dataset.sha256)
 
 
-def _is_there(folder: Path, num_parts: int) -> bool:
-    """Return whether the partition is there: its folder was renamed when it was whole.
+def _looked_up(folder: Path, num_parts: int) -> tuple[Path, bool]:
+    """Return the folder without ~, and whether the partition is there: it was renamed when it was whole.
 
     Raises:
-        InputError: A part is missing, or the folder may not be entered.
+        InputError: A part is missing, the folder may not be entered, or is in the home of nobody.
     """
     try:
-        if not folder.exists():
-            return False
-        if part_dir(folder, num_parts - 1).exists():
-            return True
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be read: {error.strerror}: choose another --partition-dir") from None
+        folder = folder.expanduser()
+        if not (is_there := folder.exists()) or part_dir(folder, num_parts - 1).exists():
+            return folder, is_there
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or str(error).rstrip(".")
+        raise InputError(f"{folder}: cannot be read: {reason}: choose another --partition-dir") from None
     raise InputError(f"{folder}: incomplete, part.{num_parts - 1} is missing: delete it, it is made again")
 
 

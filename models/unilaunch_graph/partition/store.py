@@ -91,7 +91,7 @@ class Manifest:
         told = asdict(self)
         del told["sha256"]
         text = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()  # a path need not be UTF-8
 
 
 def fingerprint_of(identity: Mapping[str, Any]) -> str:
@@ -152,7 +152,7 @@ def _write_part(folder: Path, origin: Origin, part: Part, shared: dict[str, Stor
         shared=shared,
     )
     manifest = replace(manifest, sha256=manifest.checksum())
-    text = json.dumps(asdict(manifest), indent=1, ensure_ascii=False)
+    text = json.dumps(asdict(manifest), indent=1)
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 

@@ -19,8 +19,10 @@ from unilaunch_graph.network.prediction import arguments_of, name_of, refuse_opt
 ON_BLOCK: ContextVar[object] = ContextVar("ON_BLOCK", default=None)
 #: What a layer may take beside rows.
 EDGES = ("edge_index", "edge_weight", "edge_attr")
+#: And a model as a whole.
+PART = "part"
 #: These by name; None: the graph has none.
-EdgeArrays = Mapping[str, torch.Tensor | None]
+Arguments = Mapping[str, Any]
 
 
 def num_arguments(layer: Callable[..., Any]) -> int:
@@ -28,7 +30,7 @@ def num_arguments(layer: Callable[..., Any]) -> int:
     return 1 + len(_edges_of(layer)[0])
 
 
-def call(layer: Callable[..., Any], rows: Any, edges: EdgeArrays) -> torch.Tensor:
+def call(layer: Callable[..., Any], rows: Any, edges: Arguments) -> torch.Tensor:
     """Return the output of *layer* for rows, and for what its further arguments are named after.
 
     Raises:
@@ -41,7 +43,7 @@ def call(layer: Callable[..., Any], rows: Any, edges: EdgeArrays) -> torch.Tenso
 
 
 def _edges_of(layer: Callable[..., Any]) -> tuple[list[str], list[str]]:
-    """Return which of edge_index, edge_weight and edge_attr *layer* needs, in its order, and which have a default.
+    """Return which of edge_index, edge_weight, edge_attr and part *layer* needs, in its order; which have a default.
 
     The first argument is rows, whatever its name is, and a second one of an unknown name is edge_index. A function
     whose arguments Python does not know (`torch.relu`) takes rows alone.
@@ -56,12 +58,13 @@ def _edges_of(layer: Callable[..., Any]) -> tuple[list[str], list[str]]:
     if arguments is None:
         return [], []
     needed = [name for name, has_default in arguments.items() if not has_default]
-    if needed[1:2] and needed[1] not in EDGES:
+    known = (*EDGES, PART)
+    if needed[1:2] and needed[1] not in known:
         needed[1] = "edge_index"
-    if not needed or (unknown := [name for name in needed[1:] if name not in EDGES]):
+    if not needed or (unknown := [name for name in needed[1:] if name not in known]):
         given = f"the argument {unknown[0]!r}" if needed else "0 arguments"
         raise SpecError(
-            f"predict: {name_of(layer)} needs {given}: expected rows, then any of {', '.join(EDGES)}: "
+            f"predict: {name_of(layer)} needs {given}: expected rows, then any of {', '.join(known)}: "
             "give a function that names them"
         )
     return needed[1:], [name for name in EDGES if arguments.get(name)]
@@ -74,6 +77,11 @@ def apply_to_block(layers: Sequence[Callable[..., Any]], rows: Rows, block: Neig
         SpecError: A layer is not exact on a block.
     """
     x, first = torch.from_numpy(rows), layers[0]
+    if PART in _edges_of(first)[0]:
+        raise SpecError(
+            f"predict: {name_of(first)} takes a part, and a block is none: give the whole model in place of a list, or "
+            "load its state into PyG's class"
+        )
     arrays = {name: getattr(block, name) for name in EDGES}
     edges = {name: None if array is None else torch.from_numpy(array) for name, array in arrays.items()}
     takes_edges = num_arguments(first) > 1

@@ -12,7 +12,7 @@ from unilaunch_graph.arrays import Rows
 from unilaunch_graph.inference import MEMORY, Layer
 from unilaunch_graph.network import prediction as network
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.torch.blocks import EDGES, apply_to_block, call, num_arguments
+from unilaunch_graph.torch.blocks import EDGES, PART, apply_to_block, call, num_arguments
 from unilaunch_graph.torch.loading import load_arrays
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.ranks import Ranks
@@ -32,9 +32,9 @@ def predict(
     layer by layer to blocks of nodes, in float32; what lies between two layers are files in the folder for temporary
     files (TMPDIR): room for two layers' rows and those of the halo. Each member of the list is one step along the
     edges, or takes rows alone (an activation, a normalisation with running statistics). A network or a member is called
-    with rows, then with those of edge_index, edge_weight and edge_attr that its arguments are named after. If such an
-    argument has a default value, and the graph has the array, it is refused. Modules must be in evaluation mode; they
-    may be distributed.
+    with rows, then with those of edge_index, edge_weight and edge_attr that its arguments are named after, and a
+    network as a whole with part. If such an argument has a default value, and the graph has the array, it is refused.
+    Modules must be in evaluation mode; they may be distributed.
 
     Args:
         model: The network (`ug.torch.distribute` has made it exact on parts), or a list of its layers.
@@ -76,7 +76,7 @@ class _Torch:
         if trained := next((module for module in modules if module.training), None):
             raise SpecError(f"predict: {type(trained).__name__} is in training mode: call model.eval() before")
         with torch.no_grad():
-            rows = call(model, part.x, {name: getattr(part, name) for name in EDGES})
+            rows = call(model, part.x, {PART: part, **{name: getattr(part, name) for name in EDGES}})
         array: Rows = (rows.float() if rows.dtype in {torch.bfloat16, torch.float16} else rows).numpy()
         return array
 

@@ -118,6 +118,22 @@ def test_from_scipy(kind: Any, tmp_path: Path) -> None:
         ug.from_scipy(kind(np.ones((2, 3))), tmp_path / "wide", x=np.eye(2), y=[0, 1])
 
 
+def test_from_scipy_of_other_matrices(tmp_path: Path) -> None:
+    """A sparse tensor is one; a vector, and objects, are refused."""
+    import torch
+
+    matrix = torch.tensor([[0, 2.5], [1, 0]]).to_sparse()
+    folder = ug.from_scipy(matrix, tmp_path / "own", x=np.eye(2), y=[0, 1])
+    assert _edges(_load(folder)) == [(1, 0, 1, ()), (0, 1, 2.5, ())]
+    for wrong, words in (
+        (sp.coo_array(np.ones(3)), r"shape \(3,\); expected as many rows as columns"),
+        ([[1, None], [0, 1]], "the adjacency is no sparse matrix of numbers"),
+        ("path", "the adjacency is no sparse matrix of numbers"),
+    ):
+        with pytest.raises(InputError, match=words):
+            ug.from_scipy(wrong, tmp_path / "wrong", x=np.eye(2), y=[0, 1])
+
+
 def test_from_networkx_of_a_directed_graph(tmp_path: Path) -> None:
     """Names, weights, edge features, masks and labels in text; the order is that of graph.nodes."""
     graph = nx.DiGraph()
@@ -150,6 +166,21 @@ def test_from_networkx_of_the_karate_club(tmp_path: Path) -> None:
     club.add_edge(3, 3, weight=2)
     looped = _load(ug.from_networkx(club, tmp_path / "looped", x=np.eye(34), y="club"))
     assert len(looped.indices) == len(graph.indices) + 1
+
+
+def test_attributes_of_networkx_may_be_tensors_and_names_numpy_s_numbers(tmp_path: Path) -> None:
+    """Also with a gradient. Another number of rows than of nodes is refused, though the names are the numbers."""
+    import torch
+
+    graph = nx.DiGraph()
+    for name in np.array([7, 8]):
+        graph.add_node(name, x=torch.ones(2, requires_grad=True), y=torch.tensor(int(name) % 2))
+    graph.add_edge(7, 8, weight=torch.tensor(2.0, requires_grad=True), length=torch.tensor(1.0, requires_grad=True))
+    folder = ug.from_networkx(graph, tmp_path / "own", edge_attr=["length"])
+    assert ug.read_names(folder).nodes == [7, 8]
+    assert _edges(_load(folder)) == [(0, 1, 2, (1,))]
+    with pytest.raises(InputError, match="34 names of nodes, but y has 35 rows"):
+        ug.from_networkx(nx.karate_club_graph(), tmp_path / "club", x=np.eye(35), y=np.arange(35) % 2)
 
 
 def test_a_full_disk_is_named(tmp_path: Path) -> None:
@@ -229,6 +260,12 @@ def test_tensors_of_every_kind_become_arrays(data: Any, tmp_path: Path) -> None:
         ({"nodes": [0, 1, 2, 9]}, "edge 1: source 3 is not among the nodes"),
         ({"edge_weight": WEIGHTS[:5]}, r"edge_weight must have shape \(6,\), not \(5,\)"),
         ({"y": None}, "has no y"),
+        ({"nodes": [0, 1, 2, 3, 4]}, "5 names of nodes, but y has 4 rows"),
+        ({"nodes": [0, 1, 2, 3], "x": X[:, :1].repeat(5).reshape(5, 4), "y": [0, 1, 0, 1, 0]}, "4 names .* 5 rows"),
+        ({"x": [[1, 2], [3]]}, "x is no array: expected rows of one length"),
+        ({"edges": [[0, 1], [1]]}, "edges is no array: expected rows of one length"),
+        ({"edges": ENDS.T, "nodes": [0, 1, 2, 3]}, r"edges have the shape \(6, 2\); expected \(2, num_edges\)"),
+        ({"edges": np.array([[b"\xe9"], [b"b"]]), "nodes": ["a", "b", "c", "d"]}, "edges are bytes beyond ASCII"),
         ({"train_mask": [True]}, r"train_mask must have shape \(4,\)"),
     ],
 )
@@ -247,6 +284,33 @@ def test_a_folder_that_exists_is_refused(tmp_path: Path) -> None:
         ug.from_edges(ENDS, tmp_path, x=X, y=Y)
     with pytest.raises(InputError, match="/proc/none: cannot be written"):
         ug.from_edges(ENDS, "/proc/none", x=X, y=Y)
+
+
+def test_a_path_that_cannot_be_looked_at_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The home of nobody, a name that is too long; ~ is the user's home, to write and to read."""
+    for folder, words in (("~nouser/own", "home directory"), (tmp_path / ("g" * 300), "File name too long")):
+        with pytest.raises(InputError, match=f"cannot be written: .*{words}"):
+            ug.from_edges(ENDS, folder, x=X, y=Y)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    ug.from_edges(ENDS, "~/own", x=X, y=Y, nodes=[0, 1, 2, 3])
+    assert ug.read_names("~/own").nodes == [0, 1, 2, 3]
+    with pytest.raises(InputError, match="none: no such folder"):
+        ug.read_names(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "names"),
+    [
+        (np.array(["2020-01-01", "2020-01-02", "2020-01-03", "2020-01-04"], "M8[ns]"), None),
+        (np.array([b"a", b"b", b"c", b"d"]), ["a", "b", "c", "d"]),
+        (np.array(["a\udce9", "b", "c", "d"]), ["a\udce9", "b", "c", "d"]),
+    ],
+)
+def test_names_of_every_kind_are_kept_as_text(nodes: Any, names: list[str] | None, tmp_path: Path) -> None:
+    """Dates, bytes, and what stands for bytes that are no UTF-8."""
+    folder = ug.from_edges(nodes[ENDS], tmp_path / "own", x=X, y=Y, nodes=nodes)
+    assert [edge[:2] for edge in _edges(_load(folder))] == [edge[:2] for edge in EDGES]
+    assert ug.read_names(folder).nodes == (names or nodes.astype(str).tolist())
 
 
 def test_damaged_names_are_refused(tmp_path: Path) -> None:
@@ -326,6 +390,8 @@ def test_classes_with_empty_cells_stay_classes(tables: Path) -> None:
         ("source,target,weight\nzoe,al,\n", NODE_LINES, {}, "column weight has 1 empty cells"),
         (EDGE_LINES, "node,y\nzoe,1\n", {}, "has no column of features beside node, y"),
         (EDGE_LINES, NODE_LINES.replace("30", "old"), {}, "column age holds text, not numbers"),
+        (EDGE_LINES, NODE_LINES.replace("size", "age"), {}, r"nodes\.csv: has the column age twice"),
+        (EDGE_LINES, "node,a,y\n1,1,0\n2,1,1\n", {}, "edge 0: source zoe is not among the nodes"),
         (EDGE_LINES, NODE_LINES, {"edge_attr": ["kg"]}, "has no column kg; it has source, target, weight, km"),
         (EDGE_LINES, NODE_LINES, {"y": [1, 2, 3]}, "nodes is a table, so y must be its columns"),
         (EDGE_LINES, NODE_LINES, {"edge_weight": [1, 2, 3]}, "edges is a table, so edge_weight must be its columns"),
@@ -356,7 +422,7 @@ def test_whole_numbers_of_a_table_may_be_unsigned(tables: Path, kind: str) -> No
 
 
 def test_an_empty_cell_is_no_class_of_its_own(tables: Path) -> None:
-    """Of text in CSV it is "", of large strings and of flags None."""
+    """Of text in CSV it is "", of large strings None: unknown; of flags it is refused."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -364,9 +430,71 @@ def test_an_empty_cell_is_no_class_of_its_own(tables: Path) -> None:
     names, x = pa.array(["zoe", "al", "kim"]), pa.array([1, 1, 1])
     for number, y in enumerate([pa.array(["red", None, "blue"], pa.large_string()), pa.array([True, None, False])]):
         parquet.write_table(pa.table({"node": names, "a": x, "y": y}), tables / f"nodes{number}.parquet")
-    for name in ("nodes.csv", "nodes0.parquet", "nodes1.parquet"):
-        with pytest.raises(InputError, match="column y has 1 empty cells"):
-            ug.from_edges(tables / "edges.csv", tables / "own", nodes=tables / name)
+    for name in ("nodes.csv", "nodes0.parquet"):
+        folder = ug.from_edges(tables / "edges.csv", tables / f"of {name}", nodes=tables / name)
+        assert _load(folder).labels.tolist() == [1, -1, 0]
+        assert ug.read_names(folder).classes == ["blue", "red"]
+    with pytest.raises(InputError, match="column y has 1 empty cells"):
+        ug.from_edges(tables / "edges.csv", tables / "own", nodes=tables / "nodes1.parquet")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges", "names"),
+    [
+        (["02134", "10001"], ["02134", "10001"], ["02134", "10001"]),
+        (["1e5", "1e6"], ["1e5", "1e6"], ["1e5", "1e6"]),
+        (["true", "false"], ["true", "false"], ["true", "false"]),
+        (["007", "7"], ["007", "7"], ["007", "7"]),
+        (["2020-01-01", "10:00:00"], ["2020-01-01", "10:00:00"], ["2020-01-01", "10:00:00"]),
+        (["1", "2", "x"], [" 1", "2"], ["1", "2", "x"]),
+        (["1", "2"], ["1", "2"], [1, 2]),
+        (["9223372036854775809", "9223372036854775810"],) * 3,
+    ],
+)
+def test_names_in_csv_are_what_is_written(nodes: list[str], edges: list[str], names: list[Any], tmp_path: Path) -> None:
+    """Text, unless all are whole numbers."""
+    rows = "".join(f"{node},1,{number % 2}\n" for number, node in enumerate(nodes))
+    (tmp_path / "nodes.csv").write_text(f"node,a,y\n{rows}")
+    (tmp_path / "edges.csv").write_text(f"source,target\n{edges[0]},{edges[1]}\n")
+    folder = ug.from_edges(tmp_path / "edges.csv", tmp_path / "own", nodes=tmp_path / "nodes.csv")
+    assert ug.read_names(folder).nodes == names
+    assert [edge[:2] for edge in _edges(_load(folder))] == [(0, 1)]
+
+
+def test_lists_and_dates_of_parquet(tmp_path: Path) -> None:
+    """A column of lists stands for several columns; names of another type are text."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    days = np.array(["2020-01-01", "2020-01-02"], "M8[D]")
+    edges, nodes = tmp_path / "edges.parquet", tmp_path / "nodes.parquet"
+    parquet.write_table(pa.table({"source": days[:1], "target": days[1:]}), edges)
+    table = {"node": pa.array(days), "y": [0, 1], "a": [5, 6], "vector": [[1.0, 2.0], [3.0, 4.0]]}
+    parquet.write_table(pa.table(table), nodes)
+    folder = ug.from_edges(edges, tmp_path / "own", nodes=nodes)
+    assert np.asarray(_load(folder).features).tolist() == [[5, 1, 2], [6, 3, 4]]
+    assert ug.read_names(folder).nodes == ["2020-01-01", "2020-01-02"]
+    for changes, words in (
+        ({"vector": [[1.0, 2.0], [3.0]]}, r"column vector of list<.*>: expected numbers, .*lists of one length"),
+        ({"y": pa.array([1 << 63, None], pa.uint64())}, "column y of uint64: .*not in range"),
+        ({"a": [{"b": 1}, {"b": 2}]}, "column a of struct<"),
+        ({"node": [[1], [2]]}, r"nodes are <U21 \(2, 1\)"),
+    ):
+        parquet.write_table(pa.table({**table, **changes}), nodes)
+        with pytest.raises(InputError, match=words) as refusal:
+            ug.from_edges(edges, tmp_path / "other", nodes=nodes)
+        assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(("line", "words"), [
+    (b"zo\xe9,30,1", r"nodes\.csv: cannot be read: In CSV column #0: .*invalid UTF8"),
+    (b"zoe,30,\xe9", r"nodes\.csv: column y of binary: expected numbers, bool, UTF-8"),
+])  # fmt: skip
+def test_tables_are_utf_8(line: bytes, words: str, tables: Path) -> None:
+    """Latin-1 is named."""
+    (tables / "nodes.csv").write_bytes(b"node,age,y\n" + line + b"\nal,40,1\nkim,50,2\n")
+    with pytest.raises(InputError, match=words):
+        ug.from_edges(tables / "edges.csv", tables / "own", nodes=tables / "nodes.csv")
 
 
 @pytest.mark.parametrize(

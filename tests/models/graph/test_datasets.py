@@ -72,6 +72,18 @@ def test_raw_files_lie_in_the_given_folder_or_the_cache(tmp_path: Path) -> None:
     assert data_folder(None).name == "unilaunch"
 
 
+def test_a_download_of_pyg_does_not_hide_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lies in cora/raw of the working folder, and has no split/ of the OGB."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("reddit", "ogbn-arxiv"):
+        with pytest.raises(InputError, match=r"no such f.*set --data-dir") as expected:
+            _open(name, tmp_path / "data")
+        (tmp_path / name / ("raw" if name == "reddit" else "processed")).mkdir(parents=True)
+        with pytest.raises(InputError) as found:
+            _open(name, tmp_path / "data")
+        assert str(found.value) == str(expected.value)
+
+
 def test_opening_reads_nothing(tmp_path: Path) -> None:
     """Finding a data set hashes its files and parses none: one that is damaged shows when it is loaded."""
     (tmp_path / "planetoid").mkdir()

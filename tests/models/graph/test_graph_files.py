@@ -136,17 +136,21 @@ def test_weights_and_features_of_edges_are_read(tmp_path: Path, kind: str, form:
 
 
 def test_weights_are_made_symmetric_by_sums_and_means(tmp_path: Path) -> None:
-    """Duplicates are added, two directions meet at their mean, a loop becomes A_hat's; one line says so."""
-    ends = np.array([[0, 0, 1, 4, 2, 2], [1, 1, 0, 5, 2, 3]])
-    given = {**PLAIN, "edge_index": ends, "edge_weight": np.array([1, 2, 5, 7, 0.5, 0])}
-    symmetric, changes = _load(tmp_path, {**given, "edge_attr": np.ones((6, 1))}).symmetrised()
-    assert _triples(symmetric) == [(1, 0, 4, []), (0, 1, 4, []), (5, 4, 7, []), (4, 5, 7, [])]
+    """Duplicates are added, two directions meet at their mean, a loop becomes A_hat's; one line says so.
+
+    A weight of 0 is a weight like others.
+    """
+    ends = np.array([[0, 0, 1, 4, 5, 2, 2, 3], [1, 1, 0, 5, 4, 2, 3, 3]])
+    given = {**PLAIN, "edge_index": ends, "edge_weight": np.array([1, 2, 5, 7, 0, 0.5, 0, 0])}
+    symmetric, changes = _load(tmp_path, {**given, "edge_attr": np.ones((8, 1))}).symmetrised()
+    assert _triples(symmetric) == [(1, 0, 4, []), (0, 1, 4, []), (3, 2, 0, []), (2, 3, 0, []), (5, 4, 3.5, []),
+                                   (4, 5, 3.5, [])]  # fmt: skip
     assert symmetric.loops is not None
-    assert symmetric.loops.tolist() == [1, 1, 0.5, 1, 1, 1]
+    assert symmetric.loops.tolist() == [1, 1, 0.5, 0, 1, 1]
     assert changes == [
         "edge features are not used: left out",
         "1 duplicate edges were given: their weights are added",
-        "1 self-loops were given: their weights are those of A_hat's loops",
+        "2 self-loops were given: their weights are those of A_hat's loops",
         "directed edges were given: symmetrised, with the mean of both directions' weights",
     ]
     both, changes = _load(tmp_path, {**PLAIN, "edge_weight": np.array([2, 2, 3, 3, 4, 4])}).symmetrised()

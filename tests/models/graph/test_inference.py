@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from graphs_by_hand import make_directed_graph
 from threaded_ranks import on_every_rank
 from unilaunch.backend import Collectives
+from unilaunch.errors import InputError
 from unilaunch.rank.alone import Alone
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.exchange.gather import save_rows
@@ -109,6 +110,13 @@ def test_a_file_may_have_the_name_of_an_array(tmp_path: Path) -> None:
     save_rows(tmp_path / "rows.npy", part, {"rows": rows}, Alone())
     with np.load(tmp_path / "rows.npy") as file:
         np.testing.assert_array_equal(file["rows"][part.owned], rows)
+
+
+def test_a_result_that_cannot_be_looked_at_is_named(tmp_path: Path) -> None:
+    """A name that is too long; a folder that may not be entered takes the same way."""
+    part = _parts(1)[0]
+    with pytest.raises(InputError, match="cannot be written: File name too long"):
+        save_rows(tmp_path / ("r" * 300), part, {"rows": np.ones((part.num_owned, 1))}, Alone())
 
 
 @pytest.mark.parametrize("num_edges", [1, 7, 1000])

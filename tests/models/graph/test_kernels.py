@@ -1,6 +1,9 @@
 """The kernels in C: what the portable ones compute, masks bit for bit, and the library that is compiled for them."""
 
 import os
+import subprocess
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +158,17 @@ def test_library_is_made_once_and_read_from_its_own_user_only(tmp_path: Path, mo
     with pytest.warns(UserWarning, match=r"kernels: another user may write it"):
         assert library.load_library() is None
     library.load_library.cache_clear()
+
+
+def test_a_damaged_library_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that loads half of one is ended by SIGBUS; also one that is no library."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    code = "from unilaunch_graph.kernels.library import load_library; assert load_library()"
+    load = partial(subprocess.run, [sys.executable, "-W", "error", "-c", code], check=True, timeout=60)
+    load()
+    (made,) = (tmp_path / "unilaunch" / "kernels").glob("*.so")
+    whole = made.read_bytes()
+    for damaged in (whole[: len(whole) // 2], b"", b"no library" + whole[-5:]):
+        made.write_bytes(damaged)
+        load()
+        assert len(made.read_bytes()) == len(whole)

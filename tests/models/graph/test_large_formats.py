@@ -144,6 +144,9 @@ def test_ogbn_products_has_both_directions(folder: str, tmp_path: Path) -> None:
     ("split/time/valid", [77], r"valid\[0\] is 77"),
     ("split/time/valid", [0], "node 0 is in more than one of train, valid, test"),
     ("raw/node-label", ["nan", "nan", 0, 1, 0, 2], "train has no node"),
+    ("raw/node-label", [[0, 1]] * 6, r"node-label\.csv\.gz: has 2 columns, expected 1: .*from_edges"),
+    ("raw/node-label", [0, 1.7, 0, 1, 0, 2], r"node-label\[1\] is 1\.7, which is no class: .*from_edges"),
+    ("split/time/train", [[0, 1]], r"train\.csv\.gz: has 2 columns, expected 1"),
 ])  # fmt: skip
 def test_an_ogb_sets_faults(name: str, rows: object, words: str, tmp_path: Path) -> None:
     _write_ogb(tmp_path)

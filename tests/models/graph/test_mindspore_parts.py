@@ -222,6 +222,9 @@ def test_rows_of_another_number_are_refused() -> None:
     for function in (ug.mindspore.halo, ug.mindspore.gather):
         with pytest.raises(ValueError, match="expected num_owned = 3 rows"):
             function(part.x[:2], part)
+    for segments in (ug.mindspore.segment_sum, ug.mindspore.segment_mean, ug.mindspore.segment_softmax):
+        with pytest.raises(ValueError, match="expected edges = 1 rows"):
+            segments(part.x[:2], part)
 
 
 def test_adam_follows_a_checkpoint_and_a_schedule() -> None:

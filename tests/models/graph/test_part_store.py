@@ -287,6 +287,17 @@ def test_an_array_that_the_manifest_forgot_is_refused(name: str, folder: Path) -
         load_part(folder, 0, 2, "print")
 
 
+def test_the_name_of_the_data_may_be_no_utf_8(tmp_path: Path) -> None:
+    """As a path in Latin-1 is. The checksum of other names stays what it was."""
+    for name in ("gr\udce9", "gr\xe9"):
+        write_parts(tmp_path / name, Origin(name, "print", "pymetis 1"), iter(_parts()))
+        assert load_part(tmp_path / name, 0, 2, "print").num_nodes == 12
+    told = json.loads((tmp_path / "gr\xe9" / "part.0" / "manifest.json").read_text())
+    text = json.dumps({**told, "sha256": None}, ensure_ascii=False, separators=(",", ":"))
+    wanted = hashlib.sha256(text.replace(',"sha256":null', "").encode()).hexdigest()
+    assert told["sha256"] == wanted
+
+
 def test_a_folder_that_cannot_be_written_is_named() -> None:
     """With the option that puts partitions elsewhere."""
     with pytest.raises(InputError, match=r"/proc/none/ring: cannot be written: .*--partition-dir"):

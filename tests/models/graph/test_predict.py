@@ -106,6 +106,28 @@ def test_a_whole_model_is_called_once(tmp_path: Path) -> None:
         np.testing.assert_allclose(arrays["scores"], _expected(), rtol=1e-5, atol=1e-5)
 
 
+class _OfParts(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gat, self.sage = ug.torch.GATConv(8, 4), ug.torch.SAGEConv(4, 3)
+
+    @override
+    def forward(self, x: torch.Tensor, part: GraphPart) -> torch.Tensor:
+        out: torch.Tensor = self.sage(self.gat(x, part).relu(), part)
+        return out
+
+
+def test_a_whole_model_may_take_the_part() -> None:
+    """As the layers of this package do; a list of them is refused."""
+    torch.manual_seed(0)
+    net = _OfParts().eval()
+    (expected,) = on_parts(WHOLE, 1, lambda part: ug.torch.gather(net(part.x.float(), _single(part)).detach(), part))
+    rows = on_parts(WHOLE, PARTS, lambda part: ug.torch.gather(predict(net, _single(part)), part))[0]
+    torch.testing.assert_close(rows, expected, rtol=1e-5, atol=1e-5)
+    with pytest.raises(SpecError, match="GATConv takes a part, and a block is none: give the whole model"):
+        on_parts(WHOLE, 1, lambda part: predict([net.gat, torch.relu, net.sage], _single(part)))
+
+
 CASES: dict[str, tuple[Callable[[], list[Any]], str]] = {
     "degrees": (lambda: [partial(_weighted, nn.GCNConv(8, 3).eval())], "GCNConv: it needs the degrees"),
     "two steps": (lambda: [partial(_weighted, nn.SSGConv(8, 3, alpha=0.1, K=2).eval())], "degrees"),

@@ -70,6 +70,9 @@ def test_a_folder_that_cannot_be_looked_into_is_refused(tmp_path: Path) -> None:
     options = DataSpec(dataset="sbm", data_dir=tmp_path, partition_dir=tmp_path / ("a" * 300))
     with pytest.raises(InputError, match="cannot be read: File name too long: choose another --partition-dir"):
         preparation.prepare(options, 2, Log(level="CRITICAL"))
+    options = DataSpec(dataset="sbm", data_dir=tmp_path, partition_dir=Path("~nobody-of-this-name/a"))
+    with pytest.raises(InputError, match=r"cannot be read: Could not determine home directory.*--partition-dir"):
+        preparation.prepare(options, 2, Log(level="CRITICAL"))
 
 
 def test_ranks_of_a_directed_graph_agree_on_what_they_send(tmp_path: Path) -> None:
