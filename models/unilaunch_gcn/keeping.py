@@ -127,11 +127,11 @@ class Keeper:
         return checkpoint.State(numbers, len(history.losses), history.losses, history.evaluations, self.decided)
 
     def _make_folder(self) -> None:
-        """Make the folder in the output folder, or refuse one of the user's with its name; all ranks must call it."""
-        if self.options.checkpoint_dir:
-            return
+        """Make the folder, or refuse one that cannot be written or is no run's; all ranks must call it."""
         with self.session.together("checkpoints"):
-            if self.session.world.rank == 0:
+            if self.session.world.rank == 0 and self.options.checkpoint_dir:
+                self.files.make_folder()
+            elif self.session.world.rank == 0:
                 self.session.output.make_checkpoints("give --checkpoint-dir, or --no-save-model")
 
     def _refuse_others(self) -> None:
@@ -152,6 +152,11 @@ class Keeper:
                     session.log.logger.warning(line)
                 if state:
                     checkpoint.check(state, self.decided, folder)
+                elif not damaged and checkpoint.exist(folder):
+                    raise SpecError(
+                        f"--resume: {folder} holds {checkpoint.BEST} alone, from which no training goes on, and which "
+                        "this run would overwrite: move it away, or take another --checkpoint-dir"
+                    )
         told = state and {"losses": list(state.losses), "evaluations": [dict(one) for one in state.evaluations]}
         shared = cast("Mapping[str, Any] | None", session.peers.share(cast("JsonValue", told))[0])
         if shared is None:
