@@ -34,7 +34,8 @@ def test_relative_paths_are_those_of_the_run(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     (tmp_path / "own.npz").touch()
     for dataset, expected in (("own.npz", f"{tmp_path}/own.npz"), ("gone.npz", "gone.npz"), ("cora", "cora")):
-        spec = GcnSpec(dataset=dataset, data_dir="data", checkpoint_dir="checkpoints", partition_dir="/elsewhere")
+        folders = {"data_dir": "data", "checkpoint_dir": "checkpoints", "partition_dir": "/elsewhere"}
+        spec = GcnSpec.model_validate({"dataset": dataset, **folders})
         told = {"seed": 0, "options": spec.to_json(), "started_in": str(tmp_path)}
         (tmp_path / "spec.json").write_text(json.dumps(told))
         trained, _ = _trained(PredictSpec(folder=tmp_path))
