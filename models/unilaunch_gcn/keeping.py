@@ -32,10 +32,10 @@ class History:
     losses: list[float] = field(default_factory=list)
     evaluations: list[dict[str, float | None]] = field(default_factory=list)
 
-    @property
-    def val_losses(self) -> list[float]:
-        """The validation loss of each evaluation; none without validation nodes."""
-        return [loss for one in self.evaluations if (loss := one["val_loss"]) is not None]
+    def val_losses(self, every: int = 1) -> list[float]:
+        """Return the validation loss of each evaluation after a multiple of *every* epochs; none without such nodes."""
+        chosen = (one for one in self.evaluations if (one["epoch"] or 0) % every == 0)
+        return [loss for one in chosen if (loss := one["val_loss"]) is not None]
 
 
 class Keeper:
@@ -74,7 +74,7 @@ class Keeper:
 
     def note(self, history: History) -> None:
         """Keep the weights in memory if the last evaluation has the lowest validation loss."""
-        losses = history.val_losses
+        losses = history.val_losses()
         if (
             self.options.save_model
             and self.session.world.rank == 0

@@ -323,6 +323,18 @@ def test_an_early_end_is_kept(openmpi5: Launcher, tmp_path: Path) -> None:
     }
 
 
+def test_patience_counts_as_in_a_single_run(openmpi5: Launcher, tmp_path: Path) -> None:
+    """Though the run before ended between two evaluations, with one of its own."""
+    arguments = ["run", "--data-dir", "data", "--lr", "0.5", "--eval-every", "4", "--patience", "2", "--epochs"]
+    whole = openmpi5.unilaunch(2, [*arguments, "200"], tmp_path).check().result["epochs"]
+    assert whole < 200
+    for before in (whole - 6, whole - 2):
+        openmpi5.unilaunch(2, [*arguments, str(before)], tmp_path).check()
+        again = openmpi5.unilaunch(2, [*arguments, "200", "--resume"], tmp_path).check()
+        assert f"resumed after epoch {before}" in again.console
+        assert again.result["epochs"] == whole
+
+
 def test_what_was_never_evaluated_is_evaluated(openmpi5: Launcher, tmp_path: Path) -> None:
     """A checkpoint of all epochs, older than any evaluation: the result is that of one training."""
     arguments = ["run", *OPTIONS, "--no-save-model", "--eval-every", "100", "--epochs"]
