@@ -6,6 +6,8 @@ from typing import Any
 
 #: A field of `spec.json`: true if values of `args` are left out.
 LEFT_OUT = "secrets_left_out"
+#: A field of `spec.json`: the folder in which the run was started, to which its relative paths are relative.
+STARTED_IN = "started_in"
 _HIDDEN = "***"
 _WORDS = "TOKEN(?!IZ)|KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|JWT"
 #: A variable whose name contains one of the words (FLUX_API_KEY=..., --mpi-arg=MY_TOKEN=...), or an option whose name

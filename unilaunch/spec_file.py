@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from unilaunch.errors import SpecError
-from unilaunch.exports import LEFT_OUT
+from unilaunch.exports import LEFT_OUT, STARTED_IN
 
 _LARGEST = 1 << 20  # bytes
 
@@ -33,6 +33,7 @@ def read_file(path: Path, given: Container[str] = ()) -> dict[str, Any]:
     fields = _parse(path, text)
     if not isinstance(fields, dict):
         raise SpecError(f"{path}: expected fields (name and value), found {type(fields).__name__}")
+    fields.pop(STARTED_IN, None)  # paths of the file are relative to where it is used
     if fields.pop(LEFT_OUT, False) and "args" not in given:
         raise SpecError(
             f"{path}: args: the values of secrets are left out: give the target and all its arguments on the command "

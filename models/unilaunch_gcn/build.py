@@ -97,9 +97,9 @@ def _refuse_on_devices(device: str, config: NetworkConfig) -> None:
 
 def make_halo(config: NetworkConfig, part: Part, collectives: Collectives, meter: Meter) -> Halo:
     """Return the way to the halo rows that the user chose."""
-    if config.halo == "stale":
-        return StaleHalo(part, collectives, meter)
     exact = HaloExchange(part, collectives, meter, BFloat16() if config.is_bfloat16 else Exact())
+    if config.halo == "stale":
+        return StaleHalo(exact)
     if config.halo.startswith("sample:"):
         return SampledHalo(exact, part, float(config.halo.partition(":")[2]), config.seed, config.dtype)
     if config.halo == "int8":

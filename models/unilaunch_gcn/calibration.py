@@ -13,6 +13,7 @@ from unilaunch.backend import Collectives, Exchange
 from unilaunch.errors import InputError
 from unilaunch.model import Framework, Model, Session
 from unilaunch.overriding import override
+from unilaunch.rank.alone import Alone
 from unilaunch.spec import Spec
 from unilaunch_gcn.spec import TrainingSpec
 
@@ -64,15 +65,11 @@ class CalibrationModel(Model):
         return {"seconds": seconds, **(_messages(framework.collectives, session) if session.world.size > 1 else {})}
 
 
-class SilentCollectives(Collectives, Exchange):
+class SilentCollectives(Alone):
     """Collectives over which nothing moves: a part computes as if the others' rows were zeros, and there at once.
 
     Bytes are flags of the rows that training needs. The part's own stand for the others': the share is about the same.
     """
-
-    @override
-    def all_reduce(self, buffer: Any) -> None:
-        pass
 
     @override
     def exchange(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]) -> Exchange:
@@ -80,22 +77,6 @@ class SilentCollectives(Collectives, Exchange):
 
         receive[...] = np.resize(send, receive.shape) if receive.dtype == np.uint8 else 0
         return self
-
-    @override
-    def broadcast(self, buffer: Any, root: int) -> None:
-        pass
-
-    @override
-    def barrier(self) -> None:
-        pass
-
-    @override
-    def progress(self) -> None:
-        pass
-
-    @override
-    def wait(self) -> None:
-        pass
 
 
 def _slowest(session: Session, seconds: float) -> float:
@@ -107,17 +88,16 @@ def _epoch(options: TrainingSpec, part: "Part", session: Session, framework: Fra
     import numpy as np
 
     from unilaunch_gcn.build import load_network
-    from unilaunch_gcn.layers import count_decayed, plan_layers
+    from unilaunch_gcn.layers import plan_layers
     from unilaunch_gcn.network_config import NetworkConfig
     from unilaunch_graph.exchange.meter import Meter
-    from unilaunch_graph.optimizer import Adam
 
     layers = plan_layers(options, part.num_features, part.num_classes)
     config = NetworkConfig.of(options, layers, session.seed)
     network = load_network(
         replace(framework, collectives=SilentCollectives()), session.placement, config, part, Meter()
     )
-    adam = Adam(network.flat, network.flat * 0.0, options.lr, options.weight_decay, count_decayed(layers))
+    adam = network.adam(options.lr, options.weight_decay)
 
     def timed(epoch: int) -> float:
         begin = time.perf_counter()

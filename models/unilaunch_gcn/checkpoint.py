@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from errno import EINVAL, ENOTSUP
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -25,7 +24,10 @@ if TYPE_CHECKING:
     from unilaunch_gcn.spec import GcnSpec
     from unilaunch_graph.partition.part import Part
 
-__all__ = ["BEST", "FINAL", "TASK", "State", "Writer", "check", "decides", "exist", "model_file", "newest"]
+__all__ = [
+    "BEST", "FINAL", "TASK", "State", "Writer",
+    "check", "chosen", "decides", "differing", "exist", "model_file", "newest",
+]  # fmt: skip
 
 #: The options that decide the curve; the seed is another one.
 _DECIDING = (
@@ -33,10 +35,11 @@ _DECIDING = (
     "conv", "halo", "layers", "hidden", "bias", "layer_norm", "residual",
     "dropout", "lr", "weight_decay", "precision",
 )  # fmt: skip
-_NAME, _NAMES = "epoch-{:06d}.safetensors", "epoch-*.safetensors"
+_NAME, _NAMES = "epoch-{:06d}.safetensors", re.compile(r"epoch-(\d+)\.safetensors")
 FINAL, BEST = "final.safetensors", "best.safetensors"
 #: The names under which the content and the task of the data set stand among what decides the curve.
 _CONTENT, TASK = "data_sha256", "task"
+_DATASET = "dataset"
 
 
 def decides(options: "GcnSpec", seed: int, part: "Part") -> dict[str, Any]:
@@ -47,15 +50,28 @@ def decides(options: "GcnSpec", seed: int, part: "Part") -> dict[str, Any]:
         seed: Seed of everything that is drawn.
         part: This rank's part, which knows the task and the content of the data set.
     """
+    return {**chosen(options, seed), _CONTENT: part.data_sha256, TASK: part.task.value}
+
+
+def chosen(options: "GcnSpec", seed: int) -> dict[str, Any]:
+    """Return what decides the curve beside the data set: the user's options and the seed."""
     told = options.to_json()
     heads = {"heads": count_heads(options)} if options.conv == "gat" else {}
-    return {
-        "seed": seed,
-        **{name: told[name] for name in _DECIDING},
-        **heads,
-        _CONTENT: part.data_sha256,
-        TASK: part.task.value,
-    }
+    return {"seed": seed, **{name: told[name] for name in _DECIDING}, **heads}
+
+
+def differing(decided: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
+    """Return the names of what decides the curve and is not what it was before.
+
+    The name of the data set is not among them: its content decides, and may lie under any path.
+    """
+    return [
+        name
+        for name, value in decided.items()
+        if name != _DATASET
+        and before.get(name) != value
+        and not (name == TASK and name not in before)  # an older checkpoint does not name its task
+    ]
 
 
 class Writer:
@@ -70,6 +86,20 @@ class Writer:
     def __init__(self, folder: Path, layers: Sequence[Layer], keep: int) -> None:
         self.folder, self.layers, self.keep = folder, layers, keep
         self.written: list[Path] = []
+
+    def make_folder(self) -> None:
+        """Make the folder, and write and remove a file in it.
+
+        Raises:
+            InputError: That is not possible: no checkpoint could be written later.
+        """
+        probe = self.folder / f".probe.{os.getpid()}"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise InputError(f"--checkpoint-dir {self.folder}: cannot be written: {error.strerror}") from None
 
     def save(self, state: State) -> Path:
         """Write a checkpoint, remove this run's oldest ones, and return the file.
@@ -130,11 +160,12 @@ def model_file(folder: Path) -> Path:
     Raises:
         InputError: There is none.
     """
-    if (folder / BEST).exists():
+    if BEST in _names(folder):
         return folder / BEST
     files = _files(folder)
     if not files:
-        raise InputError(f"{folder}: no model: a run with --no-save-model leaves none; expected {BEST} or {FINAL}")
+        why = "no model" if folder.is_dir() else "no model: there is no such folder"
+        raise InputError(f"{folder}: {why}: a run with --no-save-model leaves none; expected {BEST} or {FINAL} in it")
     return files[0]
 
 
@@ -142,49 +173,58 @@ def check(state: State, decided: Mapping[str, Any], folder: Path) -> None:
     """Refuse to go on with another training.
 
     Raises:
-        SpecError: An option that decides the curve is not what it was, or the data set has another content.
+        SpecError: An option that decides the curve is not what it was, the data set has another content, or the
+            state has no moments.
     """
-    for name, value in decided.items():
-        before = state.decided.get(name)
-        if before == value or (name == TASK and before is None):  # an older checkpoint does not name its task
-            continue
+    if len(state.numbers) == 1:
+        raise SpecError(
+            f"--resume: the newest checkpoint in {folder} holds weights alone, without Adam's moments, as {BEST} does: "
+            "move it away; an older checkpoint is taken then"
+        )
+    for name in differing(decided, state.decided):
         if name == _CONTENT:
             raise SpecError(
-                f"--resume: the data set {decided.get('dataset')} has another content than when the checkpoints in "
+                f"--resume: the data set {decided.get(_DATASET)} has another content than when the checkpoints in "
                 f"{folder} were written: restore the data set and --normalize-features, or start anew with another "
                 "--checkpoint-dir"
             )
         raise SpecError(
-            f"--resume: the checkpoints in {folder} are of a training with {name}={before!r}, "
-            f"not {value!r}: take the same options, or another --checkpoint-dir"
+            f"--resume: the checkpoints in {folder} are of a training with {name}={state.decided.get(name)!r}, "
+            f"not {decided[name]!r}: take the same options, or another --checkpoint-dir"
         )
 
 
 def exist(folder: Path) -> bool:
-    """Return whether *folder* holds checkpoints.
+    """Return whether *folder* holds checkpoints or the best model of a run.
 
     Raises:
         InputError: The folder cannot be read.
     """
-    return bool(_files(folder))
+    return any(name in {FINAL, BEST} or _NAMES.fullmatch(name) for name in _names(folder))
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the checkpoints, newest first; what is being written has another name."""
+    """Return the checkpoints, newest first; what is being written, and a copy that a user made, has another name."""
+    names = (name for name in _names(folder) if name == FINAL or _NAMES.fullmatch(name))
+    found = {folder / name: _epoch_of(folder / name) for name in names}
+    return sorted(found, key=found.__getitem__, reverse=True)
+
+
+def _names(folder: Path) -> list[str]:
+    """Return the names of all files in a folder; of one that is not there none."""
     try:
-        names = os.listdir(folder)  # noqa: PTH208  (Path.glob finds nothing in a folder that it cannot read)
+        return os.listdir(folder)  # noqa: PTH208  (Path.glob finds nothing in a folder that it cannot read)
     except FileNotFoundError:
         return []
     except OSError as error:
         _refuse_unreadable(folder, error)
-    found = {folder / name: _epoch_of(folder / name) for name in names if fnmatch(name, _NAMES) or name == FINAL}
-    return sorted(found, key=found.__getitem__, reverse=True)
 
 
 def _epoch_of(path: Path) -> tuple[int, bool]:
     """Return what checkpoints are ordered by: their epoch, the final one behind an equal; damaged, it is the oldest."""
-    if path.name != FINAL:
-        return int(re.sub(r"\D", "", path.stem) or 0), True
+    numbered = _NAMES.fullmatch(path.name)
+    if numbered:
+        return int(numbered[1]), True
     try:
         return epoch_of(path.read_bytes()), False
     except OSError as error:

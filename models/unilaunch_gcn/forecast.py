@@ -70,7 +70,8 @@ def predict(
     by_halo = sum(_seconds(traffic, width * halo_itemsize, machine) for width, traffic in exchanges)
     share = columns * moved * itemsize / parts
     by_columns = share / machine.bytes_per_second + 2 * len(exchanges) * (parts - 1) * machine.latency
-    evenly = statistics.edges.sum() / parts / max(1, statistics.edges.max())
+    most = statistics.edges.max()
+    evenly = statistics.edges.sum() / parts / most if most else 1.0  # without edges each rank computes the same
     is_attention = any(layer.heads for layer in layers)
     return Forecast(
         halo_bytes=sum(int(traffic.sum()) * width for width, traffic in exchanges) * halo_itemsize,

@@ -32,10 +32,10 @@ class History:
     losses: list[float] = field(default_factory=list)
     evaluations: list[dict[str, float | None]] = field(default_factory=list)
 
-    @property
-    def val_losses(self) -> list[float]:
-        """The validation loss of each evaluation; none without validation nodes."""
-        return [loss for one in self.evaluations if (loss := one["val_loss"]) is not None]
+    def val_losses(self, every: int = 1) -> list[float]:
+        """Return the validation loss of each evaluation after a multiple of *every* epochs; none without such nodes."""
+        chosen = (one for one in self.evaluations if (one["epoch"] or 0) % every == 0)
+        return [loss for one in chosen if (loss := one["val_loss"]) is not None]
 
 
 class Keeper:
@@ -74,7 +74,7 @@ class Keeper:
 
     def note(self, history: History) -> None:
         """Keep the weights in memory if the last evaluation has the lowest validation loss."""
-        losses = history.val_losses
+        losses = history.val_losses()
         if (
             self.options.save_model
             and self.session.world.rank == 0
@@ -127,11 +127,11 @@ class Keeper:
         return checkpoint.State(numbers, len(history.losses), history.losses, history.evaluations, self.decided)
 
     def _make_folder(self) -> None:
-        """Make the folder in the output folder, or refuse one of the user's with its name; all ranks must call it."""
-        if self.options.checkpoint_dir:
-            return
+        """Make the folder, or refuse one that cannot be written or is no run's; all ranks must call it."""
         with self.session.together("checkpoints"):
-            if self.session.world.rank == 0:
+            if self.session.world.rank == 0 and self.options.checkpoint_dir:
+                self.files.make_folder()
+            elif self.session.world.rank == 0:
                 self.session.output.make_checkpoints("give --checkpoint-dir, or --no-save-model")
 
     def _refuse_others(self) -> None:
@@ -152,6 +152,11 @@ class Keeper:
                     session.log.logger.warning(line)
                 if state:
                     checkpoint.check(state, self.decided, folder)
+                elif not damaged and checkpoint.exist(folder):
+                    raise SpecError(
+                        f"--resume: {folder} holds {checkpoint.BEST} alone, from which no training goes on, and which "
+                        "this run would overwrite: move it away, or take another --checkpoint-dir"
+                    )
         told = state and {"losses": list(state.losses), "evaluations": [dict(one) for one in state.evaluations]}
         shared = cast("Mapping[str, Any] | None", session.peers.share(cast("JsonValue", told))[0])
         if shared is None:

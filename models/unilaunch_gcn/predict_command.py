@@ -1,6 +1,7 @@
 """`unilaunch predict`: scores, classes and embeddings of every node, from the model that a run has left."""
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,14 +43,19 @@ class PredictCommand(Command):
 
     @override
     def run(self, options: PredictSpec) -> int:
-        from unilaunch_gcn.checkpoint import model_file
+        from unilaunch_gcn.checkpoint import chosen, differing, model_file
         from unilaunch_gcn.checkpoint_file import load_weights
 
-        if options.output.is_dir() or not options.output.parent.is_dir():
+        if os.path.isdir(options.output) or not os.path.isdir(options.output.parent):  # noqa: PTH112  (raises nothing)
             raise InputError(f"--output {options.output}: expected the name of a file, in a folder that is there")
-        trained = _trained(options)
+        trained, seed = _trained(options)
         file = model_file(trained.checkpoint_dir or options.folder / "checkpoints")
         parameters, decided = load_weights(file)
+        for name in differing(chosen(trained, seed), decided):
+            raise InputError(
+                f"{file} is of another training than {options.folder}: its {name} is {decided.get(name)!r}, not "
+                f"{chosen(trained, seed)[name]!r}: another run has written there since; name that run's output folder"
+            )
         if options.embeddings and trained.layers == 1:
             raise SpecError("--embeddings: the network has one layer, so there is nothing but scores")
         from unilaunch.rank.current import join
@@ -66,22 +72,33 @@ class PredictCommand(Command):
         return 0
 
 
-def _trained(options: PredictSpec) -> "GcnSpec":
-    """Return the options of the run, with what the user changes."""
+def _trained(options: PredictSpec) -> "tuple[GcnSpec, int]":
+    """Return the options of the run, with what the user changes, and its seed."""
     from unilaunch_gcn.spec import GcnSpec
     from unilaunch_graph.data.sources import WORDS
 
     path = options.folder / "spec.json"
     changed = {name: value for name in ("dataset", "data_dir") if (value := getattr(options, name)) is not None}
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))["options"]
+        spec = json.loads(path.read_text(encoding="utf-8"))
+        told = _where_it_ran(spec["options"], Path(spec.get("started_in", "")))  # before 0.3 not there
         if options.dataset and told["normalize_features"] is None:  # else the other name would decide
             changed["normalize_features"] = told["dataset"] in WORDS
-        return GcnSpec.model_validate({**told, **changed})
+        return GcnSpec.model_validate({**told, **changed}), int(spec["seed"])
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}: expected the output folder of a run") from None
     except (ValueError, KeyError, TypeError, ValidationError):
         raise InputError(f"{path}: expected the spec of a run of the model gcn") from None
+
+
+def _where_it_ran(told: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return a run's options, with relative paths that exist in the folder where it was started as absolute ones."""
+    from unilaunch_graph.data.sources import SOURCES
+
+    paths = {name: told[name] for name in ("data_dir", "partition_dir", "checkpoint_dir") if told[name] is not None}
+    if told["dataset"] not in SOURCES:
+        paths["dataset"] = told["dataset"]
+    return told | {name: str(folder / path) for name, path in paths.items() if os.path.lexists(folder / path)}
 
 
 def _as_trained(part: "Part", trained: "GcnSpec", parameters: dict[str, Any], decided: Mapping[str, Any]) -> "Part":

@@ -89,9 +89,10 @@ class Training:
         with session.together("build network"), trace.span("build network"):
             network = load_network(framework, session.placement, config, part, meter)
         adam = network.adam(options.lr, options.weight_decay)
-        session.output.record(phase="train", owned=part.num_owned, halo=part.num_halo)
         session.log.say(f"part {part.index}: {part.num_owned:,} owned nodes, {part.num_halo:,} halo nodes")
         keeper = Keeper(options, session, network, adam, part)
+        history = keeper.start(framework.collectives)
+        session.output.record(phase="train", owned=part.num_owned, halo=part.num_halo)
         return cls(
             options,
             session,
@@ -105,7 +106,7 @@ class Training:
             meter.read()[1],
             Series(session.output.rank_dir / "epochs.jsonl"),
             keeper,
-            keeper.start(framework.collectives),
+            history,
         )
 
     @property
@@ -160,7 +161,7 @@ class Training:
         if every and self.keeper.saved < len(self.losses):
             self._save()
         self.keeper.finish(self.history)
-        trace.write(self.session.output.rank_dir / "trace.json")
+        trace.write(self.session.output.rank_dir / "trace.json", self.session.log.logger.warning)
 
     def _tell(self, epoch: int) -> None:
         """Note the epoch that begins, with the last one's figures."""
@@ -231,15 +232,16 @@ class Training:
         self.meter.read()
         epoch = len(self.losses)
         summed = self.network.host(self.network.local(counts)).astype(np.float64)
-        self._refuse_infinite("loss of the evaluation", float(summed[-1]), epoch)
+        self._refuse_infinite("loss of the evaluation", float(summed.sum()), epoch)  # or what a metric is made of
         evaluation = {"epoch": epoch, **self.network.objective.metrics(summed, self.part.split_sizes)}
         self.evaluations.append(evaluation)
         self.session.output.record(**evaluation, loss=self.losses[-1])
         self.keeper.note(self.history)
 
     def _out_of_patience(self) -> bool:
+        """Count as a single run does: a run before may have ended between two evaluations, with one of its own."""
         patience = self.options.patience
-        losses = self.history.val_losses
+        losses = self.history.val_losses(self.options.eval_every)
         return patience is not None and len(losses) > patience and min(losses[-patience:]) >= min(losses[:-patience])
 
     def _say(self, *, last: bool) -> None:

@@ -20,6 +20,8 @@ NUMPY = {"PYTHONPATH": str(NUMPY_BACKEND)}
 PAUSE = "NUMPY_BACKEND_PAUSE"
 #: See the fixture `by_numpy`.
 BACKEND = "UNILAUNCH_BACKEND"
+#: Root without the right to read what its mode forbids; others have no such right. The job is a real one.
+UNPRIVILEGED = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
 #: Runs several scripts in one start, as if each had been started by itself; see `one_start`.
 ONE_START = str(Path(__file__).parent / "programs" / "run_examples.py")
 

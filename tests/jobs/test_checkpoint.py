@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jobs.mpirun import BACKEND, DEADLINE, NUMPY, NUMPY_BACKEND, Finished, Launcher, alone, finish
+from jobs.mpirun import BACKEND, DEADLINE, NUMPY, NUMPY_BACKEND, UNPRIVILEGED, Finished, Launcher, alone, finish
 
 INJECT = Path(__file__).parents[1] / "faults" / "inject"
 pytestmark = pytest.mark.usefixtures("by_numpy")
@@ -181,10 +181,6 @@ def test_the_end_of_a_job_that_cannot_be_restarted_is_kept(openmpi5: Launcher, t
     assert json.loads((tmp_path / "log_output" / "report.json").read_text())["exit_code"] == 3
 
 
-#: Root without the right to read what its mode forbids; others have no such right. The job is a real one.
-UNPRIVILEGED = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
-
-
 def _forbid_file(folder: Path) -> Path:
     path = folder / "epoch-000006.safetensors"
     path.chmod(0)
@@ -244,8 +240,49 @@ def test_a_resumed_run_removes_only_its_own(openmpi5: Launcher, trained: Path) -
     ]
 
 
+@pytest.mark.parametrize(("arguments", "words"), [
+    ([], "--checkpoint-dir models: it holds checkpoints: --resume, or another folder"),
+    (["--resume"], "--resume: models holds best.safetensors alone, from which no training goes on"),
+])  # fmt: skip
+def test_another_trainings_best_model_stays(arguments: list[str], words: str, trained: Path) -> None:
+    """Though nothing else is in the folder."""
+    best = trained / "models" / "best.safetensors"
+    best.parent.mkdir()
+    (trained / "log_output" / "checkpoints" / best.name).rename(best)
+    before = best.read_bytes()
+    line = ["-m", "unilaunch", "run", *OPTIONS, "--epochs", "6", "--seed", "3", "--checkpoint-dir", "models"]
+    job = alone([*line, *arguments], trained)
+    assert job.returncode == 2, job.console
+    assert words in job.refusals()[0]
+    assert best.read_bytes() == before
+
+
+def test_a_best_model_under_another_name_is_no_checkpoint(openmpi5: Launcher, trained: Path) -> None:
+    """It has no moments of Adam. A copy of an old checkpoint, with a number that is no epoch, is left out."""
+    folder = trained / "log_output" / "checkpoints"
+    arguments = ["run", *OPTIONS, "--epochs", "9", "--resume"]
+    (folder / "epoch-000003.safetensors").rename(folder / "epoch-000003 (1).safetensors")
+    (folder / "best.safetensors").rename(folder / "epoch-000010.safetensors")
+    job = openmpi5.unilaunch(2, arguments, trained)
+    assert job.returncode == 2
+    (line,) = job.refusals()
+    assert "the newest checkpoint in log_output/checkpoints holds weights alone" in line.replace(f"{trained}/", "")
+    assert "Traceback" not in job.console
+    (folder / "epoch-000010.safetensors").unlink()
+    assert "resumed after epoch 6" in openmpi5.unilaunch(2, arguments, trained).check().console
+
+
+def test_a_folder_of_checkpoints_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
+    """Before an epoch is trained."""
+    line = ["-m", "unilaunch", "run", "--data-dir", "data", "--epochs", "2", "--checkpoint-dir", "/proc/nope"]
+    job = alone(line, tmp_path)
+    assert job.returncode == 2, job.console
+    assert "--checkpoint-dir /proc/nope: cannot be written: No such file or directory" in job.refusals()[0]
+    assert not list(job.output.glob("rank.*/epochs.jsonl"))
+
+
 def test_a_changed_graph_is_another_training(openmpi5: Launcher, tmp_path: Path) -> None:
-    """Under the same name it is refused in one line; what it was goes on, on another number of parts too."""
+    """Under the same name it is refused in one line; what it was goes on, under any name, on any number of parts."""
     file = tmp_path / "graph.npz"
     arrays = _graph()
     np.savez(file, **arrays)
@@ -259,6 +296,8 @@ def test_a_changed_graph_is_another_training(openmpi5: Launcher, tmp_path: Path)
     assert "the data set graph.npz has another content than when the checkpoints" in line
     arrays["x"][0, 0] -= 1
     np.savez(file, **_graph())
+    file.rename(tmp_path / "moved.npz")
+    arguments[2] = str(tmp_path / "moved.npz")
     assert "resumed after epoch 3" in openmpi5.unilaunch(3, [*arguments, "6"], tmp_path).check().console
 
 
@@ -282,6 +321,18 @@ def test_an_early_end_is_kept(openmpi5: Launcher, tmp_path: Path) -> None:
     assert {name: again.result[name] for name in ("loss", "evaluations")} == {
         name: result[name] for name in ("loss", "evaluations")
     }
+
+
+def test_patience_counts_as_in_a_single_run(openmpi5: Launcher, tmp_path: Path) -> None:
+    """Though the run before ended between two evaluations, with one of its own."""
+    arguments = ["run", "--data-dir", "data", "--lr", "0.5", "--eval-every", "4", "--patience", "2", "--epochs"]
+    whole = openmpi5.unilaunch(2, [*arguments, "200"], tmp_path).check().result["epochs"]
+    assert whole < 200
+    for before in (whole - 6, whole - 2):
+        openmpi5.unilaunch(2, [*arguments, str(before)], tmp_path).check()
+        again = openmpi5.unilaunch(2, [*arguments, "200", "--resume"], tmp_path).check()
+        assert f"resumed after epoch {before}" in again.console
+        assert again.result["epochs"] == whole
 
 
 def test_what_was_never_evaluated_is_evaluated(openmpi5: Launcher, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What a run leaves: the last and the best model, and predictions of all nodes in the user's order."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from safetensors import safe_open
 
-from jobs.mpirun import Launcher, alone
+from jobs.mpirun import DEADLINE, UNPRIVILEGED, Launcher, alone, finish
 
 pytestmark = pytest.mark.usefixtures("by_numpy")
 
@@ -114,3 +115,61 @@ def test_what_does_not_fit_is_refused_in_one_line(openmpi5: Launcher, tmp_path: 
     assert "cannot be read" in refused(["predict", "nothing"])
     for output in (".", "log_output", "missing/out.npz"):
         assert f"--output {output}: expected the name of a file" in refused(["predict", "--output", output])
+
+
+@pytest.mark.parametrize(("second", "words"), [
+    (["--layers", "3", "--residual", "--dropout", "0"], "its residual is True, not False"),
+    (["--layers", "3", "--hidden", "5"], "its hidden is 5, not 16"),
+    (["--layers", "2"], "its layers is 2, not 3"),
+    (["--layers", "3", "--seed", "1"], "its seed is 1, not 0"),
+], ids=["residual", "hidden", "layers", "seed"])  # fmt: skip
+def test_a_model_of_another_run_is_refused(second: list[str], words: str, tmp_path: Path) -> None:
+    """It lies where the run had its own."""
+    np.savez(tmp_path / "graph.npz", **_graph(LABELS["classes"]))
+    options = ["--dataset", "graph.npz", "--data-dir", "data", "--epochs", "2", "--checkpoint-dir", "models"]
+    alone(["-m", "unilaunch", "run", *options, "--layers", "3", "--output-dir", "first"], tmp_path).check()
+    for path in (tmp_path / "models").iterdir():
+        path.unlink()
+    alone(["-m", "unilaunch", "run", *options, *second, "--output-dir", "second"], tmp_path).check()
+    job = alone(["-m", "unilaunch", "predict", "first"], tmp_path)
+    assert job.returncode == 2, job.console
+    (line,) = job.refusals()
+    assert words in line
+    alone(["-m", "unilaunch", "predict", "second"], tmp_path).check()
+
+
+def test_a_run_is_found_from_another_folder(tmp_path: Path) -> None:
+    """Its data and its model lie where it was started; what is not there is named."""
+    np.savez(tmp_path / "graph.npz", **_graph(LABELS["classes"]))
+    options = ["--dataset", "graph.npz", "--data-dir", "data", "--epochs", "2", "--checkpoint-dir", "models"]
+    alone(["-m", "unilaunch", "run", *options], tmp_path).check()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    alone(["-m", "unilaunch", "predict", "../log_output"], elsewhere).check()
+    assert [path.name for path in elsewhere.iterdir()] == ["predictions.npz"]
+    again = ["-m", "unilaunch", "run", "--config", "log_output/spec.json", "--output-dir", "again", "--resume"]
+    assert "resumed after epoch 2" in alone(again, tmp_path).check().console
+    (tmp_path / "models").rename(tmp_path / "moved")
+    (line,) = alone(["-m", "unilaunch", "predict", "../log_output"], elsewhere).refusals()
+    assert "models: no model: there is no such folder" in line
+
+
+def test_folders_that_may_not_be_entered_are_refused_in_one_line(tmp_path: Path) -> None:
+    """The model's folder, and the folder of the file that is to be written."""
+    np.savez(tmp_path / "graph.npz", **_graph(LABELS["classes"]))
+    alone(["-m", "unilaunch", "run", "--dataset", "graph.npz", "--data-dir", "data", "--epochs", "2"], tmp_path).check()
+    closed = tmp_path / "closed"
+    (closed / "out").mkdir(parents=True)
+    closed.chmod(0)
+    for arguments, words in (
+        (["--output", "closed/out/p.npz"], "--output closed/out/p.npz: expected the name of a file"),
+        ([], "checkpoints cannot be read: Permission denied"),
+    ):
+        line = [*UNPRIVILEGED, sys.executable, "-m", "unilaunch", "predict", "log_output", *arguments]
+        job = finish(line, tmp_path, None, DEADLINE)
+        assert job.returncode == 2, job.console
+        assert words in job.refusals()[0]
+        assert "Traceback" not in job.console
+        (tmp_path / "log_output" / "checkpoints").chmod(0)
+    closed.chmod(0o700)
+    (tmp_path / "log_output" / "checkpoints").chmod(0o700)

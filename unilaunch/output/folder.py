@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unilaunch.errors import InputError, say
-from unilaunch.exports import spec_without_secrets
+from unilaunch.exports import STARTED_IN, spec_without_secrets
 from unilaunch.output.claim import (
     Marker,
     claim,
@@ -153,9 +153,9 @@ class OutputFolder:
             append(self.stderr, text)
 
     def write_spec(self, spec: Mapping[str, Any]) -> None:
-        """Write the spec of this run, without the values of secrets among the program's arguments."""
+        """Write the spec of this run, without the values of secrets among its arguments, and where it was started."""
         with self._losing():
-            write_json(self.root / SPEC, spec_without_secrets(spec))
+            write_json(self.root / SPEC, spec_without_secrets(spec) | {STARTED_IN: str(Path.cwd())})
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write the job's result."""

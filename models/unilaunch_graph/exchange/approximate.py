@@ -7,12 +7,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from unilaunch.backend import Collectives, Exchange
 from unilaunch_graph.arrays import FloatType, Ids, Indices, Rows
 from unilaunch_graph.dropout import entry_mask, stream_keys
 from unilaunch_graph.exchange.halo import Arriving, HaloExchange, Travelling
-from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.exchange.wire import Exact, Int8
+from unilaunch_graph.exchange.wire import Int8
 from unilaunch_graph.partition.part import Part
 
 #: The layer that the sample's hash is keyed with: no layer's dropout has it.
@@ -56,13 +54,11 @@ class StaleHalo:
     The first epoch waits for its rows. Gradients are delayed in the same way.
 
     Args:
-        part: The part.
-        collectives: The way to the other parts.
-        meter: Counts bytes and time.
+        exact: The exact exchange.
     """
 
-    def __init__(self, part: Part, collectives: Collectives, meter: Meter) -> None:
-        self.exact = HaloExchange(part, collectives, meter, Exact())
+    def __init__(self, exact: HaloExchange) -> None:
+        self.exact = exact
         self.is_training = False
         self.call = 0
         self.travelling: dict[int, Travelling] = {}
@@ -120,8 +116,7 @@ class SampledHalo:
     """
 
     def __init__(self, exact: HaloExchange, part: Part, share: float, seed: int, dtype: FloatType) -> None:
-        self.part, self.collectives, self.meter = part, exact.collectives, exact.meter
-        self.share, self.seed = share, seed
+        self.part, self.share, self.seed = part, share, seed
         weights = part.halo_weights if len(part.halo_weights) else np.ones(len(part.halo_indices))
         edges = (weights.astype(dtype), part.halo_indices, part.halo_indptr)
         self.edges_back = sp.csr_array(sp.csr_array(edges, shape=(part.num_owned, part.num_halo)).T)
@@ -140,7 +135,10 @@ class SampledHalo:
         is_received = self._sample(self.part.halo, np.full(self.part.num_halo, self.part.index), epoch)
         self.send_rows, self.halo_rows = self.part.send_rows[is_sent], np.flatnonzero(is_received)
         self.send_counts = np.bincount(self.receivers[is_sent], minlength=self.part.num_parts)
-        self.receive_counts = np.bincount(self.owners[is_received], minlength=self.part.num_parts)
+        receive_counts = np.bincount(self.owners[is_received], minlength=self.part.num_parts)
+        self.forth = self.exact.among(self.send_rows, self.send_counts, receive_counts)
+        every = np.arange(len(self.halo_rows), dtype=np.int32)
+        self.back = self.exact.among(every, receive_counts, self.send_counts)
 
     def _sample(self, nodes: Ids, parts: Ids, epoch: int) -> NDArray[np.bool_]:
         keys = stream_keys(self.seed, epoch, _STREAM)
@@ -151,9 +149,7 @@ class SampledHalo:
         """Send the sampled rows."""
         if not self.is_training:
             return self.exact.begin(rows)
-        sent = rows[self.send_rows]
-        received = np.empty((len(self.halo_rows), rows.shape[1]), rows.dtype)
-        return _Sampled(self, self._exchange(sent, self.send_counts, received, self.receive_counts), received)
+        return _Sampled(self, self.forth.begin(rows))
 
     def give_back(self, rows: Rows) -> "_Returned":
         """Send the sampled halo rows' sums over their owned neighbours to the halo rows' owners.
@@ -161,49 +157,37 @@ class SampledHalo:
         Args:
             rows: All owned rows. (num_owned, width)
         """
-        sent = self.edges_back[self.halo_rows] @ rows
-        received = np.empty((len(self.send_rows), rows.shape[1]), rows.dtype)
-        return _Returned(self, self._exchange(sent, self.receive_counts, received, self.send_counts), received, sent)
-
-    def _exchange(self, sent: Rows, send_counts: Ids, received: Rows, receive_counts: Ids) -> Exchange:
-        with self.meter.communication():
-            exchange = self.collectives.exchange(sent, send_counts.tolist(), received, receive_counts.tolist())
-        self.meter.received(received.nbytes)
-        return exchange
+        return _Returned(self, self.back.begin(self.edges_back[self.halo_rows] @ rows))
 
 
 class _Sampled:
-    def __init__(self, halo: SampledHalo, exchange: Exchange, received: Rows) -> None:
-        self.halo, self.exchange, self.received = halo, exchange, received
+    def __init__(self, halo: SampledHalo, travelling: Travelling) -> None:
+        self.halo, self.travelling = halo, travelling
 
     def progress(self) -> None:
-        with self.halo.meter.communication():
-            self.exchange.progress()
+        self.travelling.progress()
 
     def wait(self) -> Rows:
-        with self.halo.meter.communication():
-            self.exchange.wait()
-        rows = np.zeros((self.halo.part.num_halo, self.received.shape[1]), self.received.dtype)
-        rows[self.halo.halo_rows] = self.received / self.received.dtype.type(self.halo.share)
+        arrived = self.travelling.wait()
+        rows = np.zeros((self.halo.part.num_halo, arrived.shape[1]), arrived.dtype)
+        rows[self.halo.halo_rows] = arrived / arrived.dtype.type(self.halo.share)
         return rows
 
 
 class _Returned:
     """Sums that are being sent back to the rows' owners."""
 
-    def __init__(self, halo: SampledHalo, exchange: Exchange, received: Rows, sent: Rows) -> None:
-        self.halo, self.exchange, self.received, self.sent = halo, exchange, received, sent
+    def __init__(self, halo: SampledHalo, travelling: Travelling) -> None:
+        self.halo, self.travelling = halo, travelling
 
     def progress(self) -> None:
         """Advance the communication of the sums."""
-        with self.halo.meter.communication():
-            self.exchange.progress()
+        self.travelling.progress()
 
     def wait(self) -> Iterator[tuple[Indices, Rows]]:
         """Yield, part by part, owned rows and what is to be added to them; each row once in a part."""
-        with self.halo.meter.communication():
-            self.exchange.wait()
+        arrived = self.travelling.wait()
         ends = np.cumsum(self.halo.send_counts)
         for end, count in zip(ends, self.halo.send_counts, strict=True):
-            values = self.received[end - count : end]
+            values = arrived[end - count : end]
             yield self.halo.send_rows[end - count : end], values / values.dtype.type(self.halo.share)

@@ -1,12 +1,13 @@
 """The halo exchange: each part gets the rows of its remote neighbours from their owners, and nothing else."""
 
+from copy import copy
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch.backend import Collectives, Exchange
-from unilaunch_graph.arrays import Rows
+from unilaunch_graph.arrays import Ids, Indices, Rows
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Wire
 from unilaunch_graph.partition.part import Part
@@ -54,6 +55,19 @@ class HaloExchange:
         self.send_counts = part.send_counts.tolist()
         self.receive_counts = part.halo_counts.tolist()
         self.kept = [np.empty(0, np.uint8), np.empty(0, np.uint8)]
+
+    def among(self, send_rows: Indices, send_counts: Ids, receive_counts: Ids) -> "HaloExchange":
+        """Return the exchange of other rows on the same way, not while this one exchanges: the memory is shared.
+
+        Args:
+            send_rows: Which rows are sent, grouped by receiver.
+            send_counts: How many of them to each part. (num_parts,)
+            receive_counts: How many rows come from each part. (num_parts,)
+        """
+        other = copy(self)
+        other.send_rows = send_rows
+        other.send_counts, other.receive_counts = send_counts.tolist(), receive_counts.tolist()
+        return other
 
     def start_epoch(self, epoch: int | None) -> None:
         """Do nothing: every exchange is alike."""

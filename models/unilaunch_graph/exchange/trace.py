@@ -1,11 +1,12 @@
 """The timeline of a rank, in the format of chrome://tracing and Perfetto."""
 
 import json
-import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from unilaunch.output.files import write_text
 
 #: The timeline's rows of a rank: its work, and its communication.
 LANES = {"work": 0, "communication": 1}
@@ -33,8 +34,13 @@ class Trace:
         if self.kept:
             self.spans.append((name, LANES[lane], begin, time.perf_counter()))
 
-    def write(self, path: Path) -> None:
-        """Write the spans in Google's Trace Event Format, whole or not at all; write nothing if none were recorded."""
+    def write(self, path: Path, warn: Callable[[str], None]) -> None:
+        """Write the spans in Google's Trace Event Format, whole or not at all; write nothing if none were recorded.
+
+        Args:
+            path: The file.
+            warn: Called with a line if it cannot be written: a run whose disk is full has a result without it.
+        """
         if not self.kept:
             return
         names = [("process_name", 0, f"rank {self.rank} on {self.host}")]
@@ -48,6 +54,7 @@ class Trace:
              "ts": round((self.origin + begin) * 1e6), "dur": round((end - begin) * 1e6, 1)}
             for name, lane, begin, end in self.spans
         ]  # fmt: skip
-        aside = path.with_name(f".{path.name}.{os.getpid()}")
-        aside.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), encoding="utf-8")
-        aside.replace(path)
+        try:
+            write_text(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+        except OSError as error:
+            warn(f"the trace is not kept: {path}: cannot be written: {error.strerror}")

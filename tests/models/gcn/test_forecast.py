@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphs_by_hand import Cut, cut_graphs, make_graph
-from unilaunch.errors import SpecError
+from unilaunch.errors import InputError, SpecError
 from unilaunch_gcn.calibration import SilentCollectives
 from unilaunch_gcn.device_forecast import DEVICES, Stored, device_memory, device_seconds
 from unilaunch_gcn.forecast import Machine, predict
 from unilaunch_gcn.layers import plan_layers
-from unilaunch_gcn.plan_command import PlanCommand
+from unilaunch_gcn.plan_command import PlanCommand, _write
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_graph.data.graph import TRAIN
 from unilaunch_graph.exchange.halo import HaloExchange
@@ -43,6 +43,14 @@ def test_counts_are_the_parts(cut: Cut) -> None:
     assert 2 * statistics.cut == sum(len(part.halo_indices) for part in parts)
 
 
+def test_a_file_that_cannot_be_written_leaves_none_behind(tmp_path: Path) -> None:
+    """One line says why."""
+    (tmp_path / "page.html").mkdir()
+    with pytest.raises(InputError, match=r"--plot .*page.html: cannot be written: Is a directory"):
+        _write(tmp_path / "page.html", "text", "--plot")
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
 @given(cut_graphs())
 def test_predicted_bytes_are_the_exchanges(cut: Cut) -> None:
     """Of 2 layers, product first: halo rows, forward and backward, of both widths; nothing on one part."""
@@ -58,6 +66,14 @@ def test_predicted_bytes_are_the_exchanges(cut: Cut) -> None:
     rounded = predict(statistics, layers, "bfloat16", 0.5, machine)  # halo rows travel in 2 bytes, columns in 4
     assert (2 * rounded.halo_bytes, rounded.tensor_bytes) == (forecast.halo_bytes, forecast.tensor_bytes)
     assert rounded.memory >= forecast.memory / 2
+
+
+def test_a_graph_without_edges_takes_its_time_by_columns() -> None:
+    """Each rank computes what it computes by nodes."""
+    statistics = count(make_graph(40, []), np.arange(40) // 20, 2)
+    forecast = predict(statistics, plan_layers(GcnSpec(hidden=3), 9, 2), "float32", 0.5, Machine(1e-6, 1e9))
+    assert forecast.tensor_seconds is not None
+    assert forecast.tensor_seconds >= 0.5
 
 
 def test_a_part_that_is_measured_alone_has_training_nodes_in_its_halo() -> None:

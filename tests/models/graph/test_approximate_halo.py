@@ -19,6 +19,7 @@ from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.exchange.approximate import StaleHalo
+from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import BFloat16, Exact, Int8, Wire
 from unilaunch_graph.kernels.rounding import to_bfloat16
@@ -140,23 +141,24 @@ class _AtOnce(Alone):
 def test_stale_rows_stay_while_newer_ones_arrive() -> None:
     """They are in a buffer of their own: the network may be faster than this rank."""
     part = _parts()[0]
-    halo = StaleHalo(part, _AtOnce(), Meter())
+    halo = StaleHalo(HaloExchange(part, _AtOnce(), Meter(), Exact()))
     for epoch, expected in enumerate((1, 1, 2, 3, 4)):
         halo.start_epoch(epoch)
         rows = halo.begin(np.zeros((part.num_owned, 2))).wait()
         np.testing.assert_array_equal(rows, np.full((part.num_halo, 2), expected))
 
 
+@pytest.mark.parametrize("is_bfloat16", [False, True])
 @pytest.mark.parametrize(
     ("halo", "share"), [("exact", 1.0), ("stale", 1.0), ("int8", (16 + 8) / 64), ("sample:0.25", 0.25)]
 )
-def test_bytes_are_as_said(halo: str, share: float) -> None:
-    """Of float32 rows of 16 columns, over forty epochs; what is counted is what arrives."""
+def test_bytes_are_as_said(halo: str, share: float, *, is_bfloat16: bool) -> None:
+    """Of rows of 16 columns, over forty epochs; what is counted is what arrives. bfloat16 takes half of float32."""
     parts = _parts()
 
     def work(rank: int, collectives: Collectives) -> int:
         part, meter = parts[rank], Meter()
-        config = NetworkConfig([], 0.0, 1, np.dtype(np.float32), "gcn", halo)
+        config = NetworkConfig([], 0.0, 1, np.dtype(np.float32), "gcn", halo, is_bfloat16)
         operator = aggregation_over_halo(
             part,
             make_halo(config, part, collectives, meter),
@@ -170,7 +172,8 @@ def test_bytes_are_as_said(halo: str, share: float) -> None:
         operator.start_epoch(None)
         return meter.read()[1]
 
-    expected = share * 80 * 16 * 4 * sum(part.num_halo for part in parts)
+    width = 2 if is_bfloat16 and halo != "int8" else 4
+    expected = share * 80 * 16 * width * sum(part.num_halo for part in parts)
     assert sum(on_every_rank(3, work)) == pytest.approx(expected, rel=0.05 if "sample" in halo else 0)
 
 

@@ -150,7 +150,7 @@ def test_weights_are_made_symmetric_by_sums_and_means(tmp_path: Path) -> None:
     assert changes == [
         "edge features are not used: left out",
         "1 duplicate edges were given: their weights are added",
-        "2 self-loops were given: their weights are those of A_hat's loops",
+        "2 self-loops were given: their weights are those of A_hat's loops; sage has no loops",
         "directed edges were given: symmetrised, with the mean of both directions' weights",
     ]
     both, changes = _load(tmp_path, {**PLAIN, "edge_weight": np.array([2, 2, 3, 3, 4, 4])}).symmetrised()

@@ -60,6 +60,12 @@ def test_a_missing_file_is_one_line(write_mnist: Writer, tmp_path: Path) -> None
     assert "--data-dir" in line
 
 
+def test_a_folder_that_cannot_be_looked_into_is_one_line() -> None:
+    """Any user may meet this one; a folder that may not be entered is another."""
+    with pytest.raises(InputError, match=r"no train-images-idx3-ubyte or train-images-idx3-ubyte.gz in long"):
+        read_split(Path("long" * 100), "train")
+
+
 def test_labels_must_be_as_many_as_images(write_mnist: Writer, tmp_path: Path) -> None:
     """Files of two data sets, mixed."""
     write_mnist(tmp_path, tmp_path)
