@@ -112,7 +112,11 @@ class Graph:
             changes.append(f"{len(self.indices) - matrix.nnz:,} duplicate edges were given: {what}")
         is_loop, loops = loops_and_duplicates(matrix.indptr, matrix.indices)[0], self.loops
         if num_loops := int(np.count_nonzero(is_loop)):
-            what = "their weights are those of A_hat's loops; sage has no loops" if is_weighted else "left out, A_hat brings its own"
+            what = (
+                "their weights are those of A_hat's loops; sage has no loops"
+                if is_weighted
+                else "left out, A_hat brings its own"
+            )
             changes.append(f"{num_loops:,} self-loops were given: {what}")
             if is_weighted:
                 loops = np.ones(self.num_nodes, np.float32)
