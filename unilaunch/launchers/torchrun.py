@@ -24,7 +24,11 @@ class Torchrun(Launcher):
     title = "torchrun"
     order = 70
     sizes = (SIZE,)
-    scripts = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
+    scripts = (
+        "torchrun", "torch.distributed.run", "torch.distributed.launch",
+        "accelerate", "accelerate-launch", "accelerate.commands.launch",  # torchrun inside of their own process
+        "deepspeed.launcher.launch",
+    )  # fmt: skip
 
     @override
     def detect(self, environ: Mapping[str, str]) -> LauncherInfo | None:
