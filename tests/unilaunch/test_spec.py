@@ -92,7 +92,8 @@ def test_what_is_no_text_file_is_named(content: bytes | None, tmp_path: Path) ->
         ({"timeout": "nan"}, "--timeout"), ({"timeout": "inf"}, "--timeout"), ({"timeout": "0"}, "--timeout"),
         ({"master_port": "65536"}, "--master-port"), ({"threads": "0"}, "--threads"), ({"seed": 2**32}, "--seed"),
         ({"hosts": ""}, "--hosts: must be a name or an address, not ''"), ({"master_addr": ""}, "--master-addr"),
-        ({"interface": ""}, "--interface"), ({"device": "gpu"}, "'cuda' or 'npu', not 'gpu'"), ({"ouput_dir": "x"}, "did you mean output_dir"),
+        ({"interface": ""}, "--interface"), ({"device": "gpu"}, "'cuda' or 'npu', not 'gpu'"),
+        ({"ouput_dir": "x"}, "did you mean output_dir"),
     ],
     ids=lambda value: "" if isinstance(value, str) else "=".join(map(str, *value.items())),
 )  # fmt: skip

@@ -15,6 +15,7 @@ ADDRESS = "MASTER_ADDR"
 PORT = "MASTER_PORT"
 RUN = "TORCHELASTIC_RUN_ID"
 RESTART = "TORCHELASTIC_RESTART_COUNT"
+THREADS = "OMP_NUM_THREADS"
 BY_HAND = (RANK, SIZE, ADDRESS, PORT)
 
 
@@ -49,10 +50,14 @@ class Torchrun(Launcher):
 
     @override
     def exports(self, environ: Mapping[str, str]) -> Collection[str]:
-        """Return the address of torchrun's store, and torchrun's other variables."""
+        """Return the address of torchrun's store, and torchrun's other variables.
+
+        For several ranks of a host it sets OMP_NUM_THREADS=1, unless the user has exported a number.
+        """
         if RUN not in environ:
             return ()
-        return [name for name in environ if name in {ADDRESS, PORT} or name.startswith(("TORCHELASTIC_", "ROLE_"))]
+        own = {ADDRESS, PORT} | ({THREADS} if environ.get(THREADS) == "1" != environ.get(LOCAL_SIZE) else set())
+        return [name for name in environ if name in own or name.startswith(("TORCHELASTIC_", "ROLE_"))]
 
 
 def _by_hand(environ: Mapping[str, str]) -> LauncherInfo | None:

@@ -20,13 +20,14 @@ KINDS = ("cuda", "npu", "cpu")
 
 
 def _facts(
-    host: str, cuda: list[str], cores: list[int] | None = None, npu: Sequence[str] = (), quota: float | None = None
+    host: str, cuda: list[str], cores: list[int] | None = None, npu: Sequence[str] = (), quota: float | None = None,
+    threads: int | None = None,
 ) -> Facts:  # fmt: skip
     devices = {"cuda": cuda, "npu": list(npu)}
     mine = sum(1 << core for core in cores or [0, 1, 2, 3])
     return Facts(
-        name=host, host=f"{host} boot", folder="/", cores=mine, quota=quota, devices=devices, monitor="", start="",
-        placeholders={},
+        name=host, host=f"{host} boot", folder="/", cores=mine, quota=quota, threads=threads, devices=devices,
+        monitor="", start="", placeholders={},
     )  # fmt: skip
 
 
@@ -175,6 +176,13 @@ def test_a_containers_quota_is_shared_too() -> None:
     assert [p.threads for p in place("cpu", KINDS, None, facts)] == [1, 1, 1, 2]
     assert [p.threads for p in place("cpu", KINDS, None, facts[1:2])] == [3]
     assert [p.threads for p in place("cpu", KINDS, 5, facts)] == [5] * 4
+
+
+def test_exported_threads_are_taken_unless_the_option_says_more() -> None:
+    """Each rank's own OMP_NUM_THREADS."""
+    facts = [_facts("a", [], [0, 1], threads=1), _facts("b", [], [0, 1])]
+    assert [p.threads for p in place("cpu", KINDS, None, facts)] == [1, 2]
+    assert [p.threads for p in place("cpu", KINDS, 3, facts)] == [3, 3]
 
 
 def test_ranks_on_other_hosts_take_no_threads() -> None:
