@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 
 from unilaunch.launchers.launcher import Launcher, override
 from unilaunch.launchers.reading import describe
+from unilaunch.record import replace
 from unilaunch.start_variables import KEY
 from unilaunch.world import LauncherInfo
 
@@ -35,18 +36,21 @@ class Torchrun(Launcher):
     def detect(self, environ: Mapping[str, str]) -> LauncherInfo | None:
         """Read torchrun's variables; None when this process was not started by it.
 
+        With several agents the local rank is left to the ranks: two agents can be on one machine.
+
         Raises:
             EnvironmentMismatchError: Some of the variables are missing, or one has an invalid value.
         """
         if RUN not in environ:
             return _by_hand(environ)
-        return describe(
+        found = describe(
             environ, self.title, (RANK, SIZE, LOCAL_RANK, LOCAL_SIZE), (ADDRESS, PORT, RUN, RESTART),
             run_id=f"torchrun-{environ[RUN]}-{environ.get(PORT, '')}-{environ.get(RESTART, '0')}",
             mpi=False,
             alike=False,
             rank_0_hosts=tuple(filter(None, [environ.get(ADDRESS, "")])),
         )  # fmt: skip
+        return found if found.local_size == found.size else replace(found, local_rank=None, local_size=None)
 
     @override
     def exports(self, environ: Mapping[str, str]) -> Collection[str]:

@@ -102,6 +102,11 @@ WRITTEN: dict[str, tuple[dict[str, str], tuple[object, ...]]] = {
          "MV2_COMM_WORLD_LOCAL_SIZE": "2"},
         ("MVAPICH2", 3, 4, 1, 2, True, ()),
     ),
+    "MVAPICH 3": (
+        {"MVP_COMM_WORLD_RANK": "3", "MVP_COMM_WORLD_SIZE": "4", "MVP_COMM_WORLD_LOCAL_RANK": "1",
+         "MVP_COMM_WORLD_LOCAL_SIZE": "2"},
+        ("MVAPICH", 3, 4, 1, 2, True, ()),
+    ),
     "PALS": (
         {"PALS_RANKID": "3", "PALS_NRANKS": "4", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "2", "PALS_APID": "a-b",
          "PMI_RANK": "3", "PMI_SIZE": "4"},
@@ -233,6 +238,12 @@ def test_a_start_has_a_name(name: str) -> None:
     for variable in ("SLURM_PROCID", "RANK", "RANK_ID", "PMI_RANK", "OMPI_COMM_WORLD_RANK"):
         if variable in environ:
             assert launchers.detect(environ | {variable: "0"}).run_id == launchers.detect(environ).run_id
+
+
+def test_two_agents_of_torchrun_may_be_on_one_machine() -> None:
+    """Each counts its own ranks only."""
+    found = launchers.detect(_captured("torchrun-2.13") | {"WORLD_SIZE": "4"})
+    assert (found.size, found.local_rank, found.local_size) == (4, None, None)
 
 
 def test_another_restart_is_another_start() -> None:
