@@ -93,14 +93,14 @@ def resolve(host: str) -> list[str]:
     """Return a host's addresses; empty if it has none yet. Not cached: a pod's record can appear or change later."""
     try:
         return list(dict.fromkeys(str(entry[4][0]) for entry in socket.getaddrinfo(host, None)))
-    except OSError:
+    except (OSError, UnicodeError):  # a name with an empty or a long part cannot be encoded
         return []
 
 
 def _towards(hosts: Sequence[str]) -> list[str]:
     for host in hosts:
         for family in (socket.AF_INET, socket.AF_INET6):
-            with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            with suppress(OSError, UnicodeError), socket.socket(family, socket.SOCK_DGRAM) as probe:
                 probe.connect((host, 9))  # sends nothing
                 address = str(probe.getsockname()[0])
                 if not is_loopback(address) and not address.startswith(_LINK_LOCAL):

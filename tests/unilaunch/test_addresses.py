@@ -1,8 +1,8 @@
-"""The names of this host."""
+"""The names and addresses of this host and of others."""
 
 import pytest
 
-from unilaunch.addresses import own_names
+from unilaunch.addresses import own_addresses, own_names, resolve
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,10 @@ def test_a_name_of_this_host(called: str, host: str, *, is_own: bool, monkeypatc
     """With any domain or none; an address is compared as a whole."""
     monkeypatch.setattr("socket.gethostname", lambda: called)
     assert (host in own_names([host])) == is_own
+
+
+@pytest.mark.parametrize("name", ["a..b", "a" * 64, "no-such-host.invalid"])
+def test_a_name_that_is_none_has_no_address(name: str) -> None:
+    """Python refuses some before it asks a server, with another exception."""
+    assert resolve(name) == []
+    assert own_addresses([name], several=True)
