@@ -2,6 +2,7 @@
 
 import pytest
 
+from unilaunch import addresses
 from unilaunch.addresses import own_addresses, own_names, resolve
 
 
@@ -29,3 +30,12 @@ def test_a_name_that_is_none_has_no_address(name: str) -> None:
     """Python refuses some before it asks a server, with another exception."""
     assert resolve(name) == []
     assert own_addresses([name], several=True)
+
+
+def test_a_host_with_hundreds_of_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under kube-proxy, which has one for each service; what rank 0 posts must still fit."""
+    found = [("kube-ipvs0", f"10.96.{number}.1") for number in range(250)] + [("eth0", "10.0.0.7"), ("eth0", "fd00::7")]
+    monkeypatch.setattr(addresses, "interface_addresses", lambda: found)
+    own = own_addresses(several=True)
+    assert len(own) == 64
+    assert {"10.0.0.7", "fd00::7"} < set(own[:10])
