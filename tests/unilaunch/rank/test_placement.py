@@ -36,14 +36,31 @@ def _facts(
     [
         ({}, [], []),
         ({}, ["nvidia0", "nvidia1", "nvidiactl"], ["0", "1"]),
-        ({"CUDA_VISIBLE_DEVICES": "2,3"}, ["nvidia0"], ["2", "3"]),
+        ({"CUDA_VISIBLE_DEVICES": "2,3"}, ["nvidia0", "nvidia1", "nvidia2", "nvidia3"], ["2", "3"]),
+        ({"CUDA_VISIBLE_DEVICES": "2,3"}, [], ["2", "3"]),
+        ({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, ["nvidia0", "nvidia1"], ["0", "1"]),
+        ({"CUDA_VISIBLE_DEVICES": "none"}, ["nvidia0"], []),
+        ({"CUDA_VISIBLE_DEVICES": "0,all"}, ["nvidia0"], ["0"]),
         ({"CUDA_VISIBLE_DEVICES": ""}, ["nvidia0"], []),
         ({"CUDA_VISIBLE_DEVICES": "-1"}, ["nvidia0"], []),
         ({"CUDA_VISIBLE_DEVICES": "0,-1,1"}, ["nvidia0", "nvidia1"], ["0"]),
         ({"CUDA_VISIBLE_DEVICES": "GPU-8f2, GPU-1a"}, [], ["GPU-8f2", "GPU-1a"]),
         ({"CUDA_VISIBLE_DEVICES": "MIG-8f2, MIG-1a"}, [], ["MIG-8f2"]),
     ],
-    ids=["none", "by file", "masked", "masked away", "masked by -1", "cut short by -1", "by UUID", "MIG"],
+    ids=[
+        "none",
+        "by file",
+        "masked",
+        "no files",
+        "more than there are",
+        "a word",
+        "cut short by a word",
+        "masked away",
+        "masked by -1",
+        "cut short by -1",
+        "by UUID",
+        "MIG",
+    ],
 )
 def test_visible_devices(environ: dict[str, str], files: list[str], expected: list[str], tmp_path: Path) -> None:
     """The mask where there is one, else the device files."""
