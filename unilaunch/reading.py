@@ -62,7 +62,7 @@ def read_task(
 
 
 def _refuse_script_as_value(options: Mapping[str, Any]) -> None:
-    """Raise an error if an option took a script as its value, and there is no target: the built-in GCN would train."""
+    """Raise an error if an option took a script as its value, and there is no target: the default target would run."""
     for field, value in options.items():
         last = value[-1] if isinstance(value, list) and value else value
         last = last[-1] if isinstance(last, list) and last else last  # of --mca NAME VALUE
