@@ -52,4 +52,4 @@ def test_the_device_is_the_scripts_choice(tmp_path: Path) -> None:
     assert alone([str(tmp_path / "choose.py")], tmp_path, seen).check().stdout == "cuda:0 cpu cpu cuda:0\n"
     crowded = [*TORCHRUN[:-1], str(tmp_path / "crowded.py")]
     assert "start at most 1 there, or device='cpu'" in finish(crowded, tmp_path, seen, 60).stderr
-    assert finish([*crowded, "cpu"], tmp_path, seen, 60).check().stdout == "cpu\ncpu\n"
+    assert finish([*crowded, "cpu"], tmp_path, seen, 60).check().stdout.count("cpu") == 2  # lines may be mixed
