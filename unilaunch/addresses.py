@@ -8,6 +8,10 @@ from functools import cache
 _LOOPBACKS = "127.0.0.1", "::1"
 _LINK_LOCAL = "fe80:"
 _DOCKER = "172.17."  # Docker makes this network on every host; it connects no hosts
+#: Addresses of one interface that are likely to be this host's: kube-proxy's has one for each service of the cluster.
+_OF_AN_INTERFACE = 8
+#: Most addresses that ranks try: a board holds 4096 bytes, and 64 addresses of IPv6 take 3000.
+_MOST = 64
 #: Address family, by whether an address contains a colon.
 FAMILIES = {False: socket.AF_INET, True: socket.AF_INET6}
 
@@ -56,9 +60,14 @@ def own_addresses(hosts: Sequence[str] = (), *, several: bool, interface: str | 
         return [loopback()]
     if interface:
         return [address for name, address in interface_addresses() if name == interface]
-    found = [address for _, address in interface_addresses() if not is_loopback(address)]
-    found.sort(key=lambda address: (address.startswith(_DOCKER), ":" in address))
-    return list(dict.fromkeys([*_towards(hosts), *found])) or [loopback()]
+    found: dict[str, list[str]] = {}
+    for name, address in interface_addresses():
+        if not is_loopback(address):
+            found.setdefault(name, []).append(address)
+    crowd = {address for of_one in found.values() for address in of_one[_OF_AN_INTERFACE:]}
+    every = [address for of_one in found.values() for address in of_one]
+    every.sort(key=lambda address: (address in crowd, address.startswith(_DOCKER), ":" in address))
+    return list(dict.fromkeys([*_towards(hosts), *every]))[:_MOST] or [loopback()]
 
 
 def interface_of(address: str) -> str | None:
@@ -93,14 +102,14 @@ def resolve(host: str) -> list[str]:
     """Return a host's addresses; empty if it has none yet. Not cached: a pod's record can appear or change later."""
     try:
         return list(dict.fromkeys(str(entry[4][0]) for entry in socket.getaddrinfo(host, None)))
-    except OSError:
+    except (OSError, UnicodeError):  # a name with an empty or a long part cannot be encoded
         return []
 
 
 def _towards(hosts: Sequence[str]) -> list[str]:
     for host in hosts:
         for family in (socket.AF_INET, socket.AF_INET6):
-            with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            with suppress(OSError, UnicodeError), socket.socket(family, socket.SOCK_DGRAM) as probe:
                 probe.connect((host, 9))  # sends nothing
                 address = str(probe.getsockname()[0])
                 if not is_loopback(address) and not address.startswith(_LINK_LOCAL):

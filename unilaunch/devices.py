@@ -11,6 +11,7 @@ DEVICES = {
     "cuda": ("CUDA_VISIBLE_DEVICES", re.compile(r"nvidia(\d+)")),
     "npu": ("ASCEND_RT_VISIBLE_DEVICES", re.compile(r"davinci(\d+)")),
 }
+_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def visible_devices(environ: Mapping[str, str], folder: Path = Path("/dev")) -> dict[str, list[str]]:
@@ -24,10 +25,7 @@ def visible_devices(environ: Mapping[str, str], folder: Path = Path("/dev")) -> 
         files = {int(found[1]): path for path in folder.iterdir() if (found := file_name.fullmatch(path.name))}
         allowed = [number for number in sorted(files) if os.access(files[number], os.R_OK | os.W_OK)]
         if variable in environ:
-            named = (entry.strip() for entry in environ[variable].split(","))
-            # Both runtimes ignore all entries from the first invalid one on.
-            names = list(takewhile(lambda entry: entry not in {"", "-1", "NoDevFiles"}, named))
-            names = names[:1] if names and is_mig(names[0]) else names
+            names = _named(environ[variable], len(files) if kind == "cuda" and files else None)
         else:
             names = [str(index) for index in range(len(allowed))]
         if len(allowed) < len(files):
@@ -35,6 +33,21 @@ def visible_devices(environ: Mapping[str, str], folder: Path = Path("/dev")) -> 
             names = [by_index.get(name, name) for name in names]
         seen[kind] = names
     return seen
+
+
+def _named(value: str, most: int | None) -> list[str]:
+    """Return the devices that the variable names: numbers, below *most* if that is known, or UUIDs.
+
+    Both runtimes ignore all entries from the first invalid one on ("-1", "none").
+    """
+
+    def is_device(entry: str) -> bool:
+        if _NUMBER.fullmatch(entry):
+            return most is None or int(entry) < most
+        return is_mig(entry) or entry.startswith("GPU-")
+
+    names = list(takewhile(is_device, (entry.strip() for entry in value.split(","))))
+    return names[:1] if names and is_mig(names[0]) else names
 
 
 def is_mig(name: str) -> bool:

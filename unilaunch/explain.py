@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import cast
 
 from unilaunch import launchers, plugins
 from unilaunch.backend import Backend, Placement, Rendezvous
@@ -13,7 +14,9 @@ from unilaunch.devices import DEVICES, visible_devices
 from unilaunch.errors import EnvironmentMismatchError
 from unilaunch.launchers import Evidence
 from unilaunch.rank import mpi
+from unilaunch.rank.facts import own_facts
 from unilaunch.rank.framework_env import framework_env
+from unilaunch.rank.placement import place
 from unilaunch.spec import RunSpec
 from unilaunch.world import LauncherInfo, World
 
@@ -64,9 +67,9 @@ def _used(found: LauncherInfo) -> Iterator[str]:
     if not found.evidence:
         yield "  used     nothing: no launcher's variables are set"
     elif found.size != 1:
-        where = "the launcher's own store" if found.mpi else "a file that only you can read, in your cache folder"
-        yield f"  ranks    find each other through {where}; local and node ranks"
-        yield "           are counted from the hosts that they name"
+        file = "a file that only you can read, in your cache folder"
+        yield f"  ranks    find each other through {found.store.value if found.mpi else file}"
+        yield "           local and node ranks are counted from the hosts that they name"
 
 
 def _ignored(seen: list[Evidence]) -> Iterator[str]:
@@ -91,7 +94,7 @@ def _frameworks(spec: RunSpec, found: LauncherInfo, environ: Mapping[str, str]) 
     if found.mpi and found.size != 1:
         yield from _variables("MPI", mpi.variables(found, environ))
     for backend in plugins.usable_backends():
-        for_program = partial(framework_env, [backend], program=True)
+        for_program = partial(framework_env, [backend], program=True, threads=spec.threads)
         one, other = (for_program(*_place(backend, spec, found, environ, unknown), environ) for unknown in (1, 2))
         everything = for_program(*_place(backend, spec, found, environ, 1), {})
         agreed = {name: value if value == other[name] else "(agreed on by the ranks)" for name, value in one.items()}
@@ -109,12 +112,15 @@ def _place(
     kind = spec.device if spec.device in backend.devices else best
     local_rank = unknown if found.local_rank is None else found.local_rank
     node_rank, num_hosts = (0, 1) if found.local_size == found.size else (unknown, unknown)
-    own = len(os.sched_getaffinity(0)) if found.size == 1 else unknown
+    facts = cast("Facts", own_facts(environ, "", ""))
+    alone = place("cpu", ["cpu"], None, [facts])[0].threads
     world = World(
         found.rank, found.size, local_rank, found.local_size or unknown, node_rank, num_hosts, socket.gethostname(),
         found.launcher,
     )  # fmt: skip
-    placement = Placement(kind, 0 if kind == "cpu" else local_rank, spec.threads or own)
+    placement = Placement(
+        kind, 0 if kind == "cpu" else local_rank, spec.threads or (alone if found.size == 1 else unknown)
+    )
     return world, placement, _TO_BE_AGREED
 
 

@@ -13,7 +13,7 @@ class Same(Record):
 
     Attributes:
         option: The option of unilaunch.
-        value: The value for that option; "{}" is replaced by the typed value.
+        value: The value for that option; "{}" is replaced by the typed value, and is none if no value is typed.
         takes: Number of typed values.
         one_host: Whether the option is a number of ranks per host: only on one host is that `-n`.
     """
@@ -60,6 +60,8 @@ SLOTS = "say how many ranks each host takes: -H host1:4,host2:4, or slots=4 behi
 _DEVICES = "name the devices in the environment, CUDA_VISIBLE_DEVICES=0,1, and their number by -n 2"
 #: What to type for a program that is not Python's.
 ONLY_PYTHON = "unilaunch starts Python programs only; mpirun starts any: mpirun -n 2 PROGRAM"
+_VARIABLE = "type -x NAME=VALUE"
+_TAGGED = Same("--tag-output", takes=0)
 _PLUGIN = "the script has it: Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config='FILE'))"
 _FLAG_OF_MPIRUN = {
     name: Same("--mpi-arg", f"--{name}", takes=0)
@@ -70,7 +72,11 @@ _FLAG_OF_MPIRUN = {
 LAUNCH: Mapping[str, Habit] = {
     # mpirun and mpiexec
     "np": _RANKS, "c": _RANKS, "f": Same("--hostfile"), "machinefile": Same("--hostfile"), "host": Same("--hosts"),
-    "wdir": Same("--cwd"), "wd": Same("--cwd"), "genv": Instead("type -x NAME=VALUE"),
+    "wdir": Same("--cwd"), "wd": Same("--cwd"), "genv": Instead(_VARIABLE), "env": Instead(_VARIABLE),
+    "genvall": Instead("ranks of this host have every variable; for other hosts type -x NAME"),
+    "l": _TAGGED, "prepend-rank": _TAGGED, "bynode": Same("--map-by", "node", takes=0),
+    "byslot": Same("--map-by", "slot", takes=0), "bind-to-core": Same("--bind-to", "core", takes=0),
+    "bind-to-socket": Same("--bind-to", "socket", takes=0), "bind-to-none": Same("--bind-to", "none", takes=0),
     "rankfile": Same("--map-by", "rankfile:file={}"), "rf": Same("--map-by", "rankfile:file={}"),
     "npernode": Instead(SLOTS), "ppn": Instead(SLOTS), "perhost": Instead(SLOTS), "N": Instead(SLOTS),
     **_FLAG_OF_MPIRUN,
@@ -95,6 +101,7 @@ LAUNCH: Mapping[str, Habit] = {
     # accelerate, deepspeed, horovodrun
     "num-processes": _RANKS, "num-proc": _RANKS, "num-gpus": _RANKS_OF_A_HOST, "gpus": Instead(_DEVICES),
     "gpu": Instead(_DEVICES), "gpu-ids": Instead(_DEVICES), "include": Instead(SLOTS),
+    "bind-cores-to-rank": Instead("type --bind-to core, and for several cores to each rank --map-by slot:PE=4"),
     "num-machines": Needless(values=("1",), instead=_HOSTS), "machine-rank": Needless(values=("0",), instead=_HOSTS),
     "num-nodes": Needless(values=("1",), instead=_HOSTS), "main-process-port": Same("--master-port"),
     "main-process-ip": Same("--master-addr"), "multi-gpu": Needless(takes=0), "cpu": Same("--device", "cpu", takes=0),
@@ -104,7 +111,9 @@ LAUNCH: Mapping[str, Habit] = {
     "config-file": Instead("type what is in accelerate's file: its num_processes is -n 4, its mixed_precision "
                            "-x ACCELERATE_MIXED_PRECISION=bf16"),
     # srun
-    "ntasks": _RANKS, "nodelist": Instead(SLOTS), "w": Instead(SLOTS),
+    "ntasks": _RANKS, "nodelist": Instead(SLOTS), "w": Instead(SLOTS), "label": _TAGGED,
+    "export": Needless(values=("ALL",), instead=_VARIABLE), "cpu-bind": Instead("type --bind-to core, socket or none"),
+    "exclude": Instead("name the hosts that take ranks: -H host1:4,host2:4"),
 }  # fmt: skip
 
 #: Commands that do not exist, and what to type.

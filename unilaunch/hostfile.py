@@ -22,7 +22,9 @@ _USER = re.compile(r"[A-Za-z0-9_.\\-]+")
 _SLOTS = {"slots", "slot", "count", "cpu", "cpus"}
 _MOST_SLOTS = {"max_slots", "max-slots", "slots_max", "slots-max"}
 _USERS = {"username", "user", "user_name", "user-name"}
-
+#: Open MPI 4 and 5 refuse the others.
+_OPEN_MPIS_KEYS = {"slots", "count", "cpu", *_MOST_SLOTS, *(_USERS - {"user"})}
+_BYTE_ORDER_MARK = "\ufeff"
 
 #: The start of the value of --map-by that reads the ranks' hosts from a file, in Open MPI 5; 4 has an option for it.
 RANKFILE = "rankfile:file="
@@ -80,7 +82,7 @@ def parse_hostfile(text: str, source: str) -> tuple[Host, ...]:
         HostfileError: The text is not valid; the message names line and column.
     """
     hosts: list[Host] = []
-    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
+    for number, line in enumerate(text.removeprefix(_BYTE_ORDER_MARK).splitlines(), start=1):
         hosts += _line(line, f"{source}:{number}")
         if len(hosts) > MOST_HOSTS:
             raise HostfileError(f"{source}:{number}: more than {MOST_HOSTS} hosts")
@@ -114,18 +116,24 @@ def format_hostfile(hosts: Iterable[Host]) -> str:
 
 
 def is_open_mpi_grammar(path: Path) -> bool:
-    """Return whether Open MPI can read this file unchanged: it has no ranges, and no `name:4`.
+    """Return whether Open MPI can read this file unchanged.
+
+    It reads no ranges, no `name:4`, no carriage return, no byte order mark, and a part of the keys in small letters.
 
     Raises:
         HostfileError: The file cannot be read.
     """
-    words = (next(_tokens(line, ""), None) for line in _read(path).removeprefix("\ufeff").splitlines())
-    return not any(word and not word.quoted and ("[" in word.text or word.text.count(":") == 1) for word in words)
+    text = _read(path)
+    lines = [list(_tokens(line, "")) for line in text.splitlines()]
+    names = [name for name, *_ in filter(None, lines) if not name.quoted]
+    keys = {key.text for _, *words in filter(None, lines) for key in words[::3]}
+    foreign = any("[" in name.text or name.text.count(":") == 1 for name in names) or keys - _OPEN_MPIS_KEYS
+    return not foreign and "\r" not in text and not text.startswith(_BYTE_ORDER_MARK)
 
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         raise HostfileError(f"--hostfile {path}: no text: byte {error.start} is not UTF-8") from None
     except OSError as error:

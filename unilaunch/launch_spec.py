@@ -71,7 +71,7 @@ class LaunchSpec(RunSpec, MpiSpec):
     )
     nprocs: int | None = Field(default=None, ge=1, description="number of ranks; default: all slots of the hosts")
     hostfile: Path | None = Field(default=None, description="hosts and their slots, in a file")
-    hosts: str | None = Field(default=None, description="hosts and their slots: a:4,b:4")
+    hosts: str | None = Field(default=None, min_length=1, description="hosts and their slots: a:4,b:4")
     grace: float = Field(
         default=30.0, ge=0, description="seconds that the ranks have to end after SIGTERM, SIGINT or SIGHUP to launch"
     )

@@ -12,7 +12,7 @@ from unilaunch.grammar import CORE, Parser, job_file_of, make_parser
 from unilaunch.habits import COMMANDS, LAUNCH, Habit, Same
 from unilaunch.record import replace
 from unilaunch.target import read_target
-from unilaunch.words import Grammar, Words, is_option, split
+from unilaunch.words import Grammar, Words, is_option, refuse_python, split
 
 _HELP = ("-h", "--help", "--help-all")
 Hint = Callable[[str], str]
@@ -72,11 +72,15 @@ def own_options(command: str, words: Sequence[str]) -> list[str]:
 
 def _split(command: str, words: Sequence[str], parser: Parser) -> Words:
     """Return unilaunch's words and the program's; the program may follow `--` if there is none before it."""
-    found = split(words, _grammar(command, words, parser))
-    script = found.args[0] if found.args and found.args[0].endswith(".py") else ""
-    if not script or found.target or {"--config", "--spec"} & {word.partition("=")[0] for word in found.own}:
+    grammar = _grammar(command, words, parser)
+    found = split(words, grammar)
+    if not found.args or found.target or {"--config", "--spec"} & {word.partition("=")[0] for word in found.own}:
         return found
-    return replace(found, own=(*found.own, script), args=found.args[1:], target=script)
+    first, *args = found.args
+    refuse_python(first, words[: words.index("--")], args, grammar)
+    if first == "-m" and args:
+        return replace(found, own=(*found.own, *found.args[:2]), args=found.args[2:], target=f"-m {args[0]}")
+    return replace(found, own=(*found.own, first), args=tuple(args), target=first) if first.endswith(".py") else found
 
 
 def _grammar(command: str, words: Sequence[str], parser: Parser) -> Grammar:

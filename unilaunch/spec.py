@@ -27,6 +27,7 @@ _KINDS = {
     **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "a whole number"),
     **dict.fromkeys(("float_parsing", "float_type"), "a number"),
     **dict.fromkeys(("tuple_type", "list_type"), "a list"),
+    "string_too_short": "a name or an address",
 }
 
 S = TypeVar("S", bound="Spec")
@@ -107,8 +108,13 @@ class RunSpec(Spec):
     threads: int | None = Field(
         default=None, ge=1, description="threads per rank; default: this rank's share of its cores"
     )
-    interface: str | None = Field(default=None, description="network interface between hosts; default: found by trying")
-    master_addr: str | None = Field(default=None, description="rank 0's address; default: agreed on by the ranks")
+    # With min_length an option whose value comes from a variable that is not set (-H "$HOSTS") is refused.
+    interface: str | None = Field(
+        default=None, min_length=1, description="network interface between hosts; default: found by trying"
+    )
+    master_addr: str | None = Field(
+        default=None, min_length=1, description="rank 0's address; default: agreed on by the ranks"
+    )
     master_port: Port | None = Field(default=None, description="rank 0's port; default: a free one that rank 0 keeps")
     insecure_rendezvous: bool = Field(
         default=False, description="under launchers that give ranks no secret to share, meet without one"

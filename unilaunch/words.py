@@ -8,7 +8,7 @@ from unilaunch.errors import SpecError, nearest
 from unilaunch.habits import SLOTS, Habit, Instead, Needless, Same
 from unilaunch.record import Record
 
-_GLUED = re.compile(r"(-n|-np|-c)(\d+)")
+_GLUED = re.compile(r"(-n|-np|-c)(\d+)|(-x)([A-Za-z_]\w*=.*)|(-H)([^=].*)", re.DOTALL)
 _PYTHON = re.compile(r"(.*/)?python[\d.]*")
 
 
@@ -93,7 +93,7 @@ def split(words: Sequence[str], grammar: Grammar) -> Words:
             own.append(word)
             target = target or word
             if grammar.is_program and not program and grammar.is_program(word):
-                _refuse_python(word, words[: end - len(front) - 1], words[end - len(front) :], grammar)
+                refuse_python(word, words[: end - len(front) - 1], words[end - len(front) :], grammar)
                 program = word
             continue
         option = _known(word, program, grammar)
@@ -139,7 +139,7 @@ def _read(word: str, grammar: Grammar) -> _Option | None:
     name, equals, text = word.partition("=")
     value = text if equals else None
     if (glued := _GLUED.fullmatch(word)) and word not in grammar.takes:
-        name, value = glued[1], glued[2]
+        name, value = filter(None, glued.groups())
     key = name.lstrip("-").replace("_", "-")
     other = grammar.other_names.get(key.replace("-", "_"), "").replace("_", "-")
     for option in (name, f"--{key}", f"--{other}"):
@@ -163,8 +163,8 @@ def _write(option: _Option, values: Sequence[str]) -> list[str]:
             return []
         case Same(one_host=True) if first in {"auto", "cpu", "gpu"}:
             raise SpecError(f"{name} {first}: give the number, as -n 4; without -n this host gets a rank for each core")
-        case Same(ours, text, takes):
-            return [f"{ours}={text.replace('{}', first)}"] if values or not takes else [ours]
+        case Same(ours, text):
+            return [f"{ours}={text.replace('{}', first)}"] if values or "{}" not in text else [ours]
     return [f"{name}={first}"] if name.startswith("--") and len(values) == 1 else [name, *values]
 
 
@@ -178,7 +178,7 @@ def _refuse_ranks_of_a_host(own: Sequence[str], per_host: Sequence[str]) -> None
         raise SpecError(f"{per_host[0]} counts the ranks of each host: leave it out, and {better}")
 
 
-def _refuse_python(word: str, before: Sequence[str], behind: Sequence[str], grammar: Grammar) -> None:
+def refuse_python(word: str, before: Sequence[str], behind: Sequence[str], grammar: Grammar) -> None:
     """Raise an error for an interpreter before the program, which users of mpirun type."""
     if _PYTHON.fullmatch(word):
         variables, program = _without_options(behind)

@@ -16,7 +16,7 @@ class Store(Enum):
     PMIX = "the launcher's PMIx server"
     PMI = "the launcher's PMI server, version 1"
     FILE = "a file, as the launcher has no store that can be used"
-    MPI = "nowhere: they meet through MPI"
+    MPI = "MPI, as the launcher has no store that can be used"
 
 
 class LauncherInfo(Record):

@@ -251,6 +251,16 @@ def test_variables_left_over_in_the_shell_are_not_believed(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("by_numpy")
+def test_srun_with_another_mpi_is_told_what_to_do(tmp_path: Path) -> None:
+    """Its cluster has an MPI type set, and MPI knows nothing of it: the remedy is Slurm's."""
+    step = {
+        "SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_STEP_NODELIST": "vm", "PMI_RANK": "0",
+    }  # fmt: skip
+    _refused(alone(["-m", "unilaunch", "run"], tmp_path, step), "rank 0 of 2", "rank 0 of 1", "srun --mpi=none")
+
+
+@pytest.mark.usefixtures("by_numpy")
 def test_a_model_that_no_memory_holds_is_one_line(tmp_path: Path) -> None:
     """8 TB of weights: the rank, what could not be had, and what to do; the traceback is in the record."""
     np.savez(tmp_path / "graph.npz", **_graph())

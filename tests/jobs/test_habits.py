@@ -36,6 +36,7 @@ TAKEN: list[tuple[str, dict[str, Any]]] = [
     ("launch gcn -n 2 --epochs 3", {"nprocs": 2, "target": "gcn", "epochs": 3}),
     ("run train.py --lr 0.1", LR),
     ("run --seed 3 train.py --hostfile x", {"seed": 3, "args": ("--hostfile", "x")}),
+    ("launch -n 2 -- -m train --lr 0.1", {"nprocs": 2, "target": "-m train", "args": ("--lr", "0.1")}),
     # mpirun
     ("launch -np 2 train.py", TWO),
     ("launch --np 2 train.py", TWO),
@@ -51,6 +52,13 @@ TAKEN: list[tuple[str, dict[str, Any]]] = [
     ("launch -n 2 -wdir work train.py", {**TWO, "cwd": Path("work")}),
     ("launch -n 2 --allow_run_as_root train.py", {**TWO, "allow_run_as_root": True}),
     ("launch -n 2 --output-filename log_output train.py", {**TWO, "output_filename": "log_output"}),
+    ("launch -n 2 -l train.py", {**TWO, "tag_output": True}),
+    ("launch -n 2 -prepend-rank train.py", {**TWO, "tag_output": True}),
+    ("launch -n 2 --bynode train.py", {**TWO, "map_by": "node"}),
+    ("launch -n 2 -bind-to-core train.py", {**TWO, "bind_to": "core"}),
+    ("launch -n 2 -xFOO=1 -xbar= train.py", {**TWO, "export": ("FOO=1", "bar=")}),
+    ("launch -Hlocalhost:2 train.py", {"hosts": "localhost:2", "target": "train.py"}),
+    ("launch -H=localhost:2 train.py", {"hosts": "localhost:2", "target": "train.py"}),
     # torchrun and torch.distributed.launch
     ("launch --nproc_per_node 2 train.py --lr 0.1", {**LR, "nprocs": 2}),
     ("launch --nproc-per-node=2 train.py", TWO),
@@ -74,6 +82,7 @@ TAKEN: list[tuple[str, dict[str, Any]]] = [
     ("launch --cpu --num_processes 2 train.py", {**TWO, "device": "cpu"}),
     ("launch --num_gpus 2 train.py", TWO),
     ("launch --ntasks 2 train.py", TWO),
+    ("launch --ntasks 2 --export=ALL --label train.py", {**TWO, "tag_output": True}),
     # JittorGeometric, PyG, DGL
     ("launch -n 2 --num_parts 2 --dataset sbm", {"num_parts": 2, "dataset": "sbm"}),
     ("launch -n 2 --num_layers 3 --learning-rate 0.1 --use_gdc", {"layers": 3, "lr": 0.1, "use_gdc": True}),
@@ -86,6 +95,14 @@ TAKEN: list[tuple[str, dict[str, Any]]] = [
 #: A line, and what stands in the answer.
 ANSWERED = [
     ("launch -n 2 python train.py --lr 0.1", "type unilaunch launch -n 2 train.py --lr 0.1"),
+    ("launch -n 2 -- python train.py --lr 0.1", "type unilaunch launch -n 2 train.py --lr 0.1"),
+    ("run -- python3 -u -m train", "type unilaunch run -m train"),
+    ("launch -n 2 -env A 1 train.py", "type -x NAME=VALUE"),
+    ("launch -n 2 -genvall train.py", "for other hosts type -x NAME"),
+    ("launch -n 2 --export=A,B train.py", "type -x NAME=VALUE"),
+    ("launch -n 2 --exclude n1 train.py", "name the hosts that take ranks"),
+    ("launch -n 2 --bind_cores_to_rank train.py", "type --bind-to core"),
+    ("launch -n 2 --cpu-bind=cores train.py", "type --bind-to core, socket or none"),
     ("launch -n 2 python3 -u -m train", "type unilaunch launch -n 2 -m train"),
     ("launch -n 2 python -X dev -W error -OO -B train.py -O -m x",
      "type PYTHONDEVMODE=1 PYTHONWARNINGS=error PYTHONOPTIMIZE=2 unilaunch launch -n 2 train.py -O -m x"),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.mpirun import Launcher, finish
+from jobs.mpirun import Launcher, alone, finish
 from unilaunch.hostfile import read_hostfile
 
 HOSTFILES = sorted((Path(__file__).parents[2] / "hostfiles").iterdir())
@@ -51,3 +51,13 @@ def test_one_node_runs(launcher: Launcher, tmp_path: Path) -> None:
     """The first hostfile works as it stands."""
     options = ("--hostfile", str(HOSTFILES[0].with_name("one_node")), "--bind-to", "none")
     launcher.unilaunch(2, ["run", "--data-dir", "data", "--epochs", "2"], tmp_path, options=options).check()
+
+
+@pytest.mark.parametrize("text", ["localhost slots=2\r\n", "\ufefflocalhost cpus=2\n"])
+def test_a_file_that_mpirun_does_not_parse_runs(launcher: Launcher, text: str, tmp_path: Path) -> None:
+    """As Windows' editors write it: launch tells mpirun the hosts in its own way."""
+    (tmp_path / "hosts").write_text(text, newline="")
+    (tmp_path / "say.py").write_text("print('there')\n")
+    options = ["--mpirun", str(launcher.path), "--allow-run-as-root", "--hostfile", "hosts", "--bind-to", "none"]
+    job = alone(["-m", "unilaunch", "launch", *options, "--console", "all", "say.py"], tmp_path).check()
+    assert job.stdout.count("there") == 2

@@ -1,5 +1,6 @@
 """Every launcher that can be had here, each on a framework: the same ranks, and the loss curve of one process."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from jobs.mpirun import NUMPY, alone, finish
+from jobs.ports import free_ports
 
 BIN = Path(sys.executable).parent
 MPI = Path(__file__).parents[2] / ".mpi"
@@ -65,6 +67,23 @@ def test_a_script_for_torchrun_under_other_launchers(launcher: str, tmp_path: Pa
     said = [(tmp_path / "log_output" / f"rank.{rank}" / "stdout").read_text() for rank in range(2)]
     assert [text.partition(" elastic")[0] for text in said] == ["0/2 local 0", "1/2 local 1"]
     assert all(" elastic True 4.985000 4.985000 " in text for text in said)
+
+
+def test_two_agents_of_torchrun_on_one_machine(tmp_path: Path) -> None:
+    """Local ranks are those of the machine; each agent knows only its own."""
+    (port,), who = free_ports(1), tmp_path / "who.py"
+    who.write_text(
+        "import unilaunch\nworld = unilaunch.init()\nprint(world.rank, world.local_rank, world.local_size)\n"
+    )
+    agents = [
+        subprocess.Popen(
+            [*LAUNCHERS["torchrun"][0][:1], "--nnodes", "2", "--nproc-per-node", "1", "--node-rank", node,
+             "--master-addr", "127.0.0.1", "--master-port", str(port), str(who)],
+            stdout=subprocess.PIPE, text=True, cwd=tmp_path,
+        )
+        for node in "01"
+    ]  # fmt: skip
+    assert [agent.communicate(timeout=120)[0] for agent in agents] == ["0 0 2\n", "1 1 2\n"]
 
 
 # (msrun's workers write into msrun's own logs.)

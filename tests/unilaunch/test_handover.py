@@ -73,7 +73,7 @@ _VALUES = st.fixed_dictionaries(
         "inner": st.builds(_Inner, width=st.integers(), folder=_TEXTS.filter(bool).map(Path)),
         "flag": st.booleans(),
         "seed": st.integers(0, 9),
-        "interface": _TEXTS,
+        "interface": _TEXTS.filter(bool),
     },
 )
 

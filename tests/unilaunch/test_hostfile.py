@@ -143,10 +143,12 @@ def test_a_file_that_cannot_be_read_is_refused(make: object, words: str, tmp_pat
 
 @pytest.mark.parametrize(("text", "own"), [
     ("a slots=4\n# b:4\nfe80::1\n", True), ("a:4", False), ("node[1-2] slots=1", False), ('"a" slots=1', True),
+    ("a slots=2 max-slots=4 username=me // b\nb count=2\nc@d cpu=1", True), ("a slots=2\r\n", False),
+    ("\ufeffa slots=2", False), ("a Slots=2", False), ("a slot=2", False), ("a cpus=2", False), ("a user=me", False),
 ])  # fmt: skip
 def test_what_open_mpi_does_not_read_itself_is_known(text: str, own: bool, tmp_path: Path) -> None:  # noqa: FBT001
     """It is spelt out on the command line instead."""
-    (tmp_path / "hosts").write_text(text)
+    (tmp_path / "hosts").write_text(text, newline="")
     assert is_open_mpi_grammar(tmp_path / "hosts") is own
 
 

@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from unilaunch.errors import SpecError
+from unilaunch.launch_spec import LaunchSpec
 from unilaunch.spec import RunSpec, read_variables, validate
 from unilaunch.spec_file import read_file
 
@@ -95,11 +96,13 @@ def test_what_is_no_text_file_is_named(content: bytes | None, tmp_path: Path) ->
     [
         ({"timeout": "nan"}, "--timeout"), ({"timeout": "inf"}, "--timeout"), ({"timeout": "0"}, "--timeout"),
         ({"master_port": "65536"}, "--master-port"), ({"threads": "0"}, "--threads"), ({"seed": 2**32}, "--seed"),
-        ({"device": "gpu"}, "'cuda' or 'npu', not 'gpu'"), ({"ouput_dir": "x"}, "did you mean output_dir"),
+        ({"hosts": ""}, "--hosts: must be a name or an address, not ''"), ({"master_addr": ""}, "--master-addr"),
+        ({"interface": ""}, "--interface"), ({"device": "gpu"}, "'cuda' or 'npu', not 'gpu'"),
+        ({"ouput_dir": "x"}, "did you mean output_dir"),
     ],
     ids=lambda value: "" if isinstance(value, str) else "=".join(map(str, *value.items())),
 )  # fmt: skip
 def test_values_out_of_range_are_refused(fields: dict[str, object], words: str) -> None:
     """At the spec, before anything is started."""
     with pytest.raises(SpecError, match=words):
-        validate(RunSpec, fields, {})
+        validate(LaunchSpec, fields, {})

@@ -15,6 +15,7 @@ from unilaunch.launchers.ancestry import Ancestor, ancestors
 from unilaunch.launchers.daemon import Daemon
 from unilaunch.launchers.launcher import Launcher
 from unilaunch.record import Record, replace
+from unilaunch.start_variables import MONITOR
 from unilaunch.world import LauncherInfo
 
 
@@ -92,15 +93,20 @@ def survey(environ: Mapping[str, str], above: Iterable[Ancestor] | None = None) 
     seen = [evidence for evidence in seen if not known()[evidence.name].is_protocol_only(environ)] or seen
     if len(seen) <= 1:
         return [_judge(evidence, evidence.name, "the only launcher") for evidence in seen]
-    nearest = (
+    programs = dict.fromkeys(
         evidence.name
         for ancestor in (ancestors() if above is None else above)
         for evidence in seen
         if known()[evidence.name].is_program(ancestor)
     )
-    chosen = next(nearest, "")
-    reason = "the nearest of this process's ancestors" if chosen else "the innermost, as launchers are nested"
-    return [_judge(evidence, chosen or seen[0].name, reason) for evidence in seen]
+    chosen = next((evidence for evidence in seen if evidence.name == next(iter(programs), "")), seen[0])
+    reason = "the nearest of this process's ancestors" if programs else "the innermost, as launchers are nested"
+    if chosen.info and chosen.info.size == 1 and MONITOR not in environ:  # ranks of `launch` have mpirun above them
+        for evidence in seen:
+            several = evidence.info is not None and evidence.info.size > 1
+            if several and known()[evidence.name].scripts and evidence.name not in programs:
+                chosen, reason = evidence, "the one with several ranks, and any program may set what it sets"
+    return [_judge(evidence, chosen.name, reason) for evidence in seen]
 
 
 def is_helper(environ: Mapping[str, str]) -> bool:

@@ -61,19 +61,28 @@ class IntelMpiexec(MpichMpiexec):
 
     operator_name = "Intel"
 
+    @property
+    @override
+    def fills_the_first_host(self) -> bool:
+        return True
+
     @override
     def write(self, request: Request) -> list[str]:
         """Return the hosts as argument sets: Intel MPI's -hosts has no slots, it fills the cores of each host."""
-        if not request.hosts:
+        slots = {host.name: request.nprocs if len(request.hosts) == 1 else host.slots for host in request.hosts}
+        if set(slots.values()) <= {None}:
             return super().write(request)
         self._refuse_users(request)
         words: list[str] = []
         left = request.nprocs
-        for host in request.hosts:
-            number = left if host.slots is None else min(left, host.slots)
-            if number:
-                words += [*([":"] if words else []), "-host", host.name, "-n", str(number), *request.program]
+        for name, most in slots.items():
+            if most is None:
+                raise LauncherError(f"{name} has no slots, and other hosts have: {self.launcher} needs all, or none")
+            if number := min(left, most):
+                words += [*([":"] if words else []), "-host", name, "-n", str(number), *request.program]
             left -= number
+        if left:
+            raise LauncherError(f"-n {request.nprocs}: the hosts have max_slots for {request.nprocs - left} ranks")
         return [str(self.path), *self._options(request), *words]
 
 

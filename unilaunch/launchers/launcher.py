@@ -36,6 +36,8 @@ class Launcher(ABC):
     scripts: tuple[str, ...] = ()
     #: File names of its MPI library, which lies in the installation of those programs; and other names of the same.
     libraries: tuple[str, ...] = ()
+    #: What to do if its ranks cannot use MPI, or MPI counts other ranks; "" for the usual advice.
+    without_mpi: str = ""
     #: The versions that `launch` can start, for a message: "MPICH or Intel MPI"; "" if it can start none.
     startable: str = ""
 

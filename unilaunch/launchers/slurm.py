@@ -36,6 +36,7 @@ class Slurm(Launcher):
     prefixes = ("SLURM_",)
     sizes = (SIZES[0],)  # SLURM_NTASKS is not here: an sbatch script has it and is no task
     programs = ("slurmstepd", "srun")
+    without_mpi = "load the cluster's MPI module, or do without MPI: srun --mpi=none, or export SLURM_MPI_TYPE=none"
 
     @override
     def detect(self, environ: Mapping[str, str]) -> LauncherInfo | None:

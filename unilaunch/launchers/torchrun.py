@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 
 from unilaunch.launchers.launcher import Launcher, override
 from unilaunch.launchers.reading import describe
+from unilaunch.record import replace
 from unilaunch.start_variables import KEY
 from unilaunch.world import LauncherInfo
 
@@ -15,6 +16,7 @@ ADDRESS = "MASTER_ADDR"
 PORT = "MASTER_PORT"
 RUN = "TORCHELASTIC_RUN_ID"
 RESTART = "TORCHELASTIC_RESTART_COUNT"
+THREADS = "OMP_NUM_THREADS"
 BY_HAND = (RANK, SIZE, ADDRESS, PORT)
 
 
@@ -24,31 +26,42 @@ class Torchrun(Launcher):
     title = "torchrun"
     order = 70
     sizes = (SIZE,)
-    scripts = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
+    scripts = (
+        "torchrun", "torch.distributed.run", "torch.distributed.launch",
+        "accelerate", "accelerate-launch", "accelerate.commands.launch",  # torchrun inside of their own process
+        "deepspeed.launcher.launch",
+    )  # fmt: skip
 
     @override
     def detect(self, environ: Mapping[str, str]) -> LauncherInfo | None:
         """Read torchrun's variables; None when this process was not started by it.
+
+        With several agents the local rank is left to the ranks: two agents can be on one machine.
 
         Raises:
             EnvironmentMismatchError: Some of the variables are missing, or one has an invalid value.
         """
         if RUN not in environ:
             return _by_hand(environ)
-        return describe(
+        found = describe(
             environ, self.title, (RANK, SIZE, LOCAL_RANK, LOCAL_SIZE), (ADDRESS, PORT, RUN, RESTART),
             run_id=f"torchrun-{environ[RUN]}-{environ.get(PORT, '')}-{environ.get(RESTART, '0')}",
             mpi=False,
             alike=False,
             rank_0_hosts=tuple(filter(None, [environ.get(ADDRESS, "")])),
         )  # fmt: skip
+        return found if found.local_size == found.size else replace(found, local_rank=None, local_size=None)
 
     @override
     def exports(self, environ: Mapping[str, str]) -> Collection[str]:
-        """Return the address of torchrun's store, and torchrun's other variables."""
+        """Return the address of torchrun's store, and torchrun's other variables.
+
+        For several ranks of a host it sets OMP_NUM_THREADS=1, unless the user has exported a number.
+        """
         if RUN not in environ:
             return ()
-        return [name for name in environ if name in {ADDRESS, PORT} or name.startswith(("TORCHELASTIC_", "ROLE_"))]
+        own = {ADDRESS, PORT} | ({THREADS} if environ.get(THREADS) == "1" != environ.get(LOCAL_SIZE) else set())
+        return [name for name in environ if name in own or name.startswith(("TORCHELASTIC_", "ROLE_"))]
 
 
 def _by_hand(environ: Mapping[str, str]) -> LauncherInfo | None:

@@ -3,13 +3,14 @@
 import atexit
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import cast
 
 from unilaunch import launchers
 from unilaunch.backend import Collectives, Peers, Placement
 from unilaunch.devices import DEVICES
+from unilaunch.errors import PlacementError
 from unilaunch.limits import allow_files
 from unilaunch.rank import joining, mpi
 from unilaunch.rank.facts import own_facts
@@ -33,6 +34,7 @@ class Member(Record):
         peers: Small messages between the ranks.
         environ: The environment that its launcher gave it.
         supervised: Whether unilaunch started this process and supervises it.
+        facts: What each rank has told of itself, by rank, if unilaunch did not start this process.
     """
 
     world: World
@@ -40,6 +42,7 @@ class Member(Record):
     peers: Peers
     environ: Mapping[str, str]
     supervised: bool
+    facts: Sequence[Facts] = ()
 
     def collectives(self) -> Collectives:
         """Return collectives on host arrays, over MPI if the launcher supports it, otherwise over sockets.
@@ -61,23 +64,28 @@ class Member(Record):
 member: Member | None = None
 
 
-def init() -> World:
+def init(device: str = "auto") -> World:
     """Return the identity of this rank: rank, size, local rank, device, ...
 
     Works in a script that any launcher has started: `unilaunch launch`, mpirun, torchrun, srun, or none (one rank).
     All ranks must call this.
 
+    Args:
+        device: "auto", "cpu", "cuda" or "npu"; under unilaunch its `--device` decides, and this is not looked at.
+
     Raises:
-        UnilaunchError: The launcher's variables are not valid, or the ranks do not find each other.
+        UnilaunchError: The launcher's variables are not valid, the ranks do not find each other, or a rank has no
+            device of that kind.
     """
-    return join().world
+    return join(device).world
 
 
 def join(device: str = "auto") -> Member:
     """Return this process as one of the ranks. All ranks must call this; the first call meets the other ranks.
 
     Args:
-        device: "auto", "cpu", "cuda" or "npu", for a script that unilaunch has not started.
+        device: "cpu", "cuda", "npu" or "auto" (at the first call the best, later the same as before), for a script that
+            unilaunch has not started.
 
     Raises:
         UnilaunchError: The launcher's variables are not valid, the ranks do not find each other, or a rank has no
@@ -86,6 +94,9 @@ def join(device: str = "auto") -> Member:
     global member  # noqa: PLW0603  (a process is one rank)
     if member is None:
         member = _join(dict(os.environ), device)  # noqa: TID251  (of a script that unilaunch has not started)
+    elif device not in {"auto", member.placement.device} and not member.supervised:
+        placement = _place(device, member.facts)[member.world.rank]
+        member = replace(member, placement=placement, world=replace(member.world, device=str(placement)))
     return member
 
 
@@ -96,9 +107,16 @@ def _join(environ: Mapping[str, str], device: str) -> Member:
     atexit.register(peers.leave)
     found = complete(found, peers)
     facts = cast("list[Facts]", peers.share(own_facts(environ, found.run_id, "")))
-    placements = place(device, [*DEVICES, "cpu"], None, facts)
-    world = replace(count(found, facts), device=str(placements[found.rank]))
-    return Member(world, placements[found.rank], peers, environ, supervised=False)
+    placement = _place(device, facts)[found.rank]
+    world = replace(count(found, facts), device=str(placement))
+    return Member(world, placement, peers, environ, supervised=False, facts=facts)
+
+
+def _place(device: str, facts: Sequence[Facts]) -> list[Placement]:
+    try:
+        return place(device, [*DEVICES, "cpu"], None, facts)
+    except PlacementError as error:  # here the device is an argument, and no option
+        raise PlacementError(str(error).replace("--device cpu", "device='cpu'")) from None
 
 
 def _meet(found: LauncherInfo, environ: Mapping[str, str]) -> Peers:

@@ -13,7 +13,9 @@ from unilaunch.cgroups import cpu_quota
 from unilaunch.devices import visible_devices
 from unilaunch.errors import RefusedTogetherError
 from unilaunch.json_value import JsonValue
+from unilaunch.launchers import set_by_launchers
 from unilaunch.placeholders import placeholder_values
+from unilaunch.rank.framework_env import exported_threads
 from unilaunch.rank.placement import Facts
 from unilaunch.task import Task
 from unilaunch.world import BOOT_ID
@@ -60,6 +62,7 @@ def own_facts(environ: Mapping[str, str], run_id: str, monitor: str) -> JsonValu
         folder=str(Path.cwd()),
         cores=sum(1 << core for core in os.sched_getaffinity(0)),
         quota=cpu_quota(),
+        threads=exported_threads(environ, set_by_launchers(environ)),
         devices=visible_devices(environ),
         monitor=monitor,
         placeholders=placeholder_values(environ, run_id),

@@ -1,9 +1,10 @@
 """The environment for a framework, from one pure function, so that `explain` shows exactly what `run` sets."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from unilaunch.backend import Backend, Placement, Rendezvous
 from unilaunch.launchers import set_by_launchers
+from unilaunch.launchers.reading import is_number
 from unilaunch.world import World
 
 #: Every library that starts threads. MKL uses one thread under MPI unless its variable is set.
@@ -19,6 +20,7 @@ def framework_env(  # noqa: PLR0913  (it is the one table)
     exported: Mapping[str, str],
     *,
     program: bool = False,
+    threads: int | None = None,
 ) -> dict[str, str]:
     """Return the variables to set before the framework is imported, without those that the user exported.
 
@@ -29,14 +31,22 @@ def framework_env(  # noqa: PLR0913  (it is the one table)
         rendezvous: Where rank 0 is; None if the framework does not need it.
         exported: The process's environment.
         program: Whether the target is a user's program, which may need the variables of the framework's launcher.
+        threads: The user's --threads, which win over exported variables.
     """
-    threads = exported.get(_OMP, "").partition(",")[0]  # of "4,2" the first: the others are for nested threads
-    wanted = dict.fromkeys(THREADS, threads if threads.isdecimal() else str(placement.threads))
+    left_over = set_by_launchers(exported, but=world.launcher)
+    told = None if threads else exported_threads(exported, left_over)
+    wanted = dict.fromkeys(THREADS, str(told or placement.threads))
     for backend in backends:
         wanted |= backend.variables(world, placement, rendezvous)
         if program and rendezvous and backend.launcher != world.launcher:
             wanted |= backend.program_variables(world, rendezvous)
-    kept = set(exported) - set_by_launchers(exported, but=world.launcher)
+    kept = set(exported) - left_over - set(THREADS if threads else ())
     if world.launcher not in {backend.launcher for backend in backends}:
         kept -= {name for backend in backends for name in backend.identity}  # left by another launcher
     return {name: value for name, value in wanted.items() if name not in kept}
+
+
+def exported_threads(environ: Mapping[str, str], left_out: Collection[str]) -> int | None:
+    """Return the threads in OMP_NUM_THREADS; None if it has no number, or is one of the variables *left_out*."""
+    told = environ.get(_OMP, "").partition(",")[0].strip()  # of "4,2" the first: the others are for nested threads
+    return int(told) or None if is_number(told) and _OMP not in left_out else None

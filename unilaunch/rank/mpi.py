@@ -92,10 +92,16 @@ def check(found: LauncherInfo) -> None:
 
 
 def _cannot_be_loaded(found: LauncherInfo, error: Exception) -> EnvironmentMismatchError:
+    usual = "pip install mpi4py, and an MPI: pip install 'unilaunch[mpi]' or the system's"
     return EnvironmentMismatchError(
         f"{found.launcher} started {found.size} ranks, and MPI cannot be loaded: {' '.join(str(error).split())}; "
-        "pip install mpi4py, and an MPI: pip install 'unilaunch[mpi]' or the system's"
+        + "; ".join(filter(None, (usual, _advice(found))))
     )
+
+
+def _advice(found: LauncherInfo) -> str:
+    launcher = launchers.known().get(found.name)
+    return launcher.without_mpi if launcher else ""
 
 
 def join(found: LauncherInfo, thread_level: str = "serialized", board: Board | None = None) -> "MpiPeers":
@@ -120,10 +126,13 @@ def join(found: LauncherInfo, thread_level: str = "serialized", board: Board | N
     signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGHUP))  # Open MPI 5 has replaced the handler
     comm = MPI.COMM_WORLD
     if (comm.rank, comm.size) != (found.rank, found.size or comm.size):
+        usual = (
+            "either the variables are left over from an earlier run (unset OMPI_COMM_WORLD_*), or mpirun and libmpi do "
+            f"not belong together (set {LIBRARY} to the libmpi.so of this mpirun)"
+        )
         raise EnvironmentMismatchError(
             f"{found.launcher} says rank {found.rank} of {found.size}, and MPI ({library()}) says rank {comm.rank} of "
-            f"{comm.size}: either the variables are left over from an earlier run (unset OMPI_COMM_WORLD_*), or mpirun "
-            f"and libmpi do not belong together (set {LIBRARY} to the libmpi.so of this mpirun)"
+            f"{comm.size}: {_advice(found) or usual}"
         )
     return MpiPeers(comm, board)
 

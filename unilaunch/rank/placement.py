@@ -18,6 +18,7 @@ class Facts(TypedDict):
         folder: The current folder.
         cores: The CPUs that this rank may run on, as a mask: bit N is CPU N.
         quota: How many processors' time its container or cgroup allows; None without a limit.
+        threads: The threads that the user has exported for each rank; None if there are none.
         devices: The visible devices of each kind, as the mask names them.
         monitor: Where the agents must connect; set by rank 0, if its agent runs the monitor.
         start: A random word. Rank 0's word distinguishes this start from others of the same name.
@@ -29,6 +30,7 @@ class Facts(TypedDict):
     folder: str
     cores: int
     quota: float | None
+    threads: int | None
     devices: dict[str, list[str]]
     monitor: str
     start: str
@@ -41,7 +43,7 @@ def place(device: str, kinds: Sequence[str], threads: int | None, facts: Sequenc
     Args:
         device: "auto" or a kind of device.
         kinds: The kinds of device that the backend has, best first.
-        threads: Threads per rank; None for an equal share of the CPUs and of the quota.
+        threads: Threads per rank; None for the exported number, or an equal share of the CPUs and of the quota.
         facts: What each rank has told of itself, by rank.
 
     Raises:
@@ -51,7 +53,11 @@ def place(device: str, kinds: Sequence[str], threads: int | None, facts: Sequenc
     indices = [0] * len(facts) if kind == "cpu" else _indices(kind, facts)
     sharing, on_host = _count_sharing(facts), Counter(fact["host"] for fact in facts)
     return [
-        Placement(kind, index, threads or _share(fact, sharing[fact["host"], fact["cores"]], on_host[fact["host"]]))
+        Placement(
+            kind,
+            index,
+            threads or fact["threads"] or _share(fact, sharing[fact["host"], fact["cores"]], on_host[fact["host"]]),
+        )
         for index, fact in zip(indices, facts, strict=True)
     ]
 

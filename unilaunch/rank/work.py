@@ -94,7 +94,10 @@ def _do(rank: Rank) -> None:
     """Set the framework's variables, then run the model or the program."""
     task, world, placement, output = rank.task, rank.world, rank.placement, rank.output
     rendezvous = _meet(rank)
-    chosen = framework_env(task.backends, world, placement, rendezvous, rank.environ, program=task.model is None)
+    chosen = framework_env(
+        task.backends, world, placement, rendezvous, rank.environ,
+        program=task.model is None, threads=task.spec.threads,
+    )  # fmt: skip
     os.environ.update(chosen)  # noqa: TID251  (written once, before numpy and the framework read it)
     gc.enable()
     _part(task.backends)

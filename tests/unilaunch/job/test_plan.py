@@ -352,11 +352,36 @@ def test_devices_are_counted_by_host(mpi: str) -> None:
     assert devices == ["npu:0", "npu:1", "npu:0"]
 
 
+@pytest.mark.parametrize(("words", "sets"), [
+    ("-n 3 -H a:2,b:4", ["-host a -n 2", "-host b -n 1"]),
+    ("-n 2 -H a:1 --oversubscribe", ["-host a -n 2"]),
+    ("-n 5 -H a:1,b:1 --oversubscribe", ["-host a -n 3", "-host b -n 2"]),
+    ("-n 3 --hostfile one", ["-host a -n 3"]),
+])  # fmt: skip
 @pytest.mark.parametrize("mpi", ["Intel MPI 2021"], indirect=True)
-def test_intel_mpi_gets_its_hosts_one_by_one(mpi: str) -> None:
-    """Its -hosts takes no slots."""
-    words = ["-host", "a", "-n", "2", *GCN, ":", "-host", "b", "-n", "1", *GCN]
-    assert _line("-n 3 -H a:2,b:4 --bind-to none") == ["/mpi/bin/mpirun", "-bind-to", "none", *words]
+def test_intel_mpi_gets_its_hosts_one_by_one(
+    mpi: str, words: str, sets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its -hosts takes no slots; every rank is started."""
+    monkeypatch.chdir(tmp_path)
+    Path("one").write_text("a\n")
+    first, *others = [[*text.split(), *GCN] for text in sets]
+    expected = first + [word for other in others for word in (":", *other)]
+    assert _line(f"{words} --bind-to none") == ["/mpi/bin/mpirun", "-bind-to", "none", *expected]
+
+
+@pytest.mark.parametrize("mpi", ["Intel MPI 2021"], indirect=True)
+def test_intel_mpi_and_hosts_without_slots(mpi: str, tmp_path: Path) -> None:
+    """It fills the cores of each host; with slots on some hosts only, or fewer than ranks, nobody knows what to do."""
+    hosts = tmp_path / "hosts"
+    hosts.write_text("a\nb\n")
+    assert _line(f"-n 4 --hostfile {hosts}") == ["/mpi/bin/mpirun", "-hosts", "a,b", "-n", "4", *GCN]
+    hosts.write_text("a slots=1\nb\n")
+    with pytest.raises(LauncherError, match="b has no slots, and other hosts have"):
+        _line(f"-n 4 --hostfile {hosts}")
+    hosts.write_text("a slots=1 max_slots=1\nb slots=1 max_slots=2\n")
+    with pytest.raises(LauncherError, match="-n 4: the hosts have max_slots for 3 ranks"):
+        _line(f"-n 4 --hostfile {hosts} --oversubscribe")
 
 
 @pytest.mark.parametrize(("mpi", "words", "hosts"), [

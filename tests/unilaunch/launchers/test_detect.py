@@ -12,7 +12,7 @@ from unilaunch import entry_points, launchers
 from unilaunch.errors import EnvironmentMismatchError, PluginError
 from unilaunch.launchers import openmpi, slurm
 from unilaunch.launchers.ancestry import Ancestor
-from unilaunch.start_variables import KEY
+from unilaunch.start_variables import KEY, MONITOR
 
 CAPTURED = Path(__file__).parent / "captured"
 SIZES = sorted(name for launcher in launchers.known().values() for name in launcher.sizes)
@@ -101,6 +101,11 @@ WRITTEN: dict[str, tuple[dict[str, str], tuple[object, ...]]] = {
         {"MV2_COMM_WORLD_RANK": "3", "MV2_COMM_WORLD_SIZE": "4", "MV2_COMM_WORLD_LOCAL_RANK": "1",
          "MV2_COMM_WORLD_LOCAL_SIZE": "2"},
         ("MVAPICH2", 3, 4, 1, 2, True, ()),
+    ),
+    "MVAPICH 3": (
+        {"MVP_COMM_WORLD_RANK": "3", "MVP_COMM_WORLD_SIZE": "4", "MVP_COMM_WORLD_LOCAL_RANK": "1",
+         "MVP_COMM_WORLD_LOCAL_SIZE": "2"},
+        ("MVAPICH", 3, 4, 1, 2, True, ()),
     ),
     "PALS": (
         {"PALS_RANKID": "3", "PALS_NRANKS": "4", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "2", "PALS_APID": "a-b",
@@ -235,6 +240,12 @@ def test_a_start_has_a_name(name: str) -> None:
             assert launchers.detect(environ | {variable: "0"}).run_id == launchers.detect(environ).run_id
 
 
+def test_two_agents_of_torchrun_may_be_on_one_machine() -> None:
+    """Each counts its own ranks only."""
+    found = launchers.detect(_captured("torchrun-2.13") | {"WORLD_SIZE": "4"})
+    assert (found.size, found.local_rank, found.local_size) == (4, None, None)
+
+
 def test_another_restart_is_another_start() -> None:
     """Torchrun starts all ranks anew under the same name."""
     first, second = _captured("torchrun-2.13"), _captured("torchrun-2.13") | {"TORCHELASTIC_RESTART_COUNT": "1"}
@@ -246,6 +257,7 @@ ANCESTORS = {
     "openmpi": Ancestor(("prterun", "prterun")),
     "slurm": Ancestor(("", "slurmstepd")),
     "torchrun": Ancestor(("python3.11", "torchrun"), ("torchrun", "--nproc-per-node", "2")),
+    "accelerate": Ancestor(("python3.11", "accelerate"), ("accelerate", "launch", "--multi_gpu")),
     "msrun": Ancestor(("python3.11", "msrun"), ("msrun", "--worker_num", "2")),
 }
 MIXED = [
@@ -256,6 +268,8 @@ MIXED = [
     ("torchrun by srun", ["slurm-22.05-uneven", "torchrun-2.13"], [], "torchrun"),
     ("srun in a shell with torchrun's variables", ["slurm-22.05-uneven", "torchrun-2.13"], ["slurm"], "Slurm"),
     ("msrun by srun", ["slurm-22.05-uneven", "msrun-2.10"], ["msrun", "slurm"], "msrun"),
+    ("accelerate by srun", ["slurm-22.05-uneven", "torchrun-2.13"], ["accelerate", "slurm"], "torchrun"),
+    ("accelerate by mpirun", ["torchrun-2.13", "openmpi-5.0.11"], ["accelerate", "openmpi"], "torchrun"),
     ("torchrun really by mpirun", ["torchrun-2.13-by-mpirun"], ["torchrun", "openmpi"], "torchrun"),
     ("mpirun on an allocation's nodes", ["openmpi-4.1.4-by-node"], ["openmpi", "slurm"], "Open MPI 4"),
     ("prterun on an allocation's nodes", ["prterun-5.0.11-in-slurm"], ["openmpi", "openmpi", "slurm"], "PMIx"),
@@ -276,6 +290,34 @@ def test_the_innermost_launcher_is_believed(names: list[str], above: list[str] |
     assert chosen.info
     assert chosen.info.launcher == launcher
     assert all(evidence.why.startswith("ignored: ") for evidence in seen if not evidence.chosen)
+
+
+BY_HAND = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "29400"}
+ONE_OF_OPEN_MPI = {openmpi.RANK: "0", openmpi.SIZE: "1", openmpi.LOCAL_RANK: "0", openmpi.LOCAL_SIZE: "1"}
+
+
+@pytest.mark.parametrize("above", [["slurm"], []])
+def test_variables_by_hand_in_a_shell_of_srun(above: list[str]) -> None:
+    """The only task of srun --pty bash is no rank of its own, if variables say that there are several."""
+    environ = _captured("slurm-22.05-one-task") | BY_HAND
+    (chosen,) = [one for one in launchers.survey(environ, [ANCESTORS[name] for name in above]) if one.chosen]
+    assert chosen.info
+    assert (chosen.info.rank, chosen.info.size) == (1, 2)
+
+
+def test_one_rank_of_mpirun_is_one_rank() -> None:
+    """The torchrun, or the task of srun, in which mpirun was started has several ranks; this one is alone."""
+    above = [ANCESTORS[name] for name in ("openmpi", "torchrun")]
+    for around in (_captured("torchrun-2.13"), _captured("slurm-22.05-uneven")):
+        (chosen,) = [one for one in launchers.survey(around | ONE_OF_OPEN_MPI, above) if one.chosen]
+        assert chosen.name == "openmpi"
+
+
+def test_one_rank_of_launch_is_one_rank() -> None:
+    """Its mpirun stands right above it: what a shell has exported is left over."""
+    environ = BY_HAND | ONE_OF_OPEN_MPI | {MONITOR: "127.0.0.1 1 a 60"}
+    (chosen,) = [one for one in launchers.survey(environ, [ANCESTORS["openmpi"]]) if one.chosen]
+    assert chosen.name == "openmpi"
 
 
 @given(st.data())

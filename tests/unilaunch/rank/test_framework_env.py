@@ -3,7 +3,9 @@
 import pytest
 
 from unilaunch.backend import Backend, Placement, Rendezvous
-from unilaunch.rank.framework_env import framework_env
+from unilaunch.launchers import set_by_launchers
+from unilaunch.rank.framework_env import exported_threads, framework_env
+from unilaunch.record import replace
 from unilaunch.world import World
 from unilaunch_mindspore.backend import MindSporeBackend
 from unilaunch_torch.backend import TorchBackend
@@ -54,3 +56,21 @@ def test_exported_threads_are_those_of_every_library(exported: str, threads: str
     """In torch MKL's variable wins: with the rank's share in it, what the user exported had no effect."""
     chosen = framework_env([TorchBackend()], WORLD, Placement("cpu", 0, 2), None, {"OMP_NUM_THREADS": exported})
     assert (chosen["MKL_NUM_THREADS"], chosen["OPENBLAS_NUM_THREADS"]) == (threads, threads)
+
+
+def test_threads_as_an_option_win_over_exported_ones() -> None:
+    """Options win over the environment: for every library, also one whose own variable is exported."""
+    exported = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "7"}
+    chosen = framework_env([TorchBackend()], WORLD, Placement("cpu", 0, 2), None, exported, threads=2)
+    assert chosen.items() >= THREADS.items()
+
+
+def test_the_threads_of_torchrun_are_not_the_users() -> None:
+    """It exports 1 for several ranks of a host: a model has its share then, and a script what torchrun gave it."""
+    several = {"TORCHELASTIC_RUN_ID": "a", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    for exported, threads in ((several, None), (several | {"OMP_NUM_THREADS": "3"}, 3), ({"OMP_NUM_THREADS": "1"}, 1),
+                              (several | {"LOCAL_WORLD_SIZE": "1"}, 1)):  # fmt: skip
+        assert exported_threads(exported, set_by_launchers(exported)) == threads
+    world = replace(WORLD, launcher="torchrun")
+    chosen = framework_env([TorchBackend()], world, Placement("cpu", 0, 2), None, several)
+    assert ("OMP_NUM_THREADS" in chosen, chosen["MKL_NUM_THREADS"]) == (False, "1")

@@ -20,13 +20,14 @@ KINDS = ("cuda", "npu", "cpu")
 
 
 def _facts(
-    host: str, cuda: list[str], cores: list[int] | None = None, npu: Sequence[str] = (), quota: float | None = None
+    host: str, cuda: list[str], cores: list[int] | None = None, npu: Sequence[str] = (), quota: float | None = None,
+    threads: int | None = None,
 ) -> Facts:  # fmt: skip
     devices = {"cuda": cuda, "npu": list(npu)}
     mine = sum(1 << core for core in cores or [0, 1, 2, 3])
     return Facts(
-        name=host, host=f"{host} boot", folder="/", cores=mine, quota=quota, devices=devices, monitor="", start="",
-        placeholders={},
+        name=host, host=f"{host} boot", folder="/", cores=mine, quota=quota, threads=threads, devices=devices,
+        monitor="", start="", placeholders={},
     )  # fmt: skip
 
 
@@ -35,14 +36,31 @@ def _facts(
     [
         ({}, [], []),
         ({}, ["nvidia0", "nvidia1", "nvidiactl"], ["0", "1"]),
-        ({"CUDA_VISIBLE_DEVICES": "2,3"}, ["nvidia0"], ["2", "3"]),
+        ({"CUDA_VISIBLE_DEVICES": "2,3"}, ["nvidia0", "nvidia1", "nvidia2", "nvidia3"], ["2", "3"]),
+        ({"CUDA_VISIBLE_DEVICES": "2,3"}, [], ["2", "3"]),
+        ({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, ["nvidia0", "nvidia1"], ["0", "1"]),
+        ({"CUDA_VISIBLE_DEVICES": "none"}, ["nvidia0"], []),
+        ({"CUDA_VISIBLE_DEVICES": "0,all"}, ["nvidia0"], ["0"]),
         ({"CUDA_VISIBLE_DEVICES": ""}, ["nvidia0"], []),
         ({"CUDA_VISIBLE_DEVICES": "-1"}, ["nvidia0"], []),
         ({"CUDA_VISIBLE_DEVICES": "0,-1,1"}, ["nvidia0", "nvidia1"], ["0"]),
         ({"CUDA_VISIBLE_DEVICES": "GPU-8f2, GPU-1a"}, [], ["GPU-8f2", "GPU-1a"]),
         ({"CUDA_VISIBLE_DEVICES": "MIG-8f2, MIG-1a"}, [], ["MIG-8f2"]),
     ],
-    ids=["none", "by file", "masked", "masked away", "masked by -1", "cut short by -1", "by UUID", "MIG"],
+    ids=[
+        "none",
+        "by file",
+        "masked",
+        "no files",
+        "more than there are",
+        "a word",
+        "cut short by a word",
+        "masked away",
+        "masked by -1",
+        "cut short by -1",
+        "by UUID",
+        "MIG",
+    ],
 )
 def test_visible_devices(environ: dict[str, str], files: list[str], expected: list[str], tmp_path: Path) -> None:
     """The mask where there is one, else the device files."""
@@ -175,6 +193,13 @@ def test_a_containers_quota_is_shared_too() -> None:
     assert [p.threads for p in place("cpu", KINDS, None, facts)] == [1, 1, 1, 2]
     assert [p.threads for p in place("cpu", KINDS, None, facts[1:2])] == [3]
     assert [p.threads for p in place("cpu", KINDS, 5, facts)] == [5] * 4
+
+
+def test_exported_threads_are_taken_unless_the_option_says_more() -> None:
+    """Each rank's own OMP_NUM_THREADS."""
+    facts = [_facts("a", [], [0, 1], threads=1), _facts("b", [], [0, 1])]
+    assert [p.threads for p in place("cpu", KINDS, None, facts)] == [1, 2]
+    assert [p.threads for p in place("cpu", KINDS, 3, facts)] == [3, 3]
 
 
 def test_ranks_on_other_hosts_take_no_threads() -> None:
