@@ -16,7 +16,7 @@ from unilaunch.launchers import Evidence
 from unilaunch.rank import mpi
 from unilaunch.rank.facts import own_facts
 from unilaunch.rank.framework_env import framework_env
-from unilaunch.rank.placement import place
+from unilaunch.rank.placement import Facts, place
 from unilaunch.spec import RunSpec
 from unilaunch.world import LauncherInfo, World
 
