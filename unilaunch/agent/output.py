@@ -167,9 +167,10 @@ class Output:
         if self.clock:
             self.clock.close()
 
-    def sizes(self) -> list[int]:
-        """Return the files' sizes in bytes."""
-        return [stream.file.size() for stream in self.streams]
+    @property
+    def arrived(self) -> int:
+        """How many bytes the rank has written; on a full disk the files do not have them."""
+        return sum(stream.file.arrived for stream in self.streams)
 
     def last_lines(self, number: int) -> list[str]:
         """Return the last lines of standard error (which is also the log), or of standard output if it is empty."""

@@ -16,11 +16,13 @@ from unilaunch.agent.channel import Channel
 from unilaunch.agent.hidden_output import HiddenOutput
 from unilaunch.agent.loop import Loop
 from unilaunch.agent.output import Output
+from unilaunch.agent.progress import ProgressTeller
 from unilaunch.agent.rank_process import RankProcess, State
 from unilaunch.agent.stack_reader import NEVER
 from unilaunch.agent.supervised import order_rank
-from unilaunch.monitor.messages import Failed, Message, PassSignal, Placed, Returned, encode
+from unilaunch.monitor.messages import Failed, Message, PassSignal, Placed, Progress, Returned, encode
 from unilaunch.output.failure import Cause, Failure
+from unilaunch.rank.status_page import Pace, StatusPage
 
 
 @contextmanager
@@ -118,3 +120,16 @@ def test_the_last_output_is_read_however_late_the_agent_is() -> None:
         assert rank.state.value == State.EXITED.value
         rank.tick(late + 5.0)
         assert rank.state.value == State.ENDED.value
+
+
+def test_a_script_that_writes_nothing_makes_progress_by_its_steps() -> None:
+    """Only its pace changes: it was ended as stalled."""
+    with _rank() as (rank, _):
+        page, told = StatusPage(), list[Progress]()
+        teller = ProgressTeller(os.getpid(), page, rank.output, told.append)
+        for step in range(20):
+            page.note_pace(Pace(step))
+            teller.tick(100.0 + step)
+        assert [progress.age for progress in told] == [0.0] * 20
+        teller.tick(200.0)
+        assert told[-1].age == 81.0
