@@ -2,6 +2,7 @@
 
 import os
 import resource
+import select
 import signal
 import time
 from collections.abc import Iterator
@@ -26,11 +27,11 @@ from unilaunch.rank.status_page import Pace, StatusPage
 
 
 @contextmanager
-def _rank() -> Iterator[tuple[RankProcess, list[Message]]]:
-    """Give a rank, which is this process, and what its agent passes on."""
+def _rank(console: int = -1) -> Iterator[tuple[RankProcess, list[Message]]]:
+    """Give a rank, which is this process, and what its agent passes on; its standard output is shown on *console*."""
     channel = Channel()
     passed_on: list[Message] = []
-    output = Output((channel.stdout, channel.stderr), (-1, -1), HiddenOutput())
+    output = Output((channel.stdout, channel.stderr), (console, -1), HiddenOutput())
     rank = RankProcess(os.getpid(), channel, output, own_group=False, tell=lambda _, message: passed_on.append(message))
     yield rank, passed_on
     rank.close()
@@ -133,3 +134,23 @@ def test_a_script_that_writes_nothing_makes_progress_by_its_steps() -> None:
         assert [progress.age for progress in told] == [0.0] * 20
         teller.tick(200.0)
         assert told[-1].age == 81.0
+
+
+def test_a_child_that_writes_on_without_a_line_end_does_not_hold_the_rank() -> None:
+    """Its dots were always the unfinished line that the agent still had to show."""
+    launcher, console = os.pipe()
+    shown = b""
+    with _rank(console) as (rank, _):
+        os.write(rank.channel._ranks_ends[0], b"the last line\n")
+        rank.exited(0, resource.getrusage(resource.RUSAGE_SELF))
+        begin = now = time.monotonic()
+        while rank.state is not State.ENDED:
+            now += 0.1
+            assert now < begin + 5
+            os.write(rank.channel._ranks_ends[0], b".")
+            rank.output.move(rank.output.streams[0])
+            rank.tick(now)
+            shown += os.read(launcher, 4096) if select.select([launcher], [], [], 0)[0] else b""
+    assert shown.startswith(b"the last line\n..........")
+    os.close(launcher)
+    os.close(console)
