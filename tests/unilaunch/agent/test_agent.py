@@ -263,7 +263,9 @@ def test_a_large_value_reaches_a_monitor_that_reads_late(tmp_path: Path) -> None
     rank = "    status.send(Returned('x' * 20_000_000))\n    return 0\n"
     text = f"{PROLOGUE}{rank}sys.exit(supervise_alone({{'{MONITOR}': '{heard.where}'}}, 0.0, work))\n"
     with Inbox(heard.listener, heard.secret, 15) as inbox:
-        with subprocess.Popen([sys.executable, "-c", text.replace("Named,", "Named, Returned,")], cwd=tmp_path) as agent:
+        with subprocess.Popen(
+            [sys.executable, "-c", text.replace("Named,", "Named, Returned,")], cwd=tmp_path
+        ) as agent:
             while 0 not in inbox.ranks:
                 inbox.take(0.05)
             time.sleep(3)
