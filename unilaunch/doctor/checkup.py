@@ -24,7 +24,7 @@ from unilaunch.job.plan import hosts_of
 from unilaunch.launchers.allocation import allocated_hosts
 from unilaunch.launchers.mpirun import Mpirun, Request
 from unilaunch.monitor.inbox import Inbox, listen
-from unilaunch.output.files import write_text
+from unilaunch.output.files import write_users
 from unilaunch.record import Record, replace
 from unilaunch.start_variables import MONITOR
 
@@ -94,7 +94,7 @@ def _write_hosts(path: Path, hosts: Sequence[Host]) -> None:
     if not hosts:
         raise InputError(f"--healthy {path}: not written: no host is well")
     try:
-        write_text(path, format_hostfile(hosts))
+        write_users(path, format_hostfile(hosts))
     except OSError as error:
         raise InputError(f"--healthy {path}: cannot be written: {error.strerror}") from None
 
