@@ -67,7 +67,7 @@ def test_a_clock_is_compared_when_the_facts_arrive() -> None:
             time.sleep(0.2)
             inbox.ranks[0].result = {"facts": None}
 
-    inbox.take = take  # type: ignore[method-assign]
+    inbox.take = take  # type: ignore[assignment,method-assign]
     process = SimpleNamespace(poll=lambda: next(codes))
     assert not checkup._listen(cast("Any", process), inbox, arrived, 60.0)
     assert arrived[0] >= looks[1] + 0.2
