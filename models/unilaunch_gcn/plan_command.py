@@ -12,6 +12,7 @@ from typing_extensions import override
 from unilaunch import plugins
 from unilaunch.command import Command
 from unilaunch.errors import InputError, PluginError, SpecError
+from unilaunch.output.files import write_users
 from unilaunch.output.log import Log
 from unilaunch_gcn.attention_options import refuse_what_attention_lacks
 from unilaunch_gcn.plan_table import Row, json_line, page, table
@@ -243,11 +244,7 @@ def _rankfile(hosts: Sequence[str]) -> str:
 
 
 def _write(path: Path, text: str, option: str) -> None:
-    import os
-
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(path)
+        write_users(path, text)
     except OSError as error:
         raise InputError(f"{option} {path}: cannot be written: {error.strerror}") from None

@@ -83,8 +83,8 @@ def first_failure(folder: Path) -> str:
 
 
 def _failure(path: Path) -> Failure | None:
-    with suppress(OSError, ValueError):
-        return TypeAdapter(Failure).validate_json(path.read_bytes())
+    with suppress(ValueError):
+        return TypeAdapter(Failure).validate_python(_json(path))
     return None
 
 

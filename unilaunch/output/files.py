@@ -77,7 +77,7 @@ def write_users(path: Path, text: str) -> None:
         with path.open("w", encoding="utf-8") as file:
             file.write(text)
     else:
-        write_text(path.resolve(), text)
+        write_text(Path(os.path.realpath(path)), text)
 
 
 def move_aside(path: Path, folder: Path) -> None:
