@@ -12,7 +12,7 @@ from typing_extensions import override
 from unilaunch import plugins
 from unilaunch.command import Command
 from unilaunch.errors import InputError, PluginError, SpecError
-from unilaunch.output.files import write_text
+from unilaunch.output.files import write_users
 from unilaunch.output.log import Log
 from unilaunch_gcn.attention_options import refuse_what_attention_lacks
 from unilaunch_gcn.plan_table import Row, json_line, page, table
@@ -245,6 +245,6 @@ def _rankfile(hosts: Sequence[str]) -> str:
 
 def _write(path: Path, text: str, option: str) -> None:
     try:
-        write_text(path, text)
+        write_users(path, text)
     except OSError as error:
         raise InputError(f"{option} {path}: cannot be written: {error.strerror}") from None

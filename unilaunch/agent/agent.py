@@ -126,8 +126,8 @@ class Agent:
         """Wait for the next event, handle it, and do the work whose time has come."""
         soon = min((one.rank.output.again for one in self.ranks), default=_TICK)
         due = min((one.rank.stacks.due for one in self.ranks), default=NEVER) - time.monotonic()
+        self.streams.resume()  # first: of a rank that has exited, the rest is read before its output ends
         self.loop.turn(min(_TICK, soon, max(0.0, due)))
-        self.streams.resume()
         self._reap()
         if self.launcher and os.getppid() != self.launcher:
             self._lose_launcher()
@@ -148,7 +148,8 @@ class Agent:
 
     def _dismiss(self, one: Supervised, shim: Shim) -> None:
         """Let the shim of a rank exit, and close the files of the rank and of the shim."""
-        self._clean_up(one)
+        if (self.code_of(one) or self.stop) and one.rank.own_group:  # the rank has failed: end what it started
+            kill_children(one.rank.pid)
         if not one.dismissed:
             self._say_last(one)
             one.dismissed = True
@@ -188,21 +189,18 @@ class Agent:
             return False
         if self.exit_code is not None or one.rank.ended_by:
             return True
-        reachable = bool(self.connection and self.connection.open)
+        connection = self.connection if self.connection and self.connection.open else None
         if self.stop:
-            return now > one.rank.grace_until + FAREWELL or not reachable
-        waits = one.rank.failure and reachable and one.rank.number != NO_RANK  # else the monitor has not heard of it
+            return now > one.rank.grace_until + FAREWELL or not connection
+        if connection and connection.outgoing:  # a large value: the launcher must not end this process meanwhile
+            return False
+        waits = one.rank.failure and connection and one.rank.number != NO_RANK  # else the monitor has not heard of it
         aborts = one.rank.placed is None or one.rank.placed.abort
         return not waits or (aborts and now > one.waits_until)
 
     def code_of(self, one: Supervised) -> int:
         """Return the exit code of a rank's shim."""
         return one.rank.exit_code if self.exit_code is None else self.exit_code
-
-    def _clean_up(self, one: Supervised) -> None:
-        """End the processes that a rank started, if the rank has failed."""
-        if (self.code_of(one) or self.stop) and one.rank.own_group:
-            kill_children(one.rank.pid)
 
     # The control connection
 

@@ -19,11 +19,13 @@ class KeptFile:
     Attributes:
         path: Its path; None before it is known: until then the output is held in memory.
         fault: Why it could not be written first; "" if it always could.
+        arrived: How many bytes of output have arrived, also those that are held or lost.
     """
 
     def __init__(self) -> None:
         self.path: Path | None = None
         self.fault = ""
+        self.arrived = 0
         self._descriptor = -1
         self._held = b""
         self._lost = 0
@@ -33,10 +35,11 @@ class KeptFile:
         """Write the output to *path* from now on, and first the output that has arrived so far."""
         self.path = path
         held, self._held = self._held, b""
-        self.write(held)
+        self._write(path, held)
 
     def write(self, data: bytes) -> None:
         """Append *data*."""
+        self.arrived += len(data)
         if self.path is None:
             self._held += data
         elif time.monotonic() < self._due:

@@ -109,10 +109,16 @@ class Output:
 
     def move(self, stream: Stream) -> bool:
         """Read a piece of output; False at the end of the stream."""
-        if stream.move():
+        if stream in self.flowing and stream.move():
             return True
-        self.flowing.remove(stream)
+        self.flowing = [other for other in self.flowing if other is not stream]
         return False
+
+    def end(self) -> None:
+        """Read no more, and show the rest as it is: a process that the rank has left may write without an end."""
+        self.flowing = []
+        for display in self._displays:
+            display.ended = True
 
     def tick(self, *, last: bool = False) -> None:
         """Show the waiting output; record the time and the files' sizes, if the files have grown."""
@@ -167,9 +173,10 @@ class Output:
         if self.clock:
             self.clock.close()
 
-    def sizes(self) -> list[int]:
-        """Return the files' sizes in bytes."""
-        return [stream.file.size() for stream in self.streams]
+    @property
+    def arrived(self) -> int:
+        """How many bytes the rank has written; on a full disk the files do not have them."""
+        return sum(stream.file.arrived for stream in self.streams)
 
     def last_lines(self, number: int) -> list[str]:
         """Return the last lines of standard error (which is also the log), or of standard output if it is empty."""

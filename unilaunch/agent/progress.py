@@ -16,7 +16,7 @@ _LOOK = 0.1  # seconds between two readings of the status page
 
 
 class ProgressTeller:
-    """Reads a rank's status page, and the size of its output.
+    """Reads a rank's status page, and how much it has written.
 
     Args:
         pid: The rank's process number.
@@ -42,11 +42,10 @@ class ProgressTeller:
         if now - self.looked_at < _LOOK:
             return
         self.looked_at = now
-        current = (self.page.read()[0], *self.output.sizes())
-        if current != self.seen:
-            self.seen_at, self.seen = now, current
-        pace = self.page.read_pace()
-        pause = _TELL if self.seen != self.told else _TELL_PACE if pace != self.told_pace else _TELL_MEMORY
+        current, pace = (self.page.read()[0], self.output.arrived), self.page.read_pace()
+        if (current, pace.steps) != self.seen:
+            self.seen_at, self.seen = now, (current, pace.steps)
+        pause = _TELL if current != self.told else _TELL_PACE if pace != self.told_pace else _TELL_MEMORY
         if now - self.told_at >= pause:
             self.told_at, self.told, self.told_pace = now, current, pace
             memory = 0

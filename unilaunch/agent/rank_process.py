@@ -237,15 +237,12 @@ class RankProcess:
             self.tell(self, messages.Stack(text, self.progress.doing))
         if self.state is State.EXITED:
             self.drained_at = min(self.drained_at, now + _LAST_OUTPUT)  # from here on: it is read once more
-            if self._is_drained(now):
+            if now > self.drained_at:
+                self.output.end()
+            if not self.output.flowing and (self.output.is_shown or self.ordered or self.abandoned):
                 self.output.tick(last=True)
                 self.state = State.ENDED
                 self._conclude()
-
-    def _is_drained(self, now: float) -> bool:
-        """Return whether all output has been written to the files, and shown if it is to be shown."""
-        is_shown = self.output.is_shown or self.ordered or self.abandoned
-        return is_shown and (not self.output.flowing or now > self.drained_at)
 
     def close(self) -> None:
         """Close the connections to the rank, once it has ended; keep the lock on the output folder."""

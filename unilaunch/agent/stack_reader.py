@@ -25,13 +25,13 @@ class StackReader:
     """
 
     def __init__(self, pipe: int) -> None:
-        self.pipe = pipe
+        self.pipe, self.rank = pipe, 0
         self.text = b""
         self.due = NEVER
 
     def begin(self, rank: int) -> None:
         """Let the process *rank* write its stacks. If it cannot, a line says why: the signal would kill it."""
-        self.text = b""
+        self.rank, self.text = rank, b""
         if state(rank) in {"T", "t"}:
             self.text = b"stopped (SIGSTOP)"
         elif not catches(rank, STACKS):
@@ -53,4 +53,5 @@ class StackReader:
         if now <= self.due:
             return None
         self.due = NEVER
-        return self.text.decode(errors="replace")
+        silent = f"no answer in {_BEGUN:g} s (process state {state(self.rank) or 'ended'})"
+        return self.text.decode(errors="replace") or silent

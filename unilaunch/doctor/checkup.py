@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
@@ -24,7 +25,7 @@ from unilaunch.job.plan import hosts_of
 from unilaunch.launchers.allocation import allocated_hosts
 from unilaunch.launchers.mpirun import Mpirun, Request
 from unilaunch.monitor.inbox import Inbox, listen
-from unilaunch.output.files import write_text
+from unilaunch.output.files import write_users
 from unilaunch.record import Record, replace
 from unilaunch.start_variables import MONITOR
 
@@ -46,19 +47,18 @@ def doctor(spec: DoctorSpec, environ: Mapping[str, str]) -> int:
     ssh = mpirun.login_command(_request(spec, hosts, here, environ))
     wrong = log_in([host for host in hosts if host.name not in here], ssh) if ssh else {}
     reached = [host for host in hosts if not wrong.get(host.name)]
-    lines = [Finding(why) for why in wrong.values() if why]
+    lines = [Finding(why, hosts=(host,)) for host, why in wrong.items() if why]
     request = _request(spec, reached, here, environ)
     mpirun.check(request, os.geteuid())
-    summary, measured, well = "", None, [host.name for host in reached]
+    summary, measured, well = "", None, list[str]()
     if reached:
         answer = _visit(mpirun, request, reached, measures=spec.measure or spec.healthy is not None)
-        visits, summary, measured = answer.visits, answer.summary, answer.measured
-        slow = find_slow(measured) if measured else {}
-        of_hosts = diagnose(visits)
-        ill = {visit.host for visit in visits if visit.facts is None or _is_ill(visit.host, of_hosts)}
-        well = healthy([name for name in well if name not in ill], slow)
-        lines += [*answer.findings, *of_hosts, *chain.from_iterable(slow.values())]
+        summary, measured = answer.summary, answer.measured
+        lines += [*answer.findings, *diagnose(answer.visits)]
     if measured:
+        slow = find_slow(measured)
+        well = healthy(_without_faults(reached, lines), slow)
+        lines += chain.from_iterable(slow.values())
         sys.stdout.write("\n".join(table(measured)) + "\n")
     _print(lines, len(hosts), summary)
     if spec.healthy:
@@ -81,20 +81,22 @@ def _request(spec: DoctorSpec, hosts: Sequence[Host], here: Collection[str], env
     )
 
 
-def _is_ill(host: str, findings: Sequence[Finding]) -> bool:
-    return any(finding.stops and finding.text.startswith((f"{host}:", f"{host} ")) for finding in findings)
+def _without_faults(hosts: Sequence[Host], findings: Sequence[Finding]) -> list[str]:
+    """Return the hosts with which nothing is wrong; none if a fault may be of any host."""
+    faults = [finding.hosts for finding in findings if finding.stops]
+    return [host.name for host in hosts if all(ill and host.name not in ill for ill in faults)]
 
 
 def _write_hosts(path: Path, hosts: Sequence[Host]) -> None:
     """Write a hostfile of the hosts without a fault.
 
     Raises:
-        InputError: No host is without a fault, or the file cannot be written.
+        InputError: No host is known to be without a fault, or the file cannot be written.
     """
     if not hosts:
-        raise InputError(f"--healthy {path}: not written: no host is well")
+        raise InputError(f"--healthy {path}: not written: no host is known to be well")
     try:
-        write_text(path, format_hostfile(hosts))
+        write_users(path, format_hostfile(hosts))
     except OSError as error:
         raise InputError(f"--healthy {path}: cannot be written: {error.strerror}") from None
 
@@ -135,10 +137,14 @@ def _visit(mpirun: Mpirun, request: Request, hosts: Sequence[Host], *, measures:
             line, env={**request.environ, MONITOR: listening.where}, stdin=subprocess.DEVNULL, stdout=console,
             stderr=subprocess.STDOUT, start_new_session=True,
         ) as process:  # fmt: skip
-            late = _listen(process, inbox, arrived, DEADLINE + (_MEASURING * len(hosts) if measures else 0.0))
+            seconds = DEADLINE + (_MEASURING * len(hosts) if measures else 0.0)
+            late = _listen(process, inbox, arrived, seconds)
         console.seek(0)
         said = [text.strip() for text in console if text.strip(" -\n")]
-    return _judge(inbox, hosts, arrived, said, late=late)
+    answer = _judge(inbox, hosts, arrived, said)
+    if late and not answer.findings:
+        answer.findings.append(_late(inbox, hosts, seconds))
+    return answer
 
 
 @contextmanager
@@ -166,7 +172,7 @@ def _listen(process: "subprocess.Popen[bytes]", inbox: Inbox, arrived: dict[int,
     late = False
     while process.poll() is None:
         inbox.take(0.1)
-        for rank in inbox.ranks:
+        for rank in [rank for rank, seen in inbox.ranks.items() if seen.result]:
             arrived.setdefault(rank, time.time())
         if time.monotonic() > deadline and not late:
             late = True
@@ -178,45 +184,67 @@ def _listen(process: "subprocess.Popen[bytes]", inbox: Inbox, arrived: dict[int,
     return late
 
 
-def _judge(
-    inbox: Inbox, hosts: Sequence[Host], arrived: Mapping[int, float], said: Sequence[str], *, late: bool
-) -> _Answer:
-    told: dict[int, Any] = {rank: seen.result for rank, seen in inbox.ranks.items() if seen.result}
-    names = {inbox.ranks[rank].host: rank for rank in told}
+def _judge(inbox: Inbox, hosts: Sequence[Host], arrived: Mapping[int, float], said: Sequence[str]) -> _Answer:
+    told, of_rank = _told(inbox), _host_of_each(inbox, hosts)
+    ranks = {name: rank for rank, name in of_rank.items()}
     visits, findings = [], []
-    ranks = sorted(told)
-    for index, host in enumerate(hosts):
-        rank = names.get(host.name, ranks[index] if len(ranks) == len(hosts) else None)
-        if rank is None:
+    for host in hosts:
+        if host.name not in ranks:
             visits.append(Visit(host.name, host.slots, None))
             continue
+        rank = ranks[host.name]
         facts = told[rank]["facts"]
         skew = float(facts["time"]) - arrived.get(rank, float(facts["time"]))
         visits.append(Visit(host.name, host.slots, facts, skew, inbox.ranks[rank].host))
-    silent = [visit.host for visit in visits if visit.facts is None]
+    silent = tuple(visit.host for visit in visits if visit.facts is None)
     if silent:
         first = "; ".join(said[:3]) or "mpirun says nothing"
-        findings.append(Finding(f"{', '.join(silent)}: mpirun could not start a rank there: {first}"))
-    refused = list(dict.fromkeys(str(answer["refused"]) for answer in told.values() if "refused" in answer))
-    findings += [Finding(text) for text in refused]
-    met = [answer["meeting"] for answer in told.values() if "meeting" in answer]
-    libraries = {
-        inbox.ranks[rank].host: answer["meeting"]["library"] for rank, answer in told.items() if "meeting" in answer
-    }
-    findings += list(differing(libraries, "as its MPI", "install one version, or set MPI4PY_LIBMPI"))
-    if late and not silent and not refused:
-        findings.append(
-            Finding(
-                f"the ranks did not find each other within {DEADLINE:.0f} s through MPI: name the network between "
-                "them: --mca btl_tcp_if_include NETWORK/BITS"
-            )
-        )
+        findings.append(Finding(f"{', '.join(silent)}: mpirun could not start a rank there: {first}", hosts=silent))
+    findings += [
+        Finding(text) for text in dict.fromkeys(str(one["refused"]) for one in told.values() if "refused" in one)
+    ]
+    met = {of_rank[rank]: told[rank]["meeting"] for rank in of_rank if "meeting" in told[rank]}
+    libraries = {host: meeting["library"] for host, meeting in met.items()}
+    findings += differing(libraries, "as its MPI", "install one version, or set MPI4PY_LIBMPI")
     measured = None
-    if told and len(visits) == len(told) and all("measured" in answer for answer in told.values()):
-        of_rank = {rank: visits[index].host for index, rank in enumerate(ranks)} if len(ranks) == len(hosts) else {}
-        of_rank |= {rank: name for name, rank in names.items() if name in {host.name for host in hosts}}
+    if told and len(hosts) == len(of_rank) == len(told) and all("measured" in answer for answer in told.values()):
         measured = read_measured(of_rank, {rank: answer["measured"] for rank, answer in told.items()})
-    return _Answer(visits, findings, _summary(visits, met), measured)
+    return _Answer(visits, findings, _summary(visits, list(met.values())), measured)
+
+
+def _told(inbox: Inbox) -> dict[int, Any]:
+    return {rank: seen.result for rank, seen in sorted(inbox.ranks.items()) if seen.result}
+
+
+def _host_of_each(inbox: Inbox, hosts: Sequence[Host]) -> dict[int, str]:
+    """Return the host of each rank that has answered: the one whose name the rank's host gives itself, or by order."""
+    own = {rank: inbox.ranks[rank].host for rank in _told(inbox)}
+    names, is_whole = [host.name for host in hosts], len(own) == len(hosts)
+    alone = Counter(own.values())
+    found = {rank: name for rank, name in own.items() if name in names and alone[name] == 1}
+    if is_whole:
+        rest = [name for name in names if name not in found.values()]
+        found |= zip([rank for rank in own if rank not in found], rest, strict=True)
+    return found
+
+
+def _late(inbox: Inbox, hosts: Sequence[Host], seconds: float) -> Finding:
+    """Return why mpirun had to be ended after *seconds*: what the ranks had not done yet."""
+    told, of_rank = _told(inbox), _host_of_each(inbox, hosts)
+    if not all("meeting" in answer for answer in told.values()):
+        return Finding(
+            f"the ranks did not find each other within {seconds:.0f} s through MPI: name the network between them: "
+            "--mca btl_tcp_if_include NETWORK/BITS"
+        )
+    slow = tuple(of_rank[rank] for rank in of_rank if not told[rank].get("measures_links"))
+    if slow and len(slow) < len(told):
+        return Finding(
+            f"{', '.join(slow)}: the measurement did not end within {seconds:.0f} s: look at the disk there", hosts=slow
+        )
+    return Finding(
+        f"the ranks found each other, but did not end within {seconds:.0f} s: look at the disks and the network of the "
+        "hosts"
+    )
 
 
 def _summary(visits: Sequence[Visit], met: Sequence[Mapping[str, str]]) -> str:

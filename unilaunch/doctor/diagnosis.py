@@ -36,10 +36,12 @@ class Finding(Record):
     Attributes:
         text: What is wrong, where, and what to do.
         stops: Whether the fault keeps a job from starting or working.
+        hosts: The hosts that have the fault; empty if that is unknown.
     """
 
     text: str
     stops: bool = True
+    hosts: tuple[str, ...] = ()
 
 
 def diagnose(visits: Sequence[Visit]) -> list[Finding]:
@@ -67,7 +69,7 @@ def differing(found: Mapping[str, str | None], what: str, fix: str) -> Iterator[
         if version != usual:
             has = f"has {what} {version}" if version else f"has no {what}"
             others = f"the others {usual}" if usual else "the others have none"
-            yield Finding(f"{host} {has}, {others}: {fix.format(version=usual)}")
+            yield Finding(f"{host} {has}, {others}: {fix.format(version=usual)}", hosts=(host,))
 
 
 def _packages(found: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
@@ -81,12 +83,13 @@ def _packages(found: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
 def _host(visit: Visit) -> Iterator[Finding]:
     facts, host = _facts(visit), visit.host
     for fault in facts["faults"]:
-        yield Finding(f"{host}: {fault}")
+        yield Finding(f"{host}: {fault}", hosts=(host,))
     devices = {kind: number for kind, number in facts["devices"].items() if number}
     for kind, number in devices.items():
         if visit.slots and visit.slots > number:
             yield Finding(
-                f"{host} has slots={visit.slots} and {number} {kind} devices: write slots={number}, or --device cpu"
+                f"{host} has slots={visit.slots} and {number} {kind} devices: write slots={number}, or --device cpu",
+                hosts=(host,),
             )
     if facts["open_files"] < LEAST_OPEN_FILES:
         yield Finding(
@@ -97,7 +100,8 @@ def _host(visit: Visit) -> Iterator[Finding]:
         yield Finding(f"{host}: locked memory is limited: ulimit -l unlimited, for RDMA", stops=False)
     if facts["shared_memory"] < LEAST_SHARED_MEMORY:
         size = facts["shared_memory"] >> 20
-        yield Finding(f"{host}: /dev/shm has {size} MB: remount it larger (docker run --shm-size=1g)", stops=size < 1)
+        small = f"{host}: /dev/shm has {size} MB: remount it larger (docker run --shm-size=1g)"
+        yield Finding(small, stops=size < 1, hosts=(host,))
     if abs(visit.skew) > MOST_SKEW:
         yield Finding(f"{host}: its clock is {visit.skew:+.1f} s off: start ntp or chrony there", stops=False)
 

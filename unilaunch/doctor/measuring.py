@@ -30,7 +30,7 @@ _PAIR_SECONDS = 0.1  # of a window between two hosts
 MOST_PARTNERS = 32
 
 
-def measure(peers: Peers, rank: int, size: int, machine: str) -> dict[str, JsonValue]:
+def measure(peers: Peers, rank: int, size: int, machine: str, note: Callable[[], None]) -> dict[str, JsonValue]:
     """Measure this host and return the results; all ranks must call it.
 
     Args:
@@ -38,6 +38,7 @@ def measure(peers: Peers, rank: int, size: int, machine: str) -> dict[str, JsonV
         rank: This rank.
         size: Number of ranks.
         machine: An identity that hosts of one machine (containers) share: they measure in turn, not at once.
+        note: Called when this host is measured; the links to the others follow.
 
     Returns:
         "product" (floating-point operations a second), "memory" and "disk" (bytes a second), and "pairs": by the
@@ -50,6 +51,7 @@ def measure(peers: Peers, rank: int, size: int, machine: str) -> dict[str, JsonV
     for one in range(max(machines.count(name) for name in machines)):
         if one == turn:
             told = {"product": _product(), "memory": _copy(), "disk": _write()}
+            note()
         peers.share(None)
     if size > 1:
         collectives = peers.collectives()

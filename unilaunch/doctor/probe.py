@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -43,16 +44,24 @@ def _tell(status: Status, environ: Mapping[str, str]) -> int:
     try:
         peers = _join(found, environ)
         told["meeting"] = dict(_meet(found, peers))
+        status.send(Returned(result=told))
         if sys.argv[2:] == ["--measure"]:
             os.sched_setaffinity(0, range(os.cpu_count() or 1))  # mpirun has bound the process to one core
             from unilaunch.doctor.measuring import measure
 
             machine = BOOT_ID.read_text(encoding="ascii")
-            told["measured"] = measure(peers, found.rank, found.size or 1, machine)
+            note = partial(_note_links, status, told)
+            told["measured"] = measure(peers, found.rank, found.size or 1, machine, note)
     except UnilaunchError as error:
         told["refused"] = str(error)
     status.send(Returned(result=told))
     return int("refused" in told)
+
+
+def _note_links(status: Status, told: dict[str, JsonValue]) -> None:
+    """Tell that this host is measured: the others wait for the slowest one."""
+    told["measures_links"] = True
+    status.send(Returned(result=told))
 
 
 def facts(environ: Mapping[str, str], token: Path) -> dict[str, Any]:

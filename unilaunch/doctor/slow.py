@@ -1,5 +1,6 @@
 """Find slow hosts and links from the measurements. The functions are pure, so that every verdict can be tested."""
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, TypeVar
@@ -83,7 +84,7 @@ def find_slow(measured: Measured) -> dict[str | Pair, list[Finding]]:
             name(host, f"slow {what}, {ratio:.1f} x the time of the others' median: {_ADVICE[what]}")
     seconds = {pair: 1 / max(rate, 1e-9) for pair, rate in measured.bandwidth.items()}
     for what, times, least in (("bandwidth", seconds, 0.0), ("latency", measured.latency, _LEAST_LATENCY)):
-        best = {host: min(times[pair] for pair in times if host in pair) for host in _hosts(times)}
+        best = _best(times)
         several = len(best) > 2  # noqa: PLR2004  (of two hosts nobody knows which one is slow)
         bad = _outliers(best, FACTOR, least) if several else {}
         for host, ratio in bad.items():
@@ -102,22 +103,34 @@ _ADVICE = {
 }
 
 
-def _hosts(times: Mapping[Pair, float]) -> list[str]:
-    return sorted({host for pair in times for host in pair})
-
-
 def _outliers(times: Mapping[K, float], factor: float, least: float = 0.0) -> dict[K, float]:
     """Return the entries that are slower than the median of the others, and by which factor."""
-    found = {}
-    for key, value in times.items():
-        others = [other for one, other in times.items() if one != key]
-        if not others:
+    found, ordered = {}, sorted(times.values())
+    for key, value in times.items() if len(times) > 1 else ():
+        place = bisect_left(ordered, value)
+        usual = _middle(ordered, place)
+        if value <= factor * usual:
             continue
-        usual = median(others)
+        others = ordered[:place] + ordered[place + 1 :]
         spread = 1.4826 * median(abs(other - usual) for other in others)
-        if value > factor * usual and value - usual > max(least, _DEVIATIONS * spread if len(others) > 2 else 0.0):  # noqa: PLR2004
+        if value - usual > max(least, _DEVIATIONS * spread if len(others) > 2 else 0.0):  # noqa: PLR2004
             found[key] = value / usual
     return found
+
+
+def _middle(ordered: Sequence[float], left_out: int) -> float:
+    """Return the median of sorted values, without the one at place *left_out*."""
+    low, high = ((len(ordered) - 2 + more) // 2 for more in (0, 1))
+    return (ordered[low + (low >= left_out)] + ordered[high + (high >= left_out)]) / 2
+
+
+def _best(times: Mapping[Pair, float]) -> dict[str, float]:
+    """Return the least value of each host's pairs."""
+    best: dict[str, float] = {}
+    for pair, value in times.items():
+        for host in pair:
+            best[host] = min(value, best.get(host, value))
+    return best
 
 
 def healthy(hosts: Sequence[str], slow: Mapping[str | Pair, object]) -> list[str]:
@@ -132,10 +145,11 @@ def healthy(hosts: Sequence[str], slow: Mapping[str | Pair, object]) -> list[str
 
 def table(measured: Measured) -> list[str]:
     """Return the measurements as lines of text: the figures of each host, with its best link to another host."""
+    latencies = _best(measured.latency)
+    seconds_of_a_byte = _best({pair: 1 / max(rate, 1e-9) for pair, rate in measured.bandwidth.items()})
     rows = [("host", "product", "memory", "disk", "latency", "bandwidth", "clock")]
     for host in measured.product:
-        latency = min((value for pair, value in measured.latency.items() if host in pair), default=None)
-        bandwidth = max((value for pair, value in measured.bandwidth.items() if host in pair), default=None)
+        latency, seconds = latencies.get(host), seconds_of_a_byte.get(host)
         skew = measured.skew.get(host)
         rows.append((
             host,
@@ -143,7 +157,7 @@ def table(measured: Measured) -> list[str]:
             f"{measured.memory[host] / 1e9:.1f} GB/s",
             f"{measured.disk[host] / 1e6:.0f} MB/s",
             "-" if latency is None else f"{latency * 1e6:.0f} us",
-            "-" if bandwidth is None else f"{bandwidth / 1e6:.0f} MB/s",
+            "-" if seconds is None else f"{1 / seconds / 1e6:.0f} MB/s",
             "-" if skew is None else f"{skew * 1e3:+.1f} ms",
         ))  # fmt: skip
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

@@ -15,7 +15,7 @@ from unilaunch.errors import one_line
 from unilaunch.inspection.asking import ask, not_running
 from unilaunch.monitor.stragglers import Straggler
 from unilaunch.output.claim import is_held, read_marker
-from unilaunch.report.reading import read_run
+from unilaunch.report.reading import read_end
 from unilaunch.report.run import RankRun
 from unilaunch.spec import Spec
 
@@ -56,18 +56,17 @@ def _read_ended(folder: Path) -> dict[str, Any] | None:
     """Return how the job of *folder* ended; None if it still runs or may run on another host, or if there is none."""
     if not any(folder.glob("rank.*/events.jsonl")) or is_held(folder):
         return None
-    run = read_run(folder)
-    failed, marker = run.report is not None, read_marker(folder)
-    undecided = not failed and any(rank.exit_code is None for rank in run.ranks)
+    (report, ranks), marker = read_end(folder), read_marker(folder)
+    undecided = not report and any(rank.exit_code is None for rank in ranks)
     if undecided and marker and marker.host != gethostname():  # its lock may not be seen here: NFS, Lustre
         return None
-    finished = all(rank.exit_code == 0 for rank in run.ranks)
+    finished = all(rank.exit_code == 0 for rank in ranks)
     return {
-        "state": "failed" if failed else "done" if finished else "ended",
-        "size": len(run.ranks),
-        "verdict": run.report.verdict if run.report else None,
+        "state": "failed" if report else "done" if finished else "ended",
+        "size": len(ranks),
+        "verdict": report.verdict if report else None,
         "straggler": None,
-        "ranks": [_ended_rank(rank) for rank in run.ranks],
+        "ranks": [_ended_rank(rank) for rank in ranks],
     }
 
 

@@ -220,10 +220,14 @@ def _hear_out(monitor: Monitor) -> None:
 
     Nothing is sent, since that would delay the moment at which a lost host is noticed.
     """
-    deadline = time.monotonic() + (DOUBT_ON_SEVERAL if monitor.several else DOUBT)
-    monitor.inbox.take(0)
-    while monitor.inbox.connected and not monitor.finished and time.monotonic() < deadline:
-        monitor.inbox.take(_TICK)
+    inbox, patience = monitor.inbox, DOUBT_ON_SEVERAL if monitor.several else DOUBT
+    inbox.take(0)
+    deadline = time.monotonic() + patience
+    while inbox.connected and not monitor.finished and time.monotonic() < deadline:
+        received = inbox.received
+        inbox.take(_TICK)
+        if inbox.received > received and any(inbox.unread.values()):  # a part of a large value
+            deadline = time.monotonic() + patience
 
 
 def _judge(plan: Plan, monitor: Monitor, returncode: int) -> Verdict | None:

@@ -13,9 +13,9 @@ from pydantic import Field
 from typing_extensions import override
 
 from unilaunch.command import Command
-from unilaunch.errors import InputError, SpecError
+from unilaunch.errors import InputError, SpecError, say
 from unilaunch.limits import allow_files
-from unilaunch.logs.ending import first_failure, have_ended
+from unilaunch.logs.ending import Ending, first_failure
 from unilaunch.logs.follow import follow, read
 from unilaunch.logs.layouts import Stream, find_streams
 from unilaunch.logs.lines import LogLine
@@ -67,8 +67,10 @@ class LogsCommand(Command):
             sys.stdout.reconfigure(errors="replace")  # ranks may write in any encoding
         allow_files(_FILES)
         if options.follow:
+            if not find_streams(options.folder):
+                say(f"waiting for output in {options.folder}")
             lines = follow(
-                lambda: have_ended(options.folder),
+                Ending(options.folder),
                 lambda: _of_ranks(spans, find_streams(options.folder)),
                 lambda: not is_held(options.folder),
             )

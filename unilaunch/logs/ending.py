@@ -2,13 +2,23 @@
 
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from unilaunch.errors import one_line
 from unilaunch.logs.layouts import read_events
+from unilaunch.monitor.verdict import judge
+from unilaunch.output.claim import is_held, read_marker
+from unilaunch.output.failure import Failure
 
 #: Seconds from a verdict to the end of the last rank, at most: on several hosts, by Open MPI 4.
 _ABORT = 8.0
+#: Seconds for which no agent holds the folder of a job that has not ended: its agents were killed.
+_LEFT = 4.0
 _TAIL = 4096  # bytes at the end of events.jsonl that hold the last event
 
 
@@ -20,6 +30,24 @@ def have_ended(folder: Path) -> bool:
     """
     ranks = [path for path in folder.glob("rank.*") if (path / "stdout").exists()]
     return bool(ranks) and (all(map(_has_ended, ranks)) or _was_aborted(folder))
+
+
+class Ending:
+    """Tells whether the job that writes into *folder* has ended, also if its agents were killed on this host.
+
+    They hold the folder. A job that begins again lets it go for a moment.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.held_at = folder, time.monotonic()
+
+    def __call__(self) -> bool:
+        """Return whether the job has ended."""
+        marker = read_marker(self.folder)
+        here = marker is not None and marker.host == gethostname() and not Path(f"/proc/{marker.process}").exists()
+        if not here or is_held(self.folder):
+            self.held_at = time.monotonic()
+        return have_ended(self.folder) or time.monotonic() - self.held_at > _LEFT
 
 
 def _has_ended(rank: Path) -> bool:
@@ -42,30 +70,28 @@ def _was_aborted(folder: Path) -> bool:
 def first_failure(folder: Path) -> str:
     """Return in one line which rank failed first, why, and where its log is; "" if none did."""
     report = _json(folder / "report.json")
-    first = report.get("first")
     if "verdict" in report:
-        return f"{report['verdict']}{_log(first if isinstance(first, dict) else {})}"
-    failures = [_json(path) for path in folder.glob("rank.*/failure.json")]
-    first = min((failure for failure in failures if failure), key=_time, default=None)
-    if not first:
-        return ""
-    who = f"rank {first.get('rank', '?')} on {first.get('host', '?')}"
-    return f"{who} failed first: {first.get('error')}: {' '.join(str(first.get('message')).split())}{_log(first)}"
+        first, line = report.get("first"), str(report["verdict"])
+        log = first.get("log") if isinstance(first, dict) else ""
+    else:
+        failures = [found for path in folder.glob("rank.*/failure.json") if (found := _failure(path))]
+        if not failures:
+            return ""
+        verdict = judge(sorted(failures, key=lambda failure: failure.time))
+        line, log = verdict.line, verdict.first.log
+    return one_line(f"{line}; its log is {log}" if log else line)
 
 
-def _log(failure: dict[str, Any]) -> str:
-    return f"; its log is {failure['log']}" if failure.get("log") else ""
-
-
-def _time(failure: dict[str, Any]) -> float:
-    time = failure.get("time")
-    return float(time) if isinstance(time, (int, float)) else float("inf")
+def _failure(path: Path) -> Failure | None:
+    with suppress(ValueError):
+        return TypeAdapter(Failure).validate_python(_json(path))
+    return None
 
 
 def _json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file; an empty one if there is none."""
     try:
         found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

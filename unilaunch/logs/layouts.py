@@ -95,7 +95,7 @@ def read_events(path: Path, tail: int | None = None) -> Iterator[dict[str, Any]]
             for line in file:
                 try:
                     event = json.loads(line)
-                except ValueError:
+                except (ValueError, RecursionError):
                     continue
                 if isinstance(event, dict):
                     yield event

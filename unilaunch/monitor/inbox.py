@@ -36,10 +36,11 @@ class Inbox:
         unfinished: The ranks that have neither exited nor been lost.
         working: The unfinished ranks whose program has not ended.
         moved: When a rank last made progress, in seconds of `time.monotonic`.
+        received: How many bytes have arrived.
     """
 
     def __init__(self, listener: socket.socket, secret: bytes, host_timeout: float) -> None:
-        self.host_timeout = host_timeout
+        self.host_timeout, self.received = host_timeout, 0
         self.selector = selectors.DefaultSelector()
         self.door = sockets.Door(listener, secret, self.selector)
         self.unread: dict[socket.socket, bytearray] = {}
@@ -167,6 +168,7 @@ class Inbox:
             return
         except OSError as error:
             data, cause, reason = b"", Cause.LOST_HOST, f"its host does not answer: {error.strerror}"
+        self.received += len(data)
         unread = self.unread[connection]
         for line in messages.take_lines(unread, data):
             try:

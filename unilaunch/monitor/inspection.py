@@ -43,6 +43,7 @@ class Inspection:
         self.monitor, self.root = monitor, root.absolute()
         self.stragglers = Stragglers()
         self.opened = False  # the socket exists, or cannot be made
+        self.own = 0  # the number of its file
         pages: dict[str, Callable[[], Answer]] = {"/metrics": lambda: self._metrics}
         self.pages = {
             "/status": lambda: self._status,
@@ -72,8 +73,8 @@ class Inspection:
 
     def close(self) -> None:
         """Close the sockets, and remove the one in the output folder."""
-        if len(self.servers) and self.servers[-1].listener.family == socket.AF_UNIX:
-            with suppress(OSError):
+        with suppress(OSError):
+            if self.own == (self.root / SOCKET).lstat().st_ino:  # not the socket of the next job
                 (self.root / SOCKET).unlink()
         for server in self.servers:
             server.close()
@@ -94,6 +95,7 @@ class Inspection:
                     if S_ISSOCK(path.lstat().st_mode):  # the socket of a monitor that was killed
                         path.unlink()
                 listener.bind(f"/proc/self/fd/{folder}/{SOCKET}")  # the name of a socket has at most 107 bytes
+                self.own = path.lstat().st_ino
                 path.chmod(0o600)  # before it listens, no process can connect
                 listener.listen(16)
             finally:

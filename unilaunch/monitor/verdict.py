@@ -1,5 +1,6 @@
 """Decide which rank failed first, and which failures followed from it."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from unilaunch.step import Step
 #: Likelihood that a failure is a consequence: 0 (all others) = possible root cause, 1 = lost its launcher, 2 = lost a
 #: peer, 3 = ended from outside.
 _DISTANCES = {Cause.LOST_LAUNCHER: 1, Cause.LOST_PEER: 2, Cause.ENDED_FROM_OUTSIDE: 3}
+_SHOWN = 8  # groups of consequences
 
 
 class Verdict(Record):
@@ -68,16 +70,22 @@ def judge(failures: Sequence[Failure], size: int = 0) -> Verdict:
         size: Number of ranks of the job; 0 if it is not known.
     """
     cause = min(failures, key=_distance)
-    groups: dict[str, list[Failure]] = {describe(cause): [cause]}
+    same, groups = [cause], dict[object, list[Failure]]()
     for failure in failures:
         if failure is not cause and failure.rank is not None:
-            groups.setdefault(describe(failure), []).append(failure)
-    same, *others = groups.values()
+            is_same = describe(failure) == describe(cause)
+            (same if is_same else groups.setdefault(_kind(failure), [])).append(failure)
+    others = groups.values()
     consequences = [{"ranks": _ranks_of(group), "what": describe(group[0])} for group in others]
     alike = _ranks_of(same)
     first = min(same, key=lambda failure: failure.rank or 0)
     everywhere = size > 1 and (first.together or len(alike) == size)
     return Verdict(first, first.exit_code, consequences, alike=alike, everywhere=everywhere)
+
+
+def _kind(failure: Failure) -> object:
+    """Return what is equal for failures whose messages differ in numbers only: each rank's peer has its own port."""
+    return failure.exit_code, re.sub(r"\d+", "#", _what(failure)), _when(failure)
 
 
 def _ranks_of(failures: Sequence[Failure]) -> list[int]:
@@ -140,8 +148,10 @@ def show(verdict: Verdict, *, unseen: bool) -> str:
         lines += [f"unilaunch:   | {line}" for line in first.last_lines]
     for group in verdict.stacks:
         lines.append(f"unilaunch:   {ranks(group['ranks'])}: {group['where']}")
-    for group in verdict.consequences:
+    for group in verdict.consequences[:_SHOWN]:
         lines.append(f"unilaunch:   after it {ranks(group['ranks'])}: {group['what']}")
+    if more := sum(len(group["ranks"]) for group in verdict.consequences[_SHOWN:]):
+        lines.append(f"unilaunch:   after it {more} more ranks: report.json names them")
     # Text from other processes can contain any characters; only a traceback has several lines.
     return "".join(f"{one_line(line)}\n" for text in lines for line in text.split("\n"))
 

@@ -120,8 +120,13 @@ def hold(root: Path) -> int:
 
 def is_held(root: Path) -> bool:
     """Return whether a job uses *root* now; False if the file system has no locks."""
-    with suppress(OSError), os.fdopen(open_file(root / MARKER, os.O_RDONLY), "rb", buffering=0) as file:
-        return not _lock(file.fileno(), fcntl.LOCK_EX)
+    for access in (os.O_RDWR, os.O_RDONLY):  # NFS has no exclusive lock without access to write
+        with suppress(OSError):
+            descriptor = open_file(root / MARKER, access)
+            try:
+                return not _lock(descriptor, fcntl.LOCK_EX)
+            finally:
+                os.close(descriptor)
     return False
 
 

@@ -75,7 +75,7 @@ class Failure(Record):
 #: Messages of frameworks, MPI and the system that another rank is lost. Only here do texts decide.
 _LOST_PEER = re.compile(
     r"connection (was )?(reset|closed|aborted|refused)|broken pipe|socket (was )?closed|remote process exited"
-    r"|recvvalue failed|sendbytes failed|proc_failed|connection lost|unexpected eof|end of file"
+    r"|recvvalue failed|sendbytes failed|proc_failed|connection lost|unexpected eof(?!, expected \d)|end of file"
     r"|unexpectedly disconnected",
     re.IGNORECASE,
 )
@@ -122,7 +122,8 @@ def _cause_of(error: BaseException) -> Cause:
             return Cause.OUT_OF_MEMORY
         case SystemExit():
             return Cause.EXIT
-    return Cause.LOST_PEER if _LOST_PEER.search(str(error)) else Cause.EXCEPTION
+    is_of_a_peer = not isinstance(error, OSError) and _LOST_PEER.search(str(error))  # OSError: of a file, or a server
+    return Cause.LOST_PEER if is_of_a_peer else Cause.EXCEPTION
 
 
 def describe_exit(returncode: int, *, oom_kills: int = 0) -> Failure:

@@ -27,6 +27,15 @@ def append(path: Path, text: str) -> None:
         file.write(text.encode())
 
 
+def as_json(value: Any, indent: int | None = None) -> str:
+    """Return *value* as JSON that every reader takes: what stands for a byte that is no text becomes "?".
+
+    Raises:
+        ValueError: It contains a number that is not finite, which JSON does not have.
+    """
+    return json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False).encode(errors="replace").decode()
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write *value* to *path* completely or not at all.
 
@@ -34,7 +43,7 @@ def write_json(path: Path, value: Any) -> None:
         OSError: It cannot be written, or it contains a number that is not finite, which JSON does not have.
     """
     try:
-        text = json.dumps(value, indent=1, allow_nan=False) + "\n"
+        text = as_json(value, indent=1) + "\n"
     except ValueError as error:
         raise OSError(EINVAL, str(error), str(path)) from None
     write_text(path, text)
@@ -60,6 +69,15 @@ def write_text(path: Path, text: str) -> None:
         with suppress(OSError):
             aside.unlink(missing_ok=True)
         raise
+
+
+def write_users(path: Path, text: str) -> None:
+    """Write a file that the user has named, whole or not at all; a link stays, and a device or a pipe gets the text."""
+    if path.exists() and not path.is_file():
+        with path.open("w", encoding="utf-8") as file:
+            file.write(text)
+    else:
+        write_text(Path(os.path.realpath(path)), text)
 
 
 def move_aside(path: Path, folder: Path) -> None:

@@ -1,6 +1,5 @@
 """The output folder: only this module knows the names of the files in it."""
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from unilaunch.output.claim import (
     open_to_others,
     read_marker,
 )
-from unilaunch.output.files import append, move_aside, write_json
+from unilaunch.output.files import append, as_json, move_aside, write_json
 from unilaunch.record import Record
 
 SPEC, RESULT, REPORT = "spec.json", "result.json", "report.json"
@@ -258,7 +257,7 @@ def rank_folder(root: Path, rank: int, size: int) -> Path:
 
 def event_line(**event: Any) -> str:
     """Return a line of `events.jsonl`: the event, with the time in seconds since 1970."""
-    return json.dumps({"time": time.time(), **event}, allow_nan=False) + "\n"
+    return as_json({"time": time.time(), **event}) + "\n"
 
 
 def _name(run_id: str) -> str:

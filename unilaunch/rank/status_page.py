@@ -5,8 +5,8 @@ import mmap
 import struct
 from typing import Any, NamedTuple
 
-_SLOT = 2000  # bytes of one status
-_COUNT = struct.Struct("=QHH")
+_SLOT = 1 << 16  # bytes of one status; memory that is never written costs nothing
+_COUNT = struct.Struct("=QII")
 _PACE = struct.Struct("=QdQ")
 _SLOTS = 64  # offset of the first status, after the count and the pace
 

@@ -16,6 +16,7 @@ _APART = 8.0  # percent of the height between two names
 _TOO_NEAR = 12.0  # percent of the width between the last tick and the one before it
 _LONGEST = 16  # letters of a name
 _FROM_ZERO = 0.25  # an axis whose least value is under this share of its greatest begins at 0
+_EQUAL = 1e-12  # relative difference up to which an axis takes two values for equal
 #: Points of a curve; more cannot be seen, and make the page slow.
 POINTS = 1500
 
@@ -124,7 +125,7 @@ class _Axis(NamedTuple):
 def _span(values: Sequence[float]) -> tuple[float, float]:
     """Return the least and the greatest value, or from 0 if that is near; of equal ones a span around them."""
     low, high = float(min(values)), float(max(values))
-    if high > low:
+    if high - low > _EQUAL * max(abs(low), abs(high)):
         return 0.0 if 0 < low < _FROM_ZERO * high else low, high
     half = abs(high) / 2 or 0.5
     return low - half, high + half

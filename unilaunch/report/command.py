@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from unilaunch.command import Command
 from unilaunch.errors import InputError, PluginError
-from unilaunch.output.files import write_text
+from unilaunch.output.files import write_text, write_users
 from unilaunch.report.reading import read_run
 from unilaunch.spec import Spec
 
@@ -43,7 +43,7 @@ class ReportCommand(Command):
             raise PluginError(f"unilaunch report: {error}: pip install 'unilaunch[report]'") from None
         path = options.output or options.folder / "report.html"
         try:
-            write_text(path, make_page(runs))
+            (write_users if options.output else write_text)(path, make_page(runs))
         except OSError as error:
             raise InputError(f"--output {path}: cannot be written: {error.strerror}") from None
         sys.stdout.write(f"{path}\n")

@@ -2,20 +2,21 @@
 
 import json
 import shlex
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import FiniteFloat, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from unilaunch import plugins
 from unilaunch.errors import InputError, PluginError
 from unilaunch.monitor.stragglers import Straggler
 from unilaunch.monitor.verdict import judge
 from unilaunch.output.failure import Failure
-from unilaunch.output.files import last_lines
-from unilaunch.report.run import Event, RankRun, Report, Result, Run, Settings, UsageRow
+from unilaunch.output.files import as_json, last_lines
+from unilaunch.record import replace
+from unilaunch.report.run import LARGEST, Event, Figure, RankRun, Report, Result, Run, Settings, UsageRow
 from unilaunch.report_layout import ReportLayout
 
 #: Log lines from WARNING up that are kept of a rank.
@@ -23,9 +24,20 @@ WARNINGS = 20
 #: Last lines of each of a rank's streams.
 LAST = 8
 _LEVELS = (" WARNING ", " ERROR ", " CRITICAL ")
-_NUMBERS = TypeAdapter(dict[str, int | FiniteFloat])
+_NUMBERS = TypeAdapter(dict[str, Figure])
 
 M = TypeVar("M")
+
+
+def read_end(folder: Path) -> tuple[Report | None, list[RankRun]]:
+    """Return how a run failed, None if it did not, and its ranks without their output, series and usage.
+
+    Raises:
+        InputError: It is not an output folder, or a file in it cannot be read.
+    """
+    with _reading(folder):
+        ranks = _ranks(folder, None)
+        return _report(folder, ranks), ranks
 
 
 def read_run(folder: Path) -> Run:
@@ -34,25 +46,35 @@ def read_run(folder: Path) -> Run:
     Raises:
         InputError: It is not an output folder, or a file in it cannot be read.
     """
-    try:
+    with _reading(folder):
         return _read_run(folder)
+
+
+@contextmanager
+def _reading(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise InputError(f"{error.filename or folder}: cannot be read: {error.strerror}") from None
 
 
-def _read_run(folder: Path) -> Run:
+def _ranks(folder: Path, layout: ReportLayout | None) -> list[RankRun]:
     rank_dirs = [path for path in folder.glob("rank.*") if path.name[5:].isdecimal() and path.is_dir()]
     if not rank_dirs:
         raise InputError(f"{folder}: no output of a run: expected {folder}/rank.0/events.jsonl and the like")
+    return sorted((_rank(path, layout) for path in rank_dirs), key=lambda rank: rank.rank)
+
+
+def _read_run(folder: Path) -> Run:
     spec = _read(folder / "spec.json", Settings) or Settings()
     result = _read(folder / "result.json", Result) or Result()
-    model = result.model or (spec.target if spec.options is not None else None)
+    model = result.model if isinstance(result.model, str) else spec.target if spec.options is not None else None
     layout, missing = _layout(model)
-    ranks = sorted((_rank(path, layout) for path in rank_dirs), key=lambda rank: rank.rank)
+    ranks = _ranks(folder, layout)
     counted = {"world_size": len(ranks), "num_hosts": len({rank.host for rank in ranks})}
     every = counted | (spec.options or {}) | (spec.model_extra or {}) | result.model_dump(exclude_none=True)
     facts = {name: value for name, value in every.items() if isinstance(value, str | int | float)}
-    report = _read(folder / "report.json", Report) or _report(ranks)
+    report = _report(folder, ranks)
     told = {"target": spec.target, **(spec.model_extra or {}), **(spec.options or {})}
     options = {name: _option(value) for name, value in told.items() if value not in (None, [], "")}
     return Run(model or spec.target or "run", layout, missing, facts, result, report, ranks, options)
@@ -74,21 +96,28 @@ def _layout(model: str | None) -> tuple[ReportLayout, str]:
         return ReportLayout(), f"the page shows no curves: {error}"
 
 
-def _rank(folder: Path, layout: ReportLayout) -> RankRun:
+def _rank(folder: Path, layout: ReportLayout | None) -> RankRun:
+    """Return what a rank has left; without a layout only its events and its failure."""
+    number = int(folder.name[5:])
     events, lost = _lines(folder / "events.jsonl", TypeAdapter(Event))
-    series, also_lost = _lines(folder / layout.series, _NUMBERS) if layout.series else ([], [])
     failure = _read(folder / "failure.json", Failure)
     ended = next((event.exit_code for event in events if event.phase == "end"), None)
     records: list[Failure | Event] = [failure, *events] if failure else [*events]
-    return RankRun(
-        rank=int(folder.name[5:]),
+    run = RankRun(
+        rank=number,
         host=next((record.host for record in records if record.host), "?"),
         device=next((record.device for record in records if record.device), "?"),
         exit_code=failure.exit_code if failure else ended,
-        series=series,
         events=events,
         failure=failure,
-        warnings=[*lost, *also_lost, *_stragglers(int(folder.name[5:]), events), *_warnings(folder / "stderr")],
+    )
+    if layout is None:
+        return run
+    series, also_lost = _lines(folder / layout.series, _NUMBERS) if layout.series else ([], [])
+    return replace(
+        run,
+        series=series,
+        warnings=[*lost, *also_lost, *_stragglers(number, events), *_warnings(folder / "stderr")],
         usage=_lines(folder / "usage.jsonl", TypeAdapter(UsageRow))[0],
         sizes=_sizes(folder / "times"),
         last=[*last_lines(folder / "stdout", LAST), *last_lines(folder / "stderr", LAST)],
@@ -101,7 +130,8 @@ def _sizes(path: Path) -> list[tuple[float, int]]:
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
         with suppress(ValueError):
             time, out, err = line.split()
-            sizes.append((float(time), int(out) + int(err)))
+            if abs(float(time)) <= LARGEST and (size := int(out) + int(err)) <= LARGEST:
+                sizes.append((float(time), size))
     return sizes
 
 
@@ -117,8 +147,10 @@ def _stragglers(rank: int, events: Sequence[Event]) -> list[str]:
     return lines
 
 
-def _report(ranks: Sequence[RankRun]) -> Report | None:
-    """Return the verdict over the ranks' own failures, where the launcher ended before it wrote `report.json`."""
+def _report(folder: Path, ranks: Sequence[RankRun]) -> Report | None:
+    """Return the verdict; over the ranks' own failures, where the launcher ended before it wrote `report.json`."""
+    if report := _read(folder / "report.json", Report):
+        return report
     failures = sorted((rank.failure for rank in ranks if rank.failure), key=lambda failure: failure.time)
     if not failures:
         return None
@@ -129,8 +161,11 @@ def _read(path: Path, model: type[M]) -> M | None:
     """Return the content of a file; None if there is no file."""
     if not path.exists():
         return None
+    data = path.read_bytes()
+    with suppress(ValueError, RecursionError):  # an earlier version wrote file names that are no text
+        data = as_json(json.loads(data)).encode()
     try:
-        return TypeAdapter(model).validate_json(path.read_bytes())
+        return TypeAdapter(model).validate_json(data)
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(map(str, problem["loc"]))

@@ -1,20 +1,24 @@
 """The content of a run's output folder as values, rank by rank."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, FiniteFloat
+from pydantic import BaseModel, ConfigDict, Field
 
 from unilaunch.output.failure import Failure
 from unilaunch.record import Record, field
 from unilaunch.report_layout import ReportLayout
+
+LARGEST = 1e300  # of a figure in a chart or a mean: differences and sums of larger ones overflow
+#: A figure in a file.
+Figure = Annotated[int | float, Field(ge=-LARGEST, le=LARGEST)]
 
 
 class Event(BaseModel):
     """A line of `events.jsonl`; `extra` holds a model's fields."""
 
     model_config = ConfigDict(extra="allow")
-    time: FiniteFloat | None = None
+    time: Figure | None = None
     phase: str | None = None
     host: str | None = None
     device: str | None = None
@@ -26,8 +30,8 @@ class Event(BaseModel):
 class UsageRow(BaseModel):
     """A line of `usage.jsonl`: processor seconds so far, and the memory in bytes; in the last line its peak."""
 
-    time: FiniteFloat
-    cpu: FiniteFloat
+    time: Figure
+    cpu: Figure
     memory: int | None = None
     peak: int | None = None
 
@@ -36,8 +40,8 @@ class Result(BaseModel):
     """`result.json`; `extra` holds a model's figures."""
 
     model_config = ConfigDict(extra="allow")
-    model: str | None = None
-    versions: dict[str, str] = {}
+    model: Any = None  # a program's result may have other things of these names
+    versions: Any = None
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -156,4 +160,5 @@ class Run(Record):
     def versions(self) -> Mapping[str, str]:
         """The version of each library that is known."""
         noted = {name: version for event in self.ranks[0].events for name, version in event.versions.items()}
-        return noted | self.result.versions
+        own = self.result.versions if isinstance(self.result.versions, dict) else {}
+        return noted | {str(name): str(version) for name, version in own.items()}

@@ -1,11 +1,10 @@
 """The curves of a run by step and by time, and the differences between those of two runs."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import isfinite
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from unilaunch.report.run import RankRun, Run
+from unilaunch.report.run import LARGEST, RankRun, Run
 
 _UNITS = (("hours", 3 * 3600, 3600), ("minutes", 180, 60))
 #: A rank's values, each with its time.
@@ -42,7 +41,7 @@ def _sources(run: Run) -> Iterator[Sequence[Mapping[str, Any]]]:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
 def split_time(run: Run) -> dict[int, Split]:

@@ -255,3 +255,21 @@ def test_a_rank_that_ends_before_it_has_told_its_number(tmp_path: Path) -> None:
     assert running.returncode == 5
     assert "ended with exit code 5" in errors
     assert "rank -1" not in errors
+
+
+def test_a_large_value_reaches_a_monitor_that_reads_late(tmp_path: Path) -> None:
+    """Over a slow network, say: the job counted as failed, though every rank had ended well."""
+    heard = listen([], several=False, host_timeout=15)
+    rank = "    status.send(Returned('x' * 20_000_000))\n    return 0\n"
+    text = f"{PROLOGUE}{rank}sys.exit(supervise_alone({{'{MONITOR}': '{heard.where}'}}, 0.0, work))\n"
+    with Inbox(heard.listener, heard.secret, 15) as inbox:
+        with subprocess.Popen(
+            [sys.executable, "-c", text.replace("Named,", "Named, Returned,")], cwd=tmp_path
+        ) as agent:
+            while 0 not in inbox.ranks:
+                inbox.take(0.05)
+            time.sleep(3)
+            while inbox.connected:
+                inbox.take(0.05)
+        assert (agent.returncode, inbox.failed, inbox.ranks[0].exit_code) == (0, [], 0)
+        assert len(str(inbox.ranks[0].value)) == 20_000_000

@@ -37,7 +37,9 @@ def test_a_full_disk_costs_only_what_it_has_no_room_for(
     output.open(small_disk)
     log = output.streams[0].file
     for _ in range(2):
+        before = output.arrived
         log.write(b"x" * SIZE)
+        assert output.arrived == before + SIZE  # the rank makes progress
         output.tick()
     kept = log.size()
     (small_disk / "filler").write_bytes(b"")

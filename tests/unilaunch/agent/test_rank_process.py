@@ -2,6 +2,7 @@
 
 import os
 import resource
+import select
 import signal
 import time
 from collections.abc import Iterator
@@ -16,19 +17,21 @@ from unilaunch.agent.channel import Channel
 from unilaunch.agent.hidden_output import HiddenOutput
 from unilaunch.agent.loop import Loop
 from unilaunch.agent.output import Output
+from unilaunch.agent.progress import ProgressTeller
 from unilaunch.agent.rank_process import RankProcess, State
 from unilaunch.agent.stack_reader import NEVER
 from unilaunch.agent.supervised import order_rank
-from unilaunch.monitor.messages import Failed, Message, PassSignal, Placed, Returned, encode
+from unilaunch.monitor.messages import Failed, Message, PassSignal, Placed, Progress, Returned, encode
 from unilaunch.output.failure import Cause, Failure
+from unilaunch.rank.status_page import Pace, StatusPage
 
 
 @contextmanager
-def _rank() -> Iterator[tuple[RankProcess, list[Message]]]:
-    """Give a rank, which is this process, and what its agent passes on."""
+def _rank(console: int = -1) -> Iterator[tuple[RankProcess, list[Message]]]:
+    """Give a rank, which is this process, and what its agent passes on; its standard output is shown on *console*."""
     channel = Channel()
     passed_on: list[Message] = []
-    output = Output((channel.stdout, channel.stderr), (-1, -1), HiddenOutput())
+    output = Output((channel.stdout, channel.stderr), (console, -1), HiddenOutput())
     rank = RankProcess(os.getpid(), channel, output, own_group=False, tell=lambda _, message: passed_on.append(message))
     yield rank, passed_on
     rank.close()
@@ -118,3 +121,36 @@ def test_the_last_output_is_read_however_late_the_agent_is() -> None:
         assert rank.state.value == State.EXITED.value
         rank.tick(late + 5.0)
         assert rank.state.value == State.ENDED.value
+
+
+def test_a_script_that_writes_nothing_makes_progress_by_its_steps() -> None:
+    """Only its pace changes: it was ended as stalled."""
+    with _rank() as (rank, _):
+        page, told = StatusPage(), list[Progress]()
+        teller = ProgressTeller(os.getpid(), page, rank.output, told.append)
+        for step in range(20):
+            page.note_pace(Pace(step))
+            teller.tick(100.0 + step)
+        assert [progress.age for progress in told] == [0.0] * 20
+        teller.tick(200.0)
+        assert told[-1].age == 81.0
+
+
+def test_a_child_that_writes_on_without_a_line_end_does_not_hold_the_rank() -> None:
+    """Its dots were always the unfinished line that the agent still had to show."""
+    launcher, console = os.pipe()
+    shown = b""
+    with _rank(console) as (rank, _):
+        os.write(rank.channel._ranks_ends[0], b"the last line\n")
+        rank.exited(0, resource.getrusage(resource.RUSAGE_SELF))
+        begin = now = time.monotonic()
+        while rank.state is not State.ENDED:
+            now += 0.1
+            assert now < begin + 5
+            os.write(rank.channel._ranks_ends[0], b".")
+            rank.output.move(rank.output.streams[0])
+            rank.tick(now)
+            shown += os.read(launcher, 4096) if select.select([launcher], [], [], 0)[0] else b""
+    assert shown.startswith(b"the last line\n..........")
+    os.close(launcher)
+    os.close(console)

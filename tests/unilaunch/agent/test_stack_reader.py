@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from unilaunch.agent import stack_reader
 from unilaunch.agent.channel import STACKS
 from unilaunch.agent.processes import catches, state
 from unilaunch.agent.stack_reader import StackReader
@@ -62,3 +63,13 @@ def test_a_process_without_a_handler_is_not_killed() -> None:
         assert (reader.take(time.monotonic() + 1) or "").startswith("no Python stack: ")
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.2)
+
+
+def test_a_rank_that_does_not_answer_is_said_to_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for a disk that does not answer, say; its place was an empty text."""
+    monkeypatch.setattr(stack_reader, "_BEGUN", 0.5)
+    blocked = RANK.replace("time.sleep", f"import signal; signal.pthread_sigmask(0, [{STACKS}]); time.sleep")
+    with _process(sys.executable, "-c", blocked) as (process, reader):
+        _await(process, "S", handler=True)
+        reader.begin(process.pid)
+        assert reader.take(time.monotonic() + 1) == "no answer in 0.5 s (process state S)"

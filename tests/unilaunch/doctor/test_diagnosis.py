@@ -53,6 +53,7 @@ def test_one_host_that_differs_is_named(changed: dict[str, Any], words: str, sto
     findings = diagnose([_visit("a"), _visit("b", **changed), _visit("c")])
     (finding,) = [finding for finding in findings if words in finding.text]
     assert finding.stops is stops
+    assert finding.hosts == ("b",) or not stops
     assert "\n" not in finding.text
 
 

@@ -1,12 +1,16 @@
 """The hosts and links that are named slow, from made-up measurements."""
 
 import random
+import time
 from itertools import combinations
+from statistics import median
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from unilaunch.doctor.measuring import partners
-from unilaunch.doctor.slow import Measured, find_slow, healthy, table
+from unilaunch.doctor.slow import Measured, _outliers, find_slow, healthy, table
 
 HOSTS = ["a", "b", "c", "d", "e"]
 
@@ -74,3 +78,26 @@ def test_what_was_measured_is_shown() -> None:
     lines = table(_measured(hosts=3))
     assert [line.split()[0] for line in lines] == ["host", "a", "b", "c"]
     assert "GFLOP/s" in lines[1]
+
+
+@given(st.lists(st.floats(0.01, 100.0), max_size=12))
+def test_outliers_are_those_of_the_definition(values: list[float]) -> None:
+    """The others' median and deviation, which are not computed anew for each entry: 200 hosts have 20,000 pairs."""
+    expected = {}
+    for key, value in enumerate(values) if len(values) > 1 else ():
+        others = [other for one, other in enumerate(values) if one != key]
+        usual = median(others)
+        spread = 1.4826 * median(abs(other - usual) for other in others)
+        if value > 1.2 * usual and value - usual > (4.0 * spread if len(others) > 2 else 0.0):
+            expected[key] = value / usual
+    assert _outliers(dict(enumerate(values)), 1.2) == expected
+
+
+@pytest.mark.timed
+def test_many_hosts_are_judged_quickly() -> None:
+    """It took time proportional to the square of the pairs."""
+    pairs = list(combinations(map(str, range(200)), 2))
+    bandwidth = {pair: 1e9 + place for place, pair in enumerate(pairs)}
+    begin = time.process_time()
+    find_slow(Measured(latency=dict.fromkeys(pairs, 1e-5), bandwidth=bandwidth))
+    assert time.process_time() - begin < 1.0

@@ -10,8 +10,12 @@ import pytest
 from unilaunch.errors import InputError
 from unilaunch.inspection import asking
 from unilaunch.inspection.status_command import StatusCommand, StatusSpec
+from unilaunch.monitor.inbox import Inbox, listen
+from unilaunch.monitor.inspection import Inspection
+from unilaunch.monitor.monitor import Monitor
 from unilaunch.output.claim import MARKER, Marker, claim
 from unilaunch.output.folder import SOCKET
+from unilaunch.report import reading
 
 
 def test_a_monitor_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,3 +52,29 @@ def test_a_job_of_another_host_may_still_run(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / MARKER).write_text(Marker("a run", socket.gethostname()).text)
     assert StatusCommand().run(StatusSpec(folder=tmp_path)) == 0
     assert capsys.readouterr().out.startswith("ended: 2 ranks")
+
+
+def test_a_launch_that_ends_late_leaves_the_socket_of_the_next_job(tmp_path: Path) -> None:
+    heard = [listen([], several=False, host_timeout=5.0) for _ in range(2)]
+    inboxes = [Inbox(one.listener, one.secret, 5.0) for one in heard]
+    first, second = (Inspection(Monitor(inbox, 1, False, None, True), tmp_path, None) for inbox in inboxes)
+    for inspection in (first, second):
+        inspection._open()
+    first.close()
+    assert (tmp_path / SOCKET).is_socket()
+    second.close()
+    assert not (tmp_path / SOCKET).exists()
+    for inbox in inboxes:
+        inbox.close()
+
+
+def test_how_a_job_ended_is_read_without_what_its_ranks_wrote(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a day's output that took seconds."""
+    (tmp_path / "rank.0").mkdir()
+    (tmp_path / "rank.0" / "events.jsonl").write_text('{"time": 1.0, "phase": "end", "exit_code": 0}\n')
+    for name in ("_sizes", "_warnings", "last_lines"):
+        monkeypatch.delattr(reading, name)
+    assert StatusCommand().run(StatusSpec(folder=tmp_path)) == 0
+    assert capsys.readouterr().out.startswith("done: 1 rank")

@@ -1,11 +1,17 @@
 """The log lines of a job that still runs."""
 
+import os
 import threading
 import time
 from pathlib import Path
+from socket import gethostname
 
+import pytest
+
+from unilaunch.logs import ending
 from unilaunch.logs.follow import follow
 from unilaunch.logs.layouts import Stream
+from unilaunch.output.claim import MARKER, Marker, claim
 
 
 def test_output_that_an_agent_writes_late_is_read(tmp_path: Path) -> None:
@@ -26,3 +32,23 @@ def test_output_that_an_agent_writes_late_is_read(tmp_path: Path) -> None:
     lines = [line.text for line in follow(lambda: next(looks, True), lambda: [stream], is_written.is_set) if line]
     agent.join()
     assert lines == ["first", "last"]
+
+
+def test_a_job_whose_agents_were_killed_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of its ranks has recorded an end; a job of another host may go on."""
+    monkeypatch.setattr(ending, "_LEFT", 0.2)
+    (tmp_path / "rank.0").mkdir()
+    (tmp_path / "rank.0" / "stdout").write_text("first\n")
+    held = claim(tmp_path, "run")
+    assert isinstance(held, int)
+    (tmp_path / MARKER).write_text(Marker("run", gethostname()).text)
+    has_ended = ending.Ending(tmp_path)
+    time.sleep(0.3)
+    assert not has_ended()
+    os.close(held)
+    time.sleep(0.3)
+    assert has_ended()
+    (tmp_path / MARKER).write_text(Marker("run", "node7").text)
+    has_ended = ending.Ending(tmp_path)
+    time.sleep(0.3)
+    assert not has_ended()

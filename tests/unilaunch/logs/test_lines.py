@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unilaunch.logs.layouts import Stream
+from unilaunch.logs.layouts import Stream, read_events
 from unilaunch.logs.lines import Reader
 
 
@@ -61,3 +61,8 @@ def test_anything_can_be_read(content: bytes) -> None:
         reader = _reader(Path(name), content)
         assert len(list(reader.lines())) == len(content.split(b"\n")) - content.endswith(b"\n") - (not content)
         reader.close()
+
+
+def test_events_that_are_nested_too_deeply_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_text("[" * 200_000 + '\n{"phase": "end"}\n')
+    assert list(read_events(tmp_path / "events.jsonl")) == [{"phase": "end"}]

@@ -1,5 +1,6 @@
 """Which rank failed first."""
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 
@@ -100,3 +101,26 @@ def test_ranks_are_named_in_spans(numbers: set[int]) -> None:
     text = ranks(list(numbers)).removeprefix("ranks ").removeprefix("rank ")
     spans = [[int(end) for end in span.split("-")] for span in text.split(", ")]
     assert {number for span in spans for number in range(span[0], span[-1] + 1)} == numbers
+
+
+@pytest.mark.parametrize("error", [
+    RuntimeError("unexpected EOF, expected 1000 more bytes. The file might be corrupted."),
+    OSError(errno.EHOSTUNREACH, "connection refused by the database"),
+])  # fmt: skip
+def test_a_damaged_file_is_a_cause(error: Exception) -> None:
+    """Of a checkpoint, say; a server that is no rank is no peer either."""
+    damaged = describe_exception(error, 1, {"phase": "train"})
+    assert judge([_of(0, damaged), _of(1, KILLED)]).first.rank == 0
+    assert describe_exception(ConnectionResetError("reset"), 1, {}).cause is Cause.LOST_PEER
+
+
+def test_consequences_that_differ_in_a_port_are_one_line() -> None:
+    """A thousand ranks had a thousand lines; of other kinds the first eight are shown."""
+    closed = [replace(RESET, message=f"Connection closed by peer [10.0.0.3]:{40000 + rank}") for rank in range(1000)]
+    text = show(judge([_of(1000, KILLED), *(_of(rank, failure) for rank, failure in enumerate(closed))]), unseen=False)
+    assert text.count("after it") == 1
+    assert "after it ranks 0-999: RuntimeError: Connection closed by peer [10.0.0.3]:40000 (exit code 1)" in text
+    kinds = [replace(RESET, message=f"Connection closed by peer {chr(65 + rank)}") for rank in range(20)]
+    text = show(judge([_of(1000, KILLED), *(_of(rank, failure) for rank, failure in enumerate(kinds))]), unseen=False)
+    assert text.count("after it") == 9
+    assert text.endswith("unilaunch:   after it 12 more ranks: report.json names them\n")

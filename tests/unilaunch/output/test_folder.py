@@ -1,5 +1,6 @@
 """The output folder: names, an earlier run's output that is never lost, and the user's files, which stay."""
 
+import errno
 import fcntl
 import json
 import os
@@ -21,8 +22,8 @@ from unilaunch.errors import InputError
 from unilaunch.monitor.rank_seen import RankSeen
 from unilaunch.monitor.reports import keep_reports, write_report
 from unilaunch.output import claim
-from unilaunch.output.files import write_json
-from unilaunch.output.folder import OutputFolder, Use
+from unilaunch.output.files import write_json, write_users
+from unilaunch.output.folder import OutputFolder, Use, event_line
 
 #: What belongs to a folder of ours besides what the tests are about.
 MARKER = ".unilaunch"
@@ -469,3 +470,42 @@ def test_what_no_json_can_say_is_no_reason_to_fail(tmp_path: Path, capsys: pytes
     folder.record(loss=float("nan"))
     folder.write_result({"loss": float("inf")})
     assert capsys.readouterr().err.count("can no longer write its records") == 1
+
+
+def test_a_file_that_the_user_names_may_be_a_link_or_a_pipe(tmp_path: Path) -> None:
+    """`--output /dev/null` as root replaced the device by a file."""
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    for text in ("one", "two"):
+        write_users(tmp_path / "link", text)
+        assert ((tmp_path / "link").is_symlink(), (tmp_path / "file").read_text()) == (True, text)
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    write_users(tmp_path / "pipe", "three")
+    assert (os.read(reader, 9), (tmp_path / "pipe").is_fifo()) == (b"three", True)
+    os.close(reader)
+
+
+def test_a_job_is_seen_on_a_file_system_that_locks_only_what_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS 4: an exclusive lock needs a file that is open to be written."""
+    lock = fcntl.flock
+
+    def flock(descriptor: int, kind: int) -> None:
+        if kind & fcntl.LOCK_EX and fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        lock(descriptor, kind)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    held = claim.claim(tmp_path, "run")
+    assert isinstance(held, int)
+    assert claim.is_held(tmp_path)
+    os.close(held)
+    assert not claim.is_held(tmp_path)
+
+
+def test_a_file_name_that_is_no_text_is_written_as_text(tmp_path: Path) -> None:
+    """Bytes that are no UTF-8: no reader of JSON took the file."""
+    write_json(tmp_path / "a.json", {"a": "caf\udce9 é"})
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"a": "caf? é"}
+    assert json.loads(event_line(note="caf\udce9"))["note"] == "caf?"

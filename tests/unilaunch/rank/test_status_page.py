@@ -27,7 +27,7 @@ def test_the_newest_note_stands_on_the_page(notes: list[dict[str, object]]) -> N
 
 def test_a_note_that_is_too_long_is_left_out() -> None:
     page = StatusPage()
-    page.note(phase="x" * 10_000)
+    page.note(phase="x" * 100_000)
     assert page.read() == (1, {})
 
 
@@ -76,3 +76,13 @@ def test_what_is_between_two_waits_is_work() -> None:
         busy = status.pace.busy
         status.note_wait(None)
         assert status.page.read_pace() == Pace(3, 2 * busy)
+
+
+def test_a_step_may_have_many_figures() -> None:
+    """The whole status of a rank with sixty of them was left out."""
+    page, step = (
+        StatusPage(),
+        Step("epoch", 3, values={f"the accuracy of class {number}": 1 / 3 for number in range(60)}),
+    )
+    page.note(**step.as_facts())
+    assert Step.from_facts(page.read()[1]) == step

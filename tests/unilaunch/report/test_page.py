@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from unilaunch import plugins
+from unilaunch.report.chart import Chart, Curve
 from unilaunch.report.page import make_page
 from unilaunch.report.reading import read_run
 from unilaunch.report_layout import ReportLayout
@@ -62,3 +63,29 @@ def test_every_models_report_is_data() -> None:
     layouts = dict.fromkeys(model.report for model in plugins.models().values())
     assert {"epoch", "step"} == {layout.step for layout in layouts}
     assert all(isinstance(layout, ReportLayout) for layout in layouts)
+
+
+def test_odd_content_of_a_run_is_no_reason_to_refuse_it(tmp_path: Path) -> None:
+    """A time that is no number, a file name that is no text, a result whose fields have other types, equal losses."""
+    nearly = [0.1 + 0.2, 0.3]
+    result = {"model": {"hidden": 64}, "versions": "1", "loss": nearly, "huge": [1.7e308, -1.7e308], "big": 10**400}
+    events = [{"epoch": 1, "loss": 1.7e308}, {"epoch": 2, "loss": -1.7e308}]
+    page = _page(tmp_path, {"target": "mnist", "options": {}}, result, events)
+    assert "<h2>Loss</h2>" in page
+    (tmp_path / "rank.0" / "times").write_text("nan 10 2\n1e999 3 4\n5 6 7\n")
+    failure = {"cause": "exception", "message": "no image in caf\udce9.txt", "exit_code": 1, "rank": 0}
+    (tmp_path / "rank.0" / "failure.json").write_text(json.dumps(failure))
+    run = read_run(tmp_path)
+    assert run.ranks[0].sizes == [(5.0, 13)]
+    assert run.report is not None
+    assert "no image in caf?.txt" in run.report.verdict
+    make_page([("one", run)])
+
+
+def test_a_curve_whose_values_differ_by_a_rounding_error_is_drawn() -> None:
+    """As one of equal values: no tick fits between the two."""
+    texts = [
+        [tick.text for tick in Chart("Loss", "epoch", "loss", [Curve("", {1: 0.3, 2: last})]).draw().y_ticks]
+        for last in (0.3, 0.1 + 0.2)
+    ]
+    assert texts[0] == texts[1]

@@ -1,0 +1,73 @@
+"""What the doctor concludes from the answers of the hosts' ranks."""
+
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from unilaunch.doctor import checkup
+from unilaunch.doctor.diagnosis import Finding
+from unilaunch.hostfile import Host
+from unilaunch.monitor.inbox import Inbox
+from unilaunch.monitor.rank_seen import RankSeen
+
+HOSTS = [Host("n1", 1), Host("n2", 1), Host("n3", 1)]
+FACTS = {"python": "3.11.2", "packages": {}, "frameworks": [], "devices": {}, "time": 100.0}
+
+
+def _inbox(*results: dict[str, Any] | None, named: tuple[str, ...] = ("a", "b", "c")) -> Inbox:
+    ranks = {rank: RankSeen(host=named[rank], result=result) for rank, result in enumerate(results)}
+    return cast("Inbox", SimpleNamespace(ranks=ranks))
+
+
+def _met(library: str = "Open MPI 5", **more: object) -> dict[str, Any]:
+    return {"facts": FACTS, "meeting": {"address": "10.0.0.1", "interface": "eth0", "library": library}, **more}
+
+
+@pytest.mark.parametrize("named", [("a", "b", "c"), ("n3", "n1", "b"), ("a", "a", "a")])
+def test_another_library_is_of_the_host_in_the_hostfile(named: tuple[str, ...]) -> None:
+    """By the name that the host gives itself, or else by the order; such a host is left out of those that are well."""
+    inbox = _inbox(*(_met("Open MPI 5" if rank else "Open MPI 4") for rank in range(3)), named=named)
+    answer = checkup._judge(inbox, HOSTS, {}, [])
+    host = "n3" if "n3" in named else "n1"
+    assert [finding.hosts for finding in answer.findings] == [(host,)]
+    assert answer.findings[0].text.startswith(f"{host} has as its MPI Open MPI 4, the others Open MPI 5")
+    well = [one.name for one in HOSTS if one.name != host]
+    assert checkup._without_faults(HOSTS, answer.findings) == well
+    assert [visit.host for visit in answer.visits] == ["n1", "n2", "n3"]
+
+
+def test_no_host_is_well_where_a_fault_may_be_of_any() -> None:
+    faults = [Finding("n1: a note", stops=False), Finding("n2: ill", hosts=("n2",))]
+    assert checkup._without_faults(HOSTS, faults) == ["n1", "n3"]
+    assert checkup._without_faults(HOSTS, [*faults, Finding("the ranks did not find each other")]) == []
+
+
+@pytest.mark.parametrize(("last", "words", "hosts"), [
+    ({"facts": FACTS}, "the ranks did not find each other within 60 s through MPI", ()),
+    (_met(), "n3: the measurement did not end within 60 s: look at the disk there", ("n3",)),
+    (_met(measures_links=True), "the ranks found each other, but did not end within 60 s", ()),
+])  # fmt: skip
+def test_what_took_too_long_is_named(last: dict[str, Any], words: str, hosts: tuple[str, ...]) -> None:
+    """A slow disk was taken for a network through which the ranks do not find each other."""
+    finding = checkup._late(_inbox(_met(measures_links=True), _met(measures_links=True), last), HOSTS, 60.0)
+    assert finding.text.startswith(words)
+    assert finding.hosts == hosts
+
+
+def test_a_clock_is_compared_when_the_facts_arrive() -> None:
+    """The host's name comes before them, and seconds earlier where imports are slow."""
+    inbox, arrived, codes = _inbox(None), dict[int, float](), iter([None, None, 0])
+    looks: list[float] = []
+
+    def take(_: float) -> None:
+        looks.append(time.time())
+        if len(looks) == 2:
+            time.sleep(0.2)
+            inbox.ranks[0].result = {"facts": None}
+
+    inbox.take = take  # type: ignore[assignment,method-assign]
+    process = SimpleNamespace(poll=lambda: next(codes))
+    assert not checkup._listen(cast("Any", process), inbox, arrived, 60.0)
+    assert arrived[0] >= looks[1] + 0.2
