@@ -506,6 +506,6 @@ def test_a_job_is_seen_on_a_file_system_that_locks_only_what_can_be_written(
 
 def test_a_file_name_that_is_no_text_is_written_as_text(tmp_path: Path) -> None:
     """Bytes that are no UTF-8: no reader of JSON took the file."""
-    write_json(tmp_path / "a.json", {"a": "caf\udce9 é"})
-    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"a": "caf? é"}
-    assert json.loads(event_line(note="caf\udce9"))["note"] == "caf?"
+    write_json(tmp_path / "a.json", {"a": "file\udce9 é"})
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"a": "file? é"}
+    assert json.loads(event_line(note="file\udce9"))["note"] == "file?"

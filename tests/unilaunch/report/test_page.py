@@ -73,12 +73,12 @@ def test_odd_content_of_a_run_is_no_reason_to_refuse_it(tmp_path: Path) -> None:
     page = _page(tmp_path, {"target": "mnist", "options": {}}, result, events)
     assert "<h2>Loss</h2>" in page
     (tmp_path / "rank.0" / "times").write_text("nan 10 2\n1e999 3 4\n5 6 7\n")
-    failure = {"cause": "exception", "message": "no image in caf\udce9.txt", "exit_code": 1, "rank": 0}
+    failure = {"cause": "exception", "message": "no image in file\udce9.txt", "exit_code": 1, "rank": 0}
     (tmp_path / "rank.0" / "failure.json").write_text(json.dumps(failure))
     run = read_run(tmp_path)
     assert run.ranks[0].sizes == [(5.0, 13)]
     assert run.report is not None
-    assert "no image in caf?.txt" in run.report.verdict
+    assert "no image in file?.txt" in run.report.verdict
     make_page([("one", run)])
 
 
