@@ -1,4 +1,4 @@
-"""Read the limits of this process's control groups (cgroups), version 1 or 2."""
+"""Read the limits of this process's control groups (cgroups), version 1 or 2, and whom the OOM killer has ended."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -40,6 +40,13 @@ def memory_limit(root: Path = _ROOT, own: Path = _OWN) -> int | None:
     texts = [text.strip() for name in names for (text,) in read_cgroups("memory", name, root=root, own=own)]
     limit = min((int(text) for text in texts if text.isdigit()), default=_NO_LIMIT)
     return limit if limit < _NO_LIMIT else None
+
+
+def oom_kills() -> int:
+    """Return how many processes the OOM killer has ended in this process's memory cgroup, version 2 or 1."""
+    texts = [text for name in ("memory.events", "memory.oom_control") for (text,) in read_cgroups("memory", name)]
+    counters = dict(line.split() for line in "".join(texts[:1]).splitlines())
+    return int(counters.get("oom_kill", 0))
 
 
 def cpu_quota(root: Path = _ROOT, own: Path = _OWN) -> float | None:

@@ -24,7 +24,7 @@ QUOTA = "from unilaunch.cgroups import cpu_quota; print(cpu_quota())"
 MEMORY = "from unilaunch.cgroups import memory_limit; print(memory_limit())"
 KILLED = """
 import subprocess, sys
-from unilaunch.agent.evidence import oom_kills
+from unilaunch.cgroups import oom_kills
 before = oom_kills()
 code = subprocess.run([sys.executable, "-c", "b'x' * (300 << 20)"], check=False).returncode
 print(code, oom_kills() - before)

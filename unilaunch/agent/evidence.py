@@ -4,7 +4,7 @@ import os
 import resource
 from collections.abc import Sequence
 
-from unilaunch.cgroups import memory_limit, read_cgroups
+from unilaunch.cgroups import memory_limit
 from unilaunch.output.failure import Failure
 
 _FEW = 64 << 20  # fewer free bytes in /dev/shm than this are too few
@@ -70,13 +70,6 @@ def _device(said: str, failure: Failure) -> Sequence[str]:
     if "invalid device ordinal" not in said:
         return []
     return [f"the program chose a device that is not there; unilaunch gave this rank {failure.device}"]
-
-
-def oom_kills() -> int:
-    """Return how many processes the OOM killer has ended in this process's memory cgroup, version 2 or 1."""
-    texts = [text for name in ("memory.events", "memory.oom_control") for (text,) in read_cgroups("memory", name)]
-    counters = dict(line.split() for line in "".join(texts[:1]).splitlines())
-    return int(counters.get("oom_kill", 0))
 
 
 def _size(number: int) -> str:

@@ -9,6 +9,8 @@ from unilaunch.agent import shim as shims
 from unilaunch.agent.circumstances import circumstances
 from unilaunch.agent.processes import PASSED_ON, pass_signals_on
 from unilaunch.agent.wake import wake_launcher
+from unilaunch.cgroups import oom_kills
+from unilaunch.errors import say
 
 if TYPE_CHECKING:
     from unilaunch.agent.serving import Preload
@@ -27,7 +29,7 @@ def supervise(environ: Mapping[str, str], started: float, preload: "Preload", wo
         preload: See `unilaunch.agent.serving`.
         work: See `Work`; in the rank, this function returns the value of *work*.
     """
-    launcher, own = os.getppid(), circumstances(environ)
+    launcher, own, killed = os.getppid(), circumstances(environ), oom_kills()
     address = shims.address_of(own, environ)
     if not (own and address):
         return supervise_alone(environ, started, work)
@@ -45,6 +47,8 @@ def supervise(environ: Mapping[str, str], started: float, preload: "Preload", wo
     if not connection:
         return supervise_alone(environ, started, work)
     code = shims.stand_for(connection, launcher)
+    if code < 0 and (killed := oom_kills() - killed):  # the agent, with the framework in it, can be the largest process
+        say(f"the agent of this host was killed: the kernel's OOM killer ended {killed} process(es) of this cgroup")
     wake_launcher(launcher, code, environ)
     if code < 0:
         os.kill(os.getpid(), -code)

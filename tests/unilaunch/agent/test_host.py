@@ -29,6 +29,7 @@ import warm
 shim.PATIENCE = float(os.environ.get('OMPI_TEST_PATIENCE', '60'))
 rank_process._ECHO = float(os.environ.get('OMPI_TEST_ECHO', '0.2'))
 rank_process.FAREWELL = 20.0
+if 'OMPI_TEST_OOM' in os.environ: host.oom_kills = iter([3, 4]).__next__
 def work(started, status):
     seen = dict(pid=os.getpid(), group=os.getpgid(0), agent=os.getppid(), warm=warm.PID, started=started,
         rank=os.environ['OMPI_COMM_WORLD_RANK'], folder=os.getcwd(),
@@ -245,6 +246,18 @@ def test_an_agent_that_is_killed_takes_its_ranks_along(tmp_path: Path) -> None:
         os.kill(seen[0]["agent"], signal.SIGKILL)
         assert launcher.codes() == [-signal.SIGKILL] * 2
         _until(lambda: not any(_is_alive(each["pid"]) for each in seen))
+
+
+def test_an_agent_that_the_oom_killer_has_ended_is_named(tmp_path: Path) -> None:
+    """It has imported the framework, and can be larger than its ranks; nobody else is left to say it."""
+    errors = tmp_path / "errors"
+    with _launcher(tmp_path, body=WAIT) as launcher, errors.open("w") as stderr:
+        launcher.start(2, env={"OMPI_TEST_OOM": "1"}, stderr=stderr)
+        launcher.start(2)
+        os.kill(launcher.seen(0)["agent"], signal.SIGKILL)
+        assert launcher.codes() == [-signal.SIGKILL] * 2
+    killer = "the kernel's OOM killer ended 1 process(es) of this cgroup"
+    assert errors.read_text() == f"unilaunch: the agent of this host was killed: {killer}\n"
 
 
 def test_the_agent_ends_with_its_launcher(tmp_path: Path) -> None:
