@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from unilaunch.errors import InputError
 from unilaunch_graph.data.files import SPLIT
 from unilaunch_graph.data.graph_folder import as_array, on_host, write_graph
+from unilaunch_graph.data.names import as_whole, number_of_each, text_of
 from unilaunch_graph.data.tables import is_table, read_table
 
 Folder = str | PathLike[str]
@@ -217,9 +218,11 @@ def from_edges(  # noqa: PLR0913  (the arrays of a graph, by name)
         _refuse_beside_table("edges", {"edge_weight": edge_weight})
         edges, values = _read_edges(Path(edges), edge_attr)
     ends = as_array("edges", edges)
+    if are_read and (names is None or names.dtype.kind in "iu"):
+        ends = as_whole(ends)
     if names is not None:
-        names = _text_of("nodes", names)
-        ends = _numbers(_text_of("edges", ends), names, are_read=are_read)
+        names = text_of("nodes", names)
+        ends = number_of_each(text_of("edges", ends), names, are_read=are_read)
     elif ends.dtype.kind in "UO":
         raise InputError(
             "from_edges: the ends of edges are names: give nodes=, the names in the order of the rows of x"
@@ -243,7 +246,10 @@ def _refuse_arrays(table: str, argument: str, columns: Any) -> None:
 
 def _read_edges(path: Path, edge_attr: Sequence[str] | None) -> tuple[NDArray[Any], dict[str, Any]]:
     features = [*(edge_attr or ())]
-    table = read_table(path, ["source", "target", *features], ["weight"])
+    table = read_table(path, ["source", "target"], features, ["weight"])
+    for end in ("source", "target"):
+        if table[end].ndim != 1:
+            raise InputError(f"{path}: column {end} holds lists: expected one node in each row")
     columns = [_numeric(table[name], name, path) for name in features]
     ends = np.stack([table["source"], table["target"]])
     return ends, {"edge_weight": table.get("weight"), "edge_attr": np.column_stack(columns) if columns else None}
@@ -251,7 +257,7 @@ def _read_edges(path: Path, edge_attr: Sequence[str] | None) -> tuple[NDArray[An
 
 def _read_nodes(path: Path, features: Sequence[str] | None) -> tuple[NDArray[Any], dict[str, Any]]:
     wanted = None if features is None else [*SPLIT]
-    table = read_table(path, ["node", "y", *(features or ())], wanted, nullable="y")
+    table = read_table(path, ["node"], ["y", *(features or ())], wanted, nullable="y")
     chosen = [*features] if features else [name for name in table if name not in {"node", "y", *SPLIT}]
     if not chosen:
         raise InputError(f"{path}: has no column of features beside {', '.join(table)}")
@@ -263,35 +269,3 @@ def _numeric(column: NDArray[Any], name: str, path: Path) -> NDArray[Any]:
     if column.dtype.kind not in "fiub":
         raise InputError(f"{path}: column {name} holds text, not numbers: name the columns of features")
     return column
-
-
-def _text_of(argument: str, names: NDArray[Any]) -> NDArray[Any]:
-    """Return names of objects, bytes and dates as text, others as they are."""
-    try:
-        return names.astype(str) if names.dtype.kind in "OSMm" else names
-    except UnicodeDecodeError:
-        raise InputError(f"from_edges: {argument} are bytes beyond ASCII: give them as text") from None
-
-
-def _numbers(ends: NDArray[Any], names: NDArray[Any], *, are_read: bool) -> NDArray[np.int64]:
-    """Return the number of each named end; what is read from a table is compared as text. (2, num_edges)"""
-    if are_read and "U" in {names.dtype.kind, ends.dtype.kind}:
-        names, ends = names.astype(str), ends.astype(str)
-    if ends.ndim != 2 or len(ends) != 2:  # noqa: PLR2004  (the ends of an edge)
-        raise InputError(f"from_edges: edges have the shape {ends.shape}; expected (2, num_edges)")
-    if names.ndim != 1 or (names.dtype.kind == "U") != (ends.dtype.kind == "U"):
-        raise InputError(f"from_edges: nodes are {names.dtype} {names.shape}, and the ends of edges {ends.dtype}")
-    order: NDArray[np.int64] = np.argsort(names, kind="stable")
-    known = names[order]
-    twice = np.flatnonzero(known[1:] == known[:-1])
-    if len(twice):
-        raise InputError(f"from_edges: the node {known[twice[0]]} is named twice")
-    found = np.searchsorted(known, ends).clip(max=max(len(known) - 1, 0))
-    strange = np.argwhere(known[found] != ends) if len(known) else np.argwhere(np.ones(ends.shape, bool))
-    if len(strange):
-        side, edge = strange[0]
-        raise InputError(
-            f"from_edges: edge {edge}: {('source', 'target')[side]} {ends[side, edge]} is not among the nodes"
-        )
-    numbers: NDArray[np.int64] = order[found]
-    return numbers

@@ -13,8 +13,6 @@ from unilaunch.errors import InputError, PluginError
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
 #: Columns of the index of a data frame, as pandas writes and reads them: numbers of rows, no data.
 _INDEX = frozenset({"", "Unnamed: 0", "__index_level_0__"})
-#: Columns of names. In CSV they are text: 02134 is no number.
-_NAMES = frozenset({"node", "source", "target"})
 
 
 def is_table(value: object) -> bool:
@@ -23,13 +21,15 @@ def is_table(value: object) -> bool:
 
 
 def read_table(
-    path: Path, needed: Collection[str], wanted: Collection[str] | None = None, nullable: str = ""
-) -> Mapping[str, NDArray[Any]]:
+    path: Path, names: Collection[str], needed: Collection[str], wanted: Collection[str] | None = None,
+    nullable: str = "",
+) -> Mapping[str, NDArray[Any]]:  # fmt: skip
     """Return columns of a table by name, in the order of the file.
 
     Args:
         path: A file that ends in .csv, .csv.gz or .parquet; the first line of a CSV file names its columns.
-        needed: Columns that must be there.
+        names: Columns of names that must be there. In CSV they are text: 02134 is no number.
+        needed: Other columns that must be there.
         wanted: Columns that are taken too if they are there; None: all but the index of a data frame.
         nullable: The one column that may have empty cells, unless it holds bool: of whole numbers they are -1, of
             others NaN, of text "".
@@ -41,7 +41,7 @@ def read_table(
         InputError: The file cannot be read, a column is missing or is there twice, or one has an empty cell.
         PluginError: pyarrow is not installed, or cannot be imported.
     """
-    table = _read(path)
+    table, needed = _read(path, names), [*names, *needed]
     missing = [name for name in needed if name not in table.column_names]
     if missing:
         raise InputError(f"{path}: has no column {', '.join(missing)}; it has {', '.join(table.column_names)}")
@@ -52,7 +52,7 @@ def read_table(
     return {name: _column(table.column(name), name, path, may_be_empty=name == nullable) for name in chosen}
 
 
-def _read(path: Path) -> Any:
+def _read(path: Path, names: Collection[str]) -> Any:
     if not path.name.endswith(SUFFIXES):
         raise InputError(f"{path}: is no table: expected a name that ends in {', '.join(SUFFIXES)}")
     try:
@@ -64,16 +64,16 @@ def _read(path: Path) -> Any:
     try:
         if path.suffix == ".parquet":
             return parquet.read_table(path)
-        names = csv.ConvertOptions(column_types=dict.fromkeys(_NAMES, pa.string()))
-        return _with_numbers(csv.read_csv(path, convert_options=names))
+        as_text = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
+        return _with_numbers(csv.read_csv(path, convert_options=as_text), names)
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
 
 
-def _with_numbers(table: Any) -> Any:
+def _with_numbers(table: Any, names: Collection[str]) -> Any:
     """Return a table with columns of names as int64 where all of them are whole numbers."""
     for place, name in enumerate(table.column_names):
-        if name in _NAMES:
+        if name in names:
             table = table.set_column(place, name, _whole(table.column(place)))
     return table
 

@@ -99,7 +99,7 @@ class HaloExchange:
         columns, kind = self.wire.columns(width, dtype)
         sizes = [rows * columns * np.dtype(kind).itemsize for rows in self._rows]
         if any(size > len(memory) for size, memory in zip(sizes, self.kept, strict=True)):
-            self.kept = [np.empty(size, np.uint8) for size in sizes]
+            self.kept[:] = [np.empty(size, np.uint8) for size in sizes]  # in place, for the exchanges made by `among`
         sent, received = (
             memory[:size].view(kind).reshape(rows, columns)
             for memory, size, rows in zip(self.kept, sizes, self._rows, strict=True)

@@ -26,12 +26,7 @@ _END = b"whole"
 def load_library() -> ctypes.CDLL | None:
     """Return the functions of kernels.c; None, with a warning, without a compiler or a folder of this user alone."""
     try:
-        compiler, folder = _compiler(), _cache_folder()
-        path = _compiled(compiler, folder)
-        try:
-            return ctypes.CDLL(str(path))
-        except OSError:  # it is damaged, or of another system with the same home folder
-            return ctypes.CDLL(str(_compiled(compiler, folder, again=True)))
+        return ctypes.CDLL(str(_compiled(_compiler(), _cache_folder())))
     except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
         warnings.warn(
             f"kernels.c cannot be compiled and kept here, so numpy and FBGEMM train, which is slower: {error}: install "
@@ -52,19 +47,19 @@ def _compiler() -> str:
     raise FileNotFoundError("no cc, gcc or clang in PATH")
 
 
-def _compiled(compiler: str, folder: Path, *, again: bool = False) -> Path:
-    """Return the library of this source, compiler and processor; several ranks may make it at once.
+def _compiled(compiler: str, folder: Path) -> Path:
+    """Return the library of this source, compiler, C library and processor; several ranks may make it at once.
 
     Raises:
         OSError: The library belongs to another user, or cannot be written.
         RuntimeError: The compiler has failed.
         subprocess.TimeoutExpired: It has not ended.
     """
-    machine = "\n".join((platform.machine(), _processor(), compiler, *_FLAGS)).encode()
+    machine = "\n".join((platform.machine(), _processor(), *platform.libc_ver(), compiler, *_FLAGS)).encode()
     path = folder / f"kernels-{sha256(_SOURCE.read_bytes() + machine).hexdigest()[:32]}.so"
-    if again or not _is_whole(path):
+    if not _is_whole(path):
         with tempfile.TemporaryDirectory(dir=folder) as aside, _alone(folder):
-            if again or not _is_whole(path):
+            if not _is_whole(path):
                 _compile(compiler, Path(aside, path.name)).rename(path)
     _refuse_others(path)
     return path

@@ -20,7 +20,7 @@ from unilaunch_graph.data.hashes import read_hash, remember
 from unilaunch_graph.partition.fit import check_adjacency, check_part
 from unilaunch_graph.partition.part import Adjacency, Part
 
-FORMAT = 6
+FORMAT = 7
 MANIFEST = "manifest.json"
 _ARRAYS = (
     "owned", "halo", "halo_counts", "send_rows", "send_counts", "owned_indptr", "owned_indices", "halo_indptr",

@@ -461,6 +461,18 @@ def test_names_in_csv_are_what_is_written(nodes: list[str], edges: list[str], na
     assert [edge[:2] for edge in _edges(_load(folder))] == [(0, 1)]
 
 
+@pytest.mark.parametrize("nodes", ["of a table", "of an array", "none"])
+def test_ends_that_are_numbers_in_another_form_are_those_numbers(nodes: str, tmp_path: Path) -> None:
+    """Pandas writes whole numbers with a fraction where a cell of the column was empty."""
+    (tmp_path / "nodes.csv").write_text("node,source,y\n0,0.5,0\n1,1.5,1\n")
+    (tmp_path / "edges.csv").write_text("source,target\n0.0,01\n")
+    given: dict[str, Any] = {"nodes": tmp_path / "nodes.csv"}
+    if nodes != "of a table":
+        given = {"x": np.eye(2), "y": np.array([0, 1]), "nodes": np.array([0, 1]) if nodes == "of an array" else None}
+    folder = ug.from_edges(tmp_path / "edges.csv", tmp_path / "own", **given)
+    assert [edge[:2] for edge in _edges(_load(folder))] == [(0, 1)]
+
+
 def test_lists_and_dates_of_parquet(tmp_path: Path) -> None:
     """A column of lists stands for several columns; names of another type are text."""
     import pyarrow as pa

@@ -119,7 +119,7 @@ def _change_manifest(folder: Path, **changed: object) -> None:
         (lambda f: (part_dir(f, 0) / "manifest.json").write_text("[" * 10**5), r"manifest\.json: damaged"),
         (lambda f: _change_manifest(f, num_classes=7), r"manifest\.json: damaged, its SHA-256"),
         (lambda f: _change_manifest(f, sha256=""), r"manifest\.json: damaged, its SHA-256"),
-        (lambda f: _change_manifest(f, format=99), "format 99, this version reads 6"),
+        (lambda f: _change_manifest(f, format=99), "format 99, this version reads 7"),
         (lambda f: _change_manifest(f, fingerprint="another"), "made from other data"),
         (lambda f: _change_manifest(f, index=1), "part 1 of 2 of ring"),
         (lambda f: _change_manifest(f, surprise=1), "damaged"),
