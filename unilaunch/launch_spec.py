@@ -11,6 +11,8 @@ from unilaunch.spec import RunSpec, Spec, validate
 from unilaunch.spec_file import read_file
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+#: Open MPI 5 takes the names that begin with NAME for NAME*.
+_EXPORT = re.compile(r"[A-Za-z_][\w.]*\*?", re.ASCII)
 
 
 def _variable(name: str) -> str:
@@ -32,7 +34,7 @@ def _url(text: str) -> str:
 
 
 def _export(text: str) -> str:
-    if not _NAME.fullmatch(text.partition("=")[0]):
+    if not _EXPORT.fullmatch(text.partition("=")[0]):
         raise ValueError("a variable, NAME or NAME=VALUE")
     return text
 
@@ -114,7 +116,9 @@ class LaunchSpec(RunSpec, MpiSpec):
         """
         fields = read_file(Path(path))
         sources = {field: f"{path}: {field}" for field in fields}
-        if of_model := {field: fields.pop(field) for field in sources if field not in cls.model_fields}:
+        names_a_model = re.fullmatch(r"[\w-]+", str(fields.get("target", "gcn")))  # no script, module or function
+        others = [field for field in sources if field not in cls.model_fields] if names_a_model else []
+        if of_model := {field: fields.pop(field) for field in others}:
             options = fields.get("options", {})
             fields["options"] = {**of_model, **options} if isinstance(options, dict) else options
         return validate(cls, fields, sources)

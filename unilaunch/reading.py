@@ -1,7 +1,8 @@
 """Read options, environment and file into a checked task."""
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,7 +43,8 @@ def read_task(
         _refuse_script_as_value(options)
     target = _choose({**file, **variables, **options}, machine)
     file = _unfold(file, target, str(given.get("config")))
-    _refuse_options_of_launch(kind, file, str(given.get("config")))
+    if file:
+        _refuse_options_of_launch(kind, file, str(given.get("config")))
     # The environment may set options of another model or command; on the command line and in a file that is an error.
     mine = {*kind.model_fields, *(plugins.models()[target.name].spec.model_fields if target.kind == "model" else ())}
     variables = {field: value for field, value in variables.items() if field in mine}
@@ -56,9 +58,13 @@ def read_task(
         **{field: field.upper() for field in _meeting(environ)},
         **{field: f"{given.get('config')}: {field}" for field in file},
         **{field: variable_of(field, environ) for field in variables},
-        **{field: f"--{field.replace('_', '-')}" for field in options},
+        **{field: _option(field) for field in options},
     }
     return make_task(kind, target, values, sources, machine)
+
+
+def _option(field: str) -> str:
+    return "-x" if field == "export" else f"--{field.replace('_', '-')}"
 
 
 def _refuse_script_as_value(options: Mapping[str, Any]) -> None:
@@ -66,8 +72,8 @@ def _refuse_script_as_value(options: Mapping[str, Any]) -> None:
     for field, value in options.items():
         last = value[-1] if isinstance(value, list) and value else value
         last = last[-1] if isinstance(last, list) and last else last  # of --mca NAME VALUE
-        if str(last).endswith(".py") and Path(str(last)).is_file():
-            raise SpecError(f"--{field.replace('_', '-')} {last}: no TARGET is given: does this option lack its value?")
+        if str(last).endswith(".py") and os.path.isfile(str(last)):  # noqa: PTH113  (raises nothing)
+            raise SpecError(f"{_option(field)} {last}: no TARGET is given: does this option lack its value?")
 
 
 def _refuse_options_of_launch(kind: type[RunSpec], file: Mapping[str, Any], path: str) -> None:
@@ -119,14 +125,13 @@ def make_task(
     return Task(spec.model_copy(update={"backend": backend.name}), target, model, options, (backend,))
 
 
-def known_fields() -> set[str]:
-    """Return the names of all options, of the core, of every model and of every command."""
+def known_fields() -> Iterator[Collection[str]]:
+    """Yield the names of the options of `launch`, of each model and of each command, which are imported one by one."""
     from unilaunch.launch_spec import LaunchSpec  # a rank needs this only for a UNILAUNCH_ variable
 
-    others: list[type[Spec]] = [model.spec for model in plugins.models().values()]
-    others += [command.spec for command in plugins.commands().values()]
-    others.append(LaunchSpec)
-    return {field for spec in others for field in spec.model_fields}
+    yield LaunchSpec.model_fields
+    yield from (model.spec.model_fields for model in plugins.models().values())
+    yield from (command.spec.model_fields for command in plugins.commands().values())
 
 
 def _choose(values: Mapping[str, Any], machine: Machine) -> Target:
@@ -144,7 +149,9 @@ def _meeting(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the user's variables for rank 0's address; if a launcher has set them, they are not the user's."""
     others = set_by_launchers(environ)
     return {
-        name.lower(): environ[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in environ and name not in others
+        name.lower(): environ[name]
+        for name in ("MASTER_ADDR", "MASTER_PORT")
+        if environ.get(name) and name not in others
     }
 
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from inspect import cleandoc
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from types import UnionType
@@ -150,15 +151,15 @@ class RunSpec(Spec):
 
 
 def read_variables(
-    environ: Mapping[str, str], own: Container[str], known: Callable[[], Collection[str]]
+    environ: Mapping[str, str], own: Container[str], known: Callable[[], Iterable[Collection[str]]]
 ) -> dict[str, str]:
     """Return the fields that UNILAUNCH_ variables set.
 
     Args:
         environ: The process's environment.
         own: Names of the fields of the spec at hand.
-        known: Returns the names of all fields, of every spec; another name is an error. It is called only for a
-            variable that sets none of *own*, since it loads every command.
+        known: Returns the names of the fields of every spec; a name in none of them is an error. It is read only for
+            a variable that sets none of *own*, and only as far as is needed, since it loads every command.
 
     Raises:
         SpecError: A UNILAUNCH_ variable names no field.
@@ -169,10 +170,9 @@ def read_variables(
         if name.startswith(VARIABLE_PREFIX)
     }
     others = {field: name for field, name in variables.items() if field not in own}
-    names = known() if others else ()
     for field, name in others.items():
-        if field not in names:
-            raise SpecError(f"{name} names no option{nearest(field, names)}")
+        if not any(field in names for names in known()):
+            raise SpecError(f"{name} names no option{nearest(field, chain.from_iterable(known()))}")
     return {field: environ[name] for field, name in variables.items()}
 
 
@@ -250,7 +250,7 @@ def _faults(
 def _fault(fault: Any, kind: type[Spec], sources: Mapping[str, str], others: Iterable[str]) -> str:
     field, *inside = map(str, fault["loc"]) if fault["loc"] else ("spec",)
     where = sources.get(field, f"--{field.replace('_', '-')}")
-    where = ".".join([where, *(name for name in inside if not (where.startswith("--") and name.isdecimal()))])
+    where = ".".join([where, *(name for name in inside if not (where.startswith("-") and name.isdecimal()))])
     if fault["type"] == "extra_forbidden":
         inner = kind.model_fields[field].annotation if inside else kind
         known = inner.model_fields if isinstance(inner, type) and issubclass(inner, Spec) else ()

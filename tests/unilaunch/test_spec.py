@@ -1,5 +1,7 @@
 """The spec, from files and variables, and the messages for faults in them."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,18 +51,25 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
 def test_variables_set_fields() -> None:
     """UNILAUNCH_DATA is the data folder; other programs' variables are left alone."""
     environ = {"UNILAUNCH_SEED": "3", "UNILAUNCH_DATA": "/data", "HOME": "/root"}
-    assert read_variables(environ, ["seed"], lambda: ["seed", "data_dir"]) == {"seed": "3", "data_dir": "/data"}
+    assert read_variables(environ, ["seed"], lambda: [["seed"], ["data_dir"]]) == {"seed": "3", "data_dir": "/data"}
 
 
 def test_unknown_variable_is_a_slip() -> None:
     """It is named, with the nearest field."""
     with pytest.raises(SpecError, match="UNILAUNCH_SEEDS names no option; did you mean seed"):
-        read_variables({"UNILAUNCH_SEEDS": "3"}, (), lambda: ["seed", "data_dir"])
+        read_variables({"UNILAUNCH_SEEDS": "3"}, (), lambda: [["seed", "data_dir"]])
 
 
 def test_own_variables_load_no_other_command() -> None:
     """A container sets UNILAUNCH_ALLOW_RUN_AS_ROOT for all its starts: each would import every command."""
-    assert read_variables({"UNILAUNCH_SEED": "3"}, ["seed"], lambda: pytest.fail("loaded")) == {"seed": "3"}
+    environ = {"UNILAUNCH_SEED": "3", "UNILAUNCH_ALLOW_RUN_AS_ROOT": "1"}
+    code = (
+        "import sys; from unilaunch.reading import known_fields; from unilaunch.spec import RunSpec, read_variables\n"
+        f"read_variables({environ}, RunSpec.model_fields, known_fields)\n"
+        "print('unilaunch.report.command' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "False\n"
 
 
 def test_every_fault_is_in_the_one_line() -> None:

@@ -192,7 +192,7 @@ class Agent:
         connection = self.connection if self.connection and self.connection.open else None
         if self.stop:
             return now > one.rank.grace_until + FAREWELL or not connection
-        if connection and connection.outgoing:  # a large value: the launcher must not end this process meanwhile
+        if self.is_connected and connection and connection.outgoing:  # a large value: the launcher must wait for it
             return False
         waits = one.rank.failure and connection and one.rank.number != NO_RANK  # else the monitor has not heard of it
         aborts = one.rank.placed is None or one.rank.placed.abort

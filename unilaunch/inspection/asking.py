@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from unilaunch.errors import InputError
-from unilaunch.logs.ending import have_ended
 from unilaunch.output.claim import read_marker
 from unilaunch.output.folder import SOCKET
 
@@ -76,8 +75,6 @@ def not_running(folder: Path) -> InputError:
     marker = read_marker(folder)
     if marker is None:
         return InputError(f"{folder}: no output folder of a job: expected the folder that --output-dir names")
-    if have_ended(folder):
-        return InputError(f"{folder}: the job there has ended: `unilaunch status {folder}` says how")
     where = f"look from {marker.host}, or from the host of `launch`"
     return InputError(
         f"{folder}: no job is running there that this host can reach; if one runs on other hosts, {where}"

@@ -9,8 +9,9 @@ from pydantic import Field
 from typing_extensions import override
 
 from unilaunch.command import Command
-from unilaunch.errors import one_line
+from unilaunch.errors import InputError, one_line
 from unilaunch.inspection.asking import ask, not_running
+from unilaunch.logs.ending import have_ended
 from unilaunch.monitor.messages import Stack
 from unilaunch.monitor.stacks import group
 from unilaunch.monitor.verdict import ranks
@@ -37,6 +38,8 @@ class StacksCommand(Command):
     @override
     def run(self, options: StacksSpec) -> int:
         told = ask(options.folder, "/stacks/native" if options.native else "/stacks")
+        if told is None and have_ended(options.folder):
+            raise InputError(f"{options.folder}: the job there has ended: `unilaunch status {options.folder}` says how")
         if told is None:
             raise not_running(options.folder)
         sys.stdout.write(json.dumps(told, indent=1) + "\n" if options.as_json else _text(told, full=options.full))

@@ -19,6 +19,7 @@ from unilaunch.output.failure import Failure
 _ABORT = 8.0
 #: Seconds for which no agent holds the folder of a job that has not ended: its agents were killed.
 _LEFT = 4.0
+_FAILURE = TypeAdapter(Failure)
 _TAIL = 4096  # bytes at the end of events.jsonl that hold the last event
 
 
@@ -84,7 +85,7 @@ def first_failure(folder: Path) -> str:
 
 def _failure(path: Path) -> Failure | None:
     with suppress(ValueError):
-        return TypeAdapter(Failure).validate_python(_json(path))
+        return _FAILURE.validate_python(_json(path))
     return None
 
 

@@ -72,9 +72,13 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_users(path: Path, text: str) -> None:
-    """Write a file that the user has named, whole or not at all; a link stays, and a device or a pipe gets the text."""
-    if path.exists() and not path.is_file():
-        with path.open("w", encoding="utf-8") as file:
+    """Write a file that the user has named, whole or not at all; a link stays, and a device or a pipe gets the text.
+
+    /dev/stdout can be a file, to which a shell appends: it gets the text too.
+    """
+    is_open = os.path.realpath(path.parent) in {"/dev", f"/proc/{os.getpid()}/fd"}
+    if path.exists() and (is_open or not path.is_file()):
+        with path.open("a", encoding="utf-8") as file:
             file.write(text)
     else:
         write_text(Path(os.path.realpath(path)), text)

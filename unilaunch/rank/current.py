@@ -113,6 +113,8 @@ def _join(environ: Mapping[str, str], device: str) -> Member:
 
 
 def _place(device: str, facts: Sequence[Facts]) -> list[Placement]:
+    if device not in {"auto", *DEVICES, "cpu"}:
+        raise PlacementError(f"device={device!r}: expected 'auto', 'cpu', {', '.join(map(repr, DEVICES))}")
     try:
         return place(device, [*DEVICES, "cpu"], None, facts)
     except PlacementError as error:  # here the device is an argument, and no option

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from unilaunch import plugins
 from unilaunch.errors import InputError, PluginError
+from unilaunch.exports import LEFT_OUT, STARTED_IN
 from unilaunch.monitor.stragglers import Straggler
 from unilaunch.monitor.verdict import judge
 from unilaunch.output.failure import Failure
@@ -25,6 +26,10 @@ WARNINGS = 20
 LAST = 8
 _LEVELS = (" WARNING ", " ERROR ", " CRITICAL ")
 _NUMBERS = TypeAdapter(dict[str, Figure])
+_FAILURE = TypeAdapter(Failure)
+_REPORT = TypeAdapter(Report)
+_RESULT = TypeAdapter(Result)
+_SETTINGS = TypeAdapter(Settings)
 
 M = TypeVar("M")
 
@@ -66,16 +71,17 @@ def _ranks(folder: Path, layout: ReportLayout | None) -> list[RankRun]:
 
 
 def _read_run(folder: Path) -> Run:
-    spec = _read(folder / "spec.json", Settings) or Settings()
-    result = _read(folder / "result.json", Result) or Result()
+    spec = _read(folder / "spec.json", _SETTINGS) or Settings()
+    result = _read(folder / "result.json", _RESULT) or Result()
     model = result.model if isinstance(result.model, str) else spec.target if spec.options is not None else None
     layout, missing = _layout(model)
     ranks = _ranks(folder, layout)
     counted = {"world_size": len(ranks), "num_hosts": len({rank.host for rank in ranks})}
-    every = counted | (spec.options or {}) | (spec.model_extra or {}) | result.model_dump(exclude_none=True)
+    extra = {name: value for name, value in (spec.model_extra or {}).items() if name not in {LEFT_OUT, STARTED_IN}}
+    every = counted | (spec.options or {}) | extra | result.model_dump(exclude_none=True)
     facts = {name: value for name, value in every.items() if isinstance(value, str | int | float)}
     report = _report(folder, ranks)
-    told = {"target": spec.target, **(spec.model_extra or {}), **(spec.options or {})}
+    told = {"target": spec.target, **extra, **(spec.options or {})}
     options = {name: _option(value) for name, value in told.items() if value not in (None, [], "")}
     return Run(model or spec.target or "run", layout, missing, facts, result, report, ranks, options)
 
@@ -100,7 +106,7 @@ def _rank(folder: Path, layout: ReportLayout | None) -> RankRun:
     """Return what a rank has left; without a layout only its events and its failure."""
     number = int(folder.name[5:])
     events, lost = _lines(folder / "events.jsonl", TypeAdapter(Event))
-    failure = _read(folder / "failure.json", Failure)
+    failure = _read(folder / "failure.json", _FAILURE)
     ended = next((event.exit_code for event in events if event.phase == "end"), None)
     records: list[Failure | Event] = [failure, *events] if failure else [*events]
     run = RankRun(
@@ -149,7 +155,7 @@ def _stragglers(rank: int, events: Sequence[Event]) -> list[str]:
 
 def _report(folder: Path, ranks: Sequence[RankRun]) -> Report | None:
     """Return the verdict; over the ranks' own failures, where the launcher ended before it wrote `report.json`."""
-    if report := _read(folder / "report.json", Report):
+    if report := _read(folder / "report.json", _REPORT):
         return report
     failures = sorted((rank.failure for rank in ranks if rank.failure), key=lambda failure: failure.time)
     if not failures:
@@ -157,7 +163,7 @@ def _report(folder: Path, ranks: Sequence[RankRun]) -> Report | None:
     return Report.model_validate(judge(failures).as_json())
 
 
-def _read(path: Path, model: type[M]) -> M | None:
+def _read(path: Path, adapter: TypeAdapter[M]) -> M | None:
     """Return the content of a file; None if there is no file."""
     if not path.exists():
         return None
@@ -165,7 +171,7 @@ def _read(path: Path, model: type[M]) -> M | None:
     with suppress(ValueError, RecursionError):  # an earlier version wrote file names that are no text
         data = as_json(json.loads(data)).encode()
     try:
-        return TypeAdapter(model).validate_json(data)
+        return adapter.validate_json(data)
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(map(str, problem["loc"]))

@@ -109,6 +109,9 @@ def test_names_that_a_batch_script_cannot_hold(tmp_path: Path) -> None:
     for text in ("A B=1", "A;true;B=1", "A;true"):
         with pytest.raises(SpecError, match="must be a variable, NAME or NAME=VALUE"):
             _emit("sbatch", f"-n 2 -x {shlex.quote(text)}")
+    for text in ("FOO*", "my.name=1"):
+        with pytest.raises(SpecError, match="a batch script cannot export it"):
+            _emit("sbatch", f"-n 2 -x {shlex.quote(text)}")
 
 
 @pytest.mark.parametrize("kind", ["sbatch", "rankfile"])
@@ -229,7 +232,7 @@ def test_nothing_of_an_image_is_looked_for_here(monkeypatch: pytest.MonkeyPatch)
         "exec srun --container-image='nvcr.io#nvidia/pytorch:25.01' --container-mounts=\"$PWD:$PWD\" "
     )
     assert " python -m unilaunch run --spec " in last
-    cache = 'export XDG_CACHE_HOME="${XDG_CACHE_HOME:-$PWD/.cache}"'  # the containers see no common home
+    cache = 'export XDG_CACHE_HOME="$PWD/.cache"'  # the containers see no other common folder
     for nodes, there in (("--nodes 2", True), ("--nodes 1", False)):
         script = _emit("sbatch", f"{nodes} --container-image image {words}")
         assert (cache in script.splitlines()) is there

@@ -36,6 +36,7 @@ _HABITS: Mapping[str, Habit] = {
     "num-gpus": Same("--gpus-per-node"), "gpus": Instead("type the GPUs of each node: --gpus-per-node 4"),
     "G": Instead("type the GPUs of each node: --gpus-per-node 4"), "J": Instead("type --sbatch '--job-name=NAME'"),
     "q": Same("--sbatch", "--qos={}"), "qos": Same("--sbatch", "--qos={}"),
+    "exclude": Same("--sbatch", "--exclude={}"),
 }  # fmt: skip
 
 
@@ -79,7 +80,7 @@ class Sbatch(JobFile):
         yield "set -euo pipefail"
         if options.container_image and options.nodes != 1:
             # pyxis mounts no home: the ranks of several nodes could not share the job's secret.
-            yield 'export XDG_CACHE_HOME="${XDG_CACHE_HOME:-$PWD/.cache}"'
+            yield 'export XDG_CACHE_HOME="$PWD/.cache"'
         yield from _variables(plan)
         yield from _start(plan, options)
 
@@ -268,6 +269,8 @@ def _variables(plan: Plan) -> Iterator[str]:
     hidden = secrets(plan.request.mpi.export)
     for text in plan.request.mpi.export:
         name, equals, value = text.partition("=")
+        if not name.isidentifier():  # no shell can hold it
+            raise SpecError(f"-x {name}: a batch script cannot export it: expected letters, digits and _")
         if name in hidden:
             yield f': "${{{name}:?export it before sbatch: its value is a secret and not written here}}"'
         elif equals:
