@@ -273,3 +273,11 @@ def test_a_large_value_reaches_a_monitor_that_reads_late(tmp_path: Path) -> None
                 inbox.take(0.05)
         assert (agent.returncode, inbox.failed, inbox.ranks[0].exit_code) == (0, [], 0)
         assert len(str(inbox.ranks[0].value)) == 20_000_000
+
+
+def test_a_rank_that_has_ended_does_not_wait_for_a_monitor_that_never_answers(tmp_path: Path) -> None:
+    """Its host may be behind a firewall, or `launch` is stopped: what waits to be sent is no reason to stay."""
+    heard = listen([], several=False, host_timeout=15)  # nobody accepts
+    text = f"{PROLOGUE}    return 0\nsys.exit(supervise_alone({{'{MONITOR}': '{heard.where}'}}, 0.0, work))\n"
+    assert subprocess.run([sys.executable, "-c", text], cwd=tmp_path, check=False, timeout=30).returncode == 0
+    heard.listener.close()

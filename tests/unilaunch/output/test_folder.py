@@ -483,6 +483,12 @@ def test_a_file_that_the_user_names_may_be_a_link_or_a_pipe(tmp_path: Path) -> N
     write_users(tmp_path / "pipe", "three")
     assert (os.read(reader, 9), (tmp_path / "pipe").is_fifo()) == (b"three", True)
     os.close(reader)
+    log = tmp_path / "log"  # a shell appends to it: its file must not be replaced
+    code = "from pathlib import Path; from unilaunch.output.files import write_users; write_users(Path('/dev/stdout'), 'b')"
+    subprocess.run(
+        ["sh", "-c", f'printf a > {log}; "$0" -c "$1" >> {log}', sys.executable, code], check=True, timeout=60
+    )
+    assert log.read_text() == "ab"
 
 
 def test_a_job_is_seen_on_a_file_system_that_locks_only_what_can_be_written(
