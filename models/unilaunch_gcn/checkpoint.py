@@ -99,7 +99,10 @@ class Writer:
             probe.touch()
             probe.unlink()
         except OSError as error:
-            raise InputError(f"--checkpoint-dir {self.folder}: cannot be written: {error.strerror}") from None
+            raise InputError(
+                f"--checkpoint-dir {self.folder}: cannot be written: {error.strerror}: choose another folder, or "
+                "--no-save-model"
+            ) from None
 
     def save(self, state: State) -> Path:
         """Write a checkpoint, remove this run's oldest ones, and return the file.

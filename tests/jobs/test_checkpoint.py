@@ -298,7 +298,8 @@ def test_a_folder_of_checkpoints_that_cannot_be_written_is_refused_at_once(tmp_p
     line = ["-m", "unilaunch", "run", "--data-dir", "data", "--epochs", "2", "--checkpoint-dir", "/proc/nope"]
     job = alone(line, tmp_path)
     assert job.returncode == 2, job.console
-    assert "--checkpoint-dir /proc/nope: cannot be written: No such file or directory" in job.refusals()[0]
+    words = "--checkpoint-dir /proc/nope: cannot be written: No such file or directory: choose another folder, or"
+    assert f"{words} --no-save-model" in job.refusals()[0]
     assert not list(job.output.glob("rank.*/epochs.jsonl"))
 
 
