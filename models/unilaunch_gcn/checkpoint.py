@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from unilaunch.errors import InputError, OutputError, SpecError
 from unilaunch_gcn.attention_options import count_heads
-from unilaunch_gcn.checkpoint_file import State, epoch_of, load, to_bytes
+from unilaunch_gcn.checkpoint_file import State, epoch_of, load, load_weights, to_bytes
 from unilaunch_gcn.layers import Layer
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BEST", "FINAL", "TASK", "State", "Writer",
-    "check", "chosen", "decides", "differing", "exist", "model_file", "newest",
+    "check", "check_best", "chosen", "decides", "differing", "exist", "model_file", "newest",
 ]  # fmt: skip
 
 #: The options that decide the curve; the seed is another one.
@@ -99,7 +99,10 @@ class Writer:
             probe.touch()
             probe.unlink()
         except OSError as error:
-            raise InputError(f"--checkpoint-dir {self.folder}: cannot be written: {error.strerror}") from None
+            raise InputError(
+                f"--checkpoint-dir {self.folder}: cannot be written: {error.strerror}: choose another folder, or "
+                "--no-save-model"
+            ) from None
 
     def save(self, state: State) -> Path:
         """Write a checkpoint, remove this run's oldest ones, and return the file.
@@ -143,15 +146,18 @@ def newest(folder: Path, layers: Sequence[Layer]) -> tuple[State | None, list[st
         SpecError: It is of a network of other widths.
         InputError: It cannot be read now, or another version of unilaunch wrote it: nothing is known of its content.
     """
-    damaged: list[str] = []
+    state: State | None = None
+    damaged: dict[Path, str] = {}
     for path in _files(folder):
         try:
-            return load(path, layers), damaged
+            state = load(path, layers)
+            break
         except OSError as error:
             _refuse_unreadable(path, error)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            damaged.append(f"checkpoint {path} is damaged, an older one is taken: {' '.join(str(error).split())}")
-    return None, damaged
+            damaged[path] = " ".join(str(error).split())
+    instead = "an older one is taken" if state else "and no older one is whole"
+    return state, [f"checkpoint {path} is damaged, {instead}: {why}" for path, why in damaged.items()]
 
 
 def model_file(folder: Path) -> Path:
@@ -191,6 +197,26 @@ def check(state: State, decided: Mapping[str, Any], folder: Path) -> None:
         raise SpecError(
             f"--resume: the checkpoints in {folder} are of a training with {name}={state.decided.get(name)!r}, "
             f"not {decided[name]!r}: take the same options, or another --checkpoint-dir"
+        )
+
+
+def check_best(folder: Path, decided: Mapping[str, Any], *, alone: bool) -> None:
+    """Refuse to overwrite the best model where no state is whole; beside a damaged one only another training's.
+
+    Raises:
+        SpecError: It would be overwritten.
+        InputError: It cannot be read, or is damaged.
+    """
+    if BEST not in _names(folder):
+        return
+    remedy = "which this run would overwrite: move it away, or take another --checkpoint-dir"
+    if alone:
+        raise SpecError(f"--resume: {folder} holds {BEST} alone, from which no training goes on, and {remedy}")
+    _, before = load_weights(folder / BEST)
+    for name in differing(decided, before):
+        raise SpecError(
+            f"--resume: {folder / BEST} is of another training (its {name} is {before.get(name)!r}, not "
+            f"{decided[name]!r}), {remedy}"
         )
 
 

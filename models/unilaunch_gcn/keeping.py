@@ -152,11 +152,8 @@ class Keeper:
                     session.log.logger.warning(line)
                 if state:
                     checkpoint.check(state, self.decided, folder)
-                elif not damaged and checkpoint.exist(folder):
-                    raise SpecError(
-                        f"--resume: {folder} holds {checkpoint.BEST} alone, from which no training goes on, and which "
-                        "this run would overwrite: move it away, or take another --checkpoint-dir"
-                    )
+                else:
+                    checkpoint.check_best(folder, self.decided, alone=not damaged)
         told = state and {"losses": list(state.losses), "evaluations": [dict(one) for one in state.evaluations]}
         shared = cast("Mapping[str, Any] | None", session.peers.share(cast("JsonValue", told))[0])
         if shared is None:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from unilaunch_gcn.spec import GcnSpec
     from unilaunch_graph.partition.part import Part
 
+#: What decides the training, but not how its weights are applied; a model names its precision.
+_OF_TRAINING = {"seed", "lr", "weight_decay", "dropout", "halo", "precision"}
+
 
 class PredictSpec(Spec):
     """Which model, on which graph."""
@@ -43,7 +46,7 @@ class PredictCommand(Command):
 
     @override
     def run(self, options: PredictSpec) -> int:
-        from unilaunch_gcn.checkpoint import chosen, differing, model_file
+        from unilaunch_gcn.checkpoint import model_file
         from unilaunch_gcn.checkpoint_file import load_weights
 
         if os.path.isdir(options.output) or not os.path.isdir(options.output.parent):  # noqa: PTH112  (raises nothing)
@@ -51,11 +54,8 @@ class PredictCommand(Command):
         trained, seed = _trained(options)
         file = model_file(trained.checkpoint_dir or options.folder / "checkpoints")
         parameters, decided = load_weights(file)
-        for name in differing(chosen(trained, seed), decided):
-            raise InputError(
-                f"{file} is of another training than {options.folder}: its {name} is {decided.get(name)!r}, not "
-                f"{chosen(trained, seed)[name]!r}: another run has written there since; name that run's output folder"
-            )
+        _refuse_others(file, decided, trained, seed, options.folder)
+        trained = trained.model_copy(update={"precision": decided["precision"]})
         if options.embeddings and trained.layers == 1:
             raise SpecError("--embeddings: the network has one layer, so there is nothing but scores")
         from unilaunch.rank.current import join
@@ -89,6 +89,27 @@ def _trained(options: PredictSpec) -> "tuple[GcnSpec, int]":
         raise InputError(f"{path}: cannot be read: {error.strerror}: expected the output folder of a run") from None
     except (ValueError, KeyError, TypeError, ValidationError):
         raise InputError(f"{path}: expected the spec of a run of the model gcn") from None
+
+
+def _refuse_others(file: Path, decided: Mapping[str, Any], trained: "GcnSpec", seed: int, folder: Path) -> None:
+    """Refuse a model that is of another run, or that the options in the run's spec would apply otherwise.
+
+    Runs may share a --checkpoint-dir. A run's own folder holds its own models, but the spec may be of a later run whose
+    --resume was refused: an option that only the training depends on has then no effect.
+
+    Raises:
+        InputError: It is.
+    """
+    from unilaunch_gcn.checkpoint import chosen, differing
+
+    expected = chosen(trained, seed)
+    for name in differing(expected, decided):
+        if trained.checkpoint_dir or name not in _OF_TRAINING:
+            raise InputError(
+                f"{file} is of another training than the spec in {folder}: its {name} is {decided.get(name)!r}, not "
+                f"{expected[name]!r}: one of them has been replaced since: name the output folder of the model's run, "
+                "or go on with that run there (--resume)"
+            )
 
 
 def _where_it_ran(told: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -257,6 +257,27 @@ def test_another_trainings_best_model_stays(arguments: list[str], words: str, tr
     assert best.read_bytes() == before
 
 
+@pytest.mark.parametrize("is_same", [False, True], ids=["another training", "the same"])
+def test_a_best_model_beside_a_damaged_checkpoint(trained: Path, *, is_same: bool) -> None:
+    """Another training's stays; of the same training it is made again."""
+    folder, models = trained / "log_output" / "checkpoints", trained / "models"
+    models.mkdir()
+    for name in ("best.safetensors", "final.safetensors"):
+        (folder / name).rename(models / name)
+    os.truncate(models / "final.safetensors", 100)
+    before = (models / "best.safetensors").read_bytes()
+    seed = [] if is_same else ["--seed", "3"]
+    job = alone(
+        ["-m", "unilaunch", "run", *OPTIONS, "--epochs", "6", *seed, "--checkpoint-dir", "models", "--resume"], trained
+    )
+    assert "models/final.safetensors is damaged, and no older one is whole" in job.console
+    assert job.returncode == (0 if is_same else 2), job.console
+    if not is_same:
+        (line,) = [line for line in job.refusals() if "damaged" not in line]
+        assert "models/best.safetensors is of another training (its seed is 0, not 3)" in line
+        assert (models / "best.safetensors").read_bytes() == before
+
+
 def test_a_best_model_under_another_name_is_no_checkpoint(openmpi5: Launcher, trained: Path) -> None:
     """It has no moments of Adam. A copy of an old checkpoint, with a number that is no epoch, is left out."""
     folder = trained / "log_output" / "checkpoints"
@@ -277,7 +298,8 @@ def test_a_folder_of_checkpoints_that_cannot_be_written_is_refused_at_once(tmp_p
     line = ["-m", "unilaunch", "run", "--data-dir", "data", "--epochs", "2", "--checkpoint-dir", "/proc/nope"]
     job = alone(line, tmp_path)
     assert job.returncode == 2, job.console
-    assert "--checkpoint-dir /proc/nope: cannot be written: No such file or directory" in job.refusals()[0]
+    words = "--checkpoint-dir /proc/nope: cannot be written: No such file or directory: choose another folder, or"
+    assert f"{words} --no-save-model" in job.refusals()[0]
     assert not list(job.output.glob("rank.*/epochs.jsonl"))
 
 

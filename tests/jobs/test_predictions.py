@@ -138,6 +138,22 @@ def test_a_model_of_another_run_is_refused(second: list[str], words: str, tmp_pa
     alone(["-m", "unilaunch", "predict", "second"], tmp_path).check()
 
 
+def test_a_resume_that_was_refused_leaves_the_model(tmp_path: Path) -> None:
+    """The spec is the refused run's: what only the training depends on has no effect, and precision is the model's."""
+    np.savez(tmp_path / "graph.npz", **_graph(LABELS["classes"]))
+    options = ["--dataset", "graph.npz", "--data-dir", "data", "--epochs"]
+    alone(["-m", "unilaunch", "run", *options, "2"], tmp_path).check()
+    alone(["-m", "unilaunch", "predict", "--output", "before.npz"], tmp_path).check()
+    other = ["--lr", "0.5", "--seed", "4", "--dropout", "0", "--precision", "bfloat16"]
+    assert alone(["-m", "unilaunch", "run", *options, "4", "--resume", *other], tmp_path).returncode == 2
+    alone(["-m", "unilaunch", "predict"], tmp_path).check()
+    before, after = _read(tmp_path / "before.npz"), _read(tmp_path / "predictions.npz")
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+    assert alone(["-m", "unilaunch", "run", *options, "4", "--resume", "--bias"], tmp_path).returncode == 2
+    (line,) = alone(["-m", "unilaunch", "predict"], tmp_path).refusals()
+    assert "its bias is False, not True: one of them has been replaced since" in line
+
+
 def test_a_run_is_found_from_another_folder(tmp_path: Path) -> None:
     """Its data and its model lie where it was started; what is not there is named."""
     np.savez(tmp_path / "graph.npz", **_graph(LABELS["classes"]))

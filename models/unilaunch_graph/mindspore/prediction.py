@@ -38,8 +38,8 @@ def predict(
     files (TMPDIR): room for two layers' rows and those of the halo. Each member of the list is one step along the
     edges, or takes rows alone (an activation, a normalisation with running statistics). A member is called with rows,
     and with what its further arguments without a default value are named after: part, edge_index, edge_weight or
-    edge_attr. If edge_weight or edge_attr has a default value, and the graph has the array, it is refused, but for this
-    package's layers, which take it from the part. In a list these are of the block: a part of one rank, on which
+    edge_attr. If one of these has a default value, and the graph has it, it is refused, but for this package's layers,
+    which take it from the part. In a list these are of the block: a part of one rank, on which
     `halo`, the segment operations and the layers of this package work. Cells must be in evaluation mode
     (`set_train(False)`).
 
@@ -95,15 +95,19 @@ def _call(layer: Any, rows: Tensor, part: GraphPart) -> Tensor:
     for cell in network.networks_of(layer, nn.Cell):
         if any(inner.training for _, inner in cell.cells_and_names()):
             raise SpecError(f"predict: {network.name_of(cell)} is in training mode: call set_train(False) before")
+    needed = _further(layer)
     if not isinstance(layer, Layer):  # ours take the part's arrays themselves
-        arguments = _arguments(layer)
-        optional = (name for name in ("edge_weight", "edge_attr") if arguments.get(name))
-        network.refuse_optional(layer, (name for name in optional if getattr(part, name) is not None), "part")
-    return layer(rows, *(part if name == "part" else getattr(part, name) for name in _further(layer)))
+        optional = (name for name in _ARGUMENTS if _arguments(layer).get(name))
+        network.refuse_optional(layer, (name for name in optional if _of(part, name) is not None), needed)
+    return layer(rows, *(_of(part, name) for name in needed))
+
+
+def _of(part: GraphPart, name: str) -> Any:
+    return part if name == "part" else getattr(part, name)
 
 
 def _arguments(layer: Any) -> dict[str, bool]:
-    return network.arguments_of(layer.construct if isinstance(layer, nn.Cell) else layer) or {}
+    return network.arguments_of(layer, layer.construct if isinstance(layer, nn.Cell) else layer) or {}
 
 
 def _further(layer: Any) -> list[str]:

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FunctionType
@@ -75,14 +76,30 @@ def _group(use: Predictor, layers: Sequence[Callee]) -> list[list[Callee]]:
     return groups
 
 
-def arguments_of(function: Callee) -> dict[str, bool] | None:
-    """Return whether each argument has a default value, by name; None if Python has no signature of the function."""
+def arguments_of(layer: Callee, function: Callee) -> dict[str, bool] | None:
+    """Return whether each argument has a default value, by name; None if Python has no signature of the function.
+
+    Args:
+        layer: What the user gave, for the message.
+        function: What is called; an argument that a `partial` names has its value.
+
+    Raises:
+        SpecError: It needs an argument that can be given by name alone.
+    """
     try:
-        parameters = inspect.signature(function).parameters
+        parameters = inspect.signature(function).parameters.values()
     except ValueError:
         return None
-    places = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
-    return {one.name: one.default is not one.empty for one in parameters.values() if one.kind in places}
+    said = function.keywords if isinstance(function, partial) else {}
+    no_name = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+    found = [one for one in parameters if one.kind not in no_name and one.name not in said]
+    for one in found:
+        if one.kind is one.KEYWORD_ONLY and one.default is one.empty:
+            raise SpecError(
+                f"predict: {name_of(layer)} takes {one.name!r} by name alone: give a function that takes it at a "
+                f"place: `lambda x, {one.name}: layer(x, {one.name}={one.name})`"
+            )
+    return {one.name: one.default is not one.empty for one in found}
 
 
 def networks_of(model: Callee, kind: type[Network]) -> list[Network]:
@@ -94,22 +111,23 @@ def networks_of(model: Callee, kind: type[Network]) -> list[Network]:
     return [root for root in roots if isinstance(root, kind)]
 
 
-def refuse_optional(layer: Callee, names: Iterable[str], edges: str) -> None:
+def refuse_optional(layer: Callee, names: Iterable[str], needed: Sequence[str]) -> None:
     """Refuse a layer that may be called with an array of the graph or without: how it was trained is not known.
 
     Args:
         layer: The layer.
         names: Its arguments with a default value that the graph has an array for; without any, it is not refused.
-        edges: The name of the argument that the edges come with, for the message.
+        needed: The names of the arguments that it needs beside rows, for the message.
 
     Raises:
         SpecError: There is such an argument.
     """
+    given = ", ".join(["x", *needed])
     for unclear in names:
         raise SpecError(
             f"predict: {name_of(layer)} may be called with {unclear} or without, and the graph has it: give a function "
-            f"that says which: `lambda x, {edges}, {unclear}: layer(x, {edges}, {unclear}={unclear})` or "
-            f"`lambda x, {edges}: layer(x, {edges})`"
+            f"that says which: `lambda {given}, {unclear}: layer({given}, {unclear}={unclear})` or "
+            f"`lambda {given}: layer({given})`"
         )
 
 

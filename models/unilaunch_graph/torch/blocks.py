@@ -37,7 +37,7 @@ def call(layer: Callable[..., Any], rows: Any, edges: Arguments) -> torch.Tensor
         SpecError: It has an argument of another name, or one with a default value that the graph has an array for.
     """
     needed, optional = _edges_of(layer)
-    refuse_optional(layer, (name for name in optional if edges[name] is not None), "edge_index")
+    refuse_optional(layer, (name for name in optional if edges.get(name) is not None), needed)
     out: torch.Tensor = layer(rows, *(edges[name] for name in needed))
     return out
 
@@ -54,7 +54,7 @@ def _edges_of(layer: Callable[..., Any]) -> tuple[list[str], list[str]]:
     function = layer
     if isinstance(layer, torch.nn.Module):
         function = MethodType(type(layer).forward, layer)  # `distribute` gives it a forward that names no argument
-    arguments = arguments_of(function)
+    arguments = arguments_of(layer, function)
     if arguments is None:
         return [], []
     needed = [name for name, has_default in arguments.items() if not has_default]
@@ -67,7 +67,7 @@ def _edges_of(layer: Callable[..., Any]) -> tuple[list[str], list[str]]:
             f"predict: {name_of(layer)} needs {given}: expected rows, then any of {', '.join(known)}: "
             "give a function that names them"
         )
-    return needed[1:], [name for name in EDGES if arguments.get(name)]
+    return needed[1:], [name for name in known if arguments.get(name)]
 
 
 def apply_to_block(layers: Sequence[Callable[..., Any]], rows: Rows, block: Neighbourhood) -> Rows:

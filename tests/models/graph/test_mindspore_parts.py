@@ -314,7 +314,15 @@ def test_predict_refuses_what_is_not_exact() -> None:
     def weighted(x: Tensor, part: Any, edge_weight: Tensor | None = None) -> Tensor:
         return layers[2](x, part) if edge_weight is None else x
 
+    def part_or_not(x: Tensor, part: Any = None) -> Tensor:
+        return x if part is None else layers[2](x, part)
+
+    def by_name(x: Tensor, *, part: Any) -> Tensor:
+        return layers[2](x, part)
+
     for wrong, words in (
+        (part_or_not, "part_or_not may be called with part or without, and the graph has it"),
+        (by_name, "by_name takes 'part' by name alone"),
         (weighted, "weighted may be called with edge_weight or without, and the graph has it"),
         (two_steps, "two_steps reads neighbours of neighbours"),
         (unknown, "needs the argument 'labels': expected rows"),

@@ -211,6 +211,39 @@ def test_a_whole_model_that_may_take_weights_is_refused() -> None:
         predict(without, part)
 
 
+def _part_or_not(x: torch.Tensor, part: GraphPart | None = None) -> torch.Tensor:
+    return x if part is None else x + 1
+
+
+def _weights_by_name(x: torch.Tensor, edge_index: torch.Tensor, *, edge_weight: torch.Tensor | None = None) -> Any:
+    return x + len(edge_index) if edge_weight is None else x
+
+
+def _part_by_name(x: torch.Tensor, *, part: GraphPart) -> torch.Tensor:
+    return x + len(part.owned)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (_part_or_not, r"with part or without, .* `lambda x, part: layer\(x, part=part\)` or `lambda x: layer\(x\)`"),
+        (_weights_by_name, "may be called with edge_weight or without"),
+        (_part_by_name, r"takes 'part' by name alone: give a function .* `lambda x, part: layer"),
+    ],
+)
+def test_arguments_that_are_not_given_by_place_are_refused(model: Callable[..., Any], words: str) -> None:
+    """Without them the scores were others, without a word; a function says what is given."""
+
+    def given(x: torch.Tensor, part: GraphPart) -> Any:
+        return _part_or_not(x, part=part)
+
+    (part,) = on_parts(WHOLE, 1, _single)
+    with pytest.raises(SpecError, match=words):
+        predict(model, part)
+    assert torch.equal(predict(given, part), part.x + 1)
+    assert torch.equal(predict(partial(_weights_by_name, edge_weight=None), part), part.x + 2)
+
+
 @pytest.mark.parametrize("as_list", [False, True])
 def test_training_mode_is_refused(*, as_list: bool) -> None:
     def work(part: GraphPart) -> None:
