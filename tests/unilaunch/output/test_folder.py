@@ -484,7 +484,7 @@ def test_a_file_that_the_user_names_may_be_a_link_or_a_pipe(tmp_path: Path) -> N
     assert (os.read(reader, 9), (tmp_path / "pipe").is_fifo()) == (b"three", True)
     os.close(reader)
     log = tmp_path / "log"  # a shell appends to it: its file must not be replaced
-    code = "from pathlib import Path; from unilaunch.output.files import write_users; write_users(Path('/dev/stdout'), 'b')"
+    code = "import pathlib, unilaunch.output.files as files; files.write_users(pathlib.Path('/dev/stdout'), 'b')"
     subprocess.run(
         ["sh", "-c", f'printf a > {log}; "$0" -c "$1" >> {log}', sys.executable, code], check=True, timeout=60
     )
