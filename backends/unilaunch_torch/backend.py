@@ -40,8 +40,9 @@ class TorchBackend(Backend):
         }
         if rendezvous:
             found |= {"MASTER_ADDR": rendezvous.address, "MASTER_PORT": str(rendezvous.port)}
-            kinds = {"cpu": ["GLOO"], "cuda": ["GLOO", "NCCL"], "npu": ["GLOO", "HCCL"]}[placement.device]
-            found |= {f"{kind}_SOCKET_IFNAME": rendezvous.interface for kind in kinds}
+            found["GLOO_SOCKET_IFNAME"] = rendezvous.interface
+            if placement.device != "cpu":  # NCCL and HCCL take a name for the beginning of names, unless = is before it
+                found[f"{COMMUNICATION[placement.device].upper()}_SOCKET_IFNAME"] = f"={rendezvous.interface}"
         if placement.device == "npu":
             found["HCCL_WHITELIST_DISABLE"] = "1"
         return found
