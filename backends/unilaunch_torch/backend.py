@@ -144,7 +144,6 @@ class TorchBackend(Backend):
             store=store,
             rank=world.rank,
             world_size=world.size,
-            timeout=timedelta(seconds=timeout),
             # NCCL then connects here, on this rank's device, and not in the first epoch on a device that it guesses.
             device_id=torch.device(str(placement)) if placement.device == "cuda" else None,
         )
