@@ -1,6 +1,7 @@
 """Steps that the host does not wait for, on the host's tensors: recorded, replayed, and equal to the host network."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import chain, repeat
 from typing import Any
 from unittest.mock import call, create_autospec
@@ -140,6 +141,25 @@ def test_a_recorded_step_is_every_epochs(
     np.testing.assert_allclose(network.flat.numpy(), host.flat, rtol=0, atol=1e-10)
     assert [figures.is_stop_asked for figures in taken] == [epoch == 6 for epoch in range(10)]
     assert steps.finish() == []
+
+
+@pytest.mark.parametrize("task", ["classes", "multilabel", "regression"])
+def test_an_evaluation_stays_on_the_device(task: str, record: Callable[[Work], Work]) -> None:
+    """Its numbers are the host's, and only they are read: it copied all scores, and counted with one thread."""
+    part = _part(sparse=False)
+    draw = np.random.default_rng(5)
+    if task == "multilabel":
+        part = replace(part, labels=draw.integers(0, 2, (30, 3)).astype(np.uint8))
+    elif task == "regression":
+        part = replace(part, labels=draw.random((30, 3)).astype(np.float32))
+    spec = GcnSpec(precision="float64", hidden=4)
+    config = NetworkConfig.of(spec, plan_layers(spec, 9, 3), 2)
+    network = _device(config, part, Meter())
+    numbers: list[torch.Tensor] = []
+    record(lambda: numbers.append(network.evaluate()))
+    np.testing.assert_allclose(numbers[0].numpy(), network.objective.evaluate(network.logits(), part), rtol=1e-12)
+    network.flat[:] = torch.nan
+    assert network.evaluate()[-1].isnan()
 
 
 def test_an_epoch_that_waits_is_noticed(record: Callable[[Work], Work]) -> None:
