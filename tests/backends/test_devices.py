@@ -107,7 +107,7 @@ def test_the_signature_of_tcp_store_is_torchs() -> None:
 
 
 def test_cuda_takes_its_device_then_nccl_on_the_agreed_port(calls: Calls) -> None:
-    """No port is bound: the other ranks of the store are clients. The limit of a start is none of NCCL's collectives."""
+    """No port is bound: the other ranks of the store are clients. NCCL's collectives get no limit of ours."""
     _connect(TorchBackend(), "cuda")
     store = {
         "host_name": "10.0.0.1", "port": 4321, "world_size": 4, "is_master": False, "timeout": MINUTE,

@@ -77,7 +77,7 @@ def test_halo_rows_are_their_owners_rows(dtype: torch.dtype, shape: tuple[int, .
 
 
 def test_16_bits_are_sent_as_they_are_on_a_device() -> None:
-    """NCCL has no 16-bit integers, and torch's collectives no unsigned ones; numpy, in the host's memory, no bfloat16."""
+    """NCCL has no 16-bit integers, torch's collectives no unsigned ones; numpy, in the host's memory, no bfloat16."""
     collectives = create_autospec(Collectives, instance=True)
     for dtype, device, expected in (
         (torch.bfloat16, "meta", torch.bfloat16),

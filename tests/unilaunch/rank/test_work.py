@@ -31,10 +31,10 @@ def test_communication_is_ended_after_success_only() -> None:
     (
         "cuda",
         torch.OutOfMemoryError(
-            "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 5.00 GiB is "
-            "free. Including non-PyTorch memory, this process has 74.10 GiB memory in use."
+            "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which "
+            "5.00 GiB is free. Including non-PyTorch memory, this process has 74.10 GiB memory in use."
         ),
-        "Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 5.00 GiB is free: take more GPUs",
+        "Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 5.00 GiB is free: take more GPU",
     ),
     ("cpu", MemoryError("Unable to allocate 7.28 TiB"), "Unable to allocate 7.28 TiB: take more ranks on more hosts"),
 ])  # fmt: skip
