@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from unilaunch_graph.arrays import FloatType
 from unilaunch_graph.dropout import mask_of
 from unilaunch_graph.network.part import PartFields, fields_of
 from unilaunch_graph.operators.epilogue import Dropout
@@ -108,7 +109,7 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
             raise TypeError(f"dropout: rows are {rows.dtype}: expected floats")
         kind = torch.float64 if rows.dtype == torch.float64 else torch.float32
         if rows.device.type == "cpu":
-            dtype = np.dtype(np.float64 if kind == torch.float64 else np.float32)
+            dtype: FloatType = np.dtype(np.float64 if kind == torch.float64 else np.float32)
             mask = torch.from_numpy(mask_of(self.arrays.owned, tuple(rows.shape), keys, probability, dtype))
         else:
             dropout = Dropout(self.owned, keys, probability)
