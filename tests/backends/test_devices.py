@@ -19,7 +19,9 @@ import torch.distributed
 
 from unilaunch.backend import Placement, Rendezvous
 from unilaunch.errors import PlacementError
+from unilaunch.rank.current import Member
 from unilaunch.world import World
+from unilaunch_graph.torch import loading
 from unilaunch_mindspore.backend import MindSporeBackend
 from unilaunch_mindspore.collectives import MindSporeCollectives
 from unilaunch_torch.backend import TorchBackend
@@ -210,8 +212,11 @@ def test_collectives_on_devices_fit_the_framework(
 def test_a_gpu_that_cuda_does_not_count_is_refused() -> None:
     """Of GPUs in MIG mode CUDA shows one instance, though there are eight device files."""
     words = r"rank 1 on a: device cuda:7: CUDA shows 2 device\(s\) here: .*CUDA_VISIBLE_DEVICES, or take the device cpu"
+    placement = Placement("cuda", 7, 1)
     with pytest.raises(PlacementError, match=words):
-        TorchBackend().start(WORLD, Placement("cuda", 7, 1))
+        TorchBackend().start(WORLD, placement)
+    with pytest.raises(PlacementError, match=words):  # a script without unilaunch
+        loading._collectives(create_autospec(Member, instance=True, world=WORLD, placement=placement))
 
 
 @pytest.mark.parametrize(("device", "words"), [("cuda", "sees no GPU"), ("npu", "install torch_npu")])
