@@ -43,7 +43,8 @@ class MindSporeBackend(Backend):
         if rendezvous:
             found |= {"MASTER_ADDR": rendezvous.address, "MASTER_PORT": str(rendezvous.port)}
         if rendezvous and placement.device == "npu":
-            found |= {"HCCL_SOCKET_IFNAME": rendezvous.interface, "HCCL_WHITELIST_DISABLE": "1"}
+            # Without = the name would stand for all names that begin with it.
+            found |= {"HCCL_SOCKET_IFNAME": f"={rendezvous.interface}", "HCCL_WHITELIST_DISABLE": "1"}
         return found
 
     @override

@@ -40,8 +40,9 @@ class TorchBackend(Backend):
         }
         if rendezvous:
             found |= {"MASTER_ADDR": rendezvous.address, "MASTER_PORT": str(rendezvous.port)}
-            kinds = {"cpu": ["GLOO"], "cuda": ["GLOO", "NCCL"], "npu": ["GLOO", "HCCL"]}[placement.device]
-            found |= {f"{kind}_SOCKET_IFNAME": rendezvous.interface for kind in kinds}
+            found["GLOO_SOCKET_IFNAME"] = rendezvous.interface
+            if placement.device != "cpu":  # NCCL and HCCL take a name for the beginning of names, unless = is before it
+                found[f"{COMMUNICATION[placement.device].upper()}_SOCKET_IFNAME"] = f"={rendezvous.interface}"
         if placement.device == "npu":
             found["HCCL_WHITELIST_DISABLE"] = "1"
         return found
@@ -106,18 +107,13 @@ class TorchBackend(Backend):
         import torch
 
         torch.set_num_threads(placement.threads)
-        where = f"rank {world.rank} on {world.host}: --device {placement.device}"
         if placement.device == "cuda":
-            if not torch.cuda.is_available():
-                raise PlacementError(
-                    f"{where}: torch {torch.__version__} sees no GPU: install a CUDA build of torch, check the driver, "
-                    "or take --device cpu"
-                )
-            torch.cuda.set_device(placement.index)
+            take_gpu(world, placement)
         elif placement.device == "npu":
             try:
                 import torch_npu
             except ImportError as error:
+                where = f"rank {world.rank} on {world.host}: --device npu"
                 raise PlacementError(f"{where}: {error}: install torch_npu, or take --device cpu") from None
             torch_npu.npu.set_device(placement.index)
 
@@ -143,7 +139,6 @@ class TorchBackend(Backend):
             store=store,
             rank=world.rank,
             world_size=world.size,
-            timeout=timedelta(seconds=timeout),
             # NCCL then connects here, on this rank's device, and not in the first epoch on a device that it guesses.
             device_id=torch.device(str(placement)) if placement.device == "cuda" else None,
         )
@@ -174,6 +169,28 @@ class TorchBackend(Backend):
         import torch
 
         return {"torch": str(torch.__version__), "numpy": np.__version__}
+
+
+def take_gpu(world: World, placement: Placement) -> None:
+    """Make a GPU the one that this process computes on.
+
+    Raises:
+        PlacementError: CUDA does not show it here.
+    """
+    import torch
+
+    where = f"rank {world.rank} on {world.host}: device cuda:{placement.index}"
+    if not torch.cuda.is_available():
+        raise PlacementError(
+            f"{where}: torch {torch.__version__} sees no GPU: install a CUDA build of torch, check the driver, or take "
+            "the device cpu"
+        )
+    if placement.index >= (shown := torch.cuda.device_count()):
+        raise PlacementError(
+            f"{where}: CUDA shows {shown} device(s) here: on GPUs in MIG mode give each rank one instance by "
+            "CUDA_VISIBLE_DEVICES, or take the device cpu"
+        )
+    torch.cuda.set_device(placement.index)
 
 
 def _find_served_store(distributed: Any, port: int) -> None:

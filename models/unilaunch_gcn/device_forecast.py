@@ -114,8 +114,8 @@ def device_seconds(
 def device_memory(statistics: PartitionStatistics, layers: Sequence[Layer], precision: str, stored: Stored) -> int:
     """Return the bytes of the rank that needs most on its device.
 
-    Features (sparse ones twice, with their transpose), each layer's output, what the widest layer needs meanwhile, the
-    edges, and the halo rows.
+    Features (sparse ones twice, with their transpose), targets, each layer's output, what the widest layer needs
+    meanwhile, the edges, and the halo rows. An evaluation's memory is not the recorded step's, which the graph keeps.
 
     Args:
         statistics: The partition, counted.
@@ -130,9 +130,11 @@ def device_memory(statistics: PartitionStatistics, layers: Sequence[Layer], prec
     has_both = order == "aggregation first" or (order == "aggregated once" and has_self_weight)
     is_dense = stored.density == 1 or order == "aggregation first"
     features = width_in * (weight + has_both * own) * (item if is_dense else 2 * (sums + 4))
+    features *= 2 if order == "aggregation first" else 1  # X and A_hat X; dropped anew in each step
     widths = [width_in, *(layer.width_out for layer in layers)]
     meanwhile = max(2 * a * item + b * (item + sums) for a, b in pairwise(widths[1:] + widths[-1:]))
-    node = features + sum(widths[1:]) * item + meanwhile
+    targets = (widths[-1] + 1) * sums  # and the node's share in the loss
+    node = features + targets + sum(widths[1:]) * item + 2 * meanwhile  # of a step, and of an evaluation
     halo = 2 * max((layer.width for layer in layers if layer.exchanges), default=0) * item
     return int(
         (statistics.nodes * node + statistics.edges * (4 + sums * stored.has_weights) + statistics.halo * halo).max()

@@ -26,6 +26,8 @@ from unilaunch_graph.partition.part import Part
 
 #: Training, validation and test, as the metrics' names begin.
 SPLITS = {"train": TRAIN, "val": VAL, "test": TEST}
+#: The place of "val" among them.
+VALIDATION = list(SPLITS).index("val")
 Metrics = dict[str, float | None]
 
 
@@ -62,8 +64,8 @@ class Objective(ABC):
         """
 
     @abstractmethod
-    def counts(self, scores: Floats, labels: NDArray[Any]) -> list[float]:
-        """Return sums over nodes, from which `metrics_of` makes metrics of the whole graph."""
+    def counts(self, scores: Any, labels: Any, xp: Any) -> list[Any]:
+        """Return sums over nodes, from which `metrics_of` makes metrics of the whole graph; *xp* as in `losses`."""
 
     @abstractmethod
     def metrics_of(self, counts: NDArray[np.float64], num_nodes: int) -> dict[str, float]:
@@ -83,12 +85,25 @@ class Objective(ABC):
 
         The last one is NaN if any owned node's score is not finite: a metric of it would mean nothing.
         """
-        chosen = {split: part.split == use for split, use in SPLITS.items()}
-        counts = [self.counts(scores[rows], part.labels[rows]) for rows in chosen.values()]
-        rows, float64 = chosen["val"], np.dtype(np.float64)
-        losses, _ = self.losses(scores[rows].astype(float64), self.targets(part.labels[rows], float64), np)
-        loss = losses.sum() if np.isfinite(scores).all() else np.nan
-        return np.array([*(number for split in counts for number in split), loss], float64)
+        rows = [part.split == use for use in SPLITS.values()]
+        labels = [part.labels[own] for own in rows]
+        targets = self.targets(labels[VALIDATION], np.dtype(np.float64))
+        return np.array(self.evaluated(scores, rows, labels, targets, np), np.float64)
+
+    def evaluated(self, scores: Any, rows: list[Any], labels: list[Any], targets: Any, xp: Any) -> list[Any]:
+        """Return the numbers of `evaluate`, of arrays of any library.
+
+        Args:
+            scores: Of the owned nodes. (num_owned, num_outputs)
+            rows: The owned nodes of each split.
+            labels: Theirs.
+            targets: Of the validation nodes, in float64.
+            xp: The functions of the scores' library, under numpy's names.
+        """
+        counts = [self.counts(scores[own], known, xp) for own, known in zip(rows, labels, strict=True)]
+        losses, _ = self.losses(xp.asarray(scores[rows[VALIDATION]], dtype=xp.float64), targets, xp)
+        loss = xp.where(xp.isfinite(scores).all(), losses.sum(), xp.nan)
+        return [*(number for split in counts for number in split), loss]
 
     def metrics(self, counts: NDArray[np.float64], sizes: tuple[int, int, int]) -> Metrics:
         """Return the metrics and the validation loss of the whole graph; None of a split without nodes.
@@ -129,8 +144,8 @@ class Classes(Objective):
         return losses, exponentials
 
     @override
-    def counts(self, scores: Floats, labels: NDArray[Any]) -> list[float]:
-        return [float((scores.argmax(axis=1) == labels).sum()) if len(labels) else 0.0]
+    def counts(self, scores: Any, labels: Any, xp: Any) -> list[Any]:
+        return [(xp.argmax(scores, axis=1) == labels).sum()]
 
     @override
     def predicted(self, scores: Floats) -> dict[str, NDArray[Any]]:
@@ -160,9 +175,9 @@ class MultiLabel(Objective):
         return xp.sum(losses, axis=1, keepdims=True), probability - targets
 
     @override
-    def counts(self, scores: Floats, labels: NDArray[Any]) -> list[float]:
+    def counts(self, scores: Any, labels: Any, xp: Any) -> list[Any]:
         said, has = scores > 0, labels > 0
-        return [float((said & has).sum()), float(said.sum()), float(has.sum())]
+        return [(said & has).sum(), said.sum(), has.sum()]
 
     @override
     def predicted(self, scores: Floats) -> dict[str, NDArray[Any]]:
@@ -189,9 +204,9 @@ class Regression(Objective):
         return xp.sum(errors * errors, axis=1, keepdims=True), errors * 2.0
 
     @override
-    def counts(self, scores: Floats, labels: NDArray[Any]) -> list[float]:
-        errors = scores.astype(np.float64) - self.targets(labels, np.dtype(np.float64))
-        return [float(np.abs(errors).sum()), float((errors * errors).sum())]
+    def counts(self, scores: Any, labels: Any, xp: Any) -> list[Any]:
+        errors = xp.asarray(scores, dtype=xp.float64) - xp.nan_to_num(labels.reshape(scores.shape))
+        return [xp.abs(errors).sum(), (errors * errors).sum()]
 
     @override
     def metrics_of(self, counts: NDArray[np.float64], num_nodes: int) -> dict[str, float]:

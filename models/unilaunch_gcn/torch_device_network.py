@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
+import numpy as np
 import torch
 from typing_extensions import override
 
@@ -11,7 +12,7 @@ from unilaunch.json_value import JsonValue
 from unilaunch_gcn.convolution import EPSILON, normalise
 from unilaunch_gcn.device_network import DeviceNetwork
 from unilaunch_gcn.layers import Layer, count_decayed
-from unilaunch_gcn.loss import Objective
+from unilaunch_gcn.loss import SPLITS, VALIDATION, Objective
 from unilaunch_gcn.network import by_layer, views
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.steps import Steps
@@ -50,6 +51,9 @@ class TorchDeviceNetwork(DeviceNetwork):
         self.kind, self.weight_kind = tensors.kind(config.dtype), getattr(torch, config.dtype.name)
         self.aggregation: FinishedAggregation = self._fused(aggregate, tensors)
         super().__init__(config, part, objective, tensors, cast("Aggregation", self.aggregation))
+        nodes = [np.flatnonzero(part.split == use) for use in SPLITS.values()]
+        self.split_rows = [tensors.tensor(rows) for rows in nodes]
+        self.split_labels = [tensors.tensor(np.asarray(part.labels)[rows]) for rows in nodes]
 
     def _fused(self, aggregate: Aggregation, tensors: TorchDeviceTensors) -> FinishedAggregation:
         """Return A_hat with an epilogue: in one pass where there is a kernel, and ranks divide nodes."""
@@ -102,6 +106,18 @@ class TorchDeviceNetwork(DeviceNetwork):
             kind = getattr(torch, self.tensors.summed.name)
             return torch.zeros(2 + len(self.flat), dtype=kind, device=self.flat.device)
         return self.tensors.message(self.value, gradients)
+
+    @override
+    def evaluate(self) -> torch.Tensor:
+        """As the host's, without the host: it would copy all scores, and count with one thread."""
+        if self.flat.device.type == "npu":
+            evaluation: torch.Tensor = super().evaluate()
+            return evaluation
+        self.epoch = None
+        scores = self.tensors.scores(self._forward, views(self.flat, self.layers))
+        targets = self.targets[self.split_rows[VALIDATION]].double()
+        numbers = self.objective.evaluated(scores, self.split_rows, self.split_labels, targets, torch)
+        return torch.stack([number.double() for number in numbers])
 
     @override
     def outputs(self, weights: Sequence[Any]) -> Iterator[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""The masks of `unilaunch_graph.dropout`, made by torch on a device; the keys of an epoch are on the device too."""
+"""The dropout of a training with torch on a device; the keys of an epoch are on the device too."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +12,7 @@ from unilaunch_gcn.tensors import Masks
 from unilaunch_graph.arrays import FloatType
 from unilaunch_graph.dropout import stream_keys
 from unilaunch_graph.operators.epilogue import Dropout
+from unilaunch_graph.operators.torch_masks import hash_places, kept, mask_of_rows
 
 
 class DeviceMasks(Masks):
@@ -53,34 +54,7 @@ class DeviceMasks(Masks):
         row, column = (torch.as_tensor(places.astype(np.int64), device=self.keys.device) for places in (rows, columns))
 
         def mask(_: int) -> torch.Tensor:
-            row_keys, column_keys = _keys(self.of_layer(0), width)
-            return _kept(row_keys[row] ^ column_keys[column], self.of_layer(0), self.kind)
+            row_keys, column_keys = hash_places(self.of_layer(0), width)
+            return kept(row_keys[row] ^ column_keys[column], self.of_layer(0), self.kind)
 
         return mask
-
-
-def mask_of_rows(dropout: Dropout, width: int, kind: torch.dtype) -> torch.Tensor:
-    """Return 0 where an element is dropped, and 1 / (1 - probability) where it is kept. (rows, width)"""
-    rows, columns = _keys(dropout, width)
-    return _kept(rows[:, None] ^ columns, dropout, kind)
-
-
-def _keys(dropout: Dropout, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return `dropout.row_keys` and `dropout.column_keys`."""
-    first, second = dropout.keys[0], dropout.keys[1]
-    columns = torch.arange(width, device=dropout.keys.device)
-    rows = _mix((dropout.nodes & 0xFFFFFFFF) ^ _mix((dropout.nodes >> 32) ^ first))
-    return rows, _mix((columns + second) & 0xFFFFFFFF)
-
-
-def _kept(words: torch.Tensor, dropout: Dropout, kind: torch.dtype) -> torch.Tensor:
-    return (_mix(words) >= dropout.least).to(kind) * dropout.scale
-
-
-def _mix(words: torch.Tensor) -> torch.Tensor:
-    """Hash 32-bit words as `dropout.mix` does; they are held as int64, since torch has no unsigned products."""
-    words = words ^ (words >> 16)
-    words = (words * 0x7FEB352D) & 0xFFFFFFFF
-    words = words ^ (words >> 15)
-    words = (words * 0x846CA68B) & 0xFFFFFFFF
-    return words ^ (words >> 16)

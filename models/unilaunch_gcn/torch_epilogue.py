@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from typing_extensions import override
 
-from unilaunch_gcn.torch_dropout import mask_of_rows
 from unilaunch_graph.operators.epilogue import Epilogue
+from unilaunch_graph.operators.torch_masks import mask_of_rows
 
 
 class Passes(Protocol):

@@ -131,10 +131,8 @@ class DeviceSteps(Steps):
 def record_cuda_graph(work: Work) -> Work:
     """Record what *work* queues as a CUDA graph, and return its replay.
 
-    NCCL's own thread may call CUDA meanwhile, hence the mode.
+    NCCL's own thread may call CUDA meanwhile, hence the mode. torch waits and frees its cache before it records.
     """
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()  # the graph has memory of its own
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         work()

@@ -6,6 +6,7 @@ prospector), so any rank can make any rows of the mask, on any framework, and ge
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,15 @@ def fill_mask(out: Floats, nodes: NDArray[np.int64], keys: tuple[int, int], prob
     words = mask_words(nodes, out.shape[1], keys, probability)
     for span in words.spans():
         words.fill(out[span], span)
+
+
+def mask_of(
+    nodes: NDArray[np.int64], shape: tuple[int, ...], keys: tuple[int, int], probability: float, dtype: FloatType
+) -> Floats:
+    """Return the mask of rows of any shape; the other arguments are those of `fill_mask`. (len(nodes), ...)"""
+    mask: Floats = np.empty((shape[0], prod(shape[1:])), dtype)
+    fill_mask(mask, nodes, keys, probability)
+    return mask.reshape(shape)
 
 
 def entry_mask(

@@ -19,7 +19,9 @@ import torch.distributed
 
 from unilaunch.backend import Placement, Rendezvous
 from unilaunch.errors import PlacementError
+from unilaunch.rank.current import Member
 from unilaunch.world import World
+from unilaunch_graph.torch import loading
 from unilaunch_mindspore.backend import MindSporeBackend
 from unilaunch_mindspore.collectives import MindSporeCollectives
 from unilaunch_torch.backend import TorchBackend
@@ -76,6 +78,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     """Record what would reach a device or another rank; torch sees a GPU, and torch_npu is there."""
     calls = Calls(monkeypatch)
     calls.replace(torch.cuda, "is_available", answer=True)
+    calls.replace(torch.cuda, "device_count", answer=2)
     calls.replace(torch.cuda, "set_device")
     calls.replace(torch, "set_num_threads", real=set_num_threads)
     calls.replace(torch.distributed, "TCPStore", answer="the store", real=tcp_store)
@@ -106,19 +109,20 @@ def test_the_signature_of_tcp_store_is_torchs() -> None:
 
 
 def test_cuda_takes_its_device_then_nccl_on_the_agreed_port(calls: Calls) -> None:
-    """No port is bound: the other ranks of the store are clients."""
+    """No port is bound: the other ranks of the store are clients. NCCL's collectives get no limit of ours."""
     _connect(TorchBackend(), "cuda")
     store = {
         "host_name": "10.0.0.1", "port": 4321, "world_size": 4, "is_master": False, "timeout": MINUTE,
         "master_listen_fd": None,
     }  # fmt: skip
     group = {
-        "backend": "nccl", "store": "the store", "rank": 1, "world_size": 4, "timeout": MINUTE,
+        "backend": "nccl", "store": "the store", "rank": 1, "world_size": 4,
         "device_id": torch.device("cuda:1"),
     }  # fmt: skip
     assert calls.made == [
         ("torch.set_num_threads", {"number": 2}),
         ("torch.cuda.is_available", {}),
+        ("torch.cuda.device_count", {}),
         ("torch.cuda.set_device", {"device": 1}),
         ("torch.distributed.TCPStore", store),
         ("torch.distributed.init_process_group", group),
@@ -204,8 +208,19 @@ def test_collectives_on_devices_fit_the_framework(
     handle.wait.assert_called_once_with()
 
 
+@pytest.mark.usefixtures("calls")
+def test_a_gpu_that_cuda_does_not_count_is_refused() -> None:
+    """Of GPUs in MIG mode CUDA shows one instance, though there are eight device files."""
+    words = r"rank 1 on a: device cuda:7: CUDA shows 2 device\(s\) here: .*CUDA_VISIBLE_DEVICES, or take the device cpu"
+    placement = Placement("cuda", 7, 1)
+    with pytest.raises(PlacementError, match=words):
+        TorchBackend().start(WORLD, placement)
+    with pytest.raises(PlacementError, match=words):  # a script without unilaunch
+        loading._collectives(create_autospec(Member, instance=True, world=WORLD, placement=placement))
+
+
 @pytest.mark.parametrize(("device", "words"), [("cuda", "sees no GPU"), ("npu", "install torch_npu")])
 def test_a_device_that_torch_has_not_is_refused(device: str, words: str) -> None:
     """The real torch of this machine, in one line with rank and host."""
-    with pytest.raises(PlacementError, match=rf"rank 1 on a: --device {device}: .*{words}"):
+    with pytest.raises(PlacementError, match=rf"rank 1 on a: (--device npu|device cuda:0): .*{words}"):
         TorchBackend().start(WORLD, Placement(device, 0, 1))

@@ -118,12 +118,17 @@ def _cause_of(error: BaseException) -> Cause:
             return Cause.LOST_PEER
         case UnilaunchError() if error.exit_code == UnilaunchError.exit_code:
             return Cause.REFUSED_INPUT
-        case MemoryError():
+        case _ if is_out_of_memory(error):
             return Cause.OUT_OF_MEMORY
         case SystemExit():
             return Cause.EXIT
     is_of_a_peer = not isinstance(error, OSError) and _LOST_PEER.search(str(error))  # OSError: of a file, or a server
     return Cause.LOST_PEER if is_of_a_peer else Cause.EXCEPTION
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether the host or a device had no memory left: torch's error of a GPU is a RuntimeError."""
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
 def describe_exit(returncode: int, *, oom_kills: int = 0) -> Failure:

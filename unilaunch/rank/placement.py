@@ -120,9 +120,9 @@ def _no_device(kind: str, rank: int, fact: Facts, on_host: int) -> PlacementErro
             f"rank {rank} on {fact['name']}: no {kind} device is visible there: check the driver and "
             f"{DEVICES[kind][0]}, or take --device cpu"
         )
-    mig = "give each rank one MIG instance (srun --gpus-per-task=1), " if is_mig(visible[0]) else ""
+    shared = "NCCL connects no ranks that share a GPU: " if is_mig(visible[0]) else ""
     return PlacementError(
         f"rank {rank} on {fact['name']} has no {kind} device of its own: {on_host} ranks on this host see "
-        f"{len(visible)} ({DEVICES[kind][0]}={','.join(visible)}); {mig}start at most {len(visible)} there, or "
+        f"{len(visible)} ({DEVICES[kind][0]}={','.join(visible)}); {shared}start at most {len(visible)} there, or "
         "--device cpu"
     )

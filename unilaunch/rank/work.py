@@ -13,6 +13,7 @@ from unilaunch.backend import Backend, Collectives, Rendezvous
 from unilaunch.errors import PeerLostError, RefusedTogetherError, UnilaunchError, say
 from unilaunch.model import Framework, Model, Session
 from unilaunch.monitor import messages
+from unilaunch.output.failure import is_out_of_memory
 from unilaunch.output.log import LINE, Log
 from unilaunch.rank import current, mpi, program
 from unilaunch.rank.ending import run_exit_functions
@@ -64,9 +65,11 @@ def _explain(error: BaseException, rank: Rank) -> tuple[int, str]:
         case SystemExit():
             print(error.code, file=sys.stderr, flush=True)  # noqa: T201  (as Python does)
             return 1, ""
-        case MemoryError() if rank.task.model:
+        case _ if rank.task.model and is_out_of_memory(error):
             where = f"rank {rank.world.rank} on {rank.world.host}"
-            say(f"{where}: out of memory: {error}: take more ranks on more hosts, or a smaller model")
+            what = ". ".join(str(error).split(". ")[:3])  # torch's next sentences explain its allocator
+            more = "ranks on more hosts" if rank.placement.device == "cpu" else "GPUs, --precision bfloat16 (gcn)"
+            say(f"{where}: out of memory: {what}: take more {more}, or a smaller model")
         case _:
             code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
             if sys.excepthook is not sys.__excepthook__:

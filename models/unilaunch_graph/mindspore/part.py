@@ -1,6 +1,5 @@
 """One rank's part of a graph, as tensors of MindSpore."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,7 +7,8 @@ import numpy as np
 from mindspore import Tensor
 from numpy.typing import NDArray
 
-from unilaunch_graph.arrays import Floats, FloatType, Ids
+from unilaunch_graph.arrays import Ids
+from unilaunch_graph.dropout import mask_of
 from unilaunch_graph.exchange.user_halo import RowHalo
 from unilaunch_graph.mindspore.padding import padded
 from unilaunch_graph.mindspore.ranks import Collective, Ranks
@@ -29,12 +29,12 @@ class GraphPart(PartFields[Tensor, Ids, Ranks]):
 
     operators: "Operators" = field(repr=False)
 
-    def masked(self, rows: Tensor, mask: Callable[[Ids, FloatType], Floats]) -> Tensor:
-        """Return *rows* times the array that *mask* computes from the owned nodes' ids and a type."""
+    def masked(self, rows: Tensor, keys: tuple[int, int], probability: float) -> Tensor:
+        """Return *rows* times the mask of the owned nodes; the arguments are those of `fill_mask`."""
         dtype = rows.asnumpy().dtype
         if dtype.kind in "biu":
             raise TypeError(f"dropout: rows are {rows.dtype}: expected floats")
-        return rows * Tensor.from_numpy(mask(self.owned, dtype))
+        return rows * Tensor.from_numpy(mask_of(self.owned, rows.shape, keys, probability, dtype))
 
 
 @dataclass(frozen=True, slots=True)

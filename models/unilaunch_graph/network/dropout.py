@@ -1,12 +1,8 @@
 """Dropout that does not depend on the number of parts."""
 
-from math import prod
 from typing import Any, TypeVar
 
-import numpy as np
-
-from unilaunch_graph.arrays import Floats, FloatType, Ids
-from unilaunch_graph.dropout import fill_mask, stream_keys
+from unilaunch_graph.dropout import stream_keys
 from unilaunch_graph.network.checks import check_probability, check_rows
 
 Tensor = TypeVar("Tensor")
@@ -37,12 +33,5 @@ def dropout(  # noqa: PLR0913  (each names a coordinate of the mask)
     check_rows(rows, part.num_owned, "num_owned")
     if not training or p == 0:
         return rows
-    shape: tuple[int, ...] = tuple(rows.shape)  # type: ignore[attr-defined]
-
-    def mask(nodes: Ids, dtype: FloatType) -> Floats:
-        filled: Floats = np.empty((shape[0], prod(shape[1:])), dtype)
-        fill_mask(filled, nodes, stream_keys(seed, step, layer), p)
-        return filled.reshape(shape)
-
-    result: Tensor = part.masked(rows, mask)
+    result: Tensor = part.masked(rows, stream_keys(seed, step, layer), p)
     return result

@@ -11,7 +11,7 @@ class Dropout(NamedTuple):
     Attributes:
         nodes: Global id of each row. (rows,) int64 tensor
         keys: The mask's `dropout.stream_keys`. The device reads them when it works, not when the work is queued, so
-            that a recorded step serves every epoch. (2,) int64 tensor
+            that a recorded step serves every epoch. (2,) int64 tensor; for torch's own operations also two numbers
         probability: Share that is dropped, below 1.
     """
 

@@ -60,8 +60,10 @@ def normalise(module: Any, rows: torch.Tensor, ranks: Ranks, momentum: float) ->
     shape = [-1 if axis == 1 else 1 for axis in range(rows.dim())]
     if module.training or module.running_mean is None:
         seen = Statistics.of(rows, ranks)
-        if seen.num_elements <= 1:
-            raise ValueError(f"BatchNorm: {seen.num_elements} row on all ranks: expected more than one in training")
+        if rows[:, :1].numel() <= 1 and seen.num_elements <= 1:  # with two rows here a GPU need not be asked
+            raise ValueError(
+                f"BatchNorm: {int(seen.num_elements)} row on all ranks: expected more than one in training"
+            )
         if module.training and module.running_mean is not None:
             _track(module, seen, momentum)
         mean, variance = seen.mean, seen.variance
@@ -85,20 +87,22 @@ class Statistics(NamedTuple):
     Attributes:
         mean: (columns,)
         variance: With the number of elements as divisor. (columns,)
-        num_elements: Elements of a column on all ranks.
+        num_elements: Elements of a column on all ranks. ()
     """
 
     mean: torch.Tensor
     variance: torch.Tensor
-    num_elements: int
+    num_elements: torch.Tensor
 
     @classmethod
     def of(cls, rows: torch.Tensor, ranks: Ranks) -> "Statistics":
         """Return those of *rows*; all ranks must call it. (rows, columns) or (rows, columns, length)"""
         others = [axis for axis in range(rows.dim()) if axis != 1]
         shape = [-1 if axis == 1 else 1 for axis in range(rows.dim())]
-        count = count_elements(rows[:, :1], ranks)
-        mean = global_sum(rows.sum(others), ranks) / count
+        own = rows.new_full((1,), rows[:, :1].numel())
+        sums = global_sum(torch.cat([rows.sum(others), own]), ranks)  # one message: each is a wait for the slowest rank
+        count = sums[-1].detach()
+        mean = sums[:-1] / count
         variance = global_sum((rows - mean.view(shape)).square().sum(others), ranks) / count
         return cls(mean, variance, count)
 

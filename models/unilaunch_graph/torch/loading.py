@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 
 from unilaunch.backend import Collectives
-from unilaunch.errors import PlacementError
 from unilaunch.rank.current import Member
 from unilaunch.rank.rendezvous import meet
 from unilaunch.spec import RunSpec
@@ -16,7 +15,7 @@ from unilaunch_graph.loading import load_part
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.torch.part import GraphPart, make_part
 from unilaunch_graph.torch.ranks import Ranks
-from unilaunch_torch.backend import COMMUNICATION, TorchBackend
+from unilaunch_torch.backend import COMMUNICATION, TorchBackend, take_gpu
 from unilaunch_torch.collectives import TorchCollectives
 
 
@@ -57,9 +56,10 @@ def _collectives(member: Member) -> Collectives:
         if not member.supervised and "OMP_NUM_THREADS" not in member.environ:
             torch.set_num_threads(member.placement.threads)
         return member.collectives()
-    if member.placement.device == "cuda" and not torch.cuda.is_available():
-        raise PlacementError(f"{member.world.device}: this torch ({torch.__version__}) finds no CUDA: device='cpu'")
-    torch.get_device_module(member.placement.device).set_device(member.placement.index)
+    if member.placement.device == "cuda":
+        take_gpu(member.world, member.placement)
+    else:
+        torch.get_device_module(member.placement.device).set_device(member.placement.index)
     return _device_collectives(member)
 
 

@@ -3,6 +3,7 @@
 import operator
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -10,8 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unilaunch_graph.arrays import Floats, FloatType, Ids
+from unilaunch_graph.arrays import FloatType
+from unilaunch_graph.dropout import mask_of
 from unilaunch_graph.network.part import PartFields, fields_of
+from unilaunch_graph.operators.epilogue import Dropout
+from unilaunch_graph.operators.torch_masks import mask_of_rows
 from unilaunch_graph.partition.in_edges import merge_in_edges
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.torch.eager import is_eager
@@ -99,12 +103,18 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
         made: Any = kept.made
         return made  # type: ignore[no-any-return]
 
-    def masked(self, rows: torch.Tensor, mask: Callable[[Ids, FloatType], Floats]) -> torch.Tensor:
-        """Return *rows* times the array that *mask* computes from the owned nodes' ids and a type."""
+    def masked(self, rows: torch.Tensor, keys: tuple[int, int], probability: float) -> torch.Tensor:
+        """Return *rows* times the mask of the owned nodes, made where the rows are; the arguments are `fill_mask`'s."""
         if not (rows.is_floating_point() or rows.is_complex()):
             raise TypeError(f"dropout: rows are {rows.dtype}: expected floats")
-        array = mask(self.owned.cpu().numpy(), np.dtype(np.float64 if rows.dtype == torch.float64 else np.float32))
-        return rows * torch.from_numpy(array).to(rows.device, rows.dtype)
+        kind = torch.float64 if rows.dtype == torch.float64 else torch.float32
+        if rows.device.type == "cpu":
+            dtype: FloatType = np.dtype(np.float64 if kind == torch.float64 else np.float32)
+            mask = torch.from_numpy(mask_of(self.arrays.owned, tuple(rows.shape), keys, probability, dtype))
+        else:
+            dropout = Dropout(self.owned, keys, probability)
+            mask = mask_of_rows(dropout, prod(rows.shape[1:]), kind).view(rows.shape)
+        return rows * mask.to(rows.dtype)
 
 
 def is_same(one: object, other: torch.Tensor | None) -> bool:

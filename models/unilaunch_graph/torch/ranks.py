@@ -10,6 +10,10 @@ from unilaunch_graph.network.ranks import ScriptRanks
 
 #: MPI and numpy have no such floats: in the host's memory they are sent as integers. Sums are made in float32.
 HALVES = {torch.bfloat16, torch.float16}
+#: NCCL and torch have no such integers: between devices they are sent as others of the same size.
+_SENT_AS = {
+    torch.int16: torch.bfloat16, torch.uint16: torch.bfloat16, torch.uint32: torch.int32, torch.uint64: torch.int64,
+}  # fmt: skip
 
 
 class Ranks(ScriptRanks):
@@ -58,8 +62,9 @@ class Ranks(ScriptRanks):
         tensor.detach().copy_(whole)
 
     def _bits(self, tensor: torch.Tensor) -> Any:
-        is_host = self.device.type == "cpu"  # NCCL has the 16-bit floats, and no 16-bit integers
-        return self._buffer(tensor.view(torch.int16) if is_host and tensor.dtype in HALVES else tensor)
+        if self.device.type != "cpu":
+            return self._buffer(tensor.view(_SENT_AS.get(tensor.dtype, tensor.dtype)))
+        return self._buffer(tensor.view(torch.int16) if tensor.dtype in HALVES else tensor)
 
     def _buffer(self, tensor: torch.Tensor) -> Any:
         """Return the tensor as the collectives take it; nothing is copied."""

@@ -81,13 +81,16 @@ def sum_gradients(model: torch.nn.Module | Iterable[torch.nn.Parameter], part: G
 
 
 def _sum_gradients(parameters: list[torch.nn.Parameter], ranks: Ranks) -> None:
-    present = [float(parameter.grad is not None) for parameter in parameters]
-    pieces = [parameters[0].new_tensor(present), *map(_flat_gradient, parameters)]
+    present = parameters[0].new_ones(len(parameters))
+    for place, parameter in enumerate(parameters):
+        if parameter.grad is None:
+            present[place] = 0
+    pieces = [present, *map(_flat_gradient, parameters)]
     counts, *summed = torch.split(ranks.all_reduce(torch.cat(pieces)), [len(piece) for piece in pieces])
-    for parameter, num_present, total in zip(parameters, counts.tolist(), summed, strict=True):
+    for parameter, num_present, total in zip(parameters, counts, summed, strict=True):
         if parameter.grad is not None:
             parameter.grad.copy_(total.view_as(parameter))
-        elif num_present:
+        elif num_present:  # the host waits for a GPU here, and only here
             parameter.grad = total.view_as(parameter).clone()
 
 

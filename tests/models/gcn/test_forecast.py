@@ -130,6 +130,16 @@ def test_more_parts_need_less_of_a_gpu(name: str, precision: str) -> None:
     assert weighted == counted[0].edges[0] * (8 if precision == "float64" else 4)
 
 
+@pytest.mark.parametrize(("dropout", "step", "evaluation"), [(0.5, 3552, 2560), (0.0, 3040, 2048)])
+def test_memory_of_a_gpu_is_that_of_live_tensors(dropout: float, step: int, evaluation: int) -> None:
+    """Bytes of a node's rows that lived at once in Triton's interpreter: of a step, and of an evaluation beside it."""
+    counted = count(make_graph(64, []), np.zeros(64, np.int64), 1)
+    layers = plan_layers(GcnSpec(hidden=128, layers=3, dropout=dropout), 64, 40)
+    forecast = device_memory(counted, layers, "float32", Stored(1.0, has_weights=False)) / 64
+    features, targets = 64 * 4, 41 * 4
+    assert forecast == pytest.approx(step + evaluation + features + targets, rel=0.05)
+
+
 def test_sparse_features_fill_up_on_the_way_to_a_gpu() -> None:
     """64 nodes of 6 neighbours: A_hat X has 7 times the entries of X; a wider hidden layer makes X dense."""
     graph = make_graph(64, [(at, (at + step) % 64) for at in range(64) for step in (1, 2, 5)])

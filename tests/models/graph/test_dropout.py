@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from unilaunch_gcn.torch_dropout import DeviceMasks
 from unilaunch_graph.dropout import entry_mask, fill_mask, stream_keys
+from unilaunch_graph.operators.epilogue import Dropout
+from unilaunch_graph.operators.torch_masks import mask_of_rows
 
 F32 = np.dtype(np.float32)
 
@@ -111,3 +113,5 @@ def test_device_makes_the_same_mask_of_any_share(probability: float, dtype: type
     fill_mask(out, nodes, stream_keys(1, 0, 0), probability)
     np.testing.assert_array_equal(device.rows(0, 0, 17).numpy(), out)
     assert device.rows(0, 0, 17).numpy().dtype == out.dtype
+    by_numbers = Dropout(torch.from_numpy(nodes), stream_keys(1, 0, 0), probability)  # as a user's own network does
+    np.testing.assert_array_equal(mask_of_rows(by_numbers, 17, device.kind).numpy(), out)

@@ -18,6 +18,7 @@ from models.graph.torch_parts import Whole, make_whole, on_parts
 from unilaunch.backend import Collectives
 from unilaunch.errors import SpecError
 from unilaunch_graph import torch as ug
+from unilaunch_graph.torch.batch_norm import batch_norm
 from unilaunch_graph.torch.distributed import distribute
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.ranks import Ranks
@@ -76,10 +77,19 @@ def test_halo_rows_are_their_owners_rows(dtype: torch.dtype, shape: tuple[int, .
 
 
 def test_16_bits_are_sent_as_they_are_on_a_device() -> None:
-    """NCCL has no 16-bit integers; numpy, in the host's memory, has no bfloat16."""
+    """NCCL has no 16-bit integers, torch's collectives no unsigned ones; numpy, in the host's memory, no bfloat16."""
     collectives = create_autospec(Collectives, instance=True)
-    for device, expected in (("meta", torch.bfloat16), ("cpu", np.dtype(np.int16))):
-        rows = torch.empty(2, 3, dtype=torch.bfloat16, device=device)
+    for dtype, device, expected in (
+        (torch.bfloat16, "meta", torch.bfloat16),
+        (torch.bfloat16, "cpu", np.dtype(np.int16)),
+        (torch.int16, "meta", torch.bfloat16),
+        (torch.uint16, "meta", torch.bfloat16),
+        (torch.uint32, "meta", torch.int32),
+        (torch.uint64, "meta", torch.int64),
+        (torch.uint16, "cpu", np.dtype(np.uint16)),
+        (torch.float64, "meta", torch.float64),
+    ):
+        rows = torch.empty(2, 3, dtype=dtype, device=device)
         Ranks(0, 2, collectives, torch.device(device)).exchange(rows, [0, 2], rows, [0, 2])
         assert {buffer.dtype for buffer in collectives.exchange.call_args.args[::2]} == {expected}
 
@@ -239,6 +249,32 @@ def test_gradients_are_summed_where_some_ranks_have_none() -> None:
     assert on_parts(WHOLE, PARTS, work) == [[[6.0, 6.0], [5.0, 7.0], None, [3.0] * 3]] * PARTS
 
 
+def test_a_step_of_a_users_network_waits_for_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """BatchNorm and the sum of gradients read no number on the host, and send none by itself."""
+    collectives = create_autospec(Collectives, instance=True)
+    part = create_autospec(GraphPart, instance=True, ranks=Ranks(0, 2, collectives, torch.device("cpu")))
+    norm = torch.nn.BatchNorm1d(8)
+    with monkeypatch.context() as patched:
+        for name in ("new_tensor", "tolist", "item", "__bool__", "__int__", "__float__", "cpu"):
+            patched.setattr(
+                torch.Tensor, name, create_autospec(getattr(torch.Tensor, name), side_effect=AssertionError)
+            )
+        batch_norm(norm, WHOLE.x, part.ranks).sum().backward()  # type: ignore[no-untyped-call]
+        ug.sum_gradients(norm, part)
+    sizes = [call.args[0].size for call in collectives.all_reduce.call_args_list]
+    assert sizes == [8 + 1, 8, 2 + 2 * 8]  # sums with the number of rows, squares, gradients with who has them
+
+
+def test_batch_norm_of_one_row_is_refused() -> None:
+    """One on all ranks."""
+
+    def work(part: GraphPart) -> None:
+        with pytest.raises(ValueError, match="BatchNorm: 1 row on all ranks: expected more than one in training"):
+            batch_norm(torch.nn.BatchNorm1d(8), part.x[: part.rank == 1], part.ranks)
+
+    on_parts(WHOLE, PARTS, work)
+
+
 def test_rows_are_gathered_in_the_users_order() -> None:
     """On rank 0; the others get None."""
     got = on_parts(WHOLE, PARTS, lambda part: ug.gather(part.x, part))
@@ -259,6 +295,19 @@ def test_dropout_does_not_depend_on_the_parts() -> None:
     kept = alone != 0
     assert torch.equal(alone[kept], 2 * WHOLE.x[kept])
     assert 0.3 < kept.double().mean() < 0.7
+
+
+def test_dropout_of_rows_on_a_device_reads_nothing_on_the_host() -> None:
+    """The mask is made where the rows are: it was hashed by one thread and copied."""
+
+    def work(part: GraphPart) -> None:
+        there = replace(part, owned=part.owned.to("meta"))
+        for dtype in (torch.float32, torch.bfloat16):
+            rows = torch.empty(part.num_owned, 3, 2, dtype=dtype, device="meta")
+            dropped = ug.dropout(rows, there, 0.5, seed=1, step=2)
+            assert (dropped.device, dropped.dtype, dropped.shape) == (rows.device, dtype, rows.shape)
+
+    on_parts(WHOLE, 1, work)
 
 
 def test_dropout_refuses_integers() -> None:

@@ -23,16 +23,16 @@ CASES: dict[str, tuple[Backend, Placement, Rendezvous | None, dict[str, str]]] =
     "torch on cpu": (TorchBackend(), Placement("cpu", 0, 2), None, TORCH),
     "torch on cuda": (
         TorchBackend(), Placement("cuda", 1, 2), MEETING,
-        TORCH | MET | {"GLOO_SOCKET_IFNAME": "eth1", "NCCL_SOCKET_IFNAME": "eth1"},
+        TORCH | MET | {"GLOO_SOCKET_IFNAME": "eth1", "NCCL_SOCKET_IFNAME": "=eth1"},
     ),
     "torch on npu": (
         TorchBackend(), Placement("npu", 1, 2), MEETING,
-        TORCH | MET | {"GLOO_SOCKET_IFNAME": "eth1", "HCCL_SOCKET_IFNAME": "eth1", "HCCL_WHITELIST_DISABLE": "1"},
+        TORCH | MET | {"GLOO_SOCKET_IFNAME": "eth1", "HCCL_SOCKET_IFNAME": "=eth1", "HCCL_WHITELIST_DISABLE": "1"},
     ),
     "mindspore on cpu": (MindSporeBackend(), Placement("cpu", 0, 2), None, MINDSPORE | {"DEVICE_ID": "0"}),
     "mindspore on npu": (
         MindSporeBackend(), Placement("npu", 1, 2), MEETING,
-        MINDSPORE | MET | {"DEVICE_ID": "1", "HCCL_SOCKET_IFNAME": "eth1", "HCCL_WHITELIST_DISABLE": "1"},
+        MINDSPORE | MET | {"DEVICE_ID": "1", "HCCL_SOCKET_IFNAME": "=eth1", "HCCL_WHITELIST_DISABLE": "1"},
     ),
 }  # fmt: skip
 
