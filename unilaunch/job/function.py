@@ -47,7 +47,7 @@ def find_function(function: Callable[..., Any]) -> Found:
     if file := getattr(main, "__file__", None):
         return Found(Target("function", f"{Path(file).absolute()}:{name}"))
     if cells := main.__dict__.get("In"):  # IPython's, of a notebook
-        source, chosen = select(name.partition(".")[0], cells)
+        source, chosen = select(name.partition(".")[0], cells, main.__dict__)
         if len(source) > _LARGEST_SOURCE:
             raise SpecError(f"{name}: the cells that it uses have {len(source) / 1e3:.0f} kB: write a module")
         numbers = f"cell{'s' * (len(chosen) > 1)} {', '.join(map(str, chosen))}"
