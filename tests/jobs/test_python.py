@@ -117,3 +117,15 @@ def test_the_exceptions_are_of_one_family() -> None:
     errors = [getattr(unilaunch, name) for name in unilaunch.__all__ if name.endswith(("Error", "Failed"))]
     assert len(errors) > 12
     assert all(issubclass(error, unilaunch.UnilaunchError) for error in errors)
+
+
+def test_ctrl_c_is_a_keyboard_interrupt_under_asyncio_too(tmp_path: Path) -> None:
+    """asyncio.run has a handler of its own, which raises nothing."""
+    (tmp_path / "waiting.py").write_text(
+        "import asyncio, os, signal, time, unilaunch\n"
+        "def work(caller):\n    os.kill(caller, signal.SIGINT)\n    time.sleep(60)\n"
+        "async def main(): unilaunch.launch(work, caller=os.getpid(), nprocs=1, allow_run_as_root=True)\n"
+        "if __name__ == '__main__':\n    try:\n        asyncio.run(main())\n"
+        "    except KeyboardInterrupt:\n        print('interrupted')\n"
+    )
+    assert alone(["waiting.py"], tmp_path).check().stdout.splitlines()[-1] == "interrupted"

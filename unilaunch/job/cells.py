@@ -86,7 +86,8 @@ def _compare(function: str, needed: Sequence[_Statement], held: Mapping[str, Any
 
     A call can have changed them, and a cell that ended with an error may not have set them.
     """
-    found, setters = dict(held), {}
+    found = dict(held)
+    setters: dict[str, _Statement] = {}
     for one in needed:
         if one.kind == "constant":
             with suppress(Exception):  # what it reads has been deleted; what it should set keeps its value
