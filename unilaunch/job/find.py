@@ -31,11 +31,12 @@ def find_mpirun(wanted: Path | None, environ: Mapping[str, str]) -> Mpirun:
     raise LauncherError(f"{path} --version says {first!r}: expected {expected}")
 
 
-def with_home(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the environment with HOME, which a service may not have: Open MPI 5 does not start without it."""
+def as_of_a_shell(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the environment with what a service may not have: Open MPI 4 needs a PATH to start, Open MPI 5 a HOME."""
+    whole = {"PATH": os.defpath, **environ}
     with suppress(RuntimeError):  # this user has no home
-        return {"HOME": str(Path("~").expanduser()), **environ}
-    return environ
+        whole = {"HOME": str(Path("~").expanduser()), **whole}
+    return whole
 
 
 @cache
@@ -43,7 +44,7 @@ def _ask_version(path: Path) -> str:
     """Return the program's output for --version; it is kept, since a job that is restarted needs it again."""
     try:
         line = [str(path), "--version"]
-        environ = with_home(os.environ)  # noqa: TID251  (what a user's shell gives it)
+        environ = as_of_a_shell(os.environ)  # noqa: TID251  (what a user's shell gives it)
         done = subprocess.run(
             line, env=environ, capture_output=True, text=True, errors="replace", check=False, timeout=20
         )  # fmt: skip

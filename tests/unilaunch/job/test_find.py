@@ -1,10 +1,11 @@
 """The mpirun that is found, and the environment in which it is asked and started."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from unilaunch.job.find import _below_a_prefix, with_home
+from unilaunch.job.find import _below_a_prefix, as_of_a_shell
 
 
 def test_a_program_in_bin_has_a_prefix() -> None:
@@ -13,8 +14,9 @@ def test_a_program_in_bin_has_a_prefix() -> None:
     assert _below_a_prefix(Path("/opt/mpi/bin/mpirun")) == Path("/opt/mpi/bin/mpirun")
 
 
-def test_a_service_gets_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Open MPI 5 does not start without it."""
-    assert with_home({"HOME": "/a"}) == {"HOME": "/a"}
+def test_a_service_gets_a_home_and_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without them Open MPI does not start."""
+    own = {"HOME": "/a", "PATH": "/b"}
+    assert as_of_a_shell(own) == own
     monkeypatch.delenv("HOME")
-    assert with_home({"A": "b"}) == {"A": "b", "HOME": str(Path("~").expanduser())}
+    assert as_of_a_shell({"A": "b"}) == {"A": "b", "HOME": str(Path("~").expanduser()), "PATH": os.defpath}
