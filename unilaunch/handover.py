@@ -49,7 +49,7 @@ def hand_over(task: "Task[LaunchSpec]") -> str:
     target = {"kind": task.target.kind, "name": task.target.name, "source": task.target.source}
     options = _encode("options", task.options)
     told = {"version": __version__, "target": target, "spec": spec, "options": options, "command": list(task.command)}
-    text = json.dumps(told | {"entry_points": entry_points.table()})
+    text = json.dumps(told | {"host": task.host, "entry_points": entry_points.table()})
     if len(text) > _LARGEST:
         raise SpecError(
             f"{task.target}: its source, its options and the command line are {len(text)} bytes together, and a "
@@ -78,7 +78,8 @@ def take_over(text: str, args: Sequence[str]) -> "Task[RunSpec]":
     model = plugins.load_model(target.name) if target.kind == "model" else None
     options = _decode(told["options"]) if model else None
     backends = (plugins.load_backend(spec.backend),) if model else plugins.backends_of_program(spec.backend)
-    return Task(spec, target, model, cast("Spec | None", options), backends, tuple(told["command"]))
+    command, host = tuple(told["command"]), told["host"]
+    return Task(spec, target, model, cast("Spec | None", options), backends, command, host)
 
 
 def _encode(name: str, value: Any) -> JsonValue:

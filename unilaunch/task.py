@@ -36,6 +36,7 @@ class Task(Record, Generic[S]):
         backends: The backends, whose frameworks are not imported yet: one for a model; all installed ones for a
             program, which may use any of them.
         command: The command line of `launch`, word by word; () if the ranks were started without it.
+        host: The host of `launch`, which may not see the files of other hosts; "" if the ranks were started without it.
     """
 
     spec: S
@@ -44,6 +45,7 @@ class Task(Record, Generic[S]):
     options: "Spec | None"
     backends: tuple[Backend, ...]
     command: tuple[str, ...] = ()
+    host: str = ""
 
     def check(self, world_size: int) -> None:
         """Raise an error if the task does not fit the number of ranks.

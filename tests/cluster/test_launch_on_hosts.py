@@ -99,6 +99,10 @@ def test_values_come_back_without_a_shared_file_system(
     for rank, host in enumerate(order):
         assert json.loads((here / f"rank.{rank}" / "value.json").read_text())["rank"] == rank
         assert (here / f"rank.{rank}" / "stdout").exists() == (host == "node0")
+    said = _call(
+        hosts, mpirun, tmp_path, target="package_of_functions:shift", hosts="node1:1", numbers=[7], env={"SHIFT": "5"}
+    )
+    assert said["ranks"][0][4]["shifted"] == ["int16", [7]]  # all ranks are elsewhere
 
 
 def test_a_failure_comes_back_without_a_shared_file_system(

@@ -95,10 +95,11 @@ def test_a_notebook_launches_a_function_of_its_cells(openmpi5: Launcher, tmp_pat
 def test_a_launch_outside_the_main_block_is_refused_in_the_ranks(tmp_path: Path) -> None:
     """Or else every rank would launch the job again."""
     (tmp_path / "careless.py").write_text(UNGUARDED)
-    job = alone(["careless.py"], tmp_path)
-    assert job.returncode == 1
-    assert 'the ranks load this file too: call launch under if __name__ == "__main__":' in job.stderr
-    assert job.stderr.splitlines()[-1].startswith("unilaunch.output.result.JobFailed: ")
+    for line in (["careless.py"], ["-m", "careless"]):
+        job = alone(line, tmp_path)
+        assert job.returncode == 1
+        assert 'the ranks load this file too: call launch under if __name__ == "__main__":' in job.stderr
+        assert job.stderr.splitlines()[-1].startswith("unilaunch.output.result.JobFailed: ")
 
 
 def test_a_function_of_a_file_on_the_command_line(openmpi5: Launcher, tmp_path: Path) -> None:
@@ -116,3 +117,15 @@ def test_the_exceptions_are_of_one_family() -> None:
     errors = [getattr(unilaunch, name) for name in unilaunch.__all__ if name.endswith(("Error", "Failed"))]
     assert len(errors) > 12
     assert all(issubclass(error, unilaunch.UnilaunchError) for error in errors)
+
+
+def test_ctrl_c_is_a_keyboard_interrupt_under_asyncio_too(tmp_path: Path) -> None:
+    """asyncio.run has a handler of its own, which raises nothing."""
+    (tmp_path / "waiting.py").write_text(
+        "import asyncio, os, signal, time, unilaunch\n"
+        "def work(caller):\n    os.kill(caller, signal.SIGINT)\n    time.sleep(60)\n"
+        "async def main(): unilaunch.launch(work, caller=os.getpid(), nprocs=1, allow_run_as_root=True)\n"
+        "if __name__ == '__main__':\n    try:\n        asyncio.run(main())\n"
+        "    except KeyboardInterrupt:\n        print('interrupted')\n"
+    )
+    assert alone(["waiting.py"], tmp_path).check().stdout.splitlines()[-1] == "interrupted"

@@ -279,3 +279,34 @@ def test_a_model_that_keeps_nothing_is_interrupted_at_once(openmpi5: Launcher, t
     said = (tmp_path / "out").read_text()
     assert "Traceback" not in said
     assert sum(line.startswith("unilaunch: ") for line in said.splitlines()) == 1
+
+
+#: It fills the pipe of its job, and does not end at SIGTERM.
+LOUD = """
+import os, signal, sys, time
+from pathlib import Path
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+Path("up.0").write_text(str(os.getpid()))
+sys.stderr.write("x" * 400_000)
+time.sleep(100)
+"""
+
+
+def test_a_second_signal_ends_the_ranks_though_nobody_reads(openmpi5: Launcher, tmp_path: Path) -> None:
+    """As under `less`: a write of launch waits for the reader."""
+    (tmp_path / "loud.py").write_text(LOUD)
+    words = _launch(openmpi5, ["--grace", "60", "loud.py"], tmp_path)
+    words[words.index("3")] = "1"
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as job:
+        _until(lambda: (tmp_path / "up.0").exists() and (tmp_path / "up.0").read_text())
+        time.sleep(1)  # the pipe is full
+        for _ in range(2):
+            job.send_signal(signal.SIGTERM)
+            time.sleep(1)
+        rank = Path(f"/proc/{(tmp_path / 'up.0').read_text()}")
+        deadline = time.monotonic() + 10
+        while rank.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        ended = not rank.exists()
+        job.communicate(timeout=60)
+    assert ended

@@ -1,6 +1,7 @@
 """`unilaunch.launch` and `unilaunch.start`: a job from Python."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,7 +25,7 @@ from unilaunch.target import LOADING, read_target
 Program = LaunchSpec | Callable[..., Any] | str | Path
 
 
-def launch(program: Program, *, check: bool = True, **options: Any) -> LaunchResult:
+def launch(program: Program, *, check: bool | None = None, **options: Any) -> LaunchResult:
     """Run a job, wait for its end, and return how it ended. `start` describes the arguments.
 
     Rank 0's output is shown (`console="all"` shows every rank's). Ctrl-C stops the job: the ranks have `grace` seconds
@@ -32,7 +33,7 @@ def launch(program: Program, *, check: bool = True, **options: Any) -> LaunchRes
 
     Args:
         program: What the ranks run.
-        check: Raise JobFailed if the job fails or is stopped; if False, only the result shows that.
+        check: Raise JobFailed if the job fails or is stopped (the default); if False, only the result shows that.
         options: Fields of LaunchSpec, and the function's arguments or the model's options.
 
     Raises:
@@ -40,9 +41,13 @@ def launch(program: Program, *, check: bool = True, **options: Any) -> LaunchRes
         JobFailed: The job has failed or was stopped.
         KeyboardInterrupt: The user has pressed Ctrl-C, and the job has ended.
     """
-    result = _start(program, options, attended=True).wait()
-    if check:
-        result.raise_if_failed()
+    own = {} if check is None else {"check": check}
+    result = _start(program, options, own, attended=True).wait()
+    if check is False:
+        return result
+    if result.interrupted and result.returncode == 128 + signal.SIGINT:
+        raise KeyboardInterrupt  # asyncio's handler has raised nothing here
+    result.raise_if_failed()
     return result
 
 
@@ -65,22 +70,24 @@ def start(program: Program, **options: Any) -> Job:
     Raises:
         UnilaunchError: An argument is not valid, or something is missing; nothing has been started.
     """
-    return _start(program, options, attended=False)
+    return _start(program, options, {}, attended=False)
 
 
-def _start(program: Program, options: Mapping[str, Any], *, attended: bool) -> Job:
+def _start(program: Program, options: Mapping[str, Any], own: Mapping[str, Any], *, attended: bool) -> Job:
+    """Start a job; `own` are the caller's options that are no field of LaunchSpec."""
     if file := getattr(sys.modules["__main__"], LOADING, None):
         raise SpecError(f'{file}: the ranks load this file too: call launch under if __name__ == "__main__":')
     files = TemporaryDirectory(prefix="unilaunch-")
     try:
-        return _prepare(program, options, files, attended=attended)
+        return _prepare(program, options, own, files, attended=attended)
     except BaseException:
         files.cleanup()
         raise
 
 
 def _prepare(
-    program: Program, options: Mapping[str, Any], files: "TemporaryDirectory[str]", *, attended: bool
+    program: Program, options: Mapping[str, Any], own: Mapping[str, Any], files: "TemporaryDirectory[str]", *,
+    attended: bool,
 ) -> Job:  # fmt: skip
     """Read the task, check it, and start the job."""
     environ = dict(os.environ)  # noqa: TID251  (the job gets the caller's environment)
@@ -89,7 +96,7 @@ def _prepare(
         of_spec = isinstance(program, LaunchSpec) and "args" not in options
         given = Arguments.among(values, values.pop("args", ()) if of_spec else ())
         if callable(program):
-            check_options(program, options, given)
+            check_options(program, {**options, **own}, given)
         values["args"] = words(given, Path(files.name), str(found.target))
     values["target"] = str(found.target)
     if allowed := environ.get(variable_of("allow_run_as_root", environ)):  # a container says it once for all starts

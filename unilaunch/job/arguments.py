@@ -1,21 +1,24 @@
 """The arguments of a function as words of a command line."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any, Self
 
-from unilaunch.errors import SpecError
+from unilaunch.errors import OutputError, SpecError, one_line
 from unilaunch.json_value import JsonValue
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.reading import named_word
 from unilaunch.record import Record
-from unilaunch.values import SENDABLE, into_files, into_text, pack
+from unilaunch.values import SENDABLE, Store, into_files, into_text, pack
 
 #: Most bytes of a word: Linux allows 128 KiB for one word of a command line.
 _LARGEST = 120_000
 #: Most bytes of arrays that are written into a word; larger arrays are written to files.
 _INLINE = 48_000
+#: The same for all words together: Linux allows 2 MiB for a command line with its environment.
+_INLINE_TOGETHER = 480_000
 
 
 class Arguments(Record):
@@ -39,9 +42,13 @@ class Arguments(Record):
             SpecError: They are not valid arguments, or one is given twice.
         """
         named = {name: values.pop(name) for name in list(values) if name not in LaunchSpec.model_fields}
-        named |= values.pop("options", {})
-        args = values.pop("args", ())
+        options, args = values.pop("options", {}), values.pop("args", ())
+        if not isinstance(options, Mapping):
+            raise SpecError(f'options: must be a dict by name, as {{"lr": 0.1}}, not {options!r}')
+        named |= options
         if isinstance(args, Mapping):
+            if wrong := [name for name in args if not isinstance(name, str)]:
+                raise SpecError(f"args: the name of an argument must be text, not {wrong[0]!r}")
             if twice := sorted(set(args) & set(named)):
                 raise SpecError(f"{twice[0]}: it is given twice, in args and beside it")
             return cls(words, (), {**args, **named})
@@ -61,26 +68,41 @@ def words(arguments: Arguments, folder: Path, function: str) -> tuple[str, ...]:
     Raises:
         SpecError: One of them cannot be sent.
     """
+    store = _store(folder)
     positional = [
-        _word(value, folder, f"{function}: argument {at}") for at, value in enumerate(arguments.positional, 1)
+        _word(value, store(), f"{function}: argument {at}") for at, value in enumerate(arguments.positional, 1)
     ]
-    named = [named_word(name, _word(value, folder, f"{function}: {name}")) for name, value in arguments.named.items()]
+    named = [named_word(name, _word(value, store(), f"{function}: {name}")) for name, value in arguments.named.items()]
     return (*arguments.words, *positional, *named)
 
 
-def _word(value: Any, folder: Path, where: str) -> str:
-    into_file = into_files(folder, f"{len(list(folder.iterdir()))}", absolute=True)
-    left = _INLINE
+def _store(folder: Path) -> Callable[[], Store]:
+    """Return what makes the store of each word: small arrays are written into the word, as long as there is room."""
+    into_file = into_files(folder, "argument", absolute=True)
+    together = _INLINE_TOGETHER
 
-    def store(array: Any) -> dict[str, JsonValue]:
-        nonlocal left
-        left -= array.nbytes
-        return into_text(array) if left >= 0 else into_file(array)
+    def of_word() -> Store:
+        left = _INLINE
 
+        def store(array: Any) -> dict[str, JsonValue]:
+            nonlocal left, together
+            if array.nbytes > min(left, together):
+                return into_file(array)
+            left, together = left - array.nbytes, together - array.nbytes
+            return into_text(array)
+
+        return store
+
+    return of_word
+
+
+def _word(value: Any, store: Store, where: str) -> str:
     try:
         text = json.dumps(pack(value, store), allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise SpecError(f"{where} cannot be sent to the ranks ({error}): {SENDABLE}") from None
+    except OSError as error:
+        raise OutputError(f"{where} cannot be written to {error.filename or gettempdir()} ({error.strerror})") from None
+    except (TypeError, ValueError, RecursionError, RuntimeError) as error:  # RuntimeError: torch's, of meta tensors
+        raise SpecError(f"{where} cannot be sent to the ranks ({one_line(str(error))}): {SENDABLE}") from None
     if len(text) > _LARGEST:
         raise SpecError(
             f"{where} is {len(text) / 1e3:.0f} kB of JSON: at most {_LARGEST // 1000} kB can be sent; pass a numpy "

@@ -1,9 +1,11 @@
 """Find mpirun, and the launcher to which it belongs."""
 
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -29,12 +31,23 @@ def find_mpirun(wanted: Path | None, environ: Mapping[str, str]) -> Mpirun:
     raise LauncherError(f"{path} --version says {first!r}: expected {expected}")
 
 
+def as_of_a_shell(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the environment with what a service may not have: Open MPI 4 needs a PATH to start, Open MPI 5 a HOME."""
+    whole = {"PATH": os.defpath, **environ}
+    with suppress(RuntimeError):  # this user has no home
+        whole = {"HOME": str(Path("~").expanduser()), **whole}
+    return whole
+
+
 @cache
 def _ask_version(path: Path) -> str:
     """Return the program's output for --version; it is kept, since a job that is restarted needs it again."""
     try:
         line = [str(path), "--version"]
-        done = subprocess.run(line, capture_output=True, text=True, errors="replace", check=False, timeout=20)
+        environ = as_of_a_shell(os.environ)  # noqa: TID251  (what a user's shell gives it)
+        done = subprocess.run(
+            line, env=environ, capture_output=True, text=True, errors="replace", check=False, timeout=20
+        )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LauncherError(f"{path} --version: {error}: is it an mpirun?") from None
     return done.stdout + done.stderr
@@ -60,12 +73,17 @@ def _locate(wanted: Path | None, search: str | None) -> Path:
         found = shutil.which(str(wanted), path=search)
         if not found:
             raise LauncherError(f"--mpirun {wanted}: no such program")
-        return Path(found).absolute()
+        return _below_a_prefix(Path(found).absolute())
     here = str(Path(sys.executable).parent)
     for folder in (search, here):
         for name in ("mpirun", "mpiexec"):
             if found := shutil.which(name, path=folder):
-                return Path(found).absolute()
+                return _below_a_prefix(Path(found).absolute())
     raise LauncherError(
         f"no mpirun in PATH, and none beside {sys.executable}: pip install 'unilaunch[mpi]', or load your cluster's MPI"
     )
+
+
+def _below_a_prefix(path: Path) -> Path:
+    """Return the path with /usr/bin for /bin: Open MPI 4 takes no / for its prefix."""
+    return path.parent.resolve() / path.name if path.parent.parent == Path("/") else path

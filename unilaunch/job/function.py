@@ -3,6 +3,7 @@
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,7 @@ from unilaunch.target import Target
 
 #: Most characters of a notebook's source: it is passed in one environment variable, which can hold 128 KiB.
 _LARGEST_SOURCE = 60_000
+_OF_ANY_NUMBER = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 
 
 class Found(Record):
@@ -42,12 +44,14 @@ def find_function(function: Callable[..., Any]) -> Found:
     main = sys.modules["__main__"]
     if module is not main:
         return Found(Target("function", f"{module.__name__}:{name}"), _root(module))
-    if main.__spec__:  # python -m package.module
+    if main.__spec__ and main.__spec__.name != "__main__":  # python -m package.module; not python FOLDER
         return Found(Target("function", f"{main.__spec__.name}:{name}"), _root(main))
-    if file := getattr(main, "__file__", None):
+    if (file := getattr(main, "__file__", None)) and Path(file).is_file():
+        if not file.endswith(".py"):
+            raise SpecError(f"{name} is in {file}: ranks load a file whose name ends in .py: rename it")
         return Found(Target("function", f"{Path(file).absolute()}:{name}"))
     if cells := main.__dict__.get("In"):  # IPython's, of a notebook
-        source, chosen = select(name.partition(".")[0], cells)
+        source, chosen = select(name.partition(".")[0], cells, main.__dict__)
         if len(source) > _LARGEST_SOURCE:
             raise SpecError(f"{name}: the cells that it uses have {len(source) / 1e3:.0f} kB: write a module")
         numbers = f"cell{'s' * (len(chosen) > 1)} {', '.join(map(str, chosen))}"
@@ -68,11 +72,14 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], give
         SpecError: The arguments do not fit.
     """
     name = function.__qualname__
+    if inspect.iscoroutinefunction(function):
+        raise SpecError(f"{name}: an async function: launch one that calls asyncio.run({name}(...))")
     try:
         signature = inspect.signature(function)
     except ValueError:  # a function in C has no signature
         return
-    both = [option for option in options if option in LaunchSpec.model_fields and option in signature.parameters]
+    parameters = [one.name for one in signature.parameters.values() if one.kind not in _OF_ANY_NUMBER]
+    both = [option for option in options if option in {"check", *LaunchSpec.model_fields} and option in parameters]
     if both and not isinstance(options.get("args"), Mapping):
         raise SpecError(
             f"{both[0]}: an option of launch, and a parameter of {name}: give {name} its arguments as "
@@ -81,6 +88,10 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], give
     try:
         signature.bind(*given.positional, **given.named)
     except TypeError as error:
+        with suppress(TypeError):  # what is missing may be an argument that a decorator supplies
+            signature.bind_partial(*given.positional, **given.named)
+            inspect.signature(function, follow_wrapped=False).bind(*given.positional, **given.named)
+            return
         unknown = [argument for argument in given.named if argument not in signature.parameters]
         hint = nearest(unknown[0], [*LaunchSpec.model_fields, *signature.parameters]) if unknown else ""
         raise SpecError(f"{name}(): {error}{hint}") from None

@@ -136,7 +136,9 @@ class Job:
 
     def cancel(self) -> None:
         """Stop the job as SIGTERM does: the ranks have `grace` seconds to end; a second call ends them at once."""
-        self._caller.asked.note(signal.SIGTERM)
+        asked = self._caller.asked
+        asked.again |= bool(asked.number)  # also at once: unlike a signal, a call comes once
+        asked.note(signal.SIGTERM)
 
     def logs(self, rank: int | None = None, *, follow: bool = False) -> Iterator[LogLine]:
         """Yield what the ranks have written so far, in the order of time; `str(line)` is the text.

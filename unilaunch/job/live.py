@@ -44,14 +44,23 @@ class Live:
         # A terminal that is stopped (Ctrl-S) takes nothing, and may hold the lock: the job goes on.
         if _poll(2, select.POLLOUT).poll(0) and self.lock.acquire(blocking=False):
             try:
-                self.drawn, self.text = time.monotonic(), text[: shutil.get_terminal_size().columns - 1]
+                self.drawn, self.text = time.monotonic(), text[: _columns() - 1]
                 if not self.open_line:  # do not split a line that a rank has begun to write
                     _write(2, _CLEAR + self.text)
             finally:
                 self.lock.release()
 
     def say(self, line: str) -> None:
-        """Write a message of `launch` above the live line."""
+        """Write a message of `launch` above the live line.
+
+        Where nobody reads the job's output, its writer holds the lock: then the message comes later, and the job goes
+        on.
+        """
+        writing = threading.Thread(target=self._say, args=(line,), daemon=True)
+        writing.start()
+        writing.join(_PAUSE)
+
+    def _say(self, line: str) -> None:
         with self.lock:
             _write(2, (_CLEAR if self.text and not self.open_line else "") + f"unilaunch: {line}\n")
 
@@ -105,12 +114,22 @@ def _poll(file: IO[bytes] | int, event: int) -> "select.poll":
     return events
 
 
+def _columns() -> int:
+    own = 0
+    with suppress(OSError):
+        own = os.get_terminal_size(2).columns  # standard output may be a file
+    return shutil.get_terminal_size((own or 80, 24)).columns
+
+
 def _write(target: int, data: str | bytes) -> None:
     """Write to the console. If the console is closed, the job continues."""
     left = data.encode(errors="backslashreplace") if isinstance(data, str) else data
     with suppress(OSError):
         while left:
-            left = left[os.write(target, left) :]
+            try:
+                left = left[os.write(target, left) :]
+            except BlockingIOError:  # another process has made the pipe or the terminal non-blocking
+                _poll(target, select.POLLOUT).poll()
 
 
 def describe(ranks: Mapping[int, RankSeen], straggler: Straggler | None = None) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 
 from unilaunch.errors import SpecError, UnilaunchError, say
+from unilaunch.job.find import as_of_a_shell
 from unilaunch.job.plan import Plan, hosts_of, make_plan
 from unilaunch.job.start import Caller, listening, start
 from unilaunch.job.stop import Asked, noting_signals
@@ -83,7 +84,7 @@ def _counted(environ: Mapping[str, str], restarts: int, allowed: int) -> Mapping
 
     It must then be removed, since a rank of another, restarted job may have started this `launch`.
     """
-    own = {name: value for name, value in environ.items() if name not in {RESTARTS, MAX_RESTARTS}}
+    own = {name: value for name, value in as_of_a_shell(environ).items() if name not in {RESTARTS, MAX_RESTARTS}}
     return {**own, RESTARTS: str(restarts), MAX_RESTARTS: str(allowed)} if allowed else own
 
 

@@ -20,7 +20,7 @@ from unilaunch.job.live import Live
 from unilaunch.job.mpirun_processes import end_session, has_children, killed_at_an_error
 from unilaunch.job.plan import Plan
 from unilaunch.job.stop import PROMPT, Asked, Stop
-from unilaunch.job.terminal import passing_input
+from unilaunch.job.terminal import is_terminal, passing_input
 from unilaunch.limits import allow_files
 from unilaunch.monitor.inbox import Inbox, listen
 from unilaunch.monitor.inspection import Inspection, listen_for_metrics
@@ -84,13 +84,13 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller) 
         TemporaryDirectory(prefix="unilaunch-", ignore_cleanup_errors=True) as session,
         ExitStack() as kept,
     ):
-        is_terminal = getattr(sys.stderr, "isatty", bool)()  # a caller may have put any object there
-        live = Live(shown=caller.attended and is_terminal, attended=caller.attended)
+        live = Live(shown=caller.attended and is_terminal(sys.stderr), attended=caller.attended)
         if not allow_files(_FILES * len(plan.rows)):
             live.say(_few_files(len(plan.rows)))
         monitor = Monitor(inbox, len(plan.rows), plan.request.several, spec.stall_timeout, spec.abort)
         inspection = kept.enter_context(_inspecting(plan, monitor))
-        request, task = plan.request.started(), replace(plan.task, command=without_secrets(sys.orig_argv))
+        request, command = plan.request.started(), without_secrets(sys.orig_argv)
+        task = replace(plan.task, command=command, host=socket.gethostname())
         stdin = _input(attended=caller.attended) != subprocess.DEVNULL
         line = plan.mpirun.start_line(request, (MONITOR, SPEC), session, stdin=stdin)
         environ = {**request.environ, MONITOR: environ[MONITOR], SPEC: handover.hand_over(task)}

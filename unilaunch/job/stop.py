@@ -61,7 +61,8 @@ def noting_signals(asked: Asked, *, to_the_end: bool = False) -> Iterator[list[i
         asked.note(number)
 
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *_PASSED_ON)
-    caught = [number for number in signals if signal.getsignal(number) != signal.SIG_IGN]  # under nohup: SIGHUP
+    # Under nohup SIGHUP is ignored; a handler in C, as of a profiler, could not be restored.
+    caught = [number for number in signals if signal.getsignal(number) not in {signal.SIG_IGN, None}]
     try:
         before = {number: signal.signal(number, note) for number in caught}
     except ValueError:  # not the main thread: the caller handles the signals

@@ -12,6 +12,13 @@ _TICK = 0.2
 _PIECE = 1 << 12
 
 
+def is_terminal(file: object) -> bool:
+    """Return whether a caller's standard error is a terminal: it may have put any object there, or closed it."""
+    with suppress(ValueError):
+        return bool(getattr(file, "isatty", bool)())
+    return False
+
+
 @contextmanager
 def passing_input(target: IO[bytes] | None) -> Iterator[None]:
     """Pass typed text on to mpirun while the block runs; mpirun passes it to rank 0.

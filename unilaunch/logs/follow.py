@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from unilaunch.logs.layouts import Stream
@@ -43,7 +44,8 @@ def follow(
     while not has_ended():
         yield from _new_lines(readers, find())
         yield None
-        sys.stdout.flush()
+        with suppress(AttributeError, ValueError):  # a caller may have closed it
+            sys.stdout.flush()
         time.sleep(_PAUSE)
         has_paused = True
     if has_paused:

@@ -5,7 +5,8 @@ import json
 import linecache
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -80,13 +81,27 @@ def _run_module(name: str, args: Sequence[str]) -> None:
 
 def _call(target: Target, args: Sequence[str]) -> Any:
     module, _, path = target.name.rpartition(":")
-    function: Any = _load_main(target, module) if target.file or target.source else importlib.import_module(module)
+    function: Any = _load_main(target, module) if target.file or target.source else _load_module(module)
     for part in path.split("."):
         if not hasattr(function, part):
             raise SpecError(f"{target.name}: {module} has no {path}")
         function = getattr(function, part)
     positional, named = read_arguments(args)
     return function(*unpack(positional, None), **unpack(named, None))
+
+
+def _load_module(name: str) -> ModuleType:
+    with _loading(name):
+        return importlib.import_module(name)
+
+
+@contextmanager
+def _loading(name: str) -> Iterator[None]:
+    """Refuse a launch at the top level of what is loaded: every rank would start the job again."""
+    main = sys.modules["__main__"].__dict__
+    main[LOADING] = name
+    yield
+    del main[LOADING]
 
 
 def _load_main(target: Target, file: str) -> ModuleType:
@@ -101,9 +116,8 @@ def _load_main(target: Target, file: str) -> ModuleType:
     linecache.cache[file] = (len(source), None, source.decode(errors="replace").splitlines(keepends=True), file)
     sys.modules["__main__"] = sys.modules["__mp_main__"] = main
     sys.argv[:] = [file]
-    main.__dict__[LOADING] = file
-    exec(compile(source, file, "exec", dont_inherit=True), main.__dict__)  # noqa: S102  (that is the task)
-    del main.__dict__[LOADING]
+    with _loading(file):
+        exec(compile(source, file, "exec", dont_inherit=True), main.__dict__)  # noqa: S102  (that is the task)
     return main
 
 
@@ -116,7 +130,7 @@ def keep_value(value: Any, name: str, folder: Path) -> JsonValue:
     try:
         kept: JsonValue = pack(value, into_files(folder, "value"))
         json.dumps(kept, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError, RecursionError, RuntimeError) as error:  # RuntimeError: torch's, of meta tensors
         raise SpecError(f"{name} returned a value that cannot be sent ({error}): {SENDABLE}") from None
     return kept
 

@@ -6,6 +6,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from socket import gethostname
 from typing import TYPE_CHECKING, Any, cast
 
 from unilaunch.agreement import alike
@@ -192,7 +193,8 @@ def _return(rank: Rank, value: Any) -> None:
     name, folder = str(rank.task.target), rank.output.rank_dir
     kept = program.keep_value(value, name, folder)
     rank.output.write_value(kept)
-    told = kept if rank.world.num_hosts == 1 else pack(value, into_text)
+    here = rank.world.num_hosts == 1 and rank.task.host in {"", gethostname()}
+    told = kept if here else pack(value, into_text)
     program.check_value(told, name)
     rank.status.send(messages.Returned(value=told))
 

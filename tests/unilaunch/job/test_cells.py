@@ -1,9 +1,22 @@
 """What ranks run of a notebook: the imports, definitions and constants that a function uses, and nothing else."""
 
+from contextlib import suppress
+from typing import Any
+
 import pytest
 
 from unilaunch.errors import SpecError
-from unilaunch.job.cells import select
+from unilaunch.job import cells as cells_module
+
+
+def select(function: str, cells: list[str]) -> tuple[str, list[int]]:
+    """Select after the cells were run; those that end with an error are among them."""
+    held: dict[str, Any] = {}
+    for cell in cells:
+        with suppress(Exception):
+            exec(cell, held)  # noqa: S102  (as IPython does)
+    return cells_module.select(function, cells, held)
+
 
 CELLS = [
     "",
@@ -41,11 +54,41 @@ def test_what_a_cell_has_computed_is_an_argument() -> None:
 )
 def test_what_a_cell_has_changed_is_an_argument(changes: str) -> None:
     """The ranks would compute with the old value."""
-    with pytest.raises(SpecError, match="f uses C, which cell 2 changes: pass it as an argument"):
+    why = "which is no longer what cell 1 says" if "update" in changes else "which cell 2 changes"
+    with pytest.raises(SpecError, match=f"f uses C, {why}: pass it as an argument"):
         select("f", ["", "C = {'a': {'b': 1}}", changes, "def f(): return C"])
     assert "'a': 3" in select("f", ["", "C = {'a': 1}", changes, "C = {'a': 3}", "def f(): return C"])[0]
     select("f", ["", "import C", changes, "def f(): return C"])  # of a module: each rank has its own
     select("f", ["", "C = {'a': 1}", changes.replace("C", "D"), "def f(): return C"])
+
+
+@pytest.mark.parametrize(("changes", "cell"), [
+    ("import nosuch\nC = [3, 1, 2]", 2),  # it has failed before it was there
+    ("import random\nrandom.seed(1)\nrandom.shuffle(C)", 1),
+    ("def g():\n    global C\n    C = 5\ng()", 1),
+    ("def taken(one):\n    C.append(one)\n    return one\n@taken\ndef h(): pass", 1),
+    ("C[:] = [True, 2, 3]", 0), ("import numpy\nC.__setitem__(0, numpy.ones(3))", 1), ("D = C; D.append(1)", 1),
+])  # fmt: skip
+def test_what_is_not_what_its_cell_says_is_an_argument(changes: str, cell: int) -> None:
+    """By any way: the value itself is compared."""
+    why = f"which is no longer what cell {cell} says" if cell else "which cell 2 changes"
+    with pytest.raises(SpecError, match=f"f uses C, {why}: pass it as an argument"):
+        select("f", ["", "C = [1, 2, 3]", changes, "def f(): return C"])
+
+
+@pytest.mark.parametrize(("before", "after", "returns"), [
+    ("import os\nclass Net(os.PathLike): pass", "import os", "Net, os.sep"),
+    ("lr = 0.1", "lr = lr * 0.5", "lr"),
+    ("import xml.etree.ElementTree", "import xml.dom.minidom", "xml.etree.ElementTree, xml.dom.minidom"),
+    ("x = 3", "x: int", "x"),
+    ("import math\nPI = math.pi\na, b = PI, [PI]", "b.append(1)", "a"),
+    ("act = lambda x: x", "y = 2", "act(y)"),
+])  # fmt: skip
+def test_cells_that_are_run_again_are_no_obstacle(before: str, after: str, returns: str) -> None:
+    """What a definition needs at once is there before it; all that a function has in the notebook is there."""
+    source, _ = select("f", ["", before, after, f"def f(): return {returns}"])
+    names: dict[str, Any] = {}
+    exec(source + "\nf()", names)  # noqa: S102  (that is what a rank does)
 
 
 def test_a_function_that_no_cell_defines_is_refused() -> None:

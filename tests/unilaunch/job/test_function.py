@@ -2,15 +2,19 @@
 
 import functools
 import os
+import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
 import unilaunch
-from unilaunch.job.function import find_function
+from unilaunch.job.arguments import Arguments, words
+from unilaunch.job.function import check_options, find_function
 from unilaunch.spec import Spec
 
 
@@ -20,6 +24,27 @@ def train(lr: float, seed: int = 0, **more: Any) -> None:
 
 def evaluate(data: Any = None) -> None:
     """Take one thing."""
+
+
+async def fetch() -> None:
+    """Need an event loop."""
+
+
+def _supplied(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        return function({"lr": 0.1}, *args, **named)
+
+    return call
+
+
+@_supplied
+def configured(cfg: dict[str, float], seeds: int = 0) -> None:
+    """Get its first argument from a decorator."""
+
+
+def collect(*args: Any, **options: Any) -> None:
+    """Take anything."""
 
 
 class _Holder:
@@ -44,6 +69,11 @@ class _Holder:
     (evaluate, {"nprocs": "two"}, "nprocs: must be a whole number, not 'two'"),
     (evaluate, {"env": {"A": 1}}, "env.A: must be a valid string, not 1"),
     (evaluate, {"nprocs": 2, "cwd": "/nowhere"}, "--cwd /nowhere: no such folder"),
+    (evaluate, {"options": None}, "options: must be a dict by name"),
+    (evaluate, {"options": [1]}, "options: must be a dict by name"),
+    (evaluate, {"args": {1: 2}}, "args: the name of an argument must be text, not 1"),
+    (fetch, {}, "fetch: an async function: launch one that calls asyncio.run(fetch(...))"),
+    (configured, {"seed_s": 1}, "did you mean seeds?"),
     ("missing.py:train", {}, "script missing.py: no such file"),
 ])  # fmt: skip
 def test_what_cannot_be_launched_is_refused(
@@ -81,3 +111,52 @@ def test_a_function_is_named_by_its_module(monkeypatch: pytest.MonkeyPatch, tmp_
     assert (str(found.target), found.root) == ("farm.work:plough", tmp_path)
     assert find_function(np.linalg.norm).root is None
     assert find_function(os.path.join).target.name == "posixpath:join"
+
+
+@pytest.mark.parametrize(("function", "options"), [
+    (configured, {"seeds": 1}), (configured, {"args": [1]}), (collect, {"args": [1]}), (collect, {"options": {"a": 1}}),
+])  # fmt: skip
+def test_arguments_that_fit_are_taken(function: Callable[..., Any], options: dict[str, Any]) -> None:
+    """Also if a decorator supplies one, and if the function takes any number."""
+    check_options(function, options, Arguments.among(dict(options), ()))
+
+
+def test_check_can_be_a_parameter_of_the_function() -> None:
+    """It is no field of LaunchSpec, and would be dropped."""
+    with pytest.raises(unilaunch.SpecError, match="check: an option of launch, and a parameter of checked"):
+        unilaunch.launch(checked, check=True)
+
+
+def checked(check: str) -> None:
+    """Take a name that launch takes."""
+
+
+@pytest.mark.parametrize(("file", "words"), [
+    ("job", "train is in .*/job: ranks load a file whose name ends in .py: rename it"),
+    ("gone.py", "train: its source is in no file"),
+])  # fmt: skip
+def test_a_script_that_ranks_cannot_load_is_refused(
+    file: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "job").touch()
+    main = ModuleType("__main__")
+    main.__file__ = str(tmp_path / file)
+    main.__dict__["train"] = FunctionType(train.__code__, main.__dict__, "train")
+    main.__dict__["train"].__module__ = "__main__"
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    with pytest.raises(unilaunch.SpecError, match=words):
+        find_function(main.__dict__["train"])
+    (tmp_path / "__main__.py").touch()
+    main.__file__ = str(tmp_path / "__main__.py")
+    main.__spec__ = ModuleSpec("__main__", None)  # of python FOLDER
+    assert find_function(main.__dict__["train"]).target.name == f"{main.__file__}:train"
+
+
+def test_arrays_in_many_arguments_fit_into_a_command_line(tmp_path: Path) -> None:
+    """Those that fit no more are in files."""
+    arrays = {f"array{number}": np.zeros(5000) for number in range(60)}
+    told = words(Arguments((), (), arrays), tmp_path, "f")
+    assert sum(map(len, told)) < 1 << 20
+    assert len(list(tmp_path.iterdir())) == 60 - 12
+    with pytest.raises(unilaunch.UnilaunchError, match=r"f: big cannot be written to .* \(No such file or directory\)"):
+        words(Arguments((), (), {"big": np.zeros(9000)}), tmp_path / "none", "f")

@@ -4,6 +4,7 @@ import fcntl
 import os
 import pty
 import termios
+import threading
 import time
 
 import pytest
@@ -90,3 +91,39 @@ def test_a_terminal_that_is_stopped_does_not_stop_the_job() -> None:
         for descriptor in (kept, master, slave):
             os.close(descriptor)
     assert live.text.startswith("epoch 1/2")
+
+
+def test_a_pipe_that_does_not_block_gets_all_output() -> None:
+    """Another process can make the pipe of launch so."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    read = bytearray()
+
+    def drain() -> None:
+        time.sleep(0.2)
+        while data := os.read(reading, 1 << 16):
+            read.extend(data)
+
+    reader = threading.Thread(target=drain)
+    reader.start()
+    kept = os.dup(2)
+    try:
+        os.dup2(writing, 2)
+        Live(shown=False).say("x" * 300_000)
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(writing)
+    reader.join()
+    os.close(reading)
+    assert len(read) == len("unilaunch: \n") + 300_000
+
+
+def test_the_live_line_has_the_width_of_its_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard output can be a file."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr("sys.__stdout__", None)
+    monkeypatch.setattr("os.get_terminal_size", lambda descriptor: os.terminal_size((9 if descriptor == 2 else 80, 24)))
+    live = Live(shown=True)
+    live.follow({0: _seen(Step("epoch", 1, 2000))}, None)
+    assert live.text == "epoch 1/"

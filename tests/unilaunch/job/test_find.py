@@ -1,0 +1,22 @@
+"""The mpirun that is found, and the environment in which it is asked and started."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from unilaunch.job.find import _below_a_prefix, as_of_a_shell
+
+
+def test_a_program_in_bin_has_a_prefix() -> None:
+    """Open MPI 4 refuses / as one; another folder stays as it is written."""
+    assert _below_a_prefix(Path("/bin/mpirun")) == Path("/bin").resolve() / "mpirun"
+    assert _below_a_prefix(Path("/opt/mpi/bin/mpirun")) == Path("/opt/mpi/bin/mpirun")
+
+
+def test_a_service_gets_a_home_and_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without them Open MPI does not start."""
+    own = {"HOME": "/a", "PATH": "/b"}
+    assert as_of_a_shell(own) == own
+    monkeypatch.delenv("HOME")
+    assert as_of_a_shell({"A": "b"}) == {"A": "b", "HOME": str(Path("~").expanduser()), "PATH": os.defpath}

@@ -1,0 +1,30 @@
+"""Signals of the user and calls of `cancel`, as a job notes them."""
+
+import signal
+
+import pytest
+
+from unilaunch.job.handle import Job
+from unilaunch.job.start import Caller
+from unilaunch.job.stop import Asked, noting_signals
+
+
+def test_a_second_cancel_is_no_echo() -> None:
+    """A signal that comes twice at once is one: timeout(1) sends it so."""
+    asked = Asked()
+    asked.note(signal.SIGTERM)
+    asked.note(signal.SIGTERM)
+    assert not asked.again
+    job = Job.__new__(Job)
+    job._caller = Caller(asked, attended=False, watch=lambda *_: None)
+    job.cancel()
+    assert asked.again
+
+
+def test_a_handler_that_python_did_not_install_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could not be restored, and the job's result would be lost."""
+    before = signal.getsignal
+    monkeypatch.setattr(signal, "getsignal", lambda number: None if number == signal.SIGUSR1 else before(number))
+    with noting_signals(Asked()):
+        assert before(signal.SIGUSR1) == signal.SIG_DFL
+        assert before(signal.SIGTERM) != signal.SIG_DFL
