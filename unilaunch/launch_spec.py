@@ -116,7 +116,8 @@ class LaunchSpec(RunSpec, MpiSpec):
         """
         fields = read_file(Path(path))
         sources = {field: f"{path}: {field}" for field in fields}
-        names_a_model = re.fullmatch(r"[\w-]+", str(fields.get("target", "gcn")))  # no script, module or function
+        target = str(fields.get("target", cls.model_fields["target"].default))
+        names_a_model = re.fullmatch(r"[\w-]+", target)  # no script, module or function
         others = [field for field in sources if field not in cls.model_fields] if names_a_model else []
         if of_model := {field: fields.pop(field) for field in others}:
             options = fields.get("options", {})

@@ -69,7 +69,7 @@ def _explain(error: BaseException, rank: Rank) -> tuple[int, str]:
         case _ if rank.task.model and is_out_of_memory(error):
             where = f"rank {rank.world.rank} on {rank.world.host}"
             what = ". ".join(str(error).split(". ")[:3])  # torch's next sentences explain its allocator
-            more = "ranks on more hosts" if rank.placement.device == "cpu" else "GPUs, --precision bfloat16 (gcn)"
+            more = "ranks on more hosts" if rank.placement.device == "cpu" else "GPUs"
             say(f"{where}: out of memory: {what}: take more {more}, or a smaller model")
         case _:
             code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1

@@ -254,7 +254,8 @@ def test_an_agent_that_the_oom_killer_has_ended_is_named(tmp_path: Path) -> None
     with _launcher(tmp_path, body=WAIT) as launcher, errors.open("w") as stderr:
         launcher.start(2, env={"OMPI_TEST_OOM": "1"}, stderr=stderr)
         launcher.start(2)
-        os.kill(launcher.seen(0)["agent"], signal.SIGKILL)
+        (agent,) = {launcher.seen(rank)["agent"] for rank in range(2)}
+        os.kill(agent, signal.SIGKILL)
         assert launcher.codes() == [-signal.SIGKILL] * 2
     killer = "the kernel's OOM killer ended 1 process(es) of this cgroup"
     assert errors.read_text() == f"unilaunch: the agent of this host was killed: {killer}\n"
