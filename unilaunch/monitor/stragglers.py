@@ -13,8 +13,9 @@ FACTOR = 1.2
 _SHARE = 0.05
 #: Steps and seconds of a window; a rank is named after two windows in which it was the straggler.
 _STEPS, _SECONDS = 10, 1.0
-#: The step counts of two ranks in a window may differ by this factor; beyond it their steps cannot be compared.
-_ALIKE = 1.5
+#: The step counts of two ranks in a window may differ by this factor. Ranks report at different moments, so where they
+#: differ more the window goes on; ranks that still do after so many steps do not step together: nobody is named.
+_ALIKE, _MOST_STEPS = 1.5, 40
 
 
 class Straggler(Record):
@@ -71,11 +72,13 @@ class Stragglers:
         steps = {rank: one.steps - before[rank].steps for rank, one in paces.items()}
         if not steps or now - self._began < _SECONDS or min(steps.values()) < _STEPS:
             return None
+        is_alike = max(steps.values()) <= _ALIKE * min(steps.values())
+        if not is_alike and min(steps.values()) < _MOST_STEPS:
+            return None
         busy = {rank: (one.busy - before[rank].busy) / steps[rank] for rank, one in paces.items()}
         seconds = (now - self._began) / max(steps.values())
         self._begin(paces, now)
-        alike = max(steps.values()) <= _ALIKE * min(steps.values())
-        found = find_slow(busy, least=_SHARE * seconds) if alike else None
+        found = find_slow(busy, least=_SHARE * seconds) if is_alike else None
         return self._keep(found, hosts, max(steps.values()))
 
     def _begin(self, paces: Mapping[int, Progress], now: float) -> None:

@@ -37,6 +37,19 @@ def test_a_fault_of_1_3_is_found_among_few_ranks(ranks: int) -> None:
     assert [one.rank for one in _named([[*busy, 0.13]] * 2)] == [ranks - 1]
 
 
+def test_a_straggler_is_named_though_ranks_report_at_different_moments() -> None:
+    """As measured: in turn ten steps of one rank and nineteen of the other arrive within a second."""
+    stragglers = Stragglers()
+    counts = [(0, 0), (10, 19), (29, 29), (39, 48), (58, 58)]
+    found = [
+        stragglers.look(
+            {0: Progress({}, 0.0, fast, fast * 0.08), 1: Progress({}, 0.0, slow, slow * 0.104)}, HOSTS, time
+        )
+        for time, (slow, fast) in enumerate(counts)
+    ]
+    assert [one.rank for one in found if one] == [1]
+
+
 @pytest.mark.parametrize(
     ("busy", "steps"),
     [
