@@ -3,24 +3,27 @@
     python benchmarks/slow_hosts.py --cases 200
 
 Needs root, the tests' hosts (tests/cluster/hosts.py), tc, the cgroup controller cpu, and two processors that have
-nothing else to do. The ports have a rate that the machine can give to all at once. The sick host is 1.3 to 3 x as slow:
+nothing else to do. The ports have a rate that the machine can give to all at once. What is wrong with the sick host:
 
-- products: less processor time (a CPU quota), to be named by `doctor --measure`;
-- rate: a slower port (tc tbf), to be named by `doctor --measure`;
-- straggler: less processor time for one rank of a running script, to be named by the straggler verdict;
-- none: all hosts are well, and nothing is to be named. A quarter of the cases.
+- products: 1.3 to 3 x less processor time (a CPU quota), to be named by `doctor --measure`;
+- rate: a port that is 1.3 to 3 x slower (tc tbf), to be named by `doctor --measure`;
+- delay: each packet to and from it arrives 0.13 to 1 ms later (`Cluster.delay`), to be named by `doctor --measure`;
+- loss: 3 to 10 % of the packets to it are lost (nftables), to be named by `doctor --measure`;
+- straggler: 1.3 to 3 x less processor time for one rank of a running script, to be named by the straggler verdict;
+- none: all hosts are well, and nothing is to be named. A sixth of the cases.
 
 Each case has its seed, so that it can be run alone: --first 17 --cases 1.
 """
 
 import argparse
+import math
 import random
 import re
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +32,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from cluster.hosts import Cluster
 
 HOSTS = 3
-KINDS = ("products", "rate", "straggler", "none")
+KINDS = ("products", "rate", "delay", "loss", "straggler", "none")
+FACTORS = (1.3, 1.5, 2.0, 3.0)
+#: What is chosen from: milliseconds, per cent of the packets, or by how much a host is slower.
+STRENGTHS = {"delay": (0.13, 0.2, 0.5, 1.0), "loss": (3, 5, 10)}
+UNITS = {"delay": " ms", "loss": " %"}
 #: Megabits a second of a port that is well.
 RATE = 200
 LEAST_NAMED, MOST_WRONG = 0.99, 0.01
@@ -46,18 +53,23 @@ for _ in range(%d):
 
 @dataclass(frozen=True)
 class Case:
-    """What is wrong with which host, and how much."""
+    """What is wrong with which host, and how much (STRENGTHS)."""
 
     number: int
     kind: str
     host: int
-    factor: float
+    strength: float
 
     @classmethod
     def of(cls, number: int) -> "Case":
         """Return a case: the same one for a number each time."""
         chosen = random.Random(number)  # noqa: S311
-        return cls(number, KINDS[number % len(KINDS)], chosen.randrange(HOSTS), chosen.choice([1.3, 1.5, 2.0, 3.0]))
+        kind = KINDS[number % len(KINDS)]
+        return cls(number, kind, chosen.randrange(HOSTS), chosen.choice(STRENGTHS.get(kind, FACTORS)))
+
+    def of_kind(self, host: int, *kinds: str) -> float:
+        """Return how much is wrong with a host, if it is one of *kinds*; 0 otherwise."""
+        return self.strength if host == self.host and self.kind in kinds else 0
 
 
 class Quota:
@@ -108,9 +120,14 @@ def quotas(cluster: Cluster) -> Iterator[list[Quota]]:
 def run(case: Case, cluster: Cluster, limits: list[Quota], folder: Path) -> set[str]:
     """Return the hosts that are named."""
     for host, limit in enumerate(limits):
-        slow = case.host == host and case.kind in {"products", "straggler"}
-        limit.set(100 / case.factor if slow else 0)
-        cluster.slow_down(host, int(RATE / (case.factor if case.host == host and case.kind == "rate" else 1.0)))
+        limit.set(100 / (case.of_kind(host, "products", "straggler") or math.inf))
+        cluster.slow_down(host, int(RATE / (case.of_kind(host, "rate") or 1)))
+    cluster.lose(int(case.of_kind(case.host, "loss")), case.host)
+    with cluster.delay(case.host, case.of_kind(case.host, "delay") / 1000) if case.kind == "delay" else nullcontext():
+        return _named(case, cluster, limits, folder)
+
+
+def _named(case: Case, cluster: Cluster, limits: list[Quota], folder: Path) -> set[str]:
     own = [sys.executable, "-m", "unilaunch"]
     running = case.kind == "straggler" or (case.kind == "none" and case.number % 8 == len(KINDS) - 1)
     used = [case.host, (case.host + 1) % HOSTS] if running else range(HOSTS)  # a processor for each rank
@@ -124,7 +141,7 @@ def run(case: Case, cluster: Cluster, limits: list[Quota], folder: Path) -> set[
         events = "".join(path.read_text() for path in folder.glob(f"case{case.number}/rank.*/events.jsonl"))
         return set(re.findall(r'"straggler": \d+, "host": "(\w+)"', events))
     said = _on_first(cluster, limits[0], [*own, "doctor", *hosts, "--measure"], folder, "GFLOP/s")
-    return set(re.findall(r"^wrong +(\w+): slow", said, re.MULTILINE))
+    return set(re.findall(r"^wrong +(\w+): (?:slow|loses)", said, re.MULTILINE))
 
 
 def _on_first(cluster: Cluster, limit: Quota, line: list[str], folder: Path, wanted: str) -> str:
@@ -156,7 +173,7 @@ def main() -> int:
             sick[case.kind] += bool(right)
             named[case.kind] += bool(right & found)
             wrong += bool(found - right)
-            of = f"{case.factor} x on {cluster.names[case.host]}" if right else ""
+            of = f"{case.strength}{UNITS.get(case.kind, ' x')} on {cluster.names[case.host]}" if right else ""
             print(f"case {number}: {case.kind} {of}: named {', '.join(sorted(found)) or 'nobody'}", flush=True)
     for kind in sick:
         print(f"{kind}: {named[kind]} of {sick[kind]} named")

@@ -13,8 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal, Self
@@ -36,7 +36,7 @@ _START_DEADLINE = 60.0
 _SCRATCH = "/run/scratch"
 _LOSSY = (
     "add chain bridge lossy forward {{ type filter hook forward priority 0; }}; "
-    "add rule bridge lossy forward numgen random mod 100 < {} drop"
+    "add rule bridge lossy forward {}numgen random mod 100 < {} drop"
 )
 
 _SSH = """\
@@ -271,10 +271,33 @@ class Cluster:
         """Put a host's cable back."""
         self._switch.link("set", f"port{host}", "up")
 
-    def lose(self, percent: int) -> None:
-        """Lose so many of a hundred packets between any two hosts, at random, from now on; 0 ends it."""
-        rules = f"add table bridge lossy; delete table bridge lossy; add table bridge lossy; {_LOSSY.format(percent)}"
-        self._switch.on_network("nft", rules)
+    def lose(self, percent: int, host: int | None = None) -> None:
+        """Lose so many of a hundred packets to one host, or between any two, at random, from now on; 0 ends it."""
+        to_host = "" if host is None else f'oifname "port{host}" '
+        rule = _LOSSY.format(to_host, percent)
+        self._switch.on_network(
+            "nft", f"add table bridge lossy; delete table bridge lossy; add table bridge lossy; {rule}"
+        )
+
+    @contextmanager
+    def delay(self, host: int, seconds: float) -> Iterator[None]:
+        """Let each packet to and from a host arrive so many seconds later while the block runs."""
+        port, line, end = f"port{host}", f"line{host}", f"end{host}"
+        self._switch.link("add", line, "type", "veth", "peer", "name", end)
+        self._switch.link("set", end, "master", "bridge", "up")
+        self._switch.link("set", line, "up")
+        self._switch.link("set", port, "nomaster")
+        passing = [sys.executable, "-I", "-S", str(Path(__file__).with_name("delay.py")), port, line, str(seconds)]
+        process = subprocess.Popen(
+            ["nsenter", f"--target={self._switch.pid}", "--net", "--", *passing], env=LOGIN, stdin=subprocess.DEVNULL
+        )
+        try:
+            yield
+        finally:
+            process.kill()
+            process.wait()
+            self._switch.link("del", line)
+            self._switch.link("set", port, "master", "bridge")
 
     def slow_down(self, host: int, megabits: int) -> None:
         """Let so many megabits a second through to a host, from now on; 0 ends it."""

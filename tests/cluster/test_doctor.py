@@ -94,3 +94,14 @@ def test_a_host_behind_a_slow_port_is_named_and_left_out(cluster: Cluster, tmp_p
         rf"^{re.escape(address)} +[\d.]+ GFLOP/s +[\d.]+ GB/s +\d+ MB/s +\d+ us +\d+ MB/s", job.stdout, re.MULTILINE
     )
     assert not healthy.exists() or address not in healthy.read_text()  # on a busy machine the others are slow too
+
+
+def test_a_host_that_loses_packets_is_named(cluster: Cluster, tmp_path: Path) -> None:
+    """Though its best windows are as fast as the others': the segments that were sent again are counted."""
+    cluster.lose(10, host=2)
+    try:
+        job = _visit(cluster, tmp_path, "-H", "node0,node1,node2", "--measure")
+    finally:
+        cluster.lose(0)
+    assert re.search(r"^wrong +node2: loses packets, [\d.]+% of the TCP segments", job.stdout, re.MULTILINE)
+    assert not re.search(r"^wrong +node[01]: loses", job.stdout, re.MULTILINE)

@@ -61,6 +61,16 @@ def test_second_network_leads_nowhere(make_cluster: MakeCluster, tmp_path: Path)
     assert hosts.run(0, ["ssh", "-o", "StrictHostKeyChecking=no", "10.78.1.11", "hostname"], tmp_path).returncode == 255
 
 
+def test_a_delayed_host_answers_later_and_is_as_before_afterwards(make_cluster: MakeCluster, tmp_path: Path) -> None:
+    """A megabyte passes whole: what the interfaces leave to the hardware is done at the other end."""
+    hosts = make_cluster(2)
+    (tmp_path / "sent").write_bytes(os.urandom(1 << 20))
+    copy = ["sh", "-c", f"ssh node1 tee {tmp_path}/got < sent > came && cmp sent got && cmp sent came"]
+    with hosts.delay(1, 0.1):
+        assert hosts.run(0, copy, tmp_path).check().seconds > 1.0  # a handshake has several round trips of 0.2 s
+    assert hosts.run(0, copy, tmp_path).check().seconds < 1.0
+
+
 def test_power_off_ends_one_host_only(make_cluster: MakeCluster, tmp_path: Path) -> None:
     """What ran there has gone, and nothing else, whatever comes afterwards."""
     hosts = make_cluster(2)

@@ -1,7 +1,7 @@
 """Measure the speed of a host: matrix products, memory, disk, and the link to each other host.
 
-The ranks of the probe measure together, one on each host. A rate is the best one of three windows, each of some periods
-of a CPU quota (100 ms): what disturbs a host for a moment does not count, and what slows it down all the time does.
+The ranks of the probe measure together, one on each host. A rate is the best one of several windows, each of some
+periods of a CPU quota (100 ms): what disturbs a host for a moment does not count, what slows it down all the time does.
 """
 
 import os
@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -21,11 +22,14 @@ _WINDOWS = 3
 _SECONDS = 0.5  # of a window on the host
 _ORDER = 384  # of the matrices
 _MEMORY = 32 << 20  # bytes of an array that is copied; more than caches hold
-_DISK = 16 << 20  # bytes that are written
+_DISK = 16 << 20  # bytes that are written at once
+_DISK_WINDOWS, _PAUSE = 6, 0.1  # each may take 0.01 s only, and a disk of other programs too is busy for longer
 _PINGS = 60
 _MESSAGE = 1 << 18  # bytes of a message when bandwidth is measured
 _MOST_MESSAGES = 32  # in one go
 _PAIR_SECONDS = 0.1  # of a window between two hosts
+_COUNTS = Path("/proc/net/snmp")
+_FEW_SEGMENTS = 5  # sent again: fewer say nothing, TCP also sends some again that were only late
 #: Number of other hosts with which a host is measured: more take time and add no information.
 MOST_PARTNERS = 32
 
@@ -42,8 +46,8 @@ def measure(peers: Peers, rank: int, size: int, machine: str, note: Callable[[],
 
     Returns:
         "product" (floating-point operations a second), "memory" and "disk" (bytes a second), and "pairs": by the
-        partner's rank [seconds of latency, bytes a second, seconds that its clock is ahead of this one's], of each pair
-        once.
+        partner's rank [seconds of latency, bytes a second, seconds that its clock is ahead of this one's, share of the
+        TCP segments that had to be sent again], of each pair once.
     """
     machines = peers.share(machine)
     turn = machines[:rank].count(machine)
@@ -116,12 +120,13 @@ def _write() -> float:
     """Return the bytes a second that reach the disk of the current folder; 0 if none can be written there."""
     data, best = os.urandom(_DISK), 0.0
     with suppress(OSError), tempfile.TemporaryFile(dir=".") as file:
-        for _ in range(_WINDOWS):
+        for _ in range(_DISK_WINDOWS):
             begin = time.perf_counter()
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
             best = max(best, _DISK / (time.perf_counter() - begin))
+            time.sleep(_PAUSE)
     return best
 
 
@@ -134,10 +139,11 @@ class _Pair:
         self.none = [0] * size
         self.partner = partner
 
-    def measure(self) -> tuple[float, float, float]:
-        """Return the latency, the bandwidth and the partner's clock; see the module's `measure`."""
+    def measure(self) -> tuple[float, float, float, float]:
+        """Return the latency, the bandwidth, the partner's clock and what was lost; see the module's `measure`."""
         latency, skew = self._ping()
-        return latency, self._rate(), skew
+        rate, lost = self._rate()
+        return latency, rate, skew, lost
 
     def _counts(self, number: int) -> Sequence[int]:
         return [*self.none[: self.partner], number, *self.none[self.partner + 1 :]]
@@ -166,18 +172,23 @@ class _Pair:
             return 0.0, 0.0
         return median(trips) / 2, skews[trips.index(min(trips))]  # the shortest round trip is the most accurate
 
-    def _rate(self) -> float:
-        """Return the bandwidth of the worse direction, each one's best window: a port can be slow in one of them."""
+    def _rate(self) -> tuple[float, float]:
+        """Return the bandwidth of the worse direction, each one's best window: a port can be slow in one of them.
+
+        And the share of the segments that the worse sender had to send again: packets are lost at random, and the best
+        window may be one without.
+        """
+        before = _segments()
         rates = [max(self._flood(sends=sends) for _ in range(_WINDOWS)) for sends in (self.begins, not self.begins)]
-        own = np.array([max(rates)])  # of the direction in which this rank sends: of the other one it knows 0
-        other = np.zeros(1)
+        own = np.array([max(rates), _share_lost(before)])  # of the direction in which this rank sends
+        other = np.zeros(2)
         if self.begins:
             self._send(own)
             self._receive(other)
         else:
             self._receive(other)
             self._send(own)
-        return float(min(own[0], other[0]))
+        return float(min(own[0], other[0])), float(max(own[1], other[1]))
 
     def _flood(self, *, sends: bool) -> float:
         """Send for a while, more messages in one go each time; the rank that sends tells the other how many."""
@@ -197,3 +208,19 @@ class _Pair:
                 self._send(answer)
                 self._receive(messages)
         return sent / seconds if seconds else 0.0
+
+
+def _segments() -> tuple[int, int]:
+    """Return how many TCP segments this host has sent, and how many again (RFC 4022); zeros where that is unknown."""
+    try:
+        names, values = (line.split() for line in _COUNTS.read_text().splitlines() if line.startswith("Tcp:"))
+        counts = dict(zip(names, values, strict=True))
+        return int(counts["OutSegs"]), int(counts["RetransSegs"])
+    except (OSError, ValueError, KeyError):
+        return 0, 0
+
+
+def _share_lost(before: tuple[int, int]) -> float:
+    """Return the share of the segments since *before* that this host had to send again."""
+    sent, again = (now - then for now, then in zip(_segments(), before, strict=True))
+    return again / sent if sent and again >= _FEW_SEGMENTS else 0.0

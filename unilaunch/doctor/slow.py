@@ -15,6 +15,8 @@ FACTOR = 1.2
 _DEVIATIONS = 4.0
 #: A latency must also exceed the median by so many seconds: smaller differences come from the scheduler.
 _LEAST_LATENCY = 1e-4
+#: Share of TCP segments that are sent again, above which a network loses packets; a network that is well sends 0.0 %.
+_LOSS = 0.003
 #: Disks of hosts differ, and are shared: only a much slower one is named.
 _DISK_FACTOR = 2.0
 Pair = tuple[str, str]
@@ -31,6 +33,7 @@ class Measured(Record):
         latency: Seconds, by pair.
         bandwidth: Bytes, by pair.
         skew: Seconds that a host's clock is ahead of the first one's, by host.
+        lost: Share of the TCP segments that had to be sent again, by pair.
     """
 
     product: Mapping[str, float] = field(default_factory=dict)
@@ -39,6 +42,7 @@ class Measured(Record):
     latency: Mapping[Pair, float] = field(default_factory=dict)
     bandwidth: Mapping[Pair, float] = field(default_factory=dict)
     skew: Mapping[str, float] = field(default_factory=dict)
+    lost: Mapping[Pair, float] = field(default_factory=dict)
 
 
 def read_measured(names: Mapping[int, str], told: Mapping[int, Mapping[str, Any]]) -> Measured:
@@ -64,6 +68,7 @@ def read_measured(names: Mapping[int, str], told: Mapping[int, Mapping[str, Any]
         latency={pair: float(values[0]) for pair, values in pairs.items()},
         bandwidth={pair: float(values[1]) for pair, values in pairs.items()},
         skew={pair[1]: float(values[2]) for pair, values in pairs.items() if pair[0] == first},
+        lost={pair: float(values[3]) for pair, values in pairs.items()},
     )
 
 
@@ -82,6 +87,8 @@ def find_slow(measured: Measured) -> dict[str | Pair, list[Finding]]:
     ):
         for host, ratio in _outliers({host: 1 / max(rate, 1e-9) for host, rate in rates.items()}, factor).items():
             name(host, f"slow {what}, {ratio:.1f} x the time of the others' median: {_ADVICE[what]}")
+    for who, share in _losing(measured.lost).items():
+        name(who, f"loses packets, {share:.1%} of the TCP segments were sent again: {_ADVICE['network']}")
     seconds = {pair: 1 / max(rate, 1e-9) for pair, rate in measured.bandwidth.items()}
     for what, times, least in (("bandwidth", seconds, 0.0), ("latency", measured.latency, _LEAST_LATENCY)):
         best = _best(times)
@@ -101,6 +108,17 @@ _ADVICE = {
     "disk": "look for a full or failing disk there",
     "network": "look at the cable, the port's speed and errors (ethtool -S)",
 }
+
+
+def _losing(lost: Mapping[Pair, float]) -> dict[str | Pair, float]:
+    """Return the hosts all of whose pairs lose packets, the pairs of other hosts that do, and how much."""
+    best = _best(lost)
+    found: dict[str | Pair, float] = {
+        host: share
+        for host, share in best.items()
+        if share > _LOSS and len(best) > 2  # noqa: PLR2004
+    }
+    return found | {pair: share for pair, share in lost.items() if share > _LOSS and not set(pair) & set(found)}
 
 
 def _outliers(times: Mapping[K, float], factor: float, least: float = 0.0) -> dict[K, float]:
@@ -147,10 +165,11 @@ def table(measured: Measured) -> list[str]:
     """Return the measurements as lines of text: the figures of each host, with its best link to another host."""
     latencies = _best(measured.latency)
     seconds_of_a_byte = _best({pair: 1 / max(rate, 1e-9) for pair, rate in measured.bandwidth.items()})
-    rows = [("host", "product", "memory", "disk", "latency", "bandwidth", "clock")]
+    losses = _best(measured.lost)
+    rows = [("host", "product", "memory", "disk", "latency", "bandwidth", "lost", "clock")]
     for host in measured.product:
         latency, seconds = latencies.get(host), seconds_of_a_byte.get(host)
-        skew = measured.skew.get(host)
+        lost, skew = losses.get(host), measured.skew.get(host)
         rows.append((
             host,
             f"{measured.product[host] / 1e9:.1f} GFLOP/s",
@@ -158,6 +177,7 @@ def table(measured: Measured) -> list[str]:
             f"{measured.disk[host] / 1e6:.0f} MB/s",
             "-" if latency is None else f"{latency * 1e6:.0f} us",
             "-" if seconds is None else f"{1 / seconds / 1e6:.0f} MB/s",
+            "-" if lost is None else f"{lost:.1%}",
             "-" if skew is None else f"{skew * 1e3:+.1f} ms",
         ))  # fmt: skip
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

@@ -52,6 +52,21 @@ def test_a_slow_link_is_named_and_one_of_its_hosts_left_out() -> None:
     assert healthy(HOSTS, slow) == ["a", "b", "c", "e"]
 
 
+@pytest.mark.parametrize(
+    ("lost", "named"),
+    [
+        ({("a", "b"): 0.02, ("b", "c"): 0.05, ("a", "c"): 0.0}, ["b"]),  # all links of b
+        ({("a", "b"): 0.02, ("b", "c"): 0.001, ("a", "c"): 0.0}, [("a", "b")]),  # one of them
+        ({("a", "b"): 0.02}, [("a", "b")]),  # of two hosts nobody knows which one it is
+        ({("a", "b"): 0.002, ("b", "c"): 0.001, ("a", "c"): 0.0}, []),  # few
+    ],
+)
+def test_who_loses_packets_is_named(lost: dict[tuple[str, str], float], named: list[object]) -> None:
+    slow = find_slow(Measured(lost=lost))
+    assert list(slow) == named
+    assert all("loses packets, 2.0% of the TCP segments" in finding.text for (finding,) in slow.values())
+
+
 def test_hosts_that_are_alike_are_well() -> None:
     for seed in range(200):
         assert find_slow(_measured(seed=seed)) == {}
