@@ -175,7 +175,7 @@ def main() -> int:
             wrong += bool(found - right)
             of = f"{case.strength}{UNITS.get(case.kind, ' x')} on {cluster.names[case.host]}" if right else ""
             print(f"case {number}: {case.kind} {of}: named {', '.join(sorted(found)) or 'nobody'}", flush=True)
-    for kind in sick:
+    for kind in KINDS[:-1]:
         print(f"{kind}: {named[kind]} of {sick[kind]} named")
     share, false = sum(named.values()) / max(1, sum(sick.values())), wrong / asked.cases
     print(f"named {share:.1%} (at least {LEAST_NAMED:.0%}): {'kept' if share >= LEAST_NAMED else 'BROKEN'}")

@@ -102,6 +102,16 @@ def test_the_first_failure_is_the_jobs(launcher: Launcher, tmp_path: Path) -> No
     assert (failure.rank, failure.message, failed.value.exit_code) == (1, "broken on purpose", 1)
 
 
+def test_an_error_of_all_ranks_is_the_jobs_failure(launcher: Launcher, tmp_path: Path) -> None:
+    """In its own words; rank 0 has shown it."""
+    spec = _spec(launcher, tmp_path, nprocs=3, target=str(PROGRAMS / "ending.py"), interface="none0")
+    with pytest.raises(unilaunch.JobFailed, match=r"^all 3 ranks: --interface none0: ") as failed:
+        unilaunch.launch(spec)
+    failure = failed.value.failure
+    assert failure
+    assert (failure.rank, failure.exit_code, failed.value.exit_code) == (0, 1, 1)
+
+
 def test_only_rank_0_is_shown(openmpi5: Launcher, tmp_path: Path) -> None:
     """Unless all are asked for; every rank's output is kept."""
     (tmp_path / "say.py").write_text("import os, sys\nsys.stdout.write('I am ' + os.environ['RANK'] + '\\n')\n")

@@ -87,7 +87,6 @@ class RankProcess:
         self.returncode = self.peak = 0
         self.known: Failure | None = None  # the failure as the rank reported it
         self.failure: Failure | None = None
-        self.refused = False
         self.done: messages.Done | None = None
         self.ended_by: Failure | None = None  # the agent's reason for ending it
         self.from_outside = False  # True after a signal from outside that asks for the end
@@ -124,9 +123,6 @@ class RankProcess:
                 return
             case messages.BeMonitor():
                 self.listener = descriptors.pop()
-            case messages.Refused():
-                self.refused = True
-                return
             case messages.Failed(failure, log):
                 self.output.keep_last_words(log)
                 self._take_failure(failure)
@@ -259,7 +255,7 @@ class RankProcess:
     def _conclude(self) -> None:
         """Record how the rank ended, and send that to the monitor."""
         stopped = self.overdue or (self.stop is not None and self.returncode == -self.stop.number)
-        if self.exit_code and not (self.ordered or stopped or self.known or self.refused):
+        if self.exit_code and not (self.ordered or stopped or self.known):
             self._record(self._seen())
         self.tell(self, messages.Exited(None if self.ordered and not self.failure else self.exit_code, self.overdue))
 

@@ -73,10 +73,6 @@ class HoldLock(Record):
     """The agent must keep the file open that is sent with this message: its lock holds the output folder."""
 
 
-class Refused(Record):
-    """All ranks have refused the input; rank 0 has shown why."""
-
-
 class Failed(Record):
     """The rank fails; log: the text on that for its log, when the verdict shows the failure instead of the rank."""
 
@@ -173,7 +169,7 @@ class End(Record):
 
 
 Order = ShowStacks | PassSignal | Stop | Release | Leave | End
-OfRank = Named | Placed | MonitorAt | BeMonitor | HoldLock | Refused | Failed | Returned | Done
+OfRank = Named | Placed | MonitorAt | BeMonitor | HoldLock | Failed | Returned | Done
 OfAgent = Progress | Stack | Exited
 Message = OfRank | OfAgent | Meeting | Order
 

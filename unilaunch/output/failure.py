@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Mapping
 from enum import StrEnum
 
-from unilaunch.errors import PeerLostError, StoppedError, UnilaunchError
+from unilaunch.errors import PeerLostError, RefusedTogetherError, StoppedError, UnilaunchError
 from unilaunch.json_value import JsonValue
 from unilaunch.record import Record, field
 
@@ -100,7 +100,7 @@ def describe_exception(
         cause=_cause_of(error),
         message=str(error),
         exit_code=exit_code,
-        error=type(error).__name__,
+        error="" if type(error) is RefusedTogetherError else type(error).__name__,
         phase=phase if isinstance(phase, str) else None,
         progress={name: value for name, value in doing.items() if name != "phase"},
         traceback=() if isinstance(error, (SystemExit, UnilaunchError)) else tuple(traceback.format_exception(error)),

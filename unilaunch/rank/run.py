@@ -75,10 +75,7 @@ def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], st
         _record_start(rank, found, chosen)
         return work(rank)
     except UnilaunchError as error:
-        _tell_refusal(error, number, status)
-        if isinstance(error, RefusedTogetherError):
-            with suppress(PeerLostError):  # rank 0 has said why; mpirun ends it when another rank exits
-                peers.share(None)
+        _tell_refusal(error, number, peers, status)
         return _leave_late(error.exit_code, started)
     finally:
         peers.leave()
@@ -131,15 +128,15 @@ def _schedule(task: "Task[RunSpec]") -> int:
     return 0
 
 
-def _tell_refusal(error: UnilaunchError, number: int, status: Status) -> None:
+def _tell_refusal(error: UnilaunchError, number: int, peers: Peers, status: Status) -> None:
     """Show why this rank ends before its work begins; if all ranks refuse for the same reason, only rank 0 shows it."""
     together = isinstance(error, RefusedTogetherError)
-    if together:
-        status.send(messages.Refused())
-    else:
-        status.fail(error, error.exit_code)
     if number == 0 or not together:
         say(error)
+    if together:
+        with suppress(PeerLostError):  # until rank 0 has said why: it is ended when another rank fails or exits
+            peers.share(None)
+    status.fail(error, error.exit_code, together=together)
 
 
 def _leave_late(exit_code: int, started: float) -> int:
