@@ -123,6 +123,16 @@ def test_dollar_signs_arrive_as_they_were_given(text: str) -> None:
         assert _expanded(written) == text
 
 
+@pytest.mark.parametrize(
+    "text", ["1e3", "1e-3", "1.0e3", "-.5", "09", "0o17", "0X1F", "1_0e3", "-_1", "y", "N", "0b1", "12:30", "yes", "3"]
+)
+def test_a_text_that_kubernetes_would_read_as_another_value_is_quoted(text: str) -> None:
+    """Kubernetes reads more texts as numbers and truth values than PyYAML, and then refuses the manifest."""
+    manifest = _emit("jobset", f"-n 2 -x A={text} train.py -- {text}")
+    assert len(re.findall(rf"^ +(?:- |value: )'{re.escape(text)}'$", manifest, re.MULTILINE)) == 2
+    assert "completions: 2\n" in manifest
+
+
 def _expanded(text: str) -> str:
     """Return what Kubernetes makes of a word: third_party/forked/golang/expansion/expand.go."""
     return re.sub(r"\$(\$|\(\w+\))", lambda found: "$" if found[1] == "$" else "a value", text)

@@ -1,6 +1,8 @@
 """Common parts of the manifests for Kubernetes: the options, the pods, and the restart of a job."""
 
 import math
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Annotated, Any
@@ -43,6 +45,14 @@ class PodSpec(Spec):
     volume: tuple[Volume, ...] = Field(
         default=(), description="CLAIM:/FOLDER: a PersistentVolumeClaim, and where all pods have it; may be repeated"
     )
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes also the texts that Kubernetes, and not PyYAML, would read as a number or a truth value: 1e-3, 09, y."""
+
+
+_OTHERS = re.compile(r"[-+]?[._]*\d|[yYnN]$")
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _OTHERS, list("-+._0123456789yYnN"))
 
 
 def share_cores(task: Task[LaunchSpec], options: PodSpec, ranks: int) -> Task[LaunchSpec]:
@@ -181,4 +191,4 @@ def manifest(
         values = " ".join(f"--from-literal={key}={value}" for key, value in keys.items())
         make = f"kubectl create secret generic {STORE} {values} --dry-run=client -o yaml | kubectl apply -f -"
         yield f"# Once in each namespace, and when a name is added: {make}"
-    yield "---\n".join(yaml.safe_dump(fields, sort_keys=False, width=4096) for fields in documents).rstrip()
+    yield "---\n".join(yaml.dump(fields, Dumper=_Dumper, sort_keys=False, width=4096) for fields in documents).rstrip()
