@@ -64,7 +64,8 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machi
         UnilaunchError: The job cannot run.
     """
     starting = machine is Machine.HERE
-    mpirun = (find_mpirun if starting else foresee_mpirun)(task.spec.mpirun, environ)
+    wanted = task.spec.mpirun
+    mpirun = find_mpirun(wanted, environ) if starting else foresee_mpirun(wanted, environ, machine)
     spec = mpi = (task := _resolved(task, mpirun, starting=starting)).spec
     named = hosts = hosts_of(spec) or (hosts_to_name(environ) if starting else ())
     allocated = not hosts and is_allocated(environ)

@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import yaml
 
 from crds.checking import faults
 from unilaunch.errors import SpecError
+from unilaunch.job import find
 from unilaunch.job import plan as planning
 from unilaunch.job.emit import emit
 from unilaunch.launchers.openmpi_mpirun import OpenMpirun
@@ -32,11 +34,11 @@ def _open_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "foresee_mpirun", lambda *_: found)
 
 
-def _emit(kind: str, words: str) -> str:
+def _emit(kind: str, words: str, environ: Mapping[str, str] = MappingProxyType({"PATH": "/bin"})) -> str:
     given = parse(["launch", "--emit", kind, *shlex.split(words)])
     for name in ("command", "dry_run", "json", "emit"):
         given.pop(name)
-    return emit(kind, given, {"PATH": "/bin"})
+    return emit(kind, given, environ)
 
 
 def _objects(kind: str, words: str) -> list[dict[str, Any]]:
@@ -179,6 +181,7 @@ def test_pods_for_mpirun(kind: str) -> None:
     assert all(pod["securityContext"]["runAsUser"] == 1000 for pod in pods.values())
     shape = {"mpijob": ["slotsPerWorker: 2", "replicas: 2"], "trainjob": ["numNodes: 2", "numProcPerNode: 2"]}[kind]
     assert all(words in _emit(kind, "-n 4 --nodes 2") for words in shape)
+    assert _emit(kind, "-n 4") == _emit(kind, "-n 4 --nodes 1")
     of_hosts = _emit(kind, "-n 4 -H a:2,b:2 --cpus 6")
     assert all(words in of_hosts for words in shape)
     assert '"threads": 3' in of_hosts
@@ -197,6 +200,17 @@ def test_pods_ask_for_their_devices(kind: str, resource: str) -> None:
         limits = [pod["containers"][0].get("resources", {}).get("limits") for pod in pods]
         assert [each for each in limits if each] == [{resource: number}]
         assert len(limits) == (1 if form == "jobset" else 2)
+
+
+def test_the_mpirun_of_this_machine_is_not_that_of_the_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An MPICH here does not matter; one that the user names is refused."""
+    (tmp_path / "mpirun").write_text("#!/bin/sh\necho 'HYDRA build details:'\necho '    Version:    4.0'\n")
+    (tmp_path / "mpirun").chmod(0o755)
+    monkeypatch.setattr(planning, "foresee_mpirun", find.foresee_mpirun)
+    environ = {"PATH": f"{tmp_path}:/bin"}
+    assert "mpiImplementation: OpenMPI" in _emit("mpijob", "-n 2", environ)
+    with pytest.raises(SpecError, match="it is written for Open MPI, not for MPICH"):
+        _emit("mpijob", f"-n 2 --mpirun {tmp_path}/mpirun", environ)
 
 
 @pytest.mark.parametrize("kind", KINDS)

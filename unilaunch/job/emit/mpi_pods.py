@@ -61,7 +61,8 @@ class OnHostPods(JobFile):
             raise SpecError(f"--nodes {nodes}: -H and --hostfile say how many pods there are: leave one out")
         if nodes and (spec.nprocs is None or spec.nprocs % nodes):
             raise SpecError(f"--nodes {nodes}: every pod has as many ranks: give -n as a multiple of {nodes}")
-        if nodes and spec.nprocs:
+        if spec.nprocs and not (spec.hosts or spec.hostfile):
+            nodes = nodes or 1
             hosts = ",".join(f"worker-{number}:{spec.nprocs // nodes}" for number in range(nodes))
             task = replace(task, spec=spec.model_copy(update={"hosts": hosts}))
         named = hosts_of(task.spec)
