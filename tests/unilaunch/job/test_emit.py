@@ -183,6 +183,8 @@ def test_what_the_options_of_sbatch_ask_for(words: str, expected: dict[str, str]
     ("-n 16 --nodes 2 --gpus-per-node 4", "--gpus-per-node 4: each of the 8 ranks of a node takes a GPU"),
     ("--gpus 8 --nodes 2", "--gpus: type the GPUs of each node: --gpus-per-node 4"),
     ("-n 2 --requeue --output-dir 'runs/{date}'", "--requeue: each start would write into another runs/{date}"),
+    ("-n 2 --sbatch --array=0-3", "--sbatch '--array=0-3': type --array itself"),
+    ("-n 2 --elastic", "--emit sbatch --elastic: only launch leaves lost hosts out: leave it out"),
     ("--nodes 2", "--emit sbatch: how many ranks? Give --nodes 2 --ntasks-per-node 4"),
     ("", "--emit sbatch: how many ranks? Give --nodes 2 --ntasks-per-node 4"),
 ])  # fmt: skip

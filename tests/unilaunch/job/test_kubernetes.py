@@ -238,6 +238,10 @@ def test_devices_of_this_machine_are_not_asked_for(kind: str, monkeypatch: pytes
     ("jobset", "-n 2 --memory lots", "--memory: must be"),
     ("jobset", "-n 2 --volume data:/data:ro", "--volume: must be"),
     ("mpijob", "-n 2 --volume /output", "--volume"),
+    ("jobset", "-n 2 --volume a:/x --volume b:/x/", "--volume: /x is mounted twice"),
+    ("mpijob", "-n 2 --volume a:/dev/shm", "--volume: /dev/shm is mounted twice"),
+    ("jobset", "-n 2 --image ''", "--image: must be"),
+    ("jobset", "-n 2 --elastic", "--emit jobset --elastic: only launch leaves lost hosts out: leave it out"),
     ("mpijob", "-n 2 --grace 60", "--grace 60: mpirun ends these ranks at once"),
 ])  # fmt: skip
 def test_refusals(kind: str, words: str, refusal: str) -> None:

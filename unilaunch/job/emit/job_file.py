@@ -82,9 +82,12 @@ def emit(kind: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> str
             f"--emit {kind} --max-restarts {task.spec.max_restarts}: only launch starts a job again: leave it out, or "
             "start launch itself from a job file of your own"
         )
-    for option, does in (("tensorboard", "writes curves"), ("otlp", "sends metrics")):
-        if getattr(task.spec, option):
-            raise SpecError(f"--emit {kind} --{option} {getattr(task.spec, option)}: only launch {does}: leave it out")
+    for option, does in (
+        ("tensorboard", "writes curves"), ("otlp", "sends metrics"), ("elastic", "leaves lost hosts out"),
+    ):  # fmt: skip
+        if value := getattr(task.spec, option):
+            typed = f"--{option}" if value is True else f"--{option} {value}"
+            raise SpecError(f"--emit {kind} {typed}: only launch {does}: leave it out")
     plan = make_plan(form.complete(task, options), environ, machine)
     return "\n".join(form.lines(plan, options)) + "\n"
 

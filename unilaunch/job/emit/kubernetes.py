@@ -39,7 +39,7 @@ Quantity = Annotated[str, written_as(r"[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPEm])?",
 class PodSpec(Spec):
     """What a pod is made of."""
 
-    image: str = Field(default=IMAGE, description="the image; it has unilaunch in it (docker/Dockerfile)")
+    image: str = Field(default=IMAGE, min_length=1, description="the image; it has unilaunch in it (docker/Dockerfile)")
     cpus: int | None = Field(default=None, ge=1, description="processors of each pod; its ranks share them as threads")
     memory: Quantity | None = Field(default=None, description="memory of each pod: 16Gi")
     volume: tuple[Volume, ...] = Field(
@@ -124,6 +124,9 @@ def pod(plan: Plan, options: PodSpec, container: Mapping[str, Any], ranks: int) 
         limits |= {"memory": options.memory} if options.memory else {}
         limits |= {DEVICES[kind]: ranks} if kind in DEVICES else {}
     parts = [volume.partition(":") for volume in options.volume]
+    places = Counter(["/dev/shm", *(folder.rstrip("/") for _, _, folder in parts)])  # noqa: S108
+    if twice := [place for place, number in places.items() if number > 1]:
+        raise SpecError(f"--volume: {twice[0]} is mounted twice: give each volume a folder of its own")
     names = {claim: f"claim-{number}" for number, claim in enumerate(dict.fromkeys(claim for claim, _, _ in parts))}
     mounts = [{"name": names[claim], "mountPath": folder} for claim, _, folder in parts]
     volumes = [{"name": name, "persistentVolumeClaim": {"claimName": claim}} for claim, name in names.items()]

@@ -86,6 +86,8 @@ class Sbatch(JobFile):
 
 
 def _refuse_contradictions(spec: LaunchSpec, options: SbatchSpec) -> None:
+    if array := [words for words in options.sbatch if re.match(r"(--array|-a)\b", words)]:
+        raise SpecError(f"--sbatch '{array[0]}': type --array itself: the output folders and --requeue depend on it")
     if (spec.hosts or spec.hostfile) and (options.nodes or options.ntasks_per_node):
         given = "--nodes" if options.nodes else "--ntasks-per-node"
         raise SpecError(f"{given}: the hosts of {'-H' if spec.hosts else '--hostfile'} say that: leave out one of them")
