@@ -74,6 +74,9 @@ def test_uneven_hosts_for_slurm() -> None:
     assert "printf '%s\\n' a a b >" in script
     assert "exec srun --distribution=arbitrary" in script
     assert "ntasks-per-node" not in _directives(script)
+    assert _directives(script)["mincpus"] == "2"
+    assert _directives(_emit("sbatch", "-H a:1,b:3 --cpus-per-task 4"))["mincpus"] == "12"
+    assert "mincpus" not in _directives(_emit("sbatch", "-H a:2,b:2"))
 
 
 def test_mpirun_for_slurm_if_its_options_are_given() -> None:

@@ -172,6 +172,8 @@ def _nodes(plan: Plan, options: SbatchSpec) -> Iterator[str]:
         yield f"#SBATCH --nodelist={','.join(hosts)}"
     if per_node and not (hosts and (_is_uneven(plan) or not foreseen)):
         yield f"#SBATCH --ntasks-per-node={per_node}"
+    if _is_uneven(plan):  # else a node that Slurm fills last has too few cores for its ranks
+        yield f"#SBATCH --mincpus={max(hosts.values()) * (_cores(plan, options) or 1)}"
 
 
 def _is_uneven(plan: Plan) -> bool:
