@@ -245,6 +245,14 @@ def test_nothing_of_an_image_is_looked_for_here(monkeypatch: pytest.MonkeyPatch)
         _emit("sbatch", words)
 
 
+def test_the_folder_in_which_the_ranks_start() -> None:
+    """Also in a container, where srun's --chdir has no effect."""
+    assert f" --chdir={Path.cwd()}/sub " in _emit("sbatch", "-n 2 --cwd sub")
+    last = _emit("sbatch", "-n 2 --cwd '/my data' --container-image image").splitlines()[-1]
+    assert " --container-workdir='/my data' python " in last
+    assert "--chdir" not in last
+
+
 @pytest.mark.parametrize("command", ["--emit mpijob", "--emit rankfile", ""])
 def test_options_of_another_job_file_are_refused(command: str) -> None:
     """And the one that takes them is named."""

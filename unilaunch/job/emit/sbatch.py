@@ -243,11 +243,13 @@ def _srun(plan: Plan, options: SbatchSpec) -> str:
     words = ["srun"]
     if cores := _cores(plan, options):
         words.append(f"--cpus-per-task={cores}")
-    if options.container_image:
+    folder = shlex.quote(str(plan.task.spec.cwd.absolute())) if plan.task.spec.cwd else ""
+    if options.container_image:  # a container starts in its own folder, whatever --chdir says
         words.append(f"--container-image={shlex.quote(options.container_image)}")
-        words.append('--container-mounts="$PWD:$PWD" --container-workdir="$PWD"')
-    if plan.task.spec.cwd:
-        words.append(f"--chdir={shlex.quote(str(plan.task.spec.cwd))}")
+        inside = folder or '"$PWD"'
+        words.append(f'--container-mounts="$PWD:$PWD" --container-workdir={inside}')
+    elif folder:
+        words.append(f"--chdir={folder}")
     if options.requeue:
         words.append("--kill-on-bad-exit=0")  # the ranks end together, each with a code that is not 0
     return " ".join(words)
