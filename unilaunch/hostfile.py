@@ -116,13 +116,16 @@ def format_hostfile(hosts: Iterable[Host]) -> str:
 
 
 def is_open_mpi_grammar(path: Path) -> bool:
-    """Return whether Open MPI can read this file unchanged.
+    """Return whether Open MPI can read this file unchanged, after it was read here.
 
-    It reads no ranges, no `name:4`, no carriage return, no byte order mark, and a part of the keys in small letters.
+    It reads no ranges, no `name:4`, no carriage return, no byte order mark, and a part of the keys in small letters. A
+    pipe, as bash makes it for --hostfile <(COMMAND), is empty by then.
 
     Raises:
         HostfileError: The file cannot be read.
     """
+    if not path.is_file():
+        return False
     text = _read(path)
     lines = [list(_tokens(line, "")) for line in text.splitlines()]
     names = [name for name, *_ in filter(None, lines) if not name.quoted]

@@ -1,5 +1,6 @@
 """The grammar of hostfiles and of -H: what is read, what is refused and where, and that it reads what it writes."""
 
+import os
 import time
 from contextlib import suppress
 from functools import partial
@@ -150,6 +151,17 @@ def test_what_open_mpi_does_not_read_itself_is_known(text: str, own: bool, tmp_p
     """It is spelt out on the command line instead."""
     (tmp_path / "hosts").write_text(text, newline="")
     assert is_open_mpi_grammar(tmp_path / "hosts") is own
+
+
+def test_a_pipe_is_not_given_to_open_mpi() -> None:
+    """It is empty once it was read, as --hostfile <(COMMAND) is."""
+    reading, writing = os.pipe()
+    os.write(writing, b"a slots=2\n")
+    os.close(writing)
+    path = Path(f"/dev/fd/{reading}")
+    assert read_hostfile(path) == (Host("a", 2),)
+    assert not is_open_mpi_grammar(path)
+    os.close(reading)
 
 
 def test_many_hosts_are_read_fast() -> None:
