@@ -185,6 +185,7 @@ def test_pods_for_mpirun(kind: str) -> None:
     of_hosts = _emit(kind, "-n 4 -H a:2,b:2 --cpus 6")
     assert all(words in of_hosts for words in shape)
     assert '"threads": 3' in of_hosts
+    assert '"threads": 1' in _emit(kind, "-n 4 -H a:4,b:4 --cpus 6")  # one pod has all ranks
 
 
 @pytest.mark.parametrize(("kind", "resource"), [("cuda", "nvidia.com/gpu"), ("npu", "huawei.com/Ascend910")])
@@ -242,6 +243,8 @@ def test_devices_of_this_machine_are_not_asked_for(kind: str, monkeypatch: pytes
     ("mpijob", "-n 2 --volume a:/dev/shm", "--volume: /dev/shm is mounted twice"),
     ("jobset", "-n 2 --image ''", "--image: must be"),
     ("jobset", "-n 2 --elastic", "--emit jobset --elastic: only launch leaves lost hosts out: leave it out"),
+    ("mpijob", "--cpus 4", "-n: how many ranks?"),
+    ("trainjob", "--cpus 4 --map-by node", "-n: how many ranks?"),
     ("mpijob", "-n 2 --grace 60", "--grace 60: mpirun ends these ranks at once"),
 ])  # fmt: skip
 def test_refusals(kind: str, words: str, refusal: str) -> None:

@@ -14,6 +14,7 @@ from unilaunch.errors import SpecError
 from unilaunch.exports import secrets
 from unilaunch.job.emit import kubernetes as k8s
 from unilaunch.job.emit.job_file import JobFile, spec_json
+from unilaunch.job.mapping import map_ranks
 from unilaunch.job.plan import Plan, hosts_of
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.record import replace
@@ -65,9 +66,11 @@ class OnHostPods(JobFile):
             nodes = nodes or 1
             hosts = ",".join(f"worker-{number}:{spec.nprocs // nodes}" for number in range(nodes))
             task = replace(task, spec=spec.model_copy(update={"hosts": hosts}))
-        named = hosts_of(task.spec)
-        ranks = spec.nprocs or sum(host.slots or 0 for host in named)
-        return k8s.share_cores(k8s.go_on(task, options, new=("{date}", "{job}")), options, ranks // (len(named) or 1))
+        slots = {host.name: host.slots or 0 for host in hosts_of(task.spec)}
+        ranks = spec.nprocs or sum(slots.values())
+        placed = Counter(map_ranks(slots, ranks, spec.map_by) if ranks else [""])  # without a number the plan refuses
+        task = k8s.go_on(task, options, new=("{date}", "{job}"))
+        return k8s.share_cores(task, options, max(placed.values()))
 
 
 def shape(plan: Plan, kind: str) -> tuple[int, int]:
