@@ -215,6 +215,13 @@ def test_the_mpirun_of_this_machine_is_not_that_of_the_image(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_an_address_of_this_machine_is_not_that_of_the_pods(kind: str) -> None:
+    """As a shell has it that was used for torch.distributed; the option still counts."""
+    assert _emit(kind, "-n 2", {"PATH": "/bin", "MASTER_ADDR": "localhost"}) == _emit(kind, "-n 2")
+    assert "localhost" in _emit(kind, "-n 2 --master-addr localhost")
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_devices_of_this_machine_are_not_asked_for(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file is the same on a laptop and on a workstation with GPUs."""
     monkeypatch.setattr(planning, "visible_devices", lambda _: {"cuda": ["0", "1"], "npu": []})
@@ -243,6 +250,7 @@ def test_devices_of_this_machine_are_not_asked_for(kind: str, monkeypatch: pytes
     ("mpijob", "-n 2 --volume a:/dev/shm", "--volume: /dev/shm is mounted twice"),
     ("jobset", "-n 2 --image ''", "--image: must be"),
     ("jobset", "-n 2 --elastic", "--emit jobset --elastic: only launch leaves lost hosts out: leave it out"),
+    ("jobset", "-n 2 -x RANK=0", "-x RANK: --emit jobset gives each pod its own"),
     ("mpijob", "--cpus 4", "-n: how many ranks?"),
     ("trainjob", "--cpus 4 --map-by node", "-n: how many ranks?"),
     ("mpijob", "-n 2 --grace 60", "--grace 60: mpirun ends these ranks at once"),
