@@ -123,6 +123,12 @@ def hosts_of(spec: LaunchSpec) -> tuple[Host, ...]:
     return parse_hosts(spec.hosts) if spec.hosts else ()
 
 
+def refuse_ranks_of_a_host(per_host: str, hosts: Sequence[Host]) -> None:
+    """Raise an error if an option that counts the ranks of each host was typed for several hosts."""
+    if len(hosts) > 1:
+        raise SpecError(f"{per_host} counts the ranks of each host, and there are several: give -n, the number of all")
+
+
 def _fills_the_first_host(spec: LaunchSpec, mpirun: Mpirun, hosts: Sequence[Host]) -> bool:
     """Return whether mpirun would put all ranks on the first of several hosts, although their slots are known."""
     told = len(hosts) > 1 and all(host.slots is not None for host in hosts)

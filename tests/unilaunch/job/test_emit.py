@@ -266,6 +266,12 @@ def test_a_device_that_is_not_seen_here_is_not_asked_for(monkeypatch: pytest.Mon
     assert "# No device was seen" in script
 
 
+def test_ranks_of_each_host_are_not_those_of_all() -> None:
+    """Also where a file names the hosts: half of the ranks were written."""
+    with pytest.raises(SpecError, match="--nproc-per-node 4 counts the ranks of each host"):
+        emit("mpijob", {"hosts": "a:4,b:4", "nprocs": "4"}, {"PATH": "/bin"}, "--nproc-per-node 4")
+
+
 @pytest.mark.parametrize("kind", ["sbatch", "rankfile"])
 def test_restarts_are_not_dropped(kind: str) -> None:
     """No engine does what launch would."""
