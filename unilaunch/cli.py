@@ -144,7 +144,7 @@ def _fields(arguments: Sequence[str]) -> dict[str, object]:
 
 
 def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
-    from unilaunch.job.plan import hosts_of, make_plan
+    from unilaunch.job.plan import hosts_of, make_plan, refuse_ranks_of_a_host
     from unilaunch.launch_spec import LaunchSpec
     from unilaunch.launchers.allocation import allocated_hosts
     from unilaunch.reading import read_task
@@ -155,13 +155,11 @@ def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     if kind:
         from unilaunch.job.emit import emit
 
-        sys.stdout.write(emit(str(kind), given, environ))
+        sys.stdout.write(emit(str(kind), given, environ, per_host))
         return 0
     task = read_task(LaunchSpec, given, environ)
-    if per_host and len(hosts_of(task.spec) or allocated_hosts(environ)) > 1:
-        raise UnilaunchError(
-            f"{per_host} counts the ranks of each host, and there are several: give -n, the number of all"
-        )
+    if per_host:
+        refuse_ranks_of_a_host(per_host, hosts_of(task.spec) or allocated_hosts(environ))
     if dry_run or as_json:
         from unilaunch.job.show import show_plan
 

@@ -116,18 +116,22 @@ def format_hostfile(hosts: Iterable[Host]) -> str:
 
 
 def is_open_mpi_grammar(path: Path) -> bool:
-    """Return whether Open MPI can read this file unchanged.
+    """Return whether Open MPI can read this file unchanged, after it was read here.
 
-    It reads no ranges, no `name:4`, no carriage return, no byte order mark, and a part of the keys in small letters.
+    It reads no ranges, no `name:4`, no host that has its slots in two lines, no carriage return, no byte order mark,
+    and a part of the keys in small letters. A pipe, as bash makes it for --hostfile <(COMMAND), is empty by then.
 
     Raises:
         HostfileError: The file cannot be read.
     """
+    if not path.is_file():
+        return False
     text = _read(path)
     lines = [list(_tokens(line, "")) for line in text.splitlines()]
     names = [name for name, *_ in filter(None, lines) if not name.quoted]
     keys = {key.text for _, *words in filter(None, lines) for key in words[::3]}
-    foreign = any("[" in name.text or name.text.count(":") == 1 for name in names) or keys - _OPEN_MPIS_KEYS
+    twice = len({name.text for name in names}) < len(names)
+    foreign = twice or any("[" in name.text or name.text.count(":") == 1 for name in names) or keys - _OPEN_MPIS_KEYS
     return not foreign and "\r" not in text and not text.startswith(_BYTE_ORDER_MARK)
 
 
@@ -275,7 +279,7 @@ def _split_outside_brackets(text: str) -> Iterator[str]:
 
 
 def _merge(hosts: Iterable[Host]) -> tuple[Host, ...]:
-    """Return each host once; the slots of further entries for it are added."""
+    """Return each host once; if it is named again, its slots are added: one for an entry without a number."""
     merged: dict[str, Host] = {}
     for host in hosts:
         before = merged.get(host.name)
@@ -284,7 +288,7 @@ def _merge(hosts: Iterable[Host]) -> tuple[Host, ...]:
         else:
             merged[host.name] = replace(
                 before,
-                slots=_sum(before.slots, host.slots),
+                slots=(before.slots or 1) + (host.slots or 1),
                 max_slots=_sum(before.max_slots, host.max_slots),
                 user=before.user or host.user,
             )

@@ -53,9 +53,10 @@ def read_task(
         variables = {others[name]: environ[name] for name in others if name in environ} | variables
     file = _without_hosts(file, variables, options)
     variables = _without_hosts(variables, options)
-    values = {**_meeting(environ), **file, **variables, **options}
+    meeting = {} if machine is Machine.IMAGE else _meeting(environ)  # of this shell, and not of a pod
+    values = {**meeting, **file, **variables, **options}
     sources = {
-        **{field: field.upper() for field in _meeting(environ)},
+        **{field: field.upper() for field in meeting},
         **{field: f"{given.get('config')}: {field}" for field in file},
         **{field: variable_of(field, environ) for field in variables},
         **{field: _option(field) for field in options},

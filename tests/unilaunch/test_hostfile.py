@@ -1,5 +1,6 @@
 """The grammar of hostfiles and of -H: what is read, what is refused and where, and that it reads what it writes."""
 
+import os
 import time
 from contextlib import suppress
 from functools import partial
@@ -32,6 +33,7 @@ GOOD: dict[str, tuple[Host, ...]] = {
     "fe80::1 slots=2\n[fe80::2]:3\n[fe80::3]": (Host("fe80::1", 2), Host("fe80::2", 3), Host("fe80::3")),
     "node0:4\nnode1:2": (Host("node0", 4), Host("node1", 2)),
     "node0 slots=1\nnode1 slots=1\nnode0 slots=2": (Host("node0", 3), Host("node1", 1)),
+    "node0\nnode0\nnode1\nnode0 slots=2": (Host("node0", 4), Host("node1")),
     "node[08-10] slots=8": (Host("node08", 8), Host("node09", 8), Host("node10", 8)),
     "node[8-10]": (Host("node8"), Host("node9"), Host("node10")),
     "r[1-2]n[3,5]-ib": (Host("r1n3-ib"), Host("r1n5-ib"), Host("r2n3-ib"), Host("r2n5-ib")),
@@ -144,12 +146,24 @@ def test_a_file_that_cannot_be_read_is_refused(make: object, words: str, tmp_pat
 @pytest.mark.parametrize(("text", "own"), [
     ("a slots=4\n# b:4\nfe80::1\n", True), ("a:4", False), ("node[1-2] slots=1", False), ('"a" slots=1', True),
     ("a slots=2 max-slots=4 username=me // b\nb count=2\nc@d cpu=1", True), ("a slots=2\r\n", False),
+    ("a slots=1\na slots=1", False), ("a\na\n", False),
     ("\ufeffa slots=2", False), ("a Slots=2", False), ("a slot=2", False), ("a cpus=2", False), ("a user=me", False),
 ])  # fmt: skip
 def test_what_open_mpi_does_not_read_itself_is_known(text: str, own: bool, tmp_path: Path) -> None:  # noqa: FBT001
     """It is spelt out on the command line instead."""
     (tmp_path / "hosts").write_text(text, newline="")
     assert is_open_mpi_grammar(tmp_path / "hosts") is own
+
+
+def test_a_pipe_is_not_given_to_open_mpi() -> None:
+    """It is empty once it was read, as --hostfile <(COMMAND) is."""
+    reading, writing = os.pipe()
+    os.write(writing, b"a slots=2\n")
+    os.close(writing)
+    path = Path(f"/dev/fd/{reading}")
+    assert read_hostfile(path) == (Host("a", 2),)
+    assert not is_open_mpi_grammar(path)
+    os.close(reading)
 
 
 def test_many_hosts_are_read_fast() -> None:

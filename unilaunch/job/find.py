@@ -13,6 +13,7 @@ from pathlib import Path
 from unilaunch import launchers
 from unilaunch.errors import LauncherError
 from unilaunch.launchers.mpirun import Mpirun
+from unilaunch.task import Machine
 
 
 def find_mpirun(wanted: Path | None, environ: Mapping[str, str]) -> Mpirun:
@@ -53,19 +54,29 @@ def _ask_version(path: Path) -> str:
     return done.stdout + done.stderr
 
 
-def foresee_mpirun(wanted: Path | None, environ: Mapping[str, str]) -> Mpirun:
+def foresee_mpirun(wanted: Path | None, environ: Mapping[str, str], machine: Machine) -> Mpirun:
     """Return the mpirun for which a job file is written: the one found here, else the likeliest one on the cluster.
+
+    What is in an image has nothing to do with this machine: there it is the likeliest, unless the user names one.
 
     Raises:
         LauncherError: There is none here, and no launcher describes the one to expect.
     """
+    if machine is Machine.IMAGE and not wanted and (assumed := _assume(None)):
+        return assumed
     try:
         return find_mpirun(wanted, environ)
     except LauncherError:
-        for launcher in launchers.known().values():
-            if mpirun := launcher.assume():
-                return replace(mpirun, path=wanted or mpirun.path)
+        if assumed := _assume(wanted):
+            return assumed
         raise
+
+
+def _assume(wanted: Path | None) -> Mpirun | None:
+    for launcher in launchers.known().values():
+        if mpirun := launcher.assume():
+            return replace(mpirun, path=wanted or mpirun.path)
+    return None
 
 
 def _locate(wanted: Path | None, search: str | None) -> Path:

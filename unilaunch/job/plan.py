@@ -64,7 +64,8 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machi
         UnilaunchError: The job cannot run.
     """
     starting = machine is Machine.HERE
-    mpirun = (find_mpirun if starting else foresee_mpirun)(task.spec.mpirun, environ)
+    wanted = task.spec.mpirun
+    mpirun = find_mpirun(wanted, environ) if starting else foresee_mpirun(wanted, environ, machine)
     spec = mpi = (task := _resolved(task, mpirun, starting=starting)).spec
     named = hosts = hosts_of(spec) or (hosts_to_name(environ) if starting else ())
     allocated = not hosts and is_allocated(environ)
@@ -120,6 +121,12 @@ def hosts_of(spec: LaunchSpec) -> tuple[Host, ...]:
     if spec.hostfile:
         return read_hostfile(spec.hostfile)
     return parse_hosts(spec.hosts) if spec.hosts else ()
+
+
+def refuse_ranks_of_a_host(per_host: str, hosts: Sequence[Host]) -> None:
+    """Raise an error if an option that counts the ranks of each host was typed for several hosts."""
+    if len(hosts) > 1:
+        raise SpecError(f"{per_host} counts the ranks of each host, and there are several: give -n, the number of all")
 
 
 def _fills_the_first_host(spec: LaunchSpec, mpirun: Mpirun, hosts: Sequence[Host]) -> bool:

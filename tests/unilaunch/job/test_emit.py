@@ -74,6 +74,9 @@ def test_uneven_hosts_for_slurm() -> None:
     assert "printf '%s\\n' a a b >" in script
     assert "exec srun --distribution=arbitrary" in script
     assert "ntasks-per-node" not in _directives(script)
+    assert _directives(script)["mincpus"] == "2"
+    assert _directives(_emit("sbatch", "-H a:1,b:3 --cpus-per-task 4"))["mincpus"] == "12"
+    assert "mincpus" not in _directives(_emit("sbatch", "-H a:2,b:2"))
 
 
 def test_mpirun_for_slurm_if_its_options_are_given() -> None:
@@ -183,6 +186,8 @@ def test_what_the_options_of_sbatch_ask_for(words: str, expected: dict[str, str]
     ("-n 16 --nodes 2 --gpus-per-node 4", "--gpus-per-node 4: each of the 8 ranks of a node takes a GPU"),
     ("--gpus 8 --nodes 2", "--gpus: type the GPUs of each node: --gpus-per-node 4"),
     ("-n 2 --requeue --output-dir 'runs/{date}'", "--requeue: each start would write into another runs/{date}"),
+    ("-n 2 --sbatch --array=0-3", "--sbatch '--array=0-3': type --array itself"),
+    ("-n 2 --elastic", "--emit sbatch --elastic: only launch leaves lost hosts out: leave it out"),
     ("--nodes 2", "--emit sbatch: how many ranks? Give --nodes 2 --ntasks-per-node 4"),
     ("", "--emit sbatch: how many ranks? Give --nodes 2 --ntasks-per-node 4"),
 ])  # fmt: skip
@@ -240,6 +245,14 @@ def test_nothing_of_an_image_is_looked_for_here(monkeypatch: pytest.MonkeyPatch)
         _emit("sbatch", words)
 
 
+def test_the_folder_in_which_the_ranks_start() -> None:
+    """Also in a container, where srun's --chdir has no effect."""
+    assert f" --chdir={Path.cwd()}/sub " in _emit("sbatch", "-n 2 --cwd sub")
+    last = _emit("sbatch", "-n 2 --cwd '/my data' --container-image image").splitlines()[-1]
+    assert " --container-workdir='/my data' python " in last
+    assert "--chdir" not in last
+
+
 @pytest.mark.parametrize("command", ["--emit mpijob", "--emit rankfile", ""])
 def test_options_of_another_job_file_are_refused(command: str) -> None:
     """And the one that takes them is named."""
@@ -251,6 +264,12 @@ def test_a_device_that_is_not_seen_here_is_not_asked_for(monkeypatch: pytest.Mon
     """The script says so."""
     script = _emit("sbatch", "-n 2", {"CUDA_VISIBLE_DEVICES": "", "ASCEND_RT_VISIBLE_DEVICES": ""})
     assert "# No device was seen" in script
+
+
+def test_ranks_of_each_host_are_not_those_of_all() -> None:
+    """Also where a file names the hosts: half of the ranks were written."""
+    with pytest.raises(SpecError, match="--nproc-per-node 4 counts the ranks of each host"):
+        emit("mpijob", {"hosts": "a:4,b:4", "nprocs": "4"}, {"PATH": "/bin"}, "--nproc-per-node 4")
 
 
 @pytest.mark.parametrize("kind", ["sbatch", "rankfile"])

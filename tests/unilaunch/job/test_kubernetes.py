@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import yaml
 
 from crds.checking import faults
 from unilaunch.errors import SpecError
+from unilaunch.job import find
 from unilaunch.job import plan as planning
 from unilaunch.job.emit import emit
 from unilaunch.launchers.openmpi_mpirun import OpenMpirun
@@ -32,11 +34,11 @@ def _open_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "foresee_mpirun", lambda *_: found)
 
 
-def _emit(kind: str, words: str) -> str:
+def _emit(kind: str, words: str, environ: Mapping[str, str] = MappingProxyType({"PATH": "/bin"})) -> str:
     given = parse(["launch", "--emit", kind, *shlex.split(words)])
     for name in ("command", "dry_run", "json", "emit"):
         given.pop(name)
-    return emit(kind, given, {"PATH": "/bin"})
+    return emit(kind, given, environ)
 
 
 def _objects(kind: str, words: str) -> list[dict[str, Any]]:
@@ -123,6 +125,16 @@ def test_dollar_signs_arrive_as_they_were_given(text: str) -> None:
         assert _expanded(written) == text
 
 
+@pytest.mark.parametrize(
+    "text", ["1e3", "1e-3", "1.0e3", "-.5", "09", "0o17", "0X1F", "1_0e3", "-_1", "y", "N", "0b1", "12:30", "yes", "3"]
+)
+def test_a_text_that_kubernetes_would_read_as_another_value_is_quoted(text: str) -> None:
+    """Kubernetes reads more texts as numbers and truth values than PyYAML, and then refuses the manifest."""
+    manifest = _emit("jobset", f"-n 2 -x A={text} train.py -- {text}")
+    assert len(re.findall(rf"^ +(?:- |value: )'{re.escape(text)}'$", manifest, re.MULTILINE)) == 2
+    assert "completions: 2\n" in manifest
+
+
 def _expanded(text: str) -> str:
     """Return what Kubernetes makes of a word: third_party/forked/golang/expansion/expand.go."""
     return re.sub(r"\$(\$|\(\w+\))", lambda found: "$" if found[1] == "$" else "a value", text)
@@ -169,9 +181,11 @@ def test_pods_for_mpirun(kind: str) -> None:
     assert all(pod["securityContext"]["runAsUser"] == 1000 for pod in pods.values())
     shape = {"mpijob": ["slotsPerWorker: 2", "replicas: 2"], "trainjob": ["numNodes: 2", "numProcPerNode: 2"]}[kind]
     assert all(words in _emit(kind, "-n 4 --nodes 2") for words in shape)
+    assert _emit(kind, "-n 4") == _emit(kind, "-n 4 --nodes 1")
     of_hosts = _emit(kind, "-n 4 -H a:2,b:2 --cpus 6")
     assert all(words in of_hosts for words in shape)
     assert '"threads": 3' in of_hosts
+    assert '"threads": 1' in _emit(kind, "-n 4 -H a:4,b:4 --cpus 6")  # one pod has all ranks
 
 
 @pytest.mark.parametrize(("kind", "resource"), [("cuda", "nvidia.com/gpu"), ("npu", "huawei.com/Ascend910")])
@@ -187,6 +201,24 @@ def test_pods_ask_for_their_devices(kind: str, resource: str) -> None:
         limits = [pod["containers"][0].get("resources", {}).get("limits") for pod in pods]
         assert [each for each in limits if each] == [{resource: number}]
         assert len(limits) == (1 if form == "jobset" else 2)
+
+
+def test_the_mpirun_of_this_machine_is_not_that_of_the_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An MPICH here does not matter; one that the user names is refused."""
+    (tmp_path / "mpirun").write_text("#!/bin/sh\necho 'HYDRA build details:'\necho '    Version:    4.0'\n")
+    (tmp_path / "mpirun").chmod(0o755)
+    monkeypatch.setattr(planning, "foresee_mpirun", find.foresee_mpirun)
+    environ = {"PATH": f"{tmp_path}:/bin"}
+    assert "mpiImplementation: OpenMPI" in _emit("mpijob", "-n 2", environ)
+    with pytest.raises(SpecError, match="it is written for Open MPI, not for MPICH"):
+        _emit("mpijob", f"-n 2 --mpirun {tmp_path}/mpirun", environ)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_address_of_this_machine_is_not_that_of_the_pods(kind: str) -> None:
+    """As a shell has it that was used for torch.distributed; the option still counts."""
+    assert _emit(kind, "-n 2", {"PATH": "/bin", "MASTER_ADDR": "localhost"}) == _emit(kind, "-n 2")
+    assert "localhost" in _emit(kind, "-n 2 --master-addr localhost")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -214,6 +246,13 @@ def test_devices_of_this_machine_are_not_asked_for(kind: str, monkeypatch: pytes
     ("jobset", "-n 2 --memory lots", "--memory: must be"),
     ("jobset", "-n 2 --volume data:/data:ro", "--volume: must be"),
     ("mpijob", "-n 2 --volume /output", "--volume"),
+    ("jobset", "-n 2 --volume a:/x --volume b:/x/", "--volume: /x is mounted twice"),
+    ("mpijob", "-n 2 --volume a:/dev/shm", "--volume: /dev/shm is mounted twice"),
+    ("jobset", "-n 2 --image ''", "--image: must be"),
+    ("jobset", "-n 2 --elastic", "--emit jobset --elastic: only launch leaves lost hosts out: leave it out"),
+    ("jobset", "-n 2 -x RANK=0", "-x RANK: --emit jobset gives each pod its own"),
+    ("mpijob", "--cpus 4", "-n: how many ranks?"),
+    ("trainjob", "--cpus 4 --map-by node", "-n: how many ranks?"),
     ("mpijob", "-n 2 --grace 60", "--grace 60: mpirun ends these ranks at once"),
 ])  # fmt: skip
 def test_refusals(kind: str, words: str, refusal: str) -> None:

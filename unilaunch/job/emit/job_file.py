@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from unilaunch import entry_points
 from unilaunch.errors import SpecError
 from unilaunch.habits import Habit
-from unilaunch.job.plan import Plan, make_plan
+from unilaunch.job.plan import Plan, hosts_of, make_plan, refuse_ranks_of_a_host
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.reading import read_task
 from unilaunch.spec import Spec, validate
@@ -61,13 +61,14 @@ class JobFile(ABC):
         """
 
 
-def emit(kind: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> str:
+def emit(kind: str, given: Mapping[str, Any], environ: Mapping[str, str], per_host: str = "") -> str:
     """Return the job file of *kind* for what the command line says.
 
     Args:
         kind: The entry point's name.
         given: The options of `launch` as text, by field; under "job_file" the job file's own.
         environ: The process's environment.
+        per_host: An option that counts the ranks of each host, as it was typed.
 
     Raises:
         SpecError: An option is wrong, or the plan cannot be written in this form.
@@ -77,14 +78,19 @@ def emit(kind: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> str
     options = validate(form.options, given.get("job_file", {}), {})
     machine = form.machine(options)
     task = read_task(LaunchSpec, {name: given[name] for name in given if name != "job_file"}, environ, machine)
+    if per_host:
+        refuse_ranks_of_a_host(per_host, hosts_of(task.spec))
     if task.spec.max_restarts and not form.restarts:
         raise SpecError(
             f"--emit {kind} --max-restarts {task.spec.max_restarts}: only launch starts a job again: leave it out, or "
             "start launch itself from a job file of your own"
         )
-    for option, does in (("tensorboard", "writes curves"), ("otlp", "sends metrics")):
-        if getattr(task.spec, option):
-            raise SpecError(f"--emit {kind} --{option} {getattr(task.spec, option)}: only launch {does}: leave it out")
+    for option, does in (
+        ("tensorboard", "writes curves"), ("otlp", "sends metrics"), ("elastic", "leaves lost hosts out"),
+    ):  # fmt: skip
+        if value := getattr(task.spec, option):
+            typed = f"--{option}" if value is True else f"--{option} {value}"
+            raise SpecError(f"--emit {kind} {typed}: only launch {does}: leave it out")
     plan = make_plan(form.complete(task, options), environ, machine)
     return "\n".join(form.lines(plan, options)) + "\n"
 

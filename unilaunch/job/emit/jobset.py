@@ -60,13 +60,16 @@ class JobSet(JobFile):
 
 def _fields(plan: Plan, options: k8s.PodSpec) -> dict[str, Any]:
     name, size, restarts = k8s.name_of(plan), len(plan.rows), plan.task.spec.max_restarts
-    meeting = [
+    meeting: list[dict[str, Any]] = [
         {"name": "RANK", "valueFrom": {"fieldRef": {"fieldPath": _INDEX}}},
         {"name": "WORLD_SIZE", "value": str(size)},
         {"name": "MASTER_ADDR", "value": f"{name}-{_JOB}-0-0.{name}"},  # JobSet names its pods, and the service, so
         {"name": "MASTER_PORT", "value": str(_PORT)},
         k8s.from_secret(KEY, _RENDEZVOUS),
     ]
+    given = {text.partition("=")[0] for text in plan.request.mpi.export}
+    if taken := [variable["name"] for variable in meeting if variable["name"] in given]:
+        raise SpecError(f"-x {taken[0]}: --emit jobset gives each pod its own: leave it out")
     rank = {"name": "rank", "command": k8s.command(plan.request.program), "env": [*meeting, *k8s.variables(plan)]}
     group = {"securityContext": {"fsGroup": k8s.USER}} if options.volume else {}
     pods = {"restartPolicy": "Never", **group, **k8s.pod(plan, options, rank, ranks=1)}

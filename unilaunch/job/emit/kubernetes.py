@@ -1,6 +1,8 @@
 """Common parts of the manifests for Kubernetes: the options, the pods, and the restart of a job."""
 
 import math
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Annotated, Any
@@ -37,12 +39,20 @@ Quantity = Annotated[str, written_as(r"[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPEm])?",
 class PodSpec(Spec):
     """What a pod is made of."""
 
-    image: str = Field(default=IMAGE, description="the image; it has unilaunch in it (docker/Dockerfile)")
+    image: str = Field(default=IMAGE, min_length=1, description="the image; it has unilaunch in it (docker/Dockerfile)")
     cpus: int | None = Field(default=None, ge=1, description="processors of each pod; its ranks share them as threads")
     memory: Quantity | None = Field(default=None, description="memory of each pod: 16Gi")
     volume: tuple[Volume, ...] = Field(
         default=(), description="CLAIM:/FOLDER: a PersistentVolumeClaim, and where all pods have it; may be repeated"
     )
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes also the texts that Kubernetes, and not PyYAML, would read as a number or a truth value: 1e-3, 09, y."""
+
+
+_OTHERS = re.compile(r"[-+]?[._]*\d|[yYnN]$")
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _OTHERS, list("-+._0123456789yYnN"))
 
 
 def share_cores(task: Task[LaunchSpec], options: PodSpec, ranks: int) -> Task[LaunchSpec]:
@@ -114,6 +124,9 @@ def pod(plan: Plan, options: PodSpec, container: Mapping[str, Any], ranks: int) 
         limits |= {"memory": options.memory} if options.memory else {}
         limits |= {DEVICES[kind]: ranks} if kind in DEVICES else {}
     parts = [volume.partition(":") for volume in options.volume]
+    places = Counter(["/dev/shm", *(folder.rstrip("/") for _, _, folder in parts)])  # noqa: S108
+    if twice := [place for place, number in places.items() if number > 1]:
+        raise SpecError(f"--volume: {twice[0]} is mounted twice: give each volume a folder of its own")
     names = {claim: f"claim-{number}" for number, claim in enumerate(dict.fromkeys(claim for claim, _, _ in parts))}
     mounts = [{"name": names[claim], "mountPath": folder} for claim, _, folder in parts]
     volumes = [{"name": name, "persistentVolumeClaim": {"claimName": claim}} for claim, name in names.items()]
@@ -181,4 +194,4 @@ def manifest(
         values = " ".join(f"--from-literal={key}={value}" for key, value in keys.items())
         make = f"kubectl create secret generic {STORE} {values} --dry-run=client -o yaml | kubectl apply -f -"
         yield f"# Once in each namespace, and when a name is added: {make}"
-    yield "---\n".join(yaml.safe_dump(fields, sort_keys=False, width=4096) for fields in documents).rstrip()
+    yield "---\n".join(yaml.dump(fields, Dumper=_Dumper, sort_keys=False, width=4096) for fields in documents).rstrip()

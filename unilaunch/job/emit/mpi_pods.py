@@ -14,6 +14,7 @@ from unilaunch.errors import SpecError
 from unilaunch.exports import secrets
 from unilaunch.job.emit import kubernetes as k8s
 from unilaunch.job.emit.job_file import JobFile, spec_json
+from unilaunch.job.mapping import map_ranks
 from unilaunch.job.plan import Plan, hosts_of
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.record import replace
@@ -61,12 +62,15 @@ class OnHostPods(JobFile):
             raise SpecError(f"--nodes {nodes}: -H and --hostfile say how many pods there are: leave one out")
         if nodes and (spec.nprocs is None or spec.nprocs % nodes):
             raise SpecError(f"--nodes {nodes}: every pod has as many ranks: give -n as a multiple of {nodes}")
-        if nodes and spec.nprocs:
+        if spec.nprocs and not (spec.hosts or spec.hostfile):
+            nodes = nodes or 1
             hosts = ",".join(f"worker-{number}:{spec.nprocs // nodes}" for number in range(nodes))
             task = replace(task, spec=spec.model_copy(update={"hosts": hosts}))
-        named = hosts_of(task.spec)
-        ranks = spec.nprocs or sum(host.slots or 0 for host in named)
-        return k8s.share_cores(k8s.go_on(task, options, new=("{date}", "{job}")), options, ranks // (len(named) or 1))
+        slots = {host.name: host.slots or 0 for host in hosts_of(task.spec)}
+        ranks = spec.nprocs or sum(slots.values())
+        placed = Counter(map_ranks(slots, ranks, spec.map_by) if ranks else [""])  # without a number the plan refuses
+        task = k8s.go_on(task, options, new=("{date}", "{job}"))
+        return k8s.share_cores(task, options, max(placed.values()))
 
 
 def shape(plan: Plan, kind: str) -> tuple[int, int]:

@@ -86,6 +86,8 @@ class Sbatch(JobFile):
 
 
 def _refuse_contradictions(spec: LaunchSpec, options: SbatchSpec) -> None:
+    if array := [words for words in options.sbatch if re.match(r"(--array|-a)\b", words)]:
+        raise SpecError(f"--sbatch '{array[0]}': type --array itself: the output folders and --requeue depend on it")
     if (spec.hosts or spec.hostfile) and (options.nodes or options.ntasks_per_node):
         given = "--nodes" if options.nodes else "--ntasks-per-node"
         raise SpecError(f"{given}: the hosts of {'-H' if spec.hosts else '--hostfile'} say that: leave out one of them")
@@ -170,6 +172,8 @@ def _nodes(plan: Plan, options: SbatchSpec) -> Iterator[str]:
         yield f"#SBATCH --nodelist={','.join(hosts)}"
     if per_node and not (hosts and (_is_uneven(plan) or not foreseen)):
         yield f"#SBATCH --ntasks-per-node={per_node}"
+    if _is_uneven(plan):  # else a node that Slurm fills last has too few cores for its ranks
+        yield f"#SBATCH --mincpus={max(hosts.values()) * (_cores(plan, options) or 1)}"
 
 
 def _is_uneven(plan: Plan) -> bool:
@@ -239,11 +243,13 @@ def _srun(plan: Plan, options: SbatchSpec) -> str:
     words = ["srun"]
     if cores := _cores(plan, options):
         words.append(f"--cpus-per-task={cores}")
-    if options.container_image:
+    folder = shlex.quote(str(plan.task.spec.cwd.absolute())) if plan.task.spec.cwd else ""
+    if options.container_image:  # a container starts in its own folder, whatever --chdir says
         words.append(f"--container-image={shlex.quote(options.container_image)}")
-        words.append('--container-mounts="$PWD:$PWD" --container-workdir="$PWD"')
-    if plan.task.spec.cwd:
-        words.append(f"--chdir={shlex.quote(str(plan.task.spec.cwd))}")
+        inside = folder or '"$PWD"'
+        words.append(f'--container-mounts="$PWD:$PWD" --container-workdir={inside}')
+    elif folder:
+        words.append(f"--chdir={folder}")
     if options.requeue:
         words.append("--kill-on-bad-exit=0")  # the ranks end together, each with a code that is not 0
     return " ".join(words)
