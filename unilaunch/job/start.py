@@ -290,5 +290,4 @@ def _report(plan: Plan, verdict: Verdict, runs: set[str], live: Live) -> None:
             live.say(said)
     if not verdict.is_known:
         unseen = bool(verdict.first.rank) and plan.task.spec.console == "rank0"
-        with suppress(OSError, ValueError, AttributeError):  # the reader may have closed its end
-            sys.stderr.write(show(verdict, unseen=unseen))
+        live.report(show(verdict, unseen=unseen))
