@@ -14,7 +14,7 @@ from signal import SIGINT
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from unilaunch import entry_points
-from unilaunch.errors import OutputError, UnilaunchError, say
+from unilaunch.errors import InputError, OutputError, UnilaunchError, say
 
 if TYPE_CHECKING:
     from unilaunch.rank.status import Status
@@ -206,13 +206,16 @@ def _writing() -> Iterator[None]:
     """Write the output of a command to its end; a reader who has enough (head, less) is no error.
 
     Raises:
-        OutputError: There is no room for it.
+        InputError: A file cannot be read; the message names it.
+        OutputError: There is no room for the output.
     """
     try:
         yield
         sys.stdout.flush()
     except OSError as error:
-        if error.filename or error.errno not in {EPIPE, ENOSPC, EDQUOT, EFBIG}:
+        if error.filename and error.strerror:
+            raise InputError(f"{error.filename}: {error.strerror}") from None
+        if error.errno not in {EPIPE, ENOSPC, EDQUOT, EFBIG}:
             raise
         sys.stdout = None  # what is left cannot be written either
         if error.errno != EPIPE:

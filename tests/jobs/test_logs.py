@@ -108,6 +108,14 @@ def test_a_disk_without_room_is_one_line(command: str, tmp_path: Path) -> None:
     assert '<p class="soft">out?</p>' in (tmp_path / folder / "report.html").read_text()
 
 
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    """A link to nowhere; and the folder of another user's rank."""
+    (tmp_path / "kept" / "1" / "rank.0").mkdir(parents=True)
+    (tmp_path / "kept" / "1" / "rank.0" / "stdout").symlink_to("nowhere")
+    job = alone(["-m", "unilaunch", "logs", "kept"], tmp_path)
+    assert (job.returncode, job.console) == (2, "unilaunch: kept/1/rank.0/stdout: No such file or directory\n")
+
+
 def test_on_a_terminal_only_colours_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cursor that moves up would overwrite the lines of other ranks."""
     monkeypatch.setattr(show, "_has_colours", lambda: True)
