@@ -1,17 +1,20 @@
 """The command line: call the function of each command. Only this module reads sys.argv and the environment."""
 
+import io
 import json
 import os
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from errno import EDQUOT, EFBIG, ENOSPC, EPIPE
 from functools import partial
 from pathlib import Path
 from signal import SIGINT
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from unilaunch import entry_points
-from unilaunch.errors import UnilaunchError, say
+from unilaunch.errors import InputError, OutputError, UnilaunchError, say
 
 if TYPE_CHECKING:
     from unilaunch.rank.status import Status
@@ -188,7 +191,33 @@ def _do_command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
     given = parse(arguments)
     command = plugins.commands()[given.pop("command")]
-    return command.run(_checked(command.spec, given, environ, set(command.spec.model_fields)))
+    options = _checked(command.spec, given, environ, set(command.spec.model_fields))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # names of files and output of ranks may have any encoding
+    with _writing():
+        return command.run(options)
+    return 0
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    """Write the output of a command to its end; a reader who has enough (head, less) is no error.
+
+    Raises:
+        InputError: A file cannot be read; the message names it.
+        OutputError: There is no room for the output.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        if error.filename and error.strerror:
+            raise InputError(f"{error.filename}: {error.strerror}") from None
+        if error.errno not in {EPIPE, ENOSPC, EDQUOT, EFBIG}:
+            raise
+        sys.stdout = None  # what is left cannot be written either
+        if error.errno != EPIPE:
+            raise OutputError(f"the output cannot be written: {error.strerror}") from None
 
 
 def _checked(kind: "type[S]", given: Mapping[str, object], environ: Mapping[str, str], fields: Collection[str]) -> "S":

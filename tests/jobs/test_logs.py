@@ -1,6 +1,7 @@
 """`unilaunch logs`, over what real jobs have written."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -9,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from jobs.mpirun import Launcher, alone
+from unilaunch.logs import show
+from unilaunch.logs.lines import LogLine
+from unilaunch.logs.merging import FoldedLine
 
 SCRIPT = (
     "import os, sys, time\nrank = int(os.environ.get('OMPI_COMM_WORLD_RANK', 0))\n"
@@ -87,6 +91,36 @@ def test_a_reader_who_has_enough(tmp_path: Path) -> None:
     line = f"{sys.executable} -m unilaunch logs --no-fold | head -n 2"
     done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
     assert (len(done.stdout.splitlines()), done.stderr) == (2, "")
+
+
+@pytest.mark.parametrize("command", ["logs", "status"])
+def test_a_disk_without_room_is_one_line(command: str, tmp_path: Path) -> None:
+    """And a folder whose name is no text is read as any other."""
+    folder = os.fsdecode(b"out\xff")
+    (tmp_path / folder / "rank.0").mkdir(parents=True)
+    (tmp_path / folder / "rank.0" / "events.jsonl").write_text('{"time": 1.0, "host": "node0"}\n')
+    (tmp_path / folder / "rank.0" / "stdout").write_text("x\n" * 9_000)
+    line = f"{sys.executable} -m unilaunch {command} out* > /dev/full"
+    done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "unilaunch: the output cannot be written: No space left on device\n")
+    shown = alone(["-m", "unilaunch", "report", folder], tmp_path).check()
+    assert shown.stdout == "out?/report.html\n"
+    assert '<p class="soft">out?</p>' in (tmp_path / folder / "report.html").read_text()
+
+
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    """A link to nowhere; and the folder of another user's rank."""
+    (tmp_path / "kept" / "1" / "rank.0").mkdir(parents=True)
+    (tmp_path / "kept" / "1" / "rank.0" / "stdout").symlink_to("nowhere")
+    job = alone(["-m", "unilaunch", "logs", "kept"], tmp_path)
+    assert (job.returncode, job.console) == (2, "unilaunch: kept/1/rank.0/stdout: No such file or directory\n")
+
+
+def test_on_a_terminal_only_colours_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cursor that moves up would overwrite the lines of other ranks."""
+    monkeypatch.setattr(show, "_has_colours", lambda: True)
+    line = LogLine(1.0, 0, "node0", "stdout", "INFO", "\x1b[1A\x1b[31mred\x1b[0m\x1b[2K\x9b2J\x07\tend")
+    assert show.as_text()(FoldedLine(line, [0])).endswith("\x1b[31mred\x1b[0m\tend\x1b[0m\n")
 
 
 def test_what_a_terminal_would_obey_is_not_passed_on(openmpi5: Launcher, tmp_path: Path) -> None:

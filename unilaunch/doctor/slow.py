@@ -86,7 +86,8 @@ def find_slow(measured: Measured) -> dict[str | Pair, list[Finding]]:
         ("disk", measured.disk, _DISK_FACTOR),
     ):
         for host, ratio in _outliers({host: 1 / max(rate, 1e-9) for host, rate in rates.items()}, factor).items():
-            name(host, f"slow {what}, {ratio:.1f} x the time of the others' median: {_ADVICE[what]}")
+            slowness = f"slow {what}, {ratio:.1f} x the time of the others' median"
+            name(host, f"{slowness if rates[host] else 'nothing can be written in this folder'}: {_ADVICE[what]}")
     for who, share in _losing(measured.lost).items():
         name(who, f"loses packets, {share:.1%} of the TCP segments were sent again: {_ADVICE['network']}")
     seconds = {pair: 1 / max(rate, 1e-9) for pair, rate in measured.bandwidth.items()}
@@ -174,7 +175,7 @@ def table(measured: Measured) -> list[str]:
             host,
             f"{measured.product[host] / 1e9:.1f} GFLOP/s",
             f"{measured.memory[host] / 1e9:.1f} GB/s",
-            f"{measured.disk[host] / 1e6:.0f} MB/s",
+            f"{measured.disk[host] / 1e6:.0f} MB/s" if measured.disk[host] else "-",
             "-" if latency is None else f"{latency * 1e6:.0f} us",
             "-" if seconds is None else f"{1 / seconds / 1e6:.0f} MB/s",
             "-" if lost is None else f"{lost:.1%}",

@@ -35,10 +35,7 @@ def ask(folder: Path, page: str) -> dict[str, Any] | None:
             while (piece := connection.recv(1 << 16)) and len(data) < _LARGEST:
                 data += piece
     except TimeoutError:
-        raise InputError(
-            f"{folder}: the job's monitor does not answer within {_PATIENCE:g} s: if launch is paused (Ctrl-Z), "
-            "continue it with fg"
-        ) from None
+        raise _unanswered(folder) from None
     head, _, body = bytes(data).partition(b"\r\n\r\n")
     if not head:
         return None
@@ -62,12 +59,22 @@ def _connect(folder: Path) -> socket.socket | None:
     except PermissionError:
         connection.close()
         raise InputError(f"{folder}: the job there belongs to another user: only its owner can look into it") from None
+    except BlockingIOError:  # so many requests wait already that the kernel takes no more
+        connection.close()
+        raise _unanswered(folder) from None
     except OSError:  # no process listens, or the monitor runs on another host
         connection.close()
         return None
     finally:
         os.close(descriptor)
     return connection
+
+
+def _unanswered(folder: Path) -> InputError:
+    return InputError(
+        f"{folder}: the job's monitor does not answer within {_PATIENCE:g} s: if launch is paused (Ctrl-Z), continue "
+        "it with fg"
+    )
 
 
 def not_running(folder: Path) -> InputError:

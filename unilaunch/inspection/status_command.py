@@ -63,7 +63,9 @@ def _read_ended(folder: Path) -> dict[str, Any] | None:
     finished = all(rank.exit_code == 0 for rank in ranks)
     return {
         "state": "failed" if report else "done" if finished else "ended",
+        "run": marker.run if marker else "",
         "size": len(ranks),
+        "restarts": None,
         "verdict": report.verdict if report else None,
         "straggler": None,
         "ranks": [_ended_rank(rank) for rank in ranks],
@@ -74,9 +76,9 @@ def _ended_rank(run: RankRun) -> dict[str, Any]:
     phases = [event.phase for event in run.events if event.phase]
     return {
         "rank": run.rank, "host": run.host, "device": run.device, "state": "ended",
-        "phase": phases[-1] if phases else None, "step": None, "values": {}, "seconds_per_step": None,
-        "idle_seconds": None, "memory_bytes": None,
-        "exit_code": run.failure.exit_code if run.failure else run.exit_code,
+        "phase": phases[-1] if phases else None, "step": None, "values": {}, "steps": None,
+        "busy_seconds": None, "seconds_per_step": None, "received_bytes": None, "idle_seconds": None,
+        "memory_bytes": None, "exit_code": run.exit_code,
     }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 import os
 import select
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -62,7 +63,13 @@ class Live:
 
     def _say(self, line: str) -> None:
         with self.lock:
-            _write(2, (_CLEAR if self.text and not self.open_line else "") + f"unilaunch: {line}\n")
+            self._end_line()
+            _write(2, (_CLEAR if self.text else "") + f"unilaunch: {line}\n")
+
+    def _end_line(self) -> None:
+        """End the line that a rank has not ended (a prompt, a progress bar): a message follows."""
+        _write(2, "\n" * self.open_line)
+        self.open_line = False
 
     @contextmanager
     def passing(self, *outputs: IO[bytes] | None) -> Iterator[None]:
@@ -83,8 +90,17 @@ class Live:
                 while thread.is_alive() and self._has_more(output):
                     thread.join(_PAUSE)
             with self.lock:
-                _write(2, (_CLEAR if self.shown and self.text else "").encode() + self.banner.held)
-                self.banner = BannerFilter()
+                if self.text and not self.open_line:
+                    _write(2, _CLEAR)
+                _write(2, self.banner.held)
+                self.banner, self.text = BannerFilter(), ""
+
+    def report(self, text: str) -> None:
+        """Write lines of `launch` after the job's output, unless the reader has closed its end."""
+        with self.lock:
+            self._end_line()
+        with suppress(OSError, ValueError, AttributeError):
+            sys.stderr.write(text)
 
     def _has_more(self, output: IO[bytes]) -> bool:
         """Return whether some of the output has not been written yet, or its end has not been read."""

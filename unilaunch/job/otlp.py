@@ -1,11 +1,15 @@
 """Send a job's metrics to an OpenTelemetry collector (OTLP over HTTP), with the OpenTelemetry SDK."""
 
+import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from unilaunch.errors import PluginError
+from typing_extensions import override
+
+from unilaunch.errors import PluginError, one_line
 from unilaunch.monitor.metrics import list_metrics
 
 _EVERY = 5000  # milliseconds between two exports
@@ -13,13 +17,37 @@ _PATIENCE = 5  # seconds for the collector's answer
 _SECTION = "/v1/metrics"
 
 
+class _Faults(logging.Filter):
+    """Shows the first failure of the export in one line; the SDK would write several lines every 5 seconds.
+
+    Attributes:
+        thread: The thread that exports; lines of other threads stay.
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        super().__init__()
+        self.tell, self.thread, self.reason, self.is_told = tell, 0, "", False
+
+    @override
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.thread != self.thread:
+            return True
+        if record.levelno < logging.ERROR:  # it is tried again
+            self.reason = record.getMessage()
+        elif not self.is_told:
+            self.is_told = True
+            self.tell(one_line(self.reason or record.getMessage()))
+        return False
+
+
 @contextmanager
-def exporting(url: str, snapshot: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
+def exporting(url: str, snapshot: Callable[[], Mapping[str, Any]], tell: Callable[[str], None]) -> Iterator[None]:
     """Send the job's metrics to a collector every 5 seconds while the block runs, and once at its end.
 
     Args:
         url: The collector's address, such as http://collector:4318.
         snapshot: Returns the job's state (`Inspection.snapshot`); called in another thread.
+        tell: Shows the user a line, if the metrics do not arrive; called in another thread.
 
     Raises:
         PluginError: The OpenTelemetry SDK is not installed.
@@ -37,14 +65,20 @@ def exporting(url: str, snapshot: Callable[[], Mapping[str, Any]]) -> Iterator[N
     provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
     meter = provider.get_meter("unilaunch")
 
+    faults = _Faults(lambda why: tell(f"--otlp {url}: the metrics do not arrive, the job goes on: {why}"))
+
     def observe(name: str, _: object) -> list[Any]:
+        faults.thread = threading.get_ident()
         (metric,) = [one for one in list_metrics(snapshot()) if one.name == name]
         return [Observation(value, labels) for labels, value in metric.samples]
 
     for metric in list_metrics(snapshot()):
         make = meter.create_observable_counter if metric.kind == "counter" else meter.create_observable_gauge
         make(f"unilaunch.{metric.name}", callbacks=[partial(observe, metric.name)], description=metric.text)
+    logger = logging.getLogger(OTLPMetricExporter.__module__)
+    logger.addFilter(faults)
     try:
         yield
     finally:
         provider.shutdown(timeout_millis=1000 * _PATIENCE)
+        logger.removeFilter(faults)

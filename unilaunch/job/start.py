@@ -88,7 +88,7 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller) 
         if not allow_files(_FILES * len(plan.rows)):
             live.say(_few_files(len(plan.rows)))
         monitor = Monitor(inbox, len(plan.rows), plan.request.several, spec.stall_timeout, spec.abort)
-        inspection = kept.enter_context(_inspecting(plan, monitor))
+        inspection = kept.enter_context(_inspecting(plan, monitor, live))
         request, command = plan.request.started(), without_secrets(sys.orig_argv)
         task = replace(plan.task, command=command, host=socket.gethostname())
         stdin = _input(attended=caller.attended) != subprocess.DEVNULL
@@ -106,7 +106,7 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller) 
 
 
 @contextmanager
-def _inspecting(plan: Plan, monitor: Monitor) -> Iterator[Inspection]:
+def _inspecting(plan: Plan, monitor: Monitor, live: Live) -> Iterator[Inspection]:
     """While the block runs, let the owner inspect the job, and export its metrics if the user asked for that."""
     spec, model, ranks = plan.task.spec, plan.task.model, monitor.inbox.ranks
     root = rank_folder(spec.output_dir, 0, len(plan.rows))
@@ -121,7 +121,7 @@ def _inspecting(plan: Plan, monitor: Monitor) -> Iterator[Inspection]:
         if spec.otlp:
             from unilaunch.job.otlp import exporting
 
-            kept.enter_context(exporting(spec.otlp, inspection.snapshot))
+            kept.enter_context(exporting(spec.otlp, inspection.snapshot, live.say))
         if spec.tensorboard and model:
             from unilaunch.job.tensorboard import writing
 
@@ -290,5 +290,4 @@ def _report(plan: Plan, verdict: Verdict, runs: set[str], live: Live) -> None:
             live.say(said)
     if not verdict.is_known:
         unseen = bool(verdict.first.rank) and plan.task.spec.console == "rank0"
-        with suppress(OSError, ValueError, AttributeError):  # the reader may have closed its end
-            sys.stderr.write(show(verdict, unseen=unseen))
+        live.report(show(verdict, unseen=unseen))

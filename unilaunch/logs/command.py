@@ -1,6 +1,5 @@
 """`unilaunch logs`."""
 
-import io
 import re
 import sys
 import time
@@ -63,8 +62,6 @@ class LogsCommand(Command):
     def run(self, options: LogsSpec) -> int:
         spans, since = _spans(options.rank), _since(options.since)
         test = choose(options.level, since, _pattern(options.grep))
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(errors="replace")  # ranks may write in any encoding
         allow_files(_FILES)
         if options.follow:
             if not find_streams(options.folder):
@@ -76,11 +73,7 @@ class LogsCommand(Command):
             )
         else:
             lines = read(_existing(options.folder, spans, options.rank), since)
-        try:
-            _write((line for line in lines if line is None or test(line)), options)
-            sys.stdout.flush()
-        except BrokenPipeError:  # the reader (head, less) has ended
-            sys.stdout = None  # nothing is left to flush
+        _write((line for line in lines if line is None or test(line)), options)
         return 0
 
 

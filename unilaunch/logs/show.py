@@ -10,8 +10,13 @@ from functools import lru_cache
 from unilaunch.logs.merging import FoldedLine
 
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
-#: Control sequences of a terminal (ECMA-48): colours and cursor moves, titles and links, all others.
-_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
+#: Control sequences of a terminal (ECMA-48): colours and cursor moves, titles and links, all others; and single control
+#: characters other than a tab and the end of a line.
+_ESCAPE = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])"
+    r"|\x9b[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
+_COLOUR = re.compile(r"\x1b\[[\d;:]*m")
 _QUIET = {"DEBUG", "INFO"}
 
 
@@ -32,7 +37,12 @@ def as_text() -> Callable[[FoldedLine], str]:
 
 def without_escapes(text: str) -> str:
     """Return *text* without control sequences."""
-    return _ESCAPE.sub("", text) if "\x1b" in text else text
+    return text if text.isprintable() else _ESCAPE.sub("", text)
+
+
+def _with_colours(text: str) -> str:
+    """Return *text* without control sequences other than colours: a cursor that moves would overwrite other lines."""
+    return _ESCAPE.sub(lambda found: found[0] if _COLOUR.fullmatch(found[0]) else "", text)
 
 
 def _has_colours() -> bool:
@@ -49,7 +59,7 @@ def _plain(folded: FoldedLine) -> str:
 
 
 def _coloured(folded: FoldedLine) -> str:
-    text = folded.line.text
+    text = _with_colours(folded.line.text)
     end = "\x1b[0m" if "\x1b" in text else ""  # a rank's colour ends with its line
     colour = _COLOURS[folded.line.rank % len(_COLOURS)]
     return f"\x1b[2m{_clock(folded)}\x1b[0m\x1b[{colour}m{_name(folded)}\x1b[0m {_level(folded)}{text}{end}\n"

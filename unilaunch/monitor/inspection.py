@@ -19,7 +19,7 @@ from unilaunch.monitor import messages
 from unilaunch.monitor.http_server import Answer, HttpServer
 from unilaunch.monitor.metrics import CONTENT_TYPE, write_metrics
 from unilaunch.monitor.monitor import STACKS, Monitor
-from unilaunch.monitor.rank_seen import RankSeen
+from unilaunch.monitor.rank_seen import RankSeen, RankState
 from unilaunch.monitor.stragglers import Stragglers
 from unilaunch.output.claim import is_ours
 from unilaunch.output.files import append
@@ -112,12 +112,13 @@ class Inspection:
     def snapshot(self) -> dict[str, Any]:
         """Return the job's state at this moment; times are in seconds, memory in bytes."""
         now, inbox, size = time.monotonic(), self.monitor.inbox, self.monitor.size
+        slow, known = self.stragglers.current, list(inbox.ranks.values())  # another thread may ask while they change
         return {
             "state": "running",
-            "run": next((seen.run for seen in inbox.ranks.values() if seen.run), ""),
+            "run": next((seen.run for seen in known if seen.run), ""),
             "size": size,
             "restarts": inbox.attempt,
-            "straggler": self.stragglers.current.as_json() if self.stragglers.current else None,
+            "straggler": slow.as_json() if slow else None,
             "ranks": [_rank(rank, inbox.ranks.get(rank, RankSeen()), now) for rank in range(size)],
         }
 
@@ -156,6 +157,7 @@ def listen_for_metrics(address: str, port: int) -> socket.socket:
 
 def _rank(number: int, seen: RankSeen, now: float) -> dict[str, Any]:
     phase, step = seen.progress.get("phase"), Step.from_facts(seen.progress)
+    exited = seen.state is RankState.EXITED
     return {
         "rank": number,
         "host": seen.host,
@@ -168,7 +170,7 @@ def _rank(number: int, seen: RankSeen, now: float) -> dict[str, Any]:
         "busy_seconds": seen.pace.busy,
         "seconds_per_step": seen.step_seconds or None,
         "received_bytes": seen.pace.received,
-        "memory_bytes": seen.pace.memory,
-        "idle_seconds": max(0.0, now - seen.moved) if seen.moved else None,
+        "memory_bytes": 0 if exited else seen.pace.memory,
+        "idle_seconds": max(0.0, now - seen.moved) if seen.moved and not exited else None,
         "exit_code": seen.exit_code,
     }

@@ -35,13 +35,15 @@ def keep_reports(root: Path, size: int, ranks: Mapping[int, RankSeen]) -> None:
 
 
 def _keep(output: OutputFolder, told: RankSeen) -> None:
-    output.record(host=told.host)
+    output.record(host=told.host, device=told.device)
     if told.failure:
         write_failure(output.rank_dir, told.failure)
     if told.value is not None:
         output.write_value(told.value)
     if told.result is not None:
         output.write_result(told.result)
+    if told.exit_code is not None:
+        output.record(phase="end", exit_code=told.exit_code)
 
 
 def write_report(root: Path, run_id: str, report: Mapping[str, Any], rank_0: Path) -> str:

@@ -114,7 +114,9 @@ def hold(root: Path) -> int:
         OSError: The marker cannot be opened.
     """
     descriptor = open_file(root / MARKER, os.O_RDWR | os.O_CREAT)
-    _lock(descriptor, fcntl.LOCK_SH)
+    deadline = time.monotonic() + _PATIENCE
+    while not _lock(descriptor, fcntl.LOCK_SH) and time.monotonic() < deadline:
+        time.sleep(_TICK)  # `is_held` of another process locks it for a moment
     return descriptor
 
 

@@ -96,10 +96,12 @@ def move_aside(path: Path, folder: Path) -> None:
 
 
 def last_lines(path: Path, number: int) -> list[str]:
-    """Return the last *number* lines of a file; empty if it cannot be read."""
+    """Return the last *number* lines of a file; of a progress bar its last state. Empty if it cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _TAIL))
-            return file.read().decode(errors="replace").splitlines()[-number:]
+            data = file.read()
     except OSError:
         return []
+    lines = data.removesuffix(b"\n").split(b"\n")[-number:] if data else []
+    return [line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace") for line in lines]

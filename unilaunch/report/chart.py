@@ -67,7 +67,7 @@ class Chart(Record):
         return Drawing(
             self,
             [Tick(across.place(value), _text(value, _step(*across))) for value in _before_last(across)]
-            + [Tick(100.0, _text(across.high, 1 if across.high.is_integer() else _step(*across) / 10))],
+            + [Tick(100.0, _text(across.high, max(float(across.high.is_integer()), _step(*across) / 10)))],
             [Tick(100 - up.place(value), _text(value, step, percent=self.percent)) for value in ticks(*up)],
             [_path(xs, ys, across, up) for _, xs, ys in drawn],
             _names(ends),
@@ -153,11 +153,12 @@ def _text(value: float, step: float, *, percent: bool = False) -> str:
     """Return a tick's text, with enough digits to differ from its neighbours."""
     if percent:
         return f"{value:.{max(0, -floor(log10(step)) - 2)}%}"
+    digits = floor(log10(abs(value))) - floor(log10(step)) + 1 if value else 1
     for unit, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= unit:
-            return f"{value / (1e3 if letter == 'k' else unit):.4g}{letter}"
+            return f"{value / (1e3 if letter == 'k' else unit):.{max(4, digits)}g}{letter}"
     if step < 1e-4:  # noqa: PLR2004
-        return f"{value:.2g}"
+        return f"{value:.{max(2, digits)}g}"
     return f"{value:.{max(0, -floor(log10(step)))}f}"
 
 

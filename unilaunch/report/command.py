@@ -36,7 +36,7 @@ class ReportCommand(Command):
     @override
     def run(self, options: ReportSpec) -> int:
         folders = [options.folder, *([options.compare] if options.compare else [])]
-        runs = [(str(folder), read_run(folder)) for folder in folders]
+        runs = [(str(folder).encode(errors="replace").decode(), read_run(folder)) for folder in folders]
         try:
             from unilaunch.report.page import make_page
         except ImportError as error:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import jinja2
 
+from unilaunch.logs.show import without_escapes
 from unilaunch.report.figures import Named, plot_chart, rank_charts, time_bars
 from unilaunch.report.run import RankRun, Run
 from unilaunch.report.series import largest_difference, span_text
@@ -31,6 +32,7 @@ def make_page(runs: Named) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters["plain"] = without_escapes
     plots = list(dict.fromkeys(plot for _, run in runs for plot in run.layout.plots))
     charts = [chart for plot in plots if (chart := plot_chart(plot, runs))]
     return environment.get_template("template.html.j2").render(
@@ -56,6 +58,8 @@ def _state(run: Run) -> str:
     codes = {rank.exit_code for rank in run.ranks}
     if codes == {0}:
         return "finished"
+    if None not in codes:
+        return f"ended, exit code {', '.join(map(str, sorted(filter(None, codes))))}"
     return "no rank has said that it ended" if codes == {None} else "some ranks have not said that they ended"
 
 
@@ -154,7 +158,7 @@ def _text(value: Value, figure: object) -> str:
         case int() | float() if value.percent:
             return f"{figure:.2%}"
         case int():
-            return str(figure) if value.key == "seed" else f"{figure // value.per:,}"
+            return str(figure) if value.key == "seed" else f"{(figure + value.per // 2) // value.per:,}"
         case float():
             return f"{figure / value.per:.4g}"
     return ""

@@ -24,6 +24,7 @@ from unilaunch.report_layout import ReportLayout
 WARNINGS = 20
 #: Last lines of each of a rank's streams.
 LAST = 8
+_LONGEST = 1 << 20  # letters of a line; a longer one is read in pieces
 _LEVELS = (" WARNING ", " ERROR ", " CRITICAL ")
 _NUMBERS = TypeAdapter(dict[str, Figure])
 _FAILURE = TypeAdapter(Failure)
@@ -200,7 +201,7 @@ def _warnings(path: Path) -> list[str]:
     warnings: list[str] = []
     if path.exists():
         with path.open(encoding="utf-8", errors="replace") as file:
-            for line in file:
+            for line in iter(lambda: file.readline(_LONGEST), ""):
                 if any(level in line for level in _LEVELS):
                     warnings.append(line.rstrip())
                     if len(warnings) == WARNINGS:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from unilaunch.doctor.measuring import partners
 from unilaunch.doctor.slow import Measured, _outliers, find_slow, healthy, table
+from unilaunch.record import replace
 
 HOSTS = ["a", "b", "c", "d", "e"]
 
@@ -71,6 +72,16 @@ def test_hosts_that_are_alike_are_well() -> None:
     for seed in range(200):
         assert find_slow(_measured(seed=seed)) == {}
     assert find_slow(Measured({"a": 1.0}, {"a": 1.0}, {"a": 0.0})) == {}
+
+
+def test_a_folder_that_cannot_be_written_has_no_speed() -> None:
+    """It was 500000000.0 x the time of the others."""
+    measured = _measured()
+    measured = replace(measured, disk={**measured.disk, "b": 0.0})
+    assert [one.text for one in find_slow(measured)["b"]] == [
+        "b: nothing can be written in this folder: look for a full or failing disk there"
+    ]
+    assert table(measured)[2].split()[:6] == ["b", *table(measured)[2].split()[1:5], "-"]
 
 
 def test_a_latency_must_be_worth_a_word() -> None:

@@ -1,8 +1,11 @@
 """A user who looks into a job gets an answer, or one line that says why there is none."""
 
+import errno
+import json
 import os
 import socket
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,8 @@ from unilaunch.inspection.status_command import StatusCommand, StatusSpec
 from unilaunch.monitor.inbox import Inbox, listen
 from unilaunch.monitor.inspection import Inspection
 from unilaunch.monitor.monitor import Monitor
+from unilaunch.monitor.rank_seen import RankSeen, RankState
+from unilaunch.monitor.reports import keep_reports
 from unilaunch.output.claim import MARKER, Marker, claim
 from unilaunch.output.folder import SOCKET
 from unilaunch.report import reading
@@ -28,6 +33,48 @@ def test_a_monitor_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: py
         with pytest.raises(InputError, match=r"the job's monitor does not answer within 0.1 s: if launch is paused"):
             asking.ask(tmp_path, "/status")
     os.close(folder)
+
+
+def test_a_monitor_with_too_many_requests_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`watch unilaunch status` of a paused job: "no job is running there" was not true."""
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as listener, ExitStack() as callers:
+        listener.bind(SOCKET)
+        listener.listen(0)
+        error = 0
+        while error != errno.EAGAIN:
+            caller = callers.enter_context(socket.socket(socket.AF_UNIX))
+            caller.setblocking(False)
+            error = caller.connect_ex(SOCKET)
+        with pytest.raises(InputError, match="the job's monitor does not answer"):
+            asking.ask(tmp_path, "/status")
+
+
+def test_a_job_on_hosts_with_other_file_systems_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`launch` keeps how their ranks ended."""
+    ranks = {rank: RankSeen(run="a run", host=f"node{rank}", device="cpu", exit_code=0) for rank in range(2)}
+    keep_reports(tmp_path, 2, ranks)
+    assert StatusCommand().run(StatusSpec(folder=tmp_path)) == 0
+    head, _, first, _ = capsys.readouterr().out.splitlines()
+    assert (head, first.split()[:6]) == ("done: 2 ranks", ["0", "node0", "cpu", "exit", "code", "0"])
+
+
+def test_a_job_that_has_ended_has_the_fields_of_one_that_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For programs that read the JSON."""
+    heard = listen([], several=False, host_timeout=5.0)
+    inbox = Inbox(heard.listener, heard.secret, 5.0)
+    inbox.ranks[0] = RankSeen(run="a run", host="node0", exit_code=0, state=RankState.EXITED, moved=1.0)
+    running = Inspection(Monitor(inbox, 1, False, None, True), tmp_path, None).snapshot()
+    inbox.close()
+    assert running["ranks"][0]["idle_seconds"] is None  # nobody waits for its progress
+    keep_reports(tmp_path, 1, inbox.ranks)
+    StatusCommand().run(StatusSpec(folder=tmp_path, as_json=True))
+    ended = json.loads(capsys.readouterr().out)
+    assert ended.keys() == running.keys() | {"verdict"}
+    assert ended["ranks"][0].keys() == running["ranks"][0].keys()
+    assert ended["run"] == "a run"
 
 
 def test_a_job_whose_agents_still_tidy_up_has_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

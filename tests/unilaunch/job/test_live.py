@@ -65,6 +65,19 @@ def test_the_last_output_is_shown_however_late_its_thread_is(capfd: pytest.Captu
     assert capfd.readouterr().err == "the last line\n"
 
 
+def test_a_line_that_a_rank_has_not_ended_stays_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    """A progress bar of a rank that was killed: the live line did clear it, or the verdict stood behind it."""
+    reading, writing = os.pipe()
+    live = Live(shown=True)
+    live.text = "epoch 1/9"
+    with os.fdopen(reading, "rb", 0) as errors, live.passing(None, errors):
+        os.write(writing, b"\r50%|###")
+        os.close(writing)
+    live.report("unilaunch: rank 1 failed\n")
+    live.say("restart 1 of 2")
+    assert capfd.readouterr().err.endswith("\r50%|###\nunilaunch: rank 1 failed\nunilaunch: restart 1 of 2\n")
+
+
 def test_a_name_that_is_no_utf_8_ends_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     """A file's name in a failure, say."""
     Live(shown=False).say("na\udcefve is missing")

@@ -1,6 +1,7 @@
 """Live metrics to an OpenTelemetry collector: what arrives is what a real collector would read."""
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -12,6 +13,7 @@ import pytest
 from typing_extensions import override
 
 from unilaunch.errors import PluginError
+from unilaunch.job import otlp
 from unilaunch.job.otlp import exporting
 
 RANK = {
@@ -50,7 +52,7 @@ def _collector() -> Iterator[tuple[str, list[bytes]]]:
 def test_the_figures_arrive_at_the_end_too() -> None:
     """Read with OpenTelemetry's own definition of the message."""
     service = import_module("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")
-    with _collector() as (url, bodies), exporting(url, lambda: JOB):
+    with _collector() as (url, bodies), exporting(url, lambda: JOB, print):
         pass
     request = service.ExportMetricsServiceRequest.FromString(bodies[-1])
     metrics = {one.name: one for one in request.resource_metrics[0].scope_metrics[0].metrics}
@@ -61,7 +63,21 @@ def test_the_figures_arrive_at_the_end_too() -> None:
     assert metrics["unilaunch.restarts_total"].sum.is_monotonic
 
 
+def test_a_collector_that_is_not_there_is_named_once(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    """In one line, however often it is tried; the SDK's own lines of several exports are not shown."""
+    monkeypatch.setattr(otlp, "_EVERY", 50)
+    told: list[str] = []
+    with exporting("http://127.0.0.1:port", lambda: JOB, told.append):
+        time.sleep(0.5)
+    (line,) = told
+    assert line.startswith("--otlp http://127.0.0.1:port: the metrics do not arrive, the job goes on: ")
+    assert capfd.readouterr() == ("", "")
+
+
 def test_without_the_sdk_the_command_to_install_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.metric_exporter", None)
-    with pytest.raises(PluginError, match=r"pip install 'unilaunch\[otlp\]'"), exporting("http://x", lambda: JOB):
+    with (
+        pytest.raises(PluginError, match=r"pip install 'unilaunch\[otlp\]'"),
+        exporting("http://x", lambda: JOB, print),
+    ):
         pass

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -257,6 +258,19 @@ def test_a_lock_that_outlives_its_job_is_left_behind(tmp_path: Path, monkeypatch
     _open(tmp_path, 1, "second")
     assert time.monotonic() - begin < 10
     first.let_go()
+
+
+def test_who_asks_whether_a_folder_is_held_takes_no_lock_away(tmp_path: Path) -> None:
+    """`watch unilaunch status` locks the marker for a moment; an agent that came then held nothing."""
+    (tmp_path / claim.MARKER).touch()
+    asks = os.open(tmp_path / claim.MARKER, os.O_RDWR)
+    fcntl.flock(asks, fcntl.LOCK_EX)
+    answered = threading.Timer(0.2, os.close, [asks])
+    answered.start()
+    held = claim.hold(tmp_path)
+    answered.join()
+    assert claim.is_held(tmp_path)
+    os.close(held)
 
 
 def test_a_file_system_without_locks_is_used_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

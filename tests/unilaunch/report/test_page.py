@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from unilaunch import plugins
+from unilaunch.output.files import last_lines
 from unilaunch.report.chart import Chart, Curve
 from unilaunch.report.page import make_page
 from unilaunch.report.reading import read_run
@@ -56,6 +57,37 @@ def test_of_a_model_that_is_not_installed_the_figures_are_shown(tmp_path: Path, 
 
 def test_of_a_program_nothing_is_missing(tmp_path: Path) -> None:
     assert "shows no curves" not in _page(tmp_path, {"target": "train.py", "seed": 12345}, None, [])
+
+
+def test_a_job_that_was_stopped_has_ended(tmp_path: Path) -> None:
+    """A rank that has saved and asks to go on has said that it ended."""
+    page = _page(tmp_path, {"target": "train.py"}, None, [{"time": 1.0, "phase": "end", "exit_code": 75}])
+    assert "<td>ended, exit code 75</td>" in page
+
+
+def test_what_a_rank_wrote_is_shown_as_a_person_saw_it(tmp_path: Path) -> None:
+    """A progress bar as its last state, beside the lines before it; without the codes of colours."""
+    (tmp_path / "rank.0").mkdir()
+    bar = "".join(f"\r{percent:3}% |####|" for percent in range(101))
+    (tmp_path / "rank.0" / "stderr").write_text(f"\x1b[31m12:00 WARNING red\x1b[0m\nloaded\n{bar}\nsaved\r\n\n")
+    assert last_lines(tmp_path / "rank.0" / "stderr", 4) == ["loaded", "100% |####|", "saved", ""]
+    assert last_lines(tmp_path / "rank.0" / "none", 4) == []
+    (tmp_path / "spec.json").write_text("{}")
+    page = make_page([("here", read_run(tmp_path))])
+    assert "<pre>12:00 WARNING red</pre>" in page
+    assert "<pre>12:00 WARNING red\nloaded\n100% |####|\nsaved\n</pre>" in page
+
+
+@pytest.mark.parametrize("span", [
+    (0.69310, 0.69316), (100_000.0, 100_100.0), (1e6, 1e6 + 50), (1e-7, 5e-7), (12_340.0, 12_341.0), (-1.2, 3.0),
+    (0.0, 2e9), (-2e-5, 0.0),
+])  # fmt: skip
+def test_ticks_differ_from_their_neighbours(span: tuple[float, float]) -> None:
+    """A loss that hardly falls has an axis too."""
+    drawing = Chart("t", "epoch", "loss", [Curve("", dict(enumerate(span, 1)))]).draw()
+    across = Chart("t", "epoch", "loss", [Curve("", {span[0]: 1.0, span[1]: 2.0})]).draw()
+    for drawn in (drawing.y_ticks, across.x_ticks):
+        assert len({tick.text for tick in drawn}) == len(drawn) > 1
 
 
 def test_every_models_report_is_data() -> None:
