@@ -50,9 +50,9 @@ def read_task(
     variables = {field: value for field, value in variables.items() if field in mine}
     if target.kind == "model":
         others = plugins.models()[target.name].spec.other_variables
-        variables = {others[name]: environ[name] for name in others if name in environ} | variables
-    file = _without_hosts(file, variables, options)
-    variables = _without_hosts(variables, options)
+        variables = {others[name]: environ[name] for name in others if environ.get(name)} | variables
+    file = without_hosts(file, variables, options)
+    variables = without_hosts(variables, options)
     values = {**_meeting(environ), **file, **variables, **options}
     sources = {
         **{field: field.upper() for field in _meeting(environ)},
@@ -139,7 +139,7 @@ def _choose(values: Mapping[str, Any], machine: Machine) -> Target:
     return read_target(text, plugins.named_models(text), here=machine is not Machine.IMAGE)
 
 
-def _without_hosts(weaker: Mapping[str, Any], *stronger: Mapping[str, Any]) -> dict[str, Any]:
+def without_hosts(weaker: Mapping[str, Any], *stronger: Mapping[str, Any]) -> dict[str, Any]:
     """Return a source without its hosts, if a stronger one names hosts: in a list or a file, that is one option."""
     named = any(_HOSTS & set(one) for one in stronger)
     return {field: value for field, value in weaker.items() if not (named and field in _HOSTS)}
