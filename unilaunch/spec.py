@@ -107,7 +107,7 @@ class RunSpec(Spec):
         "id, {array} its index in an array of jobs, {date} the time of its start"
     )  # fmt: skip
     threads: int | None = Field(
-        default=None, ge=1, description="threads per rank; default: this rank's share of its cores"
+        default=None, ge=1, le=10_000, description="threads per rank; default: this rank's share of its cores"
     )
     # With min_length an option whose value comes from a variable that is not set (-H "$HOSTS") is refused.
     interface: str | None = Field(

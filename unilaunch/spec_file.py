@@ -1,5 +1,6 @@
 """Read the fields of a spec from a file."""
 
+import os
 from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ def read_file(path: Path, given: Container[str] = ()) -> dict[str, Any]:
     Raises:
         SpecError: There is no such file, it cannot be parsed, it is not a table of fields, or values are left out.
     """
+    path = Path(os.path.expanduser(path))  # noqa: PTH111  (raises nothing where there is no home)
     try:
         if path.exists() and not path.is_file():
             raise SpecError(f"{path}: cannot be read: it is no file")

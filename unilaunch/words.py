@@ -91,6 +91,8 @@ def split(words: Sequence[str], grammar: Grammar) -> Words:
             front = []
             break
         if not word.startswith("-") or word == "-":
+            if grammar.is_program and not word:
+                raise SpecError("'': an empty word before the program's own: is a variable not set?")
             own.append(word)
             target = target or word
             if grammar.is_program and not program and grammar.is_program(word):

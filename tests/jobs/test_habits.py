@@ -36,6 +36,7 @@ TAKEN: list[tuple[str, dict[str, Any]]] = [
     ("launch gcn -n 2 --epochs 3", {"nprocs": 2, "target": "gcn", "epochs": 3}),
     ("run train.py --lr 0.1", LR),
     ("run --seed 3 train.py --hostfile x", {"seed": 3, "args": ("--hostfile", "x")}),
+    ("launch -n 2 train.py ''", {**TWO, "args": ("",)}),
     ("launch -n 2 -- -m train --lr 0.1", {"nprocs": 2, "target": "-m train", "args": ("--lr", "0.1")}),
     # mpirun
     ("launch -np 2 train.py", TWO),
@@ -132,6 +133,7 @@ ANSWERED = [
     ("launch -n 2 --gpus=0,1 train.py", "CUDA_VISIBLE_DEVICES=0,1"),
     ("launch -n 2 -m ''", "-m: '' is no name of a module or a function"),
     ("launch -n 2 gcn -m ''", "there is one TARGET"),
+    ("launch -n 2 '' train.py", "'': an empty word before the program's own: is a variable not set?"),
     ("doctor node1 node2", "'node1': every word follows its option"),
     (f"launch -n 2 {'a' * 300}.py", f"script {'a' * 300}.py: file name too long"),
     (f"launch -n 2 {'a' * 300}", f"no model '{'a' * 300}'"),

@@ -111,6 +111,8 @@ def test_what_is_no_text_file_is_named(content: bytes | None, tmp_path: Path) ->
         # Linux sends at most 127 probes: with more the control connection could not be made.
         ({"host_timeout": "121"}, "--host-timeout: must be less than or equal to 120"),
         # As of a variable that is not set: that would be every address, and the current folder.
+        ({"threads": 10**20}, "--threads: must be less than or equal to 10000"),
+        ({"output_dir": "runs/{job:5}"}, "--output-dir: must be a folder whose placeholders are"),
         ({"metrics_address": ""}, "--metrics-address: must be a name or an address"),
         ({"output_dir": ""}, "--output-dir: must be a path, not ''"), ({"hostfile": ""}, "--hostfile: must be a path"),
         ({"nprocs": True}, "--nprocs: must be a whole number, not 'true'"), ({"timeout": True}, "--timeout: must be a"),
@@ -128,6 +130,13 @@ def test_a_path_may_begin_at_the_home(field: str, monkeypatch: pytest.MonkeyPatc
     """No shell replaces the ~ of --output-dir=~/runs, nor that of a file: a folder of that name was made."""
     monkeypatch.setenv("HOME", "/home/me")
     assert getattr(validate(LaunchSpec, {field: "~/runs"}, {}), field) == Path("/home/me/runs")
+
+
+def test_a_file_of_options_may_be_in_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As --config=~/run.toml."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "run.toml").write_text("seed = 3\n")
+    assert read_file(Path("~/run.toml")) == {"seed": 3}
 
 
 def test_a_switch_of_a_file_stays_one() -> None:
