@@ -222,9 +222,10 @@ def _writing() -> Iterator[None]:
 
 def _checked(kind: "type[S]", given: Mapping[str, object], environ: Mapping[str, str], fields: Collection[str]) -> "S":
     """Return the options that were *given*; UNILAUNCH_ variables set those of *fields* that were not."""
-    from unilaunch.reading import known_fields
+    from unilaunch.reading import known_fields, without_hosts
     from unilaunch.spec import read_variables, validate, variable_of
 
     variables = {name: text for name, text in read_variables(environ, fields, known_fields).items() if name in fields}
+    variables = without_hosts(variables, given)
     sources = {name: variable_of(name, environ) for name in set(variables) - set(given)}
     return validate(kind, {**variables, **given}, sources)

@@ -26,6 +26,8 @@ def visible_devices(environ: Mapping[str, str], folder: Path = Path("/dev")) -> 
         allowed = [number for number in sorted(files) if os.access(files[number], os.R_OK | os.W_OK)]
         if variable in environ:
             names = _named(environ[variable], len(files) if kind == "cuda" and files else None)
+            if kind == "cuda" and len(set(names)) < len(names):
+                names = []  # CUDA shows no device if one is named twice
         else:
             names = [str(index) for index in range(len(allowed))]
         if len(allowed) < len(files):

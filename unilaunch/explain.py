@@ -94,7 +94,9 @@ def _frameworks(spec: RunSpec, found: LauncherInfo, environ: Mapping[str, str]) 
     if found.mpi and found.size != 1:
         yield from _variables("MPI", mpi.variables(found, environ))
     for backend in plugins.usable_backends():
-        for_program = partial(framework_env, [backend], program=True, threads=spec.threads)
+        for_program = partial(
+            framework_env, [backend], program=True, threads=spec.threads, master=(spec.master_addr, spec.master_port)
+        )
         one, other = (for_program(*_place(backend, spec, found, environ, unknown), environ) for unknown in (1, 2))
         everything = for_program(*_place(backend, spec, found, environ, 1), {})
         agreed = {name: value if value == other[name] else "(agreed on by the ranks)" for name, value in one.items()}

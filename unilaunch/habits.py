@@ -71,7 +71,8 @@ _FLAG_OF_MPIRUN = {
 #: Options that users type after `unilaunch launch`, by launcher.
 LAUNCH: Mapping[str, Habit] = {
     # mpirun and mpiexec
-    "np": _RANKS, "c": _RANKS, "f": Same("--hostfile"), "machinefile": Same("--hostfile"), "host": Same("--hosts"),
+    "np": _RANKS, "n": _RANKS, "c": _RANKS, "f": Same("--hostfile"), "machinefile": Same("--hostfile"),
+    "host": Same("--hosts"),
     "wdir": Same("--cwd"), "wd": Same("--cwd"), "genv": Instead(_VARIABLE), "env": Instead(_VARIABLE),
     "genvall": Instead("ranks of this host have every variable; for other hosts type -x NAME"),
     "l": _TAGGED, "prepend-rank": _TAGGED, "bynode": Same("--map-by", "node", takes=0),

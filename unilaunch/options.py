@@ -36,7 +36,8 @@ def parse(arguments: Sequence[str]) -> dict[str, Any]:
         _show_help(command, found, commands[command])
     namespace, unknown = parser.parse_known_args([command, *found.own])
     if unknown:
-        raise SpecError(f"{unknown[0]!r}: there is one TARGET, and every other word follows its option")
+        rule = "there is one TARGET, and every other word" if command in _STARTING else "every word"
+        raise SpecError(f"{unknown[0]!r}: {rule} follows its option")
     given = vars(namespace)
     if found.args:
         given["args"] = found.args
@@ -145,9 +146,9 @@ def _refuse_of_other_targets(command: str, target: str, given: Mapping[str, Any]
 def _fold(given: dict[str, Any]) -> dict[str, Any]:
     """Put `-m NAME` into the target, and a job file's options into `job_file`."""
     module = given.pop("module", None)
-    if module and "target" in given:
+    if module is not None and "target" in given:
         raise SpecError(f"-m {module} and {given['target']}: there is one TARGET; its arguments stand behind it")
-    if module:
+    if module is not None:
         given["target"] = f"-m {module}"
     inside = {name: given.pop(name) for name in list(given) if name.startswith("job_file.")}
     if inside:

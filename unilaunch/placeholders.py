@@ -10,7 +10,7 @@ from unilaunch.errors import SpecError
 #: Variables in which resource managers give a job's id, and its index in an array of jobs.
 _JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "OAR_JOB_ID", "JOB_ID")
 _ARRAY = ("SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX", "PBS_ARRAYID", "LSB_JOBINDEX", "SGE_TASK_ID")
-_PLACEHOLDER = re.compile(r"\{(\w*)\}")
+_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 
 
 def has_known_placeholders(folder: Path) -> bool:

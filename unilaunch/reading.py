@@ -50,9 +50,9 @@ def read_task(
     variables = {field: value for field, value in variables.items() if field in mine}
     if target.kind == "model":
         others = plugins.models()[target.name].spec.other_variables
-        variables = {others[name]: environ[name] for name in others if name in environ} | variables
-    file = _without_hosts(file, variables, options)
-    variables = _without_hosts(variables, options)
+        variables = {others[name]: environ[name] for name in others if environ.get(name)} | variables
+    file = without_hosts(file, variables, options)
+    variables = without_hosts(variables, options)
     meeting = {} if machine is Machine.IMAGE else _meeting(environ)  # of this shell, and not of a pod
     values = {**meeting, **file, **variables, **options}
     sources = {
@@ -140,7 +140,7 @@ def _choose(values: Mapping[str, Any], machine: Machine) -> Target:
     return read_target(text, plugins.named_models(text), here=machine is not Machine.IMAGE)
 
 
-def _without_hosts(weaker: Mapping[str, Any], *stronger: Mapping[str, Any]) -> dict[str, Any]:
+def without_hosts(weaker: Mapping[str, Any], *stronger: Mapping[str, Any]) -> dict[str, Any]:
     """Return a source without its hosts, if a stronger one names hosts: in a list or a file, that is one option."""
     named = any(_HOSTS & set(one) for one in stronger)
     return {field: value for field, value in weaker.items() if not (named and field in _HOSTS)}

@@ -107,7 +107,7 @@ class RunSpec(Spec):
         "id, {array} its index in an array of jobs, {date} the time of its start"
     )  # fmt: skip
     threads: int | None = Field(
-        default=None, ge=1, description="threads per rank; default: this rank's share of its cores"
+        default=None, ge=1, le=10_000, description="threads per rank; default: this rank's share of its cores"
     )
     # With min_length an option whose value comes from a variable that is not set (-H "$HOSTS") is refused.
     interface: str | None = Field(
@@ -125,13 +125,15 @@ class RunSpec(Spec):
         "rank's stacks are shown; default: never"
     )  # fmt: skip
     host_timeout: float = Field(
-        default=15.0, ge=3, description="seconds for which a host may not answer before it counts as lost"
+        default=15.0, ge=3, le=120, description="seconds for which a host may not answer before it counts as lost"
     )
     metrics_port: Port | None = Field(
         default=None, description="serve live metrics at this port, as text that Prometheus reads: GET /metrics"
     )
     metrics_address: str = Field(
-        default="127.0.0.1", description="address at which the metrics are served; anybody who reaches it can read them"
+        default="127.0.0.1",
+        min_length=1,
+        description="address at which the metrics are served; anybody who reaches it can read them",
     )
     share_import: bool = Field(
         default=True, description="import the framework once for all ranks of a host and fork them; on cpu"
@@ -197,6 +199,8 @@ def validate(kind: type[S], fields: Mapping[str, Any], sources: Mapping[str, str
     try:
         with _without_plugins():
             return kind.model_validate({name: _read_text(kind, name, value) for name, value in fields.items()})
+    except _EmptyPathError as error:
+        raise SpecError(f"{_where(str(error), sources)}: must be a path, not ''") from None
     except ValidationError as error:
         raise SpecError(_faults(error, kind, sources, others)) from None
 
@@ -230,15 +234,29 @@ def read_several(text: str) -> Any:
     return [text]
 
 
+class _EmptyPathError(Exception):
+    """A path of no letters, as from a variable that is not set: it would be the current folder."""
+
+
 def _read_text(kind: type[Spec], name: str, value: Any) -> Any:
-    """Return a value in the form that the field reads: the text of an option may contain several values, or "none"."""
+    """Return a value in the form that the field reads.
+
+    The text of an option may contain several values, "none", or a path that begins with ~, which no shell replaces in
+    --output-dir=~/runs and in a file.
+    """
     field = kind.model_fields.get(name)
-    if field is None or not isinstance(value, str):
+    if field is None or not isinstance(value, str | bool):
         return value
+    kinds = {field.annotation, *get_args(field.annotation)}
+    if isinstance(value, bool):  # pydantic takes a file's `nprocs: yes` for 1
+        return str(value).lower() if {int, float} & kinds else value
     if holds_several(field.annotation):
         return read_several(value)
-    allowed = get_args(field.annotation)
-    return None if value == "none" and type(None) in allowed and not {str, Path} & set(allowed) else value
+    if Path in kinds:
+        if not value:
+            raise _EmptyPathError(name)
+        return os.path.expanduser(value)  # noqa: PTH111  (raises nothing where there is no home)
+    return None if value == "none" and type(None) in kinds and str not in kinds else value
 
 
 def _faults(
@@ -247,9 +265,13 @@ def _faults(
     return "; ".join(_fault(fault, kind, sources, others) for fault in error.errors(include_url=False))
 
 
+def _where(field: str, sources: Mapping[str, str]) -> str:
+    return sources.get(field, f"--{field.replace('_', '-')}")
+
+
 def _fault(fault: Any, kind: type[Spec], sources: Mapping[str, str], others: Iterable[str]) -> str:
     field, *inside = map(str, fault["loc"]) if fault["loc"] else ("spec",)
-    where = sources.get(field, f"--{field.replace('_', '-')}")
+    where = _where(field, sources)
     where = ".".join([where, *(name for name in inside if not (where.startswith("-") and name.isdecimal()))])
     if fault["type"] == "extra_forbidden":
         inner = kind.model_fields[field].annotation if inside else kind

@@ -1,11 +1,13 @@
 """Read the fields of a spec from a file."""
 
-from collections.abc import Container
+import os
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
 
 from unilaunch.errors import SpecError
 from unilaunch.exports import LEFT_OUT, STARTED_IN
+from unilaunch.overriding import override
 
 _LARGEST = 1 << 20  # bytes
 
@@ -20,12 +22,13 @@ def read_file(path: Path, given: Container[str] = ()) -> dict[str, Any]:
     Raises:
         SpecError: There is no such file, it cannot be parsed, it is not a table of fields, or values are left out.
     """
+    path = Path(os.path.expanduser(path))  # noqa: PTH111  (raises nothing where there is no home)
     try:
         if path.exists() and not path.is_file():
             raise SpecError(f"{path}: cannot be read: it is no file")
         with path.open("rb") as file:
             data = file.read(_LARGEST + 1)
-        text = data.decode()
+        text = data.decode("utf-8-sig")  # editors on Windows put a byte order mark first
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"{path}: cannot be read: {error}") from error
     if len(data) > _LARGEST:
@@ -39,7 +42,19 @@ def read_file(path: Path, given: Container[str] = ()) -> dict[str, Any]:
             f"{path}: args: the values of secrets are left out: give the target and all its arguments on the command "
             "line"
         )
-    return {str(name).replace("-", "_"): value for name, value in fields.items()}
+    named = [(str(name).replace("-", "_"), value) for name, value in fields.items()]
+    try:
+        return _table(named)
+    except ValueError as error:
+        raise SpecError(f"{path}: {error}") from None
+
+
+def _table(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
+    """Return a table of names and values; raise a ValueError if a name is there twice: one of them would be lost."""
+    names = [name for name, _ in pairs]
+    if twice := [name for at, name in enumerate(names) if name in names[:at]]:
+        raise ValueError(f"{twice[0]}: it is there twice")
+    return dict(pairs)
 
 
 def _parse(path: Path, text: str) -> object:
@@ -54,7 +69,7 @@ def _parse(path: Path, text: str) -> object:
             case ".json":
                 import json
 
-                return json.loads(text)
+                return json.loads(text, object_pairs_hook=_table)
     except Exception as error:  # each library has its own exception; each message names the place
         raise SpecError(f"{path}: {' '.join(str(error).split())}") from error
     raise SpecError(f"{path}: the file's name must end in .toml, .yaml, .yml or .json")
@@ -65,4 +80,11 @@ def _parse_yaml(text: str) -> object:
 
     if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):  # a few lines can expand to gigabytes
         raise ValueError("aliases (*name) are not read: write the value out")
-    return yaml.safe_load(text)
+
+    class Loader(yaml.SafeLoader):
+        @override
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            _table([(key.value, value) for key, value in node.value])
+            return super().construct_mapping(node, deep)
+
+    return yaml.load(text, Loader)  # noqa: S506  (it is a SafeLoader)

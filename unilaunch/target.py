@@ -1,5 +1,6 @@
 """The target of a run: a model, or the user's script, module or function."""
 
+import os
 import sys
 from collections.abc import Collection
 from pathlib import Path
@@ -71,9 +72,13 @@ class Target(Record):
             SpecError: It is not a file.
         """
         path = self.file
-        if path and not path.is_file():
-            kind = "is a folder" if path.is_dir() else "no such file"
-            raise SpecError(f"script {path}: {kind} (in {Path.cwd()})")
+        try:
+            if path is None or path.is_file():
+                return
+            fault = "is a folder" if path.is_dir() else "no such file"
+        except OSError as error:  # a folder may not be entered, or a name is too long
+            fault = (error.strerror or "").lower()
+        raise SpecError(f"script {path}: {fault} (in {Path.cwd()})")
 
 
 def read_target(text: str, models: Collection[str], *, here: bool = True) -> Target:
@@ -105,15 +110,19 @@ def _parse(text: str, models: Collection[str]) -> Target:
         return _script(text)
     if colon:
         return Target("function", f"{_dotted(module, text)}:{_dotted(function, text)}")
-    if Path(text).is_file():
+    if _is_file(text):
         return _script(text)
-    near = f"; did you mean {text}.py?" if Path(f"{text}.py").is_file() else nearest(text, models)
+    near = f"; did you mean {text}.py?" if _is_file(f"{text}.py") else nearest(text, models)
     if not near and which(text):
         raise SpecError(f"{text}: {ONLY_PYTHON}")
     raise SpecError(
         f"no model {text!r}{near}; installed: {', '.join(models) or 'none'}; a script is FILE.py, "
         "a module -m NAME, a function package.module:function or FILE.py:function"
     )
+
+
+def _is_file(text: str) -> bool:
+    return os.path.isfile(text)  # noqa: PTH113  (raises nothing, also if the text is too long for a name)
 
 
 def _script(path: str) -> Target:

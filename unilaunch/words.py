@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 from unilaunch.errors import SpecError, nearest
 from unilaunch.habits import SLOTS, Habit, Instead, Needless, Same
@@ -90,6 +91,8 @@ def split(words: Sequence[str], grammar: Grammar) -> Words:
             front = []
             break
         if not word.startswith("-") or word == "-":
+            if grammar.is_program and not word:
+                raise SpecError("'': an empty word before the program's own: is a variable not set?")
             own.append(word)
             target = target or word
             if grammar.is_program and not program and grammar.is_program(word):
@@ -110,6 +113,10 @@ def split(words: Sequence[str], grammar: Grammar) -> Words:
 def _take_values(option: _Option, front: list[str]) -> list[str]:
     """Return the values of an option; values in separate words are removed from *front*."""
     if option.value is not None:
+        if not (option.takes or isinstance(option.habit, Instead)):
+            raise SpecError(
+                f"{option.name}={option.value}: this option takes no value: type {option.name}, or leave it out"
+            )
         return [option.value]
     values = front[: option.takes]
     del front[: option.takes]
@@ -169,13 +176,16 @@ def _write(option: _Option, values: Sequence[str]) -> list[str]:
 
 
 def _refuse_ranks_of_a_host(own: Sequence[str], per_host: Sequence[str]) -> None:
-    """Raise an error for a number of ranks per host, if it is not the number of all ranks."""
+    """Raise an error for a number of ranks per host, if it is not the number of all ranks; and for two numbers."""
     several = any(word.startswith(("-H", "--hosts=", "--hostfile=")) for word in own)
     nodes = any(word.startswith("--nodes=") for word in own)
-    numbers = {word for word in own if word.startswith("--nprocs=")}
+    numbers = dict.fromkeys(word.partition("=")[2] for word in own if word.startswith("--nprocs="))
     if per_host and (several or nodes or len(numbers) > 1 or "-n" in own):
         better = "give the number of all ranks: -n 8" if nodes else SLOTS
         raise SpecError(f"{per_host[0]} counts the ranks of each host: leave it out, and {better}")
+    numbers |= {after: None for word, after in pairwise(own) if word == "-n" and numbers}
+    if len(numbers) > 1:  # srun's -c is no number of ranks
+        raise SpecError(f"{' and '.join(numbers)} ranks: give one number, -n; the threads of each rank are --threads 4")
 
 
 def refuse_python(word: str, before: Sequence[str], behind: Sequence[str], grammar: Grammar) -> None:

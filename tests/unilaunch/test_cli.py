@@ -127,6 +127,8 @@ def test_the_doctor_checks_the_hosts_of_the_environment(tmp_path: Path, monkeypa
     done = _unilaunch(["doctor", "--allow-run-as-root"], tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "UNILAUNCH_HOSTFILE" in done.stderr or "none: no such file" in done.stderr
+    typed = _unilaunch(["doctor", "-H", "a:0"], tmp_path)  # hosts on the line win, as with launch
+    assert typed.stderr.startswith("unilaunch: -H a:0: column 1: 'a:0': expected name:SLOTS")
 
 
 def test_ranks_of_each_of_several_hosts_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

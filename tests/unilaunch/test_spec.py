@@ -108,6 +108,14 @@ def test_what_is_no_text_file_is_named(content: bytes | None, tmp_path: Path) ->
         ({"hosts": ""}, "--hosts: must be a name or an address, not ''"), ({"master_addr": ""}, "--master-addr"),
         ({"interface": ""}, "--interface"), ({"device": "gpu"}, "'cuda' or 'npu', not 'gpu'"),
         ({"ouput_dir": "x"}, "did you mean output_dir"),
+        # Linux sends at most 127 probes: with more the control connection could not be made.
+        ({"host_timeout": "121"}, "--host-timeout: must be less than or equal to 120"),
+        # As of a variable that is not set: that would be every address, and the current folder.
+        ({"threads": 10**20}, "--threads: must be less than or equal to 10000"),
+        ({"output_dir": "runs/{job:5}"}, "--output-dir: must be a folder whose placeholders are"),
+        ({"metrics_address": ""}, "--metrics-address: must be a name or an address"),
+        ({"output_dir": ""}, "--output-dir: must be a path, not ''"), ({"hostfile": ""}, "--hostfile: must be a path"),
+        ({"nprocs": True}, "--nprocs: must be a whole number, not 'true'"), ({"timeout": True}, "--timeout: must be a"),
     ],
     ids=lambda value: "" if isinstance(value, str) else "=".join(map(str, *value.items())),
 )  # fmt: skip
@@ -115,3 +123,40 @@ def test_values_out_of_range_are_refused(fields: dict[str, object], words: str) 
     """At the spec, before anything is started."""
     with pytest.raises(SpecError, match=words):
         validate(LaunchSpec, fields, {})
+
+
+@pytest.mark.parametrize("field", ["output_dir", "tensorboard"])
+def test_a_path_may_begin_at_the_home(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No shell replaces the ~ of --output-dir=~/runs, nor that of a file: a folder of that name was made."""
+    monkeypatch.setenv("HOME", "/home/me")
+    assert getattr(validate(LaunchSpec, {field: "~/runs"}, {}), field) == Path("/home/me/runs")
+
+
+def test_a_file_of_options_may_be_in_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As --config=~/run.toml."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "run.toml").write_text("seed = 3\n")
+    assert read_file(Path("~/run.toml")) == {"seed": 3}
+
+
+def test_a_switch_of_a_file_stays_one() -> None:
+    """Only numbers are no switches."""
+    assert validate(RunSpec, {"abort": False}, {}).abort is False
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("a.json", '{"seed": 1, "seed": 2}'), ("a.yaml", "seed: 1\nlr: 2\nseed: 3\n"),
+    ("a.toml", "seed = 1\nseed = 2\n"), ("a.json", '{"env": {"seed": "1", "seed": "2"}}'),
+    ("a.yaml", "options: {seed: 1, seed: 2}"), ("a.toml", "weight-seed = 1\nweight_seed = 2\n"),
+])  # fmt: skip
+def test_a_field_that_is_there_twice_is_refused(name: str, text: str, tmp_path: Path) -> None:
+    """Only TOML refused it: the last one counted, and nothing was said."""
+    (tmp_path / name).write_text(text)
+    with pytest.raises(SpecError, match=rf"{name}: .*(seed: it is there twice|overwrite)"):
+        read_file(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_byte_order_mark_is_no_part_of_a_file(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("\ufeff" + TEXTS[name], encoding="utf-8")
+    assert read_file(tmp_path / name)["backend"] == "torch"

@@ -166,11 +166,11 @@ def table(measured: Measured) -> list[str]:
     """Return the measurements as lines of text: the figures of each host, with its best link to another host."""
     latencies = _best(measured.latency)
     seconds_of_a_byte = _best({pair: 1 / max(rate, 1e-9) for pair, rate in measured.bandwidth.items()})
-    losses = _best(measured.lost)
+    shares_lost = _best(measured.lost)
     rows = [("host", "product", "memory", "disk", "latency", "bandwidth", "lost", "clock")]
     for host in measured.product:
         latency, seconds = latencies.get(host), seconds_of_a_byte.get(host)
-        lost, skew = losses.get(host), measured.skew.get(host)
+        lost, skew = shares_lost.get(host), measured.skew.get(host)
         rows.append((
             host,
             f"{measured.product[host] / 1e9:.1f} GFLOP/s",

@@ -23,6 +23,7 @@ from unilaunch.spec import RunSpec
 from unilaunch.task import Machine, Task
 
 _SHOWN = 8  # most hosts that an error names
+_MOST_RANKS = 1_000_000
 _UNREAD = (Host("?"),)  # the hosts of an allocation that only mpirun can read
 
 
@@ -72,7 +73,9 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machi
     known_here = starting and not allocated
     given = (allocated_hosts(environ) or _UNREAD) if allocated and starting else hosts
     slots = _slots(given, mpirun, known_here=known_here)
-    task.check(nprocs := _count(spec, slots))
+    if (nprocs := _count(spec, slots)) > _MOST_RANKS:
+        raise SpecError(f"{nprocs} ranks, by -n or by the hosts' slots: {_MOST_RANKS} is the most")
+    task.check(nprocs)
     if spec.tensorboard and not task.model:
         raise SpecError(f"--tensorboard {spec.tensorboard}: a {task.target.kind} writes its own curves: leave it out")
     if _fills_the_first_host(spec, mpirun, hosts):
@@ -102,7 +105,7 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machi
 def _resolved(task: Task[LaunchSpec], mpirun: Mpirun, *, starting: bool) -> Task[LaunchSpec]:
     """Return the task with paths relative to its ranks' folder, options for this mpirun, and options for a restart."""
     spec = task.spec
-    if starting and spec.cwd and not (spec.hostfile or spec.hosts) and not spec.cwd.is_dir():
+    if starting and spec.cwd and not (spec.hostfile or spec.hosts) and not os.path.isdir(spec.cwd):  # noqa: PTH112  (raises nothing)
         raise SpecError(f"--cwd {spec.cwd}: no such folder (in {Path.cwd()})")
     target = task.target.absolute() if spec.cwd else task.target
     if task.model and spec.max_restarts:

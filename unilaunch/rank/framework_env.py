@@ -10,6 +10,7 @@ from unilaunch.world import World
 #: Every library that starts threads. MKL uses one thread under MPI unless its variable is set.
 _OMP = "OMP_NUM_THREADS"
 THREADS = (_OMP, "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_MASTER = ("MASTER_ADDR", "MASTER_PORT")
 
 
 def framework_env(  # noqa: PLR0913  (it is the one table)
@@ -21,6 +22,7 @@ def framework_env(  # noqa: PLR0913  (it is the one table)
     *,
     program: bool = False,
     threads: int | None = None,
+    master: tuple[str | None, int | None] = (None, None),
 ) -> dict[str, str]:
     """Return the variables to set before the framework is imported, without those that the user exported.
 
@@ -32,6 +34,7 @@ def framework_env(  # noqa: PLR0913  (it is the one table)
         exported: The process's environment.
         program: Whether the target is a user's program, which may need the variables of the framework's launcher.
         threads: The user's --threads, which win over exported variables.
+        master: The user's --master-addr and --master-port, which win too; where they are not given, what is exported.
     """
     left_over = set_by_launchers(exported, but=world.launcher)
     told = None if threads else exported_threads(exported, left_over)
@@ -40,9 +43,11 @@ def framework_env(  # noqa: PLR0913  (it is the one table)
         wanted |= backend.variables(world, placement, rendezvous)
         if program and rendezvous and backend.launcher != world.launcher:
             wanted |= backend.program_variables(world, rendezvous)
-    kept = set(exported) - left_over - set(THREADS if threads else ())
-    if world.launcher not in {backend.launcher for backend in backends}:
-        kept -= {name for backend in backends for name in backend.identity}  # left by another launcher
+    beaten = {name for name, value in zip(_MASTER, master, strict=True) if value and exported.get(name) != str(value)}
+    kept = set(exported) - left_over - (beaten - set_by_launchers(exported)) - set(THREADS if threads else ())
+    for backend in backends:
+        if backend.launcher != world.launcher:
+            kept -= backend.identity  # left by another launcher
     return {name: value for name, value in wanted.items() if name not in kept}
 
 

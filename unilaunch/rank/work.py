@@ -101,6 +101,7 @@ def _do(rank: Rank) -> None:
     chosen = framework_env(
         task.backends, world, placement, rendezvous, rank.environ,
         program=task.model is None, threads=task.spec.threads,
+        master=(task.spec.master_addr, task.spec.master_port),
     )  # fmt: skip
     os.environ.update(chosen)  # noqa: TID251  (written once, before numpy and the framework read it)
     gc.enable()

@@ -219,6 +219,8 @@ def test_a_pasted_line_says_everything(mpi: str, tmp_path: Path, monkeypatch: py
     ("-n 2 missing.py", SpecError, "script missing.py: no such file"),
     ("-n 2 --device cuda", PlacementError, "0 cuda devices are visible"),
     ("-n 0", SpecError, "--nprocs: must be greater"),
+    (f"-n {10**20} --oversubscribe", SpecError, "ranks, by -n or by the hosts' slots: 1000000 is the most"),
+    ("-H a:999999999", SpecError, "999999999 ranks, by -n or by the hosts' slots: 1000000 is the most"),
     ("-n 2 --bind-too none", SpecError, "--bind-too: no such option; did you mean --bind-to?"),
     ("-n 2 --backend jax", UnilaunchError, "no backend 'jax'"),
 ])  # fmt: skip

@@ -74,3 +74,27 @@ def test_the_threads_of_torchrun_are_not_the_users() -> None:
     world = replace(WORLD, launcher="torchrun")
     chosen = framework_env([TorchBackend()], world, Placement("cpu", 0, 2), None, several)
     assert ("OMP_NUM_THREADS" in chosen, chosen["MKL_NUM_THREADS"]) == (False, "1")
+
+
+def test_rank_0s_address_and_port_as_options_win_over_exported_ones() -> None:
+    """Rank 0 listens at the port of the option; a script that found the exported one met other ranks, or none."""
+    exported = {"MASTER_ADDR": "elsewhere", "MASTER_PORT": "29500"}
+    places = [(None, None), ("a", 4321), ("elsewhere", 29500), (None, 4321)]
+    found = [
+        framework_env([TorchBackend()], WORLD, Placement("cpu", 0, 2), MEETING, exported, master=master)
+        for master in places
+    ]
+    assert [set(MET) & set(chosen) for chosen in found] == [set(), set(MET), set(), {"MASTER_PORT"}]
+    assert found[1].items() >= MET.items()
+    of_torchrun = exported | {"TORCHELASTIC_RUN_ID": "a"}  # its agents serve the store there
+    world = replace(WORLD, launcher="torchrun")
+    chosen = framework_env([TorchBackend()], world, Placement("cpu", 0, 2), MEETING, of_torchrun, master=("a", 4321))
+    assert not set(MET) & set(chosen)
+
+
+def test_the_numbers_of_another_launcher_are_replaced_beside_those_of_this_one() -> None:
+    """A rank of torchrun keeps RANK; MindSpore's RANK_ID in the shell is not this rank's."""
+    exported = {"RANK": "3", "RANK_ID": "0", "RANK_SIZE": "1"}
+    world = replace(WORLD, launcher="torchrun")
+    chosen = framework_env([TorchBackend(), MindSporeBackend()], world, Placement("cpu", 0, 2), None, exported)
+    assert ("RANK" in chosen, chosen["RANK_ID"], chosen["RANK_SIZE"]) == (False, "3", "4")

@@ -124,3 +124,10 @@ def test_a_function_of_a_file_runs_without_its_main_block(tmp_path: Path, monkey
     assert value == [[1], 2, "__mp_main__", True, str(tmp_path)]
     with pytest.raises(SpecError, match="has no missing"):
         run_program(Target("function", f"{file}:missing"), [])
+
+
+def test_what_is_no_function_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was a TypeError without a line of the user's."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(SpecError, match=r"^os\.path:sep: sep is no function, but '/'$"):
+        run_program(Target("function", "os.path:sep"), [])
