@@ -276,8 +276,8 @@ def test_more_strangers_than_can_stand_at_the_door() -> None:
 def test_jobs_of_one_name_on_two_hosts_that_share_a_home() -> None:
     """Plain torchrun has one name everywhere; the file of a job on one host is that host's."""
     one_host, several = (
-        _found(0, 2, "torchrun-none-29500-0"),
-        LauncherInfo("test", 0, 2, 0, 1, "torchrun-none-29500-0", {}),
+        _found(0, 2, "torchrun-none-127.0.0.1-29500"),
+        LauncherInfo("test", 0, 2, 0, 1, "torchrun-none-127.0.0.1-29500", {}),
     )
     names = []
     for boot in ("a", "b"):
