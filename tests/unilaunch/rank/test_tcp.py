@@ -25,7 +25,7 @@ from unilaunch import sockets
 from unilaunch.errors import EnvironmentMismatchError, PeerLostError, RendezvousError
 from unilaunch.handshake import Caller, Listener, NotProvenError, new_secret
 from unilaunch.monitor.inbox import Inbox, listen
-from unilaunch.rank import launch_board
+from unilaunch.rank import launch_board, tcp
 from unilaunch.rank.board import Board, Meeting, PublicBoard
 from unilaunch.rank.joining import find_board
 from unilaunch.rank.launch_board import LaunchBoard
@@ -436,6 +436,18 @@ def test_a_rank_that_goes_is_noticed_at_once() -> None:
     assert lost[0].startswith("rank 1 is lost")
     assert "is lost" in lost[2]
     assert time.monotonic() - begin < 5
+
+
+def test_a_rank_may_come_late_to_the_collectives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads its data first, say: the time in which the ranks must connect begins when the last one comes."""
+    monkeypatch.setattr(tcp, "_MESH", 1.0)
+
+    def work(peers: TcpPeers) -> bool:
+        time.sleep(0 if peers.rank else 1.5)
+        peers.collectives().barrier()
+        return True
+
+    assert all(_on_ranks(3, work))
 
 
 @settings(max_examples=12)
