@@ -31,3 +31,9 @@ def probes(seconds: float) -> tuple[int, int]:
     """Return the seconds between two probes of a silent connection, and the number of probes in *seconds*."""
     pause = math.ceil(seconds / _PROBES)
     return pause, math.ceil(seconds / pause)
+
+
+def files_for_strangers(most: int) -> int:
+    """Return how many connections of unknown callers this process may keep: *most*, or half of its open files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return most if soft == resource.RLIM_INFINITY else min(most, soft // 2)

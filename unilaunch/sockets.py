@@ -9,11 +9,13 @@ from typing import Any, cast
 
 from unilaunch.addresses import FAMILIES, plain
 from unilaunch.handshake import ANSWER_SIZE, WELCOME, Caller, Listener, NotProvenError
+from unilaunch.limits import files_for_strangers
 from unilaunch.record import Record
 
 #: Seconds in which a caller must prove itself; other callers are handled meanwhile.
 _PATIENCE = 10.0
-#: Most callers that have not proven themselves; one more closes the oldest. Larger than a job's number of agents.
+#: Most callers that have not proven themselves, or fewer if this process may have few open files; one more closes the
+#: oldest. Larger than a job's number of agents.
 _STRANGERS = 1 << 14
 #: Seconds without accepting callers when this process has no file descriptor left.
 _PAUSE = 0.2
@@ -172,7 +174,8 @@ class Door:
 
     def _accept(self) -> bool:
         """Accept one connection; False if there is none, or no room for it."""
-        if len(self.strangers) >= _STRANGERS:
+        most = files_for_strangers(_STRANGERS)
+        if len(self.strangers) >= most:
             self._send_away(next(iter(self.strangers)))
         try:
             connection, _ = self.listener.accept()
@@ -184,7 +187,7 @@ class Door:
         place = f"{plain(connection.getsockname()[0])} {self.port}"
         self.strangers[connection] = Listener(self.secret, place), time.monotonic() + _PATIENCE
         self.selector.register(connection, EVENT_READ, self)
-        return len(self.strangers) < _STRANGERS
+        return len(self.strangers) < most
 
     def _make_room(self) -> None:
         """Free a file descriptor: close the oldest caller that is not proven, or pause accepting if there is none."""

@@ -1,8 +1,11 @@
 """The ranks' agreements and collectives over sockets: ranks as threads, with real sockets between them."""
 
 import os
+import resource
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from selectors import DefaultSelector
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar, cast
 from uuid import uuid4
@@ -271,6 +275,32 @@ def test_more_strangers_than_can_stand_at_the_door() -> None:
             (connection,) = accepted.result().values()
     connection.close()
     true.close()
+
+
+def test_strangers_leave_a_process_half_of_its_open_files() -> None:
+    """It needs files for its own work: an agent that cannot open any ends, and the job with it."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
+    port, before = listener.getsockname()[1], resource.getrlimit(resource.RLIMIT_NOFILE)
+    calling = f"import socket, sys; kept = [socket.create_connection(('127.0.0.1', {port})) for _ in range(300)]"
+    line = [sys.executable, "-c", f"{calling}; print(flush=True); sys.stdin.read()"]
+    with (
+        subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as strangers,
+        DefaultSelector() as selector,
+    ):
+        assert strangers.stdin
+        assert strangers.stdout
+        assert strangers.stdout.readline() == b"\n"
+        door = sockets.Door(listener, new_secret(), selector)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+        try:
+            for _ in range(400):
+                for key, _ in selector.select(0):
+                    door.ready(key.fileobj)
+            assert len(door.strangers) == 128
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        door.close()
+        strangers.stdin.close()
 
 
 def test_jobs_of_one_name_on_two_hosts_that_share_a_home() -> None:
