@@ -19,6 +19,16 @@ _PATIENCE = 10.0
 _STRANGERS = 1 << 14
 #: Seconds without accepting callers when this process has no file descriptor left.
 _PAUSE = 0.2
+#: A silent connection is probed once a minute. It breaks when its host has not answered for a quarter of an hour, as it
+#: does when data were sent. Firewalls forget a connection on which nothing is sent.
+_PROBING = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 60, "TCP_KEEPCNT": 15}
+
+
+def _set_up(connection: socket.socket) -> None:
+    """Send small messages at once, and notice a lost host also while nothing is sent."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in {"TCP_NODELAY": 1, **_PROBING}.items():
+        connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 class _Call(Record, frozen=False):
@@ -79,7 +89,7 @@ class Calls:
             return None
         del self.calls[connection]
         self.close()
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _set_up(connection)
         return connection
 
     def _go_on(self, connection: socket.socket, call: _Call) -> bool:
@@ -213,7 +223,7 @@ class Door:
         elif greeting.identity is not None:
             del self.strangers[stranger]
             self.selector.unregister(stranger)
-            stranger.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _set_up(stranger)
             return stranger, greeting.identity
         return None
 

@@ -480,6 +480,20 @@ def test_a_rank_may_come_late_to_the_collectives(monkeypatch: pytest.MonkeyPatch
     assert all(_on_ranks(3, work))
 
 
+def test_a_lost_host_is_noticed_while_nothing_is_sent() -> None:
+    """Without launch nothing else notices it, and the ranks would wait forever."""
+
+    def seconds(connection: socket.socket) -> int:
+        if not connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE):
+            return 0
+        options = socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT
+        idle, pause, number = (connection.getsockopt(socket.IPPROTO_TCP, option) for option in options)
+        return idle + pause * number
+
+    probed = _on_ranks(2, lambda peers: [*map(seconds, peers.connections.values())])
+    assert all(0 < one <= 1000 for of_rank in probed for one in of_rank)
+
+
 @settings(max_examples=12)
 @given(
     counts=st.integers(1, 4).flatmap(
