@@ -74,6 +74,11 @@ class Calls:
         """Return the number of calls whose handshake has not ended."""
         return len(self.calls)
 
+    @property
+    def grace(self) -> float:
+        """Further seconds to wait: a listener that has this end's proof may count the caller as accepted already."""
+        return _PATIENCE if any(one.proven for one in self.calls.values()) else 0.0
+
     def ready(self, connection: socket.socket) -> socket.socket | None:
         """Continue one call; when its handshake succeeds, return its connection and close the other calls.
 
@@ -127,7 +132,7 @@ def call(places: Iterable[tuple[str, int]], secret: bytes, identity: int, timeou
     with DefaultSelector() as selector:
         calls = Calls(places, secret, identity, selector, None)
         try:
-            while calls and (left := deadline - time.monotonic()) > 0:
+            while calls and (left := deadline + calls.grace - time.monotonic()) > 0:
                 for key, _ in selector.select(left):
                     if key.fileobj in calls and (connection := calls.ready(cast("socket.socket", key.fileobj))):
                         connection.setblocking(True)

@@ -210,6 +210,24 @@ def test_a_rank_that_greets_and_goes_can_come_again_and_comes_once() -> None:
         connection.close()
 
 
+def test_a_caller_that_has_proven_itself_does_not_give_up() -> None:
+    """A busy rank 0 may have accepted it: the connection of a second call would be closed, and the job would end."""
+    secret = new_secret()
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        address, port = listener.getsockname()
+        calling = pool.submit(call, [(address, port)], secret, 1, 0.5)
+        connection, _ = listener.accept()
+        with connection:
+            busy = Listener(secret, f"{address} {port}")
+            connection.sendall(busy.feed(connection.recv(100)))
+            welcome = busy.feed(connection.recv(100))
+            time.sleep(1)
+            connection.sendall(welcome)
+            accepted = calling.result()
+            assert accepted
+            accepted.close()
+
+
 def test_a_rank_of_an_earlier_start_is_refused() -> None:
     """The name of the start is the same, as under torchrun with a static rendezvous; the secret is not."""
     run_id = uuid4().hex
