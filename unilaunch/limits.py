@@ -1,9 +1,12 @@
-"""The limit of open files: a process with a connection to every rank needs a few files for each."""
+"""Limits of the system: open files, of which a process needs a few for each connection, and probes of a connection."""
 
+import math
 import resource
 
 #: Further files that a process has open.
 _OWN = 64
+#: Most probes of a silent connection that Linux sends.
+_PROBES = 127
 
 
 def allow_files(count: int) -> bool:
@@ -22,3 +25,15 @@ def allow_files(count: int) -> bool:
             return False
         return reachable >= needed
     return True
+
+
+def probes(seconds: float) -> tuple[int, int]:
+    """Return the seconds between two probes of a silent connection, and the number of probes in *seconds*."""
+    pause = math.ceil(seconds / _PROBES)
+    return pause, math.ceil(seconds / pause)
+
+
+def files_for_strangers(most: int) -> int:
+    """Return how many connections of unknown callers this process may keep: *most*, or half of its open files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return most if soft == resource.RLIM_INFINITY else min(most, soft // 2)

@@ -9,14 +9,26 @@ from typing import Any, cast
 
 from unilaunch.addresses import FAMILIES, plain
 from unilaunch.handshake import ANSWER_SIZE, WELCOME, Caller, Listener, NotProvenError
+from unilaunch.limits import files_for_strangers
 from unilaunch.record import Record
 
 #: Seconds in which a caller must prove itself; other callers are handled meanwhile.
 _PATIENCE = 10.0
-#: Most callers that have not proven themselves; one more closes the oldest. Larger than a job's number of agents.
+#: Most callers that have not proven themselves, or fewer if this process may have few open files; one more closes the
+#: oldest. Larger than a job's number of agents.
 _STRANGERS = 1 << 14
 #: Seconds without accepting callers when this process has no file descriptor left.
 _PAUSE = 0.2
+#: A silent connection is probed once a minute. It breaks when its host has not answered for a quarter of an hour, as it
+#: does when data were sent. Firewalls forget a connection on which nothing is sent.
+_PROBING = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 60, "TCP_KEEPCNT": 15}
+
+
+def _set_up(connection: socket.socket) -> None:
+    """Send small messages at once, and notice a lost host also while nothing is sent."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in {"TCP_NODELAY": 1, **_PROBING}.items():
+        connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 class _Call(Record, frozen=False):
@@ -62,6 +74,11 @@ class Calls:
         """Return the number of calls whose handshake has not ended."""
         return len(self.calls)
 
+    @property
+    def grace(self) -> float:
+        """Further seconds to wait: a listener that has this end's proof may count the caller as accepted already."""
+        return _PATIENCE if any(one.proven for one in self.calls.values()) else 0.0
+
     def ready(self, connection: socket.socket) -> socket.socket | None:
         """Continue one call; when its handshake succeeds, return its connection and close the other calls.
 
@@ -77,7 +94,7 @@ class Calls:
             return None
         del self.calls[connection]
         self.close()
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _set_up(connection)
         return connection
 
     def _go_on(self, connection: socket.socket, call: _Call) -> bool:
@@ -115,7 +132,7 @@ def call(places: Iterable[tuple[str, int]], secret: bytes, identity: int, timeou
     with DefaultSelector() as selector:
         calls = Calls(places, secret, identity, selector, None)
         try:
-            while calls and (left := deadline - time.monotonic()) > 0:
+            while calls and (left := deadline + calls.grace - time.monotonic()) > 0:
                 for key, _ in selector.select(left):
                     if key.fileobj in calls and (connection := calls.ready(cast("socket.socket", key.fileobj))):
                         connection.setblocking(True)
@@ -172,7 +189,8 @@ class Door:
 
     def _accept(self) -> bool:
         """Accept one connection; False if there is none, or no room for it."""
-        if len(self.strangers) >= _STRANGERS:
+        most = files_for_strangers(_STRANGERS)
+        if len(self.strangers) >= most:
             self._send_away(next(iter(self.strangers)))
         try:
             connection, _ = self.listener.accept()
@@ -184,7 +202,7 @@ class Door:
         place = f"{plain(connection.getsockname()[0])} {self.port}"
         self.strangers[connection] = Listener(self.secret, place), time.monotonic() + _PATIENCE
         self.selector.register(connection, EVENT_READ, self)
-        return len(self.strangers) < _STRANGERS
+        return len(self.strangers) < most
 
     def _make_room(self) -> None:
         """Free a file descriptor: close the oldest caller that is not proven, or pause accepting if there is none."""
@@ -210,7 +228,7 @@ class Door:
         elif greeting.identity is not None:
             del self.strangers[stranger]
             self.selector.unregister(stranger)
-            stranger.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _set_up(stranger)
             return stranger, greeting.identity
         return None
 

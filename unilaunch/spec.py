@@ -125,7 +125,7 @@ class RunSpec(Spec):
         "rank's stacks are shown; default: never"
     )  # fmt: skip
     host_timeout: float = Field(
-        default=15.0, ge=3, le=120, description="seconds for which a host may not answer before it counts as lost"
+        default=15.0, ge=3, le=86400, description="seconds for which a host may not answer before it counts as lost"
     )
     metrics_port: Port | None = Field(
         default=None, description="serve live metrics at this port, as text that Prometheus reads: GET /metrics"

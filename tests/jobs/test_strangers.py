@@ -78,7 +78,7 @@ def test_a_stranger_under_torchrun_with_a_static_rendezvous(tmp_path: Path) -> N
     line = [str(Path(sys.executable).parent / "torchrun"), "--nnodes", "1", "--nproc-per-node", "2", "--rdzv-backend",
             "static", "--master-port", str(PORT)]  # fmt: skip
     cache = tmp_path / "cache"
-    with _attacked(12, cache, f"torchrun-none-{PORT}-0") as achieved:
+    with _attacked(12, cache, f"torchrun-none-127.0.0.1-{PORT}") as achieved:
         job = finish([*line, *RUN], tmp_path, {"XDG_CACHE_HOME": str(cache)}, 120)
         assert job.check().result["world_size"] == 2
     _is_unharmed(achieved)

@@ -109,7 +109,7 @@ def test_what_is_no_text_file_is_named(content: bytes | None, tmp_path: Path) ->
         ({"interface": ""}, "--interface"), ({"device": "gpu"}, "'cuda' or 'npu', not 'gpu'"),
         ({"ouput_dir": "x"}, "did you mean output_dir"),
         # Linux sends at most 127 probes: with more the control connection could not be made.
-        ({"host_timeout": "121"}, "--host-timeout: must be less than or equal to 120"),
+        ({"host_timeout": "86401"}, "--host-timeout: must be less than or equal to 86400"),
         # As of a variable that is not set: that would be every address, and the current folder.
         ({"threads": 10**20}, "--threads: must be less than or equal to 10000"),
         ({"output_dir": "runs/{job:5}"}, "--output-dir: must be a folder whose placeholders are"),

@@ -25,7 +25,7 @@ from unilaunch.launchers import detect
 from unilaunch.launchers.ancestry import stat_of
 from unilaunch.start_variables import MONITOR, attempt_of, may_start_again
 
-_CREDENTIALS = struct.Struct("3i")
+_CREDENTIALS = struct.Struct("iII")  # process, user, group
 PATIENCE = 60.0  # seconds that a shim waits for the agent's import
 _TICK = 0.2
 _PIECE = 1 << 16
@@ -197,6 +197,8 @@ class Shim:
             ValueError: This is not a request; TypeError and RecursionError mean the same.
         """
         piece, files, _, _ = socket.recv_fds(self.connection, _PIECE, _MOST_FILES)
+        for file in files:
+            os.set_inheritable(file, False)  # py-spy, which the agent starts, must not keep the launcher's pipes open
         self.files += files
         self._text += piece
         if not piece or len(self._text) > _LARGEST:

@@ -1,6 +1,5 @@
 """mpirun of Open MPI 4 and 5: its command line, and its defaults."""
 
-import math
 import re
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
@@ -11,6 +10,7 @@ from unilaunch.errors import LauncherError
 from unilaunch.hostfile import RANKFILE, is_open_mpi_grammar
 from unilaunch.launch_spec import MpiSpec
 from unilaunch.launchers.mpirun import Mpirun, Request
+from unilaunch.limits import probes
 from unilaunch.overriding import override
 
 _OLDEST, _FIVE = 4, 5  # from 5 on the runtime is PRRTE, not ORTE
@@ -149,13 +149,14 @@ def _is_built_with_cuda(mpirun: Path) -> bool:
 def keepalive(host_timeout: float) -> dict[str, str]:
     """Return the parameters with which Open MPI's daemons count a host as lost a second after *host_timeout*.
 
-    With the defaults it takes hours. A probe is sent each second, and one answer is enough. The agents' connections
-    break at *host_timeout* (`monitor.connection.notice_silence`), so that unilaunch names the lost host first.
+    With the defaults it takes hours. One answer to a probe is enough. The agents' connections break at
+    *host_timeout* (`monitor.connection.notice_silence`), so that unilaunch names the lost host first.
     """
+    pause, number = probes(host_timeout)
     return {
         "oob_tcp_keepalive_time": "1",
-        "oob_tcp_keepalive_intvl": "1",
-        "oob_tcp_keepalive_probes": str(math.ceil(host_timeout)),
+        "oob_tcp_keepalive_intvl": str(pause),
+        "oob_tcp_keepalive_probes": str(number),
     }
 
 

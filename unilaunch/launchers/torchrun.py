@@ -37,6 +37,7 @@ class Torchrun(Launcher):
         """Read torchrun's variables; None when this process was not started by it.
 
         With several agents the local rank is left to the ranks: two agents can be on one machine.
+        The restarts are not in the run's name: each agent counts those that its own ranks have caused.
 
         Raises:
             EnvironmentMismatchError: Some of the variables are missing, or one has an invalid value.
@@ -45,7 +46,7 @@ class Torchrun(Launcher):
             return _by_hand(environ)
         found = describe(
             environ, self.title, (RANK, SIZE, LOCAL_RANK, LOCAL_SIZE), (ADDRESS, PORT, RUN, RESTART),
-            run_id=f"torchrun-{environ[RUN]}-{environ.get(PORT, '')}-{environ.get(RESTART, '0')}",
+            run_id=f"torchrun-{environ[RUN]}-{environ.get(ADDRESS, '')}-{environ.get(PORT, '')}",
             mpi=False,
             alike=False,
             rank_0_hosts=tuple(filter(None, [environ.get(ADDRESS, "")])),

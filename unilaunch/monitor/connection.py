@@ -1,7 +1,6 @@
 """The control connection of an agent to the monitor, which runs in the launching process or in rank 0's agent."""
 
 import errno
-import math
 import socket
 import struct
 import time
@@ -10,6 +9,7 @@ from contextlib import suppress
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
 from typing import Any
 
+from unilaunch.limits import probes
 from unilaunch.monitor.messages import BadMessageError, Message, decode, encode, take_lines
 from unilaunch.sockets import Calls
 
@@ -29,12 +29,12 @@ _ANSWERS = {0, errno.EISCONN, errno.ECONNREFUSED}
 def notice_silence(connection: socket.socket, host_timeout: float) -> None:
     """Break an idle connection when the other host has not answered for *host_timeout* seconds.
 
-    The kernel sends a probe each second, and one answer is enough. Open MPI gets a second more, since it must notice a
-    lost host after unilaunch.
+    The kernel sends a probe each second, or a few seconds apart if there would be too many, and one answer is enough.
+    Open MPI gets a second more, since it must notice a lost host after unilaunch.
     """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    probes = max(1, math.ceil(host_timeout) - 1)
-    for option, value in (("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", probes)):
+    pause, number = probes(host_timeout)
+    for option, value in (("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", pause), ("TCP_KEEPCNT", max(1, number - 1))):
         connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 

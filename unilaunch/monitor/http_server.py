@@ -3,7 +3,6 @@
 import socket
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
 
@@ -39,11 +38,15 @@ class HttpServer:
     ) -> None:
         self.listener, self.selector, self.pages = listener, selector, pages
         self.visitors: dict[socket.socket, _Visitor] = {}
+        self.paused = False
         listener.setblocking(False)
         selector.register(listener, EVENT_READ, self._welcome)
 
     def tick(self) -> None:
-        """Continue answers that were not ready, and close connections that take too long."""
+        """Continue answers that were not ready, close connections that take too long, and accept clients again."""
+        if self.paused:
+            self.paused = False
+            self.selector.register(self.listener, EVENT_READ, self._welcome)
         now = time.monotonic()
         for connection, visitor in list(self.visitors.items()):
             if now > visitor.until:
@@ -55,7 +58,8 @@ class HttpServer:
         """Stop listening."""
         for connection in list(self.visitors):
             self._leave(connection)
-        self.selector.unregister(self.listener)
+        if not self.paused:
+            self.selector.unregister(self.listener)
         self.listener.close()
 
     def forget(self) -> None:
@@ -64,13 +68,17 @@ class HttpServer:
             own.close()
 
     def _welcome(self) -> None:
-        with suppress(OSError):  # the client has disconnected, or there is no file descriptor left
+        try:
             connection, _ = self.listener.accept()
-            connection.setblocking(False)
-            if len(self.visitors) >= _MOST_VISITORS:
-                self._leave(next(iter(self.visitors)))
-            self.visitors[connection] = _Visitor(time.monotonic() + _PATIENCE)
-            self.selector.register(connection, EVENT_READ, partial(self._go_on, connection))
+        except OSError:  # the client has disconnected, or there is no file descriptor left: not again before `tick`
+            self.selector.unregister(self.listener)
+            self.paused = True
+            return
+        connection.setblocking(False)
+        if len(self.visitors) >= _MOST_VISITORS:
+            self._leave(next(iter(self.visitors)))
+        self.visitors[connection] = _Visitor(time.monotonic() + _PATIENCE)
+        self.selector.register(connection, EVENT_READ, partial(self._go_on, connection))
 
     def _go_on(self, connection: socket.socket) -> None:
         visitor = self.visitors.get(connection)

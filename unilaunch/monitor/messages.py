@@ -207,7 +207,7 @@ def decode(line: bytes) -> tuple[int, Message]:
         if type(rank) is not int:
             raise BadMessageError("the rank is no number")
         return rank, _read(_KINDS[name], values)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise BadMessageError(f"{type(error).__name__}: {error}") from None
 
 

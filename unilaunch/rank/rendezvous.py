@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
-from typing import TYPE_CHECKING, Any, cast
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from unilaunch.addresses import (
     FAMILIES,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 2.0  # seconds for a rank to try all addresses, and for its tokens to arrive
 _TOKEN_SIZE = 16
+_TICK = 0.01  # seconds until a rank that hears nothing looks whether all have arrived
 #: What a rank reports for each address that has answered: the token, and this host's interface towards it.
 _Sent = Mapping[str, tuple[str, str | None]]
 
@@ -51,12 +53,14 @@ def meet(peers: Peers, world: World, spec: "RunSpec") -> Rendezvous:
     *addresses, port = cast("list[Any]", offer)
     if world.num_hosts == 1 and not spec.master_addr:
         return Rendezvous(addresses[0], port, spec.interface or str(interface_of(addresses[0])), listener)
-    with _trials(addresses, port) as trials:
+    with ExitStack() as kept:
+        ear = kept.enter_context(_Ear(listener)) if listener else None
+        trials = kept.enter_context(_trials(addresses, port))
         told = peers.share({address: [trial.token, trial.interface] for address, trial in trials.items()})
         choice = None
-        if listener:
+        if ear:
             sent = cast("list[_Sent]", told)
-            choice = _choose(addresses, port, sent, _hear(listener, sent), spec.interface)
+            choice = _choose(addresses, port, sent, ear.hear(sent), spec.interface)
         agreed = peers.share(cast("JsonValue", choice))[0]
     if isinstance(agreed, str):
         if listener:
@@ -142,30 +146,57 @@ def _send_token(connection: socket.socket) -> _Trial | None:
     return _Trial(connection, token.hex(), interface_of(plain(connection.getsockname()[0])))
 
 
-def _hear(listener: socket.socket, sent: Sequence[_Sent]) -> dict[str, str]:
-    """Accept all waiting connections; return the address of this host at which each token has arrived."""
-    expected = {token for trials in sent for token, _ in trials.values()}
-    arrived: dict[str, str] = {}
-    deadline = time.monotonic() + PATIENCE
-    listener.setblocking(False)
-    with DefaultSelector() as selector, ExitStack() as kept:
-        selector.register(listener, EVENT_READ)
-        while time.monotonic() < deadline + PATIENCE:  # strangers may call without end
-            left = max(0.0, deadline - time.monotonic())
-            ready = selector.select(0 if expected <= arrived.keys() else left)
-            if not ready:
-                break
-            for key, _ in ready:
-                connection = cast("socket.socket", key.fileobj)
-                with suppress(OSError):
-                    if connection is listener:
-                        selector.register(kept.enter_context(listener.accept()[0]), EVENT_READ)
-                        continue
-                    selector.unregister(connection)
-                    token = connection.recv(_TOKEN_SIZE, socket.MSG_DONTWAIT).hex()
-                    arrived |= {token: plain(connection.getsockname()[0])} if token in expected else {}
-    listener.setblocking(True)
-    return arrived
+class _Ear:
+    """Rank 0 notes at which address of this host each token arrives, while it tries the addresses itself.
+
+    Some kernels keep only 128 connections that are not accepted yet; the next one must call again after a second.
+
+    Args:
+        listener: The socket.
+    """
+
+    def __init__(self, listener: socket.socket) -> None:
+        self.listener = listener
+        self.arrived: dict[str, str] = {}
+        self.expected: set[str] | None = None  # None until the other ranks have sent their tokens
+        self.until = float("inf")
+        self.thread = Thread(target=self._listen, daemon=True)
+        self.thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.until = 0.0
+        self.thread.join()
+        self.listener.setblocking(True)
+
+    def hear(self, sent: Sequence[_Sent]) -> dict[str, str]:
+        """Wait at most `PATIENCE` seconds for all tokens; return the address at which each of them has arrived."""
+        self.until = time.monotonic() + PATIENCE
+        self.expected = expected = {token for trials in sent for token, _ in trials.values()}
+        self.thread.join()
+        return {token: address for token, address in self.arrived.items() if token in expected}
+
+    def _listen(self) -> None:
+        self.listener.setblocking(False)
+        with DefaultSelector() as selector, ExitStack() as kept:
+            selector.register(self.listener, EVENT_READ)
+            while time.monotonic() < self.until:  # strangers may call without end
+                complete = self.expected is not None and self.expected <= self.arrived.keys()
+                ready = selector.select(0 if complete else _TICK)
+                if complete and not ready:
+                    break
+                for key, _ in ready:
+                    connection = cast("socket.socket", key.fileobj)
+                    with suppress(OSError):
+                        if connection is self.listener:
+                            selector.register(kept.enter_context(connection.accept()[0]), EVENT_READ)
+                            continue
+                        selector.unregister(connection)
+                        with connection:
+                            token = connection.recv(_TOKEN_SIZE, socket.MSG_DONTWAIT).hex()
+                            self.arrived[token] = plain(connection.getsockname()[0])
 
 
 def _choose(

@@ -39,7 +39,7 @@ class FileBoard(Board):
 
     def __init__(self, found: LauncherInfo, environ: Mapping[str, str]) -> None:
         self.found = found
-        # Jobs on different hosts can have the same name (torchrun-none-29500-0), and so can jobs in different
+        # Jobs on different hosts can have the same name (torchrun-none-127.0.0.1-29500), and so can jobs in different
         # containers with their own process numbers (prterun-box-7@1). Hosts and containers can share a home folder.
         servers = sorted(value for name, value in environ.items() if name.startswith("PMIX_SERVER_URI"))
         start = " ".join([found.run_id, *([BOOT_ID.read_text(encoding="ascii"), *servers] if found.one_host else [])])

@@ -25,6 +25,7 @@ _SIZE = struct.Struct("!Q")
 _LARGEST = 1 << 26
 _TRY = 5.0  # seconds for one try to reach rank 0
 _TICK = 0.2
+_MESH = 60.0  # seconds in which every two ranks connect, once all ranks have come
 
 
 def join(found: LauncherInfo, patience: float, board: Board) -> "TcpPeers":
@@ -152,10 +153,10 @@ class TcpPeers(Peers):
 
     def _mesh(self) -> Iterator[tuple[int, socket.socket]]:
         """Connect every two ranks: the higher rank connects to the lower rank, which has its own secret."""
-        deadline = time.monotonic() + 60.0
         listener, meeting = open_meeting(self.found)
         with listener:
             meetings = [Meeting.read(str(text)) for text in self.share(meeting.text)]
+            deadline = time.monotonic() + _MESH  # not before: `share` waits for the slowest rank
             for rank, other in enumerate(meetings[: self.rank]):
                 left = deadline - time.monotonic()
                 connection = sockets.call(other.places, other.secret, self.rank, left)

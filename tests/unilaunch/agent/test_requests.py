@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from delays import TRIES
 from unilaunch.agent import requests
 from unilaunch.agent.requests import Requests
-from unilaunch.agent.shim import READY, address_of
+from unilaunch.agent.shim import READY, address_of, is_same_user
 from unilaunch.start_variables import MAX_RESTARTS, MONITOR, RESTARTS
 
 OWN = {"folder": "/work", "limits": []}
@@ -207,3 +207,30 @@ def test_a_single_rank_has_an_agent_for_its_restart(
     environ |= {f"OMPI_COMM_WORLD_{name}": "1" for name in ("SIZE", "LOCAL_SIZE")}
     environ |= {MONITOR: "127.0.0.1 1 00 15", RESTARTS: attempt, MAX_RESTARTS: allowed}
     assert bool(address_of(OWN, environ)) is shared
+
+
+def test_a_shims_files_are_for_its_rank_alone(door: _Door) -> None:
+    """A program that the agent starts does not inherit them: mpirun would wait for it."""
+    request = json.dumps({"circumstances": OWN, "files": [1], "environ": {}}).encode() + b"\n"
+    shim = door.ask(b"")
+    reading, writing = os.pipe()
+    socket.send_fds(shim, [request], [writing])
+    door.until(lambda: door.requests.waiting)
+    (file,) = door.requests.waiting[0].files
+    assert not os.get_inheritable(file)
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_user_with_a_large_number_is_the_same_user() -> None:
+    """Directories hand out numbers from 2**31 on."""
+    if os.getuid():
+        pytest.skip("only root can become another user")
+    process = os.fork()
+    if not process:
+        code = 255
+        with suppress(BaseException):
+            os.setuid(3_000_000_000)
+            code = not is_same_user(socket.socketpair()[0])
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0

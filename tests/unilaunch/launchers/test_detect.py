@@ -246,10 +246,12 @@ def test_two_agents_of_torchrun_may_be_on_one_machine() -> None:
     assert (found.size, found.local_rank, found.local_size) == (4, None, None)
 
 
-def test_another_restart_is_another_start() -> None:
-    """Torchrun starts all ranks anew under the same name."""
-    first, second = _captured("torchrun-2.13"), _captured("torchrun-2.13") | {"TORCHELASTIC_RESTART_COUNT": "1"}
-    assert launchers.detect(first).run_id != launchers.detect(second).run_id
+def test_a_restart_of_torchrun_has_one_name_on_all_hosts() -> None:
+    """Each agent counts only the restarts that its own ranks have caused. A job at another address is another job."""
+    first = _captured("torchrun-2.13")
+    name = launchers.detect(first).run_id
+    assert launchers.detect(first | {"TORCHELASTIC_RESTART_COUNT": "1"}).run_id == name
+    assert launchers.detect(first | {"MASTER_ADDR": "node7"}).run_id != name
 
 
 #: A process of each launcher, as it stands above a rank.

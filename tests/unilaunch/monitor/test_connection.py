@@ -153,11 +153,13 @@ def test_a_false_monitor_is_not_believed(call: Call) -> None:
         assert agent.connection.connection
 
 
-@pytest.mark.parametrize(("host_timeout", "milliseconds"), [(15, 14_500), (3, 2500), (1, 1000)])
+@pytest.mark.parametrize(
+    ("host_timeout", "milliseconds"), [(15, 14_500), (3, 2500), (1, 1000), (200, 199_500), (86_400, 86_399_500)]
+)
 def test_an_order_waits_for_a_silent_host_as_long_as_a_probe(
     call: Call, host_timeout: float, milliseconds: int
 ) -> None:
-    """TCP_USER_TIMEOUT is in milliseconds."""
+    """TCP_USER_TIMEOUT is in milliseconds. Linux sends 127 probes at most: then they are further apart."""
     listening = listen([], several=False, host_timeout=host_timeout)
     with Inbox(listening.listener, listening.secret, host_timeout) as inbox:
         agent = call(listening.where)
@@ -165,6 +167,10 @@ def test_an_order_waits_for_a_silent_host_as_long_as_a_probe(
         _until(lambda: inbox.ranks, inbox, agent)
         (connection,) = inbox.ranks_of
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == milliseconds
+        pause, number = (
+            connection.getsockopt(socket.IPPROTO_TCP, one) for one in (socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        )
+        assert max(1, host_timeout * 0.99 - pause) <= pause * number <= host_timeout
 
 
 @pytest.mark.timed

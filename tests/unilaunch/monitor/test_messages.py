@@ -87,6 +87,7 @@ def test_a_false_field_is_no_message(kind: type[Message], values: dict[str, Any]
     b'[1, "__class__", {}]',
     b'[1, "Failed", {"failure": {"cause": "bad luck", "message": "", "exit_code": 1}}]',
     b'[1, "Progress", {"facts": [], "age": 1}]',
+    b'[1, "Progress", {"facts": {}, "age": 1' + 400 * b"0" + b"}]",
 ])  # fmt: skip
 def test_what_is_nearly_a_message_is_none(line: bytes) -> None:
     with pytest.raises(BadMessageError):

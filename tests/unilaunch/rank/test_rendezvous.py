@@ -17,7 +17,7 @@ from unilaunch.backend import Rendezvous
 from unilaunch.errors import RefusedTogetherError, RendezvousError
 from unilaunch.rank import rendezvous
 from unilaunch.rank.alone import Alone
-from unilaunch.rank.rendezvous import _choose, _hear, meet
+from unilaunch.rank.rendezvous import _choose, _Ear, meet
 from unilaunch.spec import RunSpec
 from unilaunch.world import World
 
@@ -37,15 +37,15 @@ class _Thread(Alone):
         return said
 
 
-def _meet(spec: RunSpec, num_hosts: int = 1) -> list[Rendezvous | BaseException]:
-    barrier, board = Barrier(2), ["", ""]
+def _meet(spec: RunSpec, num_hosts: int = 1, size: int = 2) -> list[Rendezvous | BaseException]:
+    barrier, board = Barrier(size), [""] * size
 
     def be(rank: int) -> Callable[[], Rendezvous]:
-        world = World(rank, 2, rank, 2, 0, num_hosts, "here", "test")
+        world = World(rank, size, rank, size, 0, num_hosts, "here", "test")
         return lambda: meet(_Thread(rank, board, barrier), world, spec)
 
-    with ThreadPoolExecutor(2) as pool:
-        meetings = [pool.submit(be(rank)) for rank in (0, 1)]
+    with ThreadPoolExecutor(size) as pool:
+        meetings = [pool.submit(be(rank)) for rank in range(size)]
     return [meeting.exception() or meeting.result() for meeting in meetings]
 
 
@@ -147,7 +147,8 @@ def test_strangers_at_the_port_delay_nobody(monkeypatch: pytest.MonkeyPatch) -> 
             token = bytes(range(16))
             kept.enter_context(socket.create_connection(listener.getsockname())).sendall(token)
             began = time.monotonic()
-            assert _hear(listener, [{"A": (token.hex(), "lo")}]) == {token.hex(): "127.0.0.1"}
+            with _Ear(listener) as ear:
+                assert ear.hear([{"A": (token.hex(), "lo")}]) == {token.hex(): "127.0.0.1"}
             return time.monotonic() - began
 
     assert any(seconds() < 0.1 for _ in range(TRIES))
@@ -170,3 +171,13 @@ def test_the_trials_connections_are_not_in_the_queue() -> None:
         listener.setblocking(False)
         with pytest.raises(BlockingIOError):
             listener.accept()
+
+
+def test_more_ranks_meet_than_the_kernel_keeps_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older kernels keep 128 connections for a process that does not accept them; here it is 8."""
+    monkeypatch.setattr(rendezvous, "PATIENCE", 8.0)
+    queue = socket.create_server(("127.0.0.1", 0), backlog=8)
+    monkeypatch.setattr(rendezvous, "listen", lambda *_, **__: queue)
+    for meeting in _meet(RunSpec(master_addr="127.0.0.1"), num_hosts=2, size=24):
+        assert isinstance(meeting, Rendezvous), meeting
+    queue.close()

@@ -1,8 +1,11 @@
 """The ranks' agreements and collectives over sockets: ranks as threads, with real sockets between them."""
 
 import os
+import resource
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from selectors import DefaultSelector
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar, cast
 from uuid import uuid4
@@ -25,7 +29,7 @@ from unilaunch import sockets
 from unilaunch.errors import EnvironmentMismatchError, PeerLostError, RendezvousError
 from unilaunch.handshake import Caller, Listener, NotProvenError, new_secret
 from unilaunch.monitor.inbox import Inbox, listen
-from unilaunch.rank import launch_board
+from unilaunch.rank import launch_board, tcp
 from unilaunch.rank.board import Board, Meeting, PublicBoard
 from unilaunch.rank.joining import find_board
 from unilaunch.rank.launch_board import LaunchBoard
@@ -206,6 +210,24 @@ def test_a_rank_that_greets_and_goes_can_come_again_and_comes_once() -> None:
         connection.close()
 
 
+def test_a_caller_that_has_proven_itself_does_not_give_up() -> None:
+    """A busy rank 0 may have accepted it: the connection of a second call would be closed, and the job would end."""
+    secret = new_secret()
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        address, port = listener.getsockname()
+        calling = pool.submit(call, [(address, port)], secret, 1, 0.5)
+        connection, _ = listener.accept()
+        with connection:
+            busy = Listener(secret, f"{address} {port}")
+            connection.sendall(busy.feed(connection.recv(100)))
+            welcome = busy.feed(connection.recv(100))
+            time.sleep(1)
+            connection.sendall(welcome)
+            accepted = calling.result()
+            assert accepted
+            accepted.close()
+
+
 def test_a_rank_of_an_earlier_start_is_refused() -> None:
     """The name of the start is the same, as under torchrun with a static rendezvous; the secret is not."""
     run_id = uuid4().hex
@@ -273,11 +295,37 @@ def test_more_strangers_than_can_stand_at_the_door() -> None:
     true.close()
 
 
+def test_strangers_leave_a_process_half_of_its_open_files() -> None:
+    """It needs files for its own work: an agent that cannot open any ends, and the job with it."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
+    port, before = listener.getsockname()[1], resource.getrlimit(resource.RLIMIT_NOFILE)
+    calling = f"import socket, sys; kept = [socket.create_connection(('127.0.0.1', {port})) for _ in range(300)]"
+    line = [sys.executable, "-c", f"{calling}; print(flush=True); sys.stdin.read()"]
+    with (
+        subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as strangers,
+        DefaultSelector() as selector,
+    ):
+        assert strangers.stdin
+        assert strangers.stdout
+        assert strangers.stdout.readline() == b"\n"
+        door = sockets.Door(listener, new_secret(), selector)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+        try:
+            for _ in range(400):
+                for key, _ in selector.select(0):
+                    door.ready(key.fileobj)
+            assert len(door.strangers) == 128
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        door.close()
+        strangers.stdin.close()
+
+
 def test_jobs_of_one_name_on_two_hosts_that_share_a_home() -> None:
     """Plain torchrun has one name everywhere; the file of a job on one host is that host's."""
     one_host, several = (
-        _found(0, 2, "torchrun-none-29500-0"),
-        LauncherInfo("test", 0, 2, 0, 1, "torchrun-none-29500-0", {}),
+        _found(0, 2, "torchrun-none-127.0.0.1-29500"),
+        LauncherInfo("test", 0, 2, 0, 1, "torchrun-none-127.0.0.1-29500", {}),
     )
     names = []
     for boot in ("a", "b"):
@@ -436,6 +484,32 @@ def test_a_rank_that_goes_is_noticed_at_once() -> None:
     assert lost[0].startswith("rank 1 is lost")
     assert "is lost" in lost[2]
     assert time.monotonic() - begin < 5
+
+
+def test_a_rank_may_come_late_to_the_collectives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads its data first, say: the time in which the ranks must connect begins when the last one comes."""
+    monkeypatch.setattr(tcp, "_MESH", 1.0)
+
+    def work(peers: TcpPeers) -> bool:
+        time.sleep(0 if peers.rank else 1.5)
+        peers.collectives().barrier()
+        return True
+
+    assert all(_on_ranks(3, work))
+
+
+def test_a_lost_host_is_noticed_while_nothing_is_sent() -> None:
+    """Without launch nothing else notices it, and the ranks would wait forever."""
+
+    def seconds(connection: socket.socket) -> int:
+        if not connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE):
+            return 0
+        options = socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT
+        idle, pause, number = (connection.getsockopt(socket.IPPROTO_TCP, option) for option in options)
+        return idle + pause * number
+
+    probed = _on_ranks(2, lambda peers: [*map(seconds, peers.connections.values())])
+    assert all(0 < one <= 1000 for of_rank in probed for one in of_rank)
 
 
 @settings(max_examples=12)
