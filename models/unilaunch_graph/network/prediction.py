@@ -1,7 +1,7 @@
 """`predict` on either framework: the output of a network for every node, whole or layer by layer in bounded memory."""
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,13 @@ Network = TypeVar("Network")
 
 
 class Predictor(Protocol):
-    """The part of `predict` that depends on the framework."""
+    """The part of `predict` that depends on the framework.
+
+    Attributes:
+        options: Those of `load`, where the graph is a name.
+    """
+
+    options: Mapping[str, Any]
 
     def load(self, name: str | Path) -> tuple[Part, Any]:
         """Return this rank's part as mapped arrays, and the ranks."""
@@ -46,24 +52,34 @@ def predict(
     """Return the rows of the owned nodes, and write those of all nodes; the arguments are those of `ug.torch.predict`.
 
     Raises:
-        SpecError: A layer is not exact on a block, or a whole model is to run on a graph that is not loaded.
+        SpecError: A layer is not exact on a block, a whole model is to run on a graph that is not loaded, there is no
+            layer, or there are options of `load` beside a part.
+        ValueError: A whole model returns another number of rows than of owned nodes.
         InputError: On rank 0: *output* cannot be written.
     """
-    layers = list(model) if isinstance(model, Sequence) else None
     is_part = isinstance(graph, PartFields)
+    _refuse_strange(use.options, model, is_part=is_part)
     part, ranks = (graph.arrays, graph.ranks) if is_part else use.load(graph)
-    if layers is not None:
+    if isinstance(model, Sequence):
         given = replace(part, features=use.features(graph)) if is_part else part
-        steps = [use.step(together) for together in _group(use, layers)]
+        steps = [use.step(together) for together in _group(use, model)]
         with TemporaryDirectory(prefix="unilaunch-") as folder:  # a mapped file stays readable while it is referenced
             rows = infer(given, ranks.collectives, steps, Path(folder), memory)
-    elif is_part and not isinstance(model, Sequence):
-        rows = use.whole(model, graph)
     else:
-        raise SpecError("predict: a whole model needs a part of tensors: predict(model, ug.load(name)); or give layers")
+        rows = use.whole(model, graph)
     if output is not None:
         save_rows(Path(output), part, {"scores": rows}, ranks.collectives)
     return rows
+
+
+def _refuse_strange(options: Mapping[str, Any], model: Callee | Sequence[Callee], *, is_part: bool) -> None:
+    is_list = isinstance(model, Sequence)
+    if not is_list and not is_part:
+        raise SpecError("predict: a whole model needs a part of tensors: predict(model, ug.load(name)); or give layers")
+    if is_list and not model:
+        raise SpecError("predict: the list of layers is empty")
+    if options and is_part:
+        raise SpecError(f"predict: {next(iter(options))!r} is no argument of predict; options of `load` go with a name")
 
 
 def _group(use: Predictor, layers: Sequence[Callee]) -> list[list[Callee]]:

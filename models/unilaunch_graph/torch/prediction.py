@@ -11,6 +11,7 @@ from unilaunch.errors import SpecError
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.inference import MEMORY, Layer
 from unilaunch_graph.network import prediction as network
+from unilaunch_graph.network.checks import check_rows
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.torch.blocks import EDGES, PART, apply_to_block, call, num_arguments
 from unilaunch_graph.torch.loading import load_arrays
@@ -51,6 +52,7 @@ def predict(
     Raises:
         SpecError: A layer is not exact on a block, or is in training mode; the message names it. Or the part is not in
             the host's memory.
+        ValueError: A network as a whole returns another number of rows than of owned nodes.
         InputError: On rank 0: *output* cannot be written.
     """
     return torch.from_numpy(network.predict(_Torch(options), model, graph, output, memory))
@@ -77,6 +79,7 @@ class _Torch:
             raise SpecError(f"predict: {type(trained).__name__} is in training mode: call model.eval() before")
         with torch.no_grad():
             rows = call(model, part.x, {PART: part, **{name: getattr(part, name) for name in EDGES}})
+        check_rows(rows, part.num_owned, "num_owned")
         array: Rows = (rows.float() if rows.dtype in {torch.bfloat16, torch.float16} else rows).numpy()
         return array
 
