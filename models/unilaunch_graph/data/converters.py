@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from unilaunch.errors import InputError
 from unilaunch_graph.data.files import SPLIT
 from unilaunch_graph.data.graph_folder import as_array, on_host, write_graph
-from unilaunch_graph.data.names import as_whole, number_of_each, text_of
+from unilaunch_graph.data.names import SIGNED_AND_NOT, as_whole, number_of_each, text_of
 from unilaunch_graph.data.tables import is_table, read_table
 
 Folder = str | PathLike[str]
@@ -251,8 +251,11 @@ def _read_edges(path: Path, edge_attr: Sequence[str] | None) -> tuple[NDArray[An
         if table[end].ndim != 1:
             raise InputError(f"{path}: column {end} holds lists: expected one node in each row")
     columns = [_numeric(table[name], name, path) for name in features]
-    ends = np.stack([table["source"], table["target"]])
-    return ends, {"edge_weight": table.get("weight"), "edge_attr": np.column_stack(columns) if columns else None}
+    ends = [table["source"], table["target"]]
+    if {end.dtype.kind for end in ends} == SIGNED_AND_NOT:
+        ends = [end.astype(str) for end in ends]
+    features_of = np.column_stack(columns) if columns else None
+    return np.stack(ends), {"edge_weight": table.get("weight"), "edge_attr": features_of}
 
 
 def _read_nodes(path: Path, features: Sequence[str] | None) -> tuple[NDArray[Any], dict[str, Any]]:

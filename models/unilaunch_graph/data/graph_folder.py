@@ -104,7 +104,7 @@ def on_host(values: Any) -> Any:
     tensor = values.detach().cpu()
     if tensor.dtype.is_floating_point and tensor.dtype.itemsize < _FLOAT32_BYTES:
         tensor = tensor.float()
-    if tensor.is_sparse or tensor.is_sparse_csr:
+    if "sparse" in str(tensor.layout):
         entries = tensor.to_sparse_coo().coalesce()
         return sp.coo_array((entries.values().numpy(), tuple(entries.indices().numpy())), shape=tuple(tensor.shape))
     return tensor.numpy()

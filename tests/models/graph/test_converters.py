@@ -231,6 +231,7 @@ def test_from_edges_of_arrays(tmp_path: Path) -> None:
     assert _edges(_load(numbered)) == EDGES
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSC tensor support")
 def test_tensors_of_every_kind_become_arrays(data: Any, tmp_path: Path) -> None:
     """Of numbers that numpy lacks, with a gradient, sparse."""
     import torch
@@ -242,6 +243,7 @@ def test_tensors_of_every_kind_become_arrays(data: Any, tmp_path: Path) -> None:
         ug.from_pyg(data, tmp_path / "pyg"),
         ug.from_edges(data.edge_index, tmp_path / "edges", x=data.x, **arrays),
         ug.from_edges(data.edge_index, tmp_path / "sparse", x=half.detach().to_sparse(), **arrays),
+        ug.from_edges(data.edge_index, tmp_path / "csc", x=half.detach().to_sparse_csc(), **arrays),
     ]
     for folder in folders:
         graph = _load(folder)
@@ -419,6 +421,23 @@ def test_whole_numbers_of_a_table_may_be_unsigned(tables: Path, kind: str) -> No
     parquet.write_table(pa.table(edges), tables / "edges.parquet")
     folder = ug.from_edges(tables / "edges.parquet", tables / "own", nodes=tables / "nodes.parquet")
     assert _load(folder).labels.tolist() == [1, -1, 0]
+
+
+@pytest.mark.parametrize(
+    "kinds", [("int64", "int64", "uint64"), ("int64", "uint64", "uint64"), ("uint64", "int64", "int64")]
+)
+def test_large_numbers_are_no_other_nodes(kinds: tuple[str, str, str], tmp_path: Path) -> None:
+    """Numpy compares and joins int64 and uint64 as float64, in which the two are equal."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    nodes = [2**53, 2**53 + 1, 7]
+    columns = {"node": nodes, "source": [nodes[1]], "target": [nodes[0]]}
+    node, *ends = [pa.array(column, kind) for column, kind in zip(columns.values(), kinds, strict=True)]
+    parquet.write_table(pa.table({"node": node, "a": [1, 2, 3], "y": [0, 1, 0]}), tmp_path / "nodes.parquet")
+    parquet.write_table(pa.table({"source": ends[0], "target": ends[1]}), tmp_path / "edges.parquet")
+    folder = ug.from_edges(tmp_path / "edges.parquet", tmp_path / "own", nodes=tmp_path / "nodes.parquet")
+    assert np.load(folder / "edge_index.npy").tolist() == [[1], [0]]
 
 
 def test_an_empty_cell_is_no_class_of_its_own(tables: Path) -> None:
