@@ -46,8 +46,6 @@ FEATURES: tuple[Names, ...] = (DENSE, ("x_indptr", "x_indices", "x_data", "x_sha
 MASKS: tuple[Names, ...] = ((), SPLIT)
 LABELS: tuple[Names, ...] = (("y",),)
 EDGE_VALUES: Names = ("edge_weight", "edge_attr")
-#: Rows or entries that are checked at a time.
-_ROWS = 1 << 16
 KNOWN = frozenset(chain(*EDGES, *FEATURES, *MASKS, *LABELS, EDGE_VALUES))
 
 
@@ -156,12 +154,14 @@ def _features(arrays: Arrays, form: Names, num_nodes: int) -> Features:
     features = arrays.float32("x", (num_nodes, None)) if form == DENSE else _sparse_features(arrays, num_nodes)
     if not features.shape[1]:
         raise ValueError("x has no column")
-    values = features.data if isinstance(features, sp.csr_array) else features
-    if not all(np.isfinite(values[begin : begin + _ROWS]).all() for begin in range(0, len(values), _ROWS)):
-        entries = sp.coo_array(features)
-        at = np.flatnonzero(~np.isfinite(entries.data))[0]
-        place = f"of node {entries.row[at]} is {entries.data[at]} in column {entries.col[at]}"
-        raise ValueError(f"x {place}; features must be finite as float32")
+    if not isinstance(features, sp.csr_array):
+        check_finite(features, "x", "node")
+        return features
+    wrong = np.flatnonzero(~np.isfinite(features.data))
+    if len(wrong):
+        node, column = np.searchsorted(features.indptr, wrong[0], side="right") - 1, features.indices[wrong[0]]
+        value = features.data[wrong[0]]
+        raise ValueError(f"x of node {node} is {value} in column {column}; it must be finite as float32")
     return features
 
 

@@ -58,6 +58,8 @@ class Arrays:
         return self._shaped(name, shape, "b", "bool")
 
     def _shaped(self, name: str, shape: Shape, kinds: str, wanted: str) -> NDArray[Any]:
+        if name not in self.values:
+            raise ValueError(f"has no {name}")
         values = self.values[name]
         if values.dtype.kind not in kinds:
             raise ValueError(f"{name} must be {wanted}, not {values.dtype}")
@@ -100,8 +102,8 @@ def map_arrays(paths: Sequence[Path]) -> Arrays:
     arrays = {}
     for path in paths:
         try:
-            arrays[path.stem] = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, EOFError, ValueError) as error:
+            arrays[path.stem] = np.lib.format.open_memmap(path, mode="r")  # type: ignore[no-untyped-call]
+        except Exception as error:  # as above: a tokenizer reads the header, and a size may be any number
             raise InputError(f"{path}: is damaged: {' '.join(str(error).split())}") from error
     return Arrays(arrays)
 

@@ -43,7 +43,7 @@ def read_reddit(folder: Path) -> Graph:
     edges = read_arrays(folder / EDGES, {"row", "col", "shape"})
     try:
         return _graph(data, edges)
-    except (KeyError, ValueError) as error:
+    except ValueError as error:
         raise InputError(f"{folder}: {error}") from error
 
 

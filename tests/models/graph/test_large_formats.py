@@ -83,6 +83,9 @@ def test_reddits_own_files(tmp_path: Path) -> None:
     _write_reddit(tmp_path / "reddit", feature=np.where(X == 4, np.inf, X))
     with pytest.raises(InputError, match="feature of node 1 is inf in column 1"):
         _load("reddit", tmp_path)
+    np.savez(tmp_path / "reddit" / "reddit_data.npz", label=Y, node_types=SPLIT)
+    with pytest.raises(InputError, match="reddit: has no feature"):
+        _load("reddit", tmp_path)
 
 
 def _table(path: Path, rows: object) -> None:
