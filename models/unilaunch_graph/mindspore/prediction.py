@@ -46,7 +46,7 @@ def predict(
     (`set_train(False)`).
 
     Args:
-        model: The network, or a list of its layers.
+        model: The network, or a list of its layers, as a `CellList` is one.
         graph: This rank's part; for a list of layers also what `load` takes as a name: then the part stays in mapped
             files, and no tensor of all its edges is made.
         output: The .npz file that rank 0 writes, with the array "scores" (num_nodes, width) in the user's order; no
@@ -64,7 +64,8 @@ def predict(
         ValueError: A network as a whole returns another number of rows than of owned nodes.
         InputError: On rank 0: *output* cannot be written.
     """
-    return Tensor.from_numpy(np.asarray(network.predict(_MindSpore(options), model, graph, output, memory)))
+    layers = list(model) if isinstance(model, nn.CellList) else model
+    return Tensor.from_numpy(np.asarray(network.predict(_MindSpore(options), layers, graph, output, memory)))
 
 
 class _MindSpore:

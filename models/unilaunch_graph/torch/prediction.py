@@ -38,7 +38,8 @@ def predict(
     Modules must be in evaluation mode; they may be distributed.
 
     Args:
-        model: The network (`ug.torch.distribute` has made it exact on parts), or a list of its layers.
+        model: The network (`ug.torch.distribute` has made it exact on parts), or a list of its layers, as a
+            `ModuleList` is one.
         graph: This rank's part; for a list of layers also what `load` takes as a name: then the part stays in mapped
             files, and no tensor of all its edges is made.
         output: The .npz file that rank 0 writes, with the array "scores" (num_nodes, width) in the user's order; no
@@ -55,7 +56,8 @@ def predict(
         ValueError: A network as a whole returns another number of rows than of owned nodes.
         InputError: On rank 0: *output* cannot be written.
     """
-    return torch.from_numpy(network.predict(_Torch(options), model, graph, output, memory))
+    layers = list(model) if isinstance(model, torch.nn.ModuleList) else model
+    return torch.from_numpy(network.predict(_Torch(options), layers, graph, output, memory))
 
 
 class _Torch:

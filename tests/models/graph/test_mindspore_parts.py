@@ -387,3 +387,9 @@ def test_shares_of_bfloat16_have_a_gradient() -> None:
     shares = ug.mindspore.segment_softmax(scores, part)
     assert shares.dtype == ms.grad(first)(scores).dtype == ms.bfloat16
     assert shares.astype(ms.float32).asnumpy().tolist() == [0.25] * 4
+
+
+def test_a_list_of_cells_is_a_list_of_layers() -> None:
+    part, layers = ring(30)
+    found = ug.mindspore.predict(nn.CellList([layers[0], nn.ReLU()]), part)
+    assert found.shape == (30, 8)

@@ -312,3 +312,12 @@ def test_the_framework_may_be_named_beside_a_name(monkeypatch: pytest.MonkeyPatc
         ug.predict(torch.relu, "no graph")
     with pytest.raises(SpecError, match="a whole model needs a part of tensors"):
         ug.predict(torch.relu, "no graph", framework="torch")
+
+
+def test_a_list_of_modules_is_a_list_of_layers() -> None:
+    """As a whole model it would have no forward."""
+    layers = torch.nn.ModuleList([nn.SAGEConv(8, 6), torch.nn.ReLU()]).eval()
+    (found,) = on_parts(WHOLE, 1, lambda part: predict(layers, _single(part)))
+    (expected,) = on_parts(WHOLE, 1, lambda part: predict(list(layers), _single(part)))
+    assert found.shape == (40, 6)
+    assert torch.equal(found, expected)
