@@ -220,8 +220,10 @@ def from_edges(  # noqa: PLR0913  (the arrays of a graph, by name)
     ends = as_array("edges", edges)
     if are_read and (names is None or names.dtype.kind in "iu"):
         ends = as_whole(ends)
-    if names is not None:
-        names = text_of("nodes", names)
+    names = names if names is None else text_of("nodes", names)
+    if not ends.size:
+        ends = ends.astype(np.int64)  # an empty list is one of floats
+    elif names is not None:
         ends = number_of_each(text_of("edges", ends), names, are_read=are_read)
     elif ends.dtype.kind in "UO":
         raise InputError(

@@ -231,6 +231,17 @@ def test_from_edges_of_arrays(tmp_path: Path) -> None:
     assert _edges(_load(numbered)) == EDGES
 
 
+def test_a_graph_may_have_no_edges(tmp_path: Path) -> None:
+    """An empty list is one of floats, and an empty column of a table has no type."""
+    (tmp_path / "edges.csv").write_text("source,target,weight\n")
+    for number, edges in enumerate(([[], []], np.zeros((2, 0), np.int32), tmp_path / "edges.csv")):
+        for nodes in (None, ["a", "b", "c", "d"]):
+            folder = ug.from_edges(edges, tmp_path / f"{number}{nodes}", x=X, y=Y, nodes=nodes)
+            assert len(_load(folder).indices) == 0
+    with pytest.raises(InputError, match=r"edge_index must have shape \(2, any\)"):
+        ug.from_edges([], tmp_path / "none", x=X, y=Y)
+
+
 @pytest.mark.filterwarnings("ignore:Sparse CSC tensor support")
 def test_tensors_of_every_kind_become_arrays(data: Any, tmp_path: Path) -> None:
     """Of numbers that numpy lacks, with a gradient, sparse."""
