@@ -18,7 +18,7 @@ from typing_extensions import override
 
 import unilaunch_graph as ug
 from models.graph.torch_parts import make_whole, on_parts
-from unilaunch.errors import SpecError
+from unilaunch.errors import InputError, SpecError
 from unilaunch_graph.torch.distributed import distribute
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.prediction import predict
@@ -321,3 +321,12 @@ def test_a_list_of_modules_is_a_list_of_layers() -> None:
     (expected,) = on_parts(WHOLE, 1, lambda part: predict(list(layers), _single(part)))
     assert found.shape == (40, 6)
     assert torch.equal(found, expected)
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    def never(x: torch.Tensor) -> torch.Tensor:
+        raise AssertionError(x)
+
+    for output in (tmp_path, tmp_path / "none" / "out.npz"):
+        with pytest.raises(InputError, match="expected the name of a file, in a folder that is there"):
+            on_parts(WHOLE, 1, lambda part, output=output: predict(never, _single(part), output))
