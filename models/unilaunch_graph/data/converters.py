@@ -104,7 +104,7 @@ def from_networkx(  # noqa: PLR0913  (what is taken from it, by name)
     x: Any = "x",
     y: Any = "y",
     weight: str = "weight",
-    edge_attr: Sequence[str] = (),
+    edge_attr: Sequence[str] | str = (),
 ) -> Path:
     """Write a graph of networkx; each edge of an undirected one is written in both directions.
 
@@ -118,7 +118,7 @@ def from_networkx(  # noqa: PLR0913  (what is taken from it, by name)
         y: The node attribute that holds a node's label; or their array. Text becomes classes.
         weight: The edge attribute that holds an edge's weight, 1 where an edge has none; if no edge has one, the graph
             has no weights.
-        edge_attr: The edge attributes that become the columns of the edges' features.
+        edge_attr: The edge attributes that become the columns of the edges' features, or the name of one.
 
     Raises:
         InputError: A node or an edge has no such attribute; or as `from_scipy`.
@@ -138,6 +138,7 @@ def from_networkx(  # noqa: PLR0913  (what is taken from it, by name)
             [on_host(values.get(weight, 1)) for *_, values in edges], f"the edges' {weight!r}"
         )
     if edge_attr:
+        edge_attr = [edge_attr] if isinstance(edge_attr, str) else edge_attr
         columns = [[_value(values, key, f"the edge from {names[a]!r} to {names[b]!r}") for key in edge_attr]
                    for a, b, values in edges]  # fmt: skip
         arrays["edge_attr"] = _stacked(columns, f"the edges' {', '.join(edge_attr)}").reshape(len(edges), -1)

@@ -114,8 +114,11 @@ def as_array(name: str, values: Any) -> NDArray[Any]:
     """Return values or a tensor as an array on the host.
 
     Raises:
-        InputError: They are none, for instance rows of several lengths.
+        InputError: They are none, for instance rows of several lengths, or some are masked: numpy would take what is
+            under the mask.
     """
+    if isinstance(values, np.ma.MaskedArray) and values.mask.any():
+        raise InputError(f"{name} has masked values: fill them: array.filled(value)")
     try:
         return np.asarray(on_host(values))
     except (ValueError, TypeError, RuntimeError) as error:

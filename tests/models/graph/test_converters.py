@@ -197,6 +197,14 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(writer, 0)[1]) == 3
 
 
+def test_one_attribute_of_edges_needs_no_list(tmp_path: Path) -> None:
+    """Its letters are no names of attributes."""
+    graph = nx.path_graph(3, nx.DiGraph)
+    nx.set_edge_attributes(graph, {(0, 1): 3.0, (1, 2): 4.0}, "km")
+    folder = ug.from_networkx(graph, tmp_path / "own", x=np.eye(3), y=[0, 1, 0], edge_attr="km")
+    assert np.load(folder / "edge_attr.npy").tolist() == [[3], [4]]
+
+
 def test_attributes_of_unequal_length_are_refused(tmp_path: Path) -> None:
     graph = nx.Graph()
     graph.add_node("a", x=[1, 2], y=0)
@@ -279,6 +287,8 @@ def test_tensors_of_every_kind_become_arrays(data: Any, tmp_path: Path) -> None:
         ({"edges": [[0, 1], [1]]}, "edges is no array: expected rows of one length"),
         ({"edges": ENDS.T, "nodes": [0, 1, 2, 3]}, r"edges have the shape \(6, 2\); expected \(2, num_edges\)"),
         ({"edges": np.array([[b"\xe9"], [b"b"]]), "nodes": ["a", "b", "c", "d"]}, "edges are bytes beyond ASCII"),
+        ({"y": np.ma.masked_array([0, 1, 0, 1], [0, 0, 0, 1])}, "y has masked values: fill them"),
+        ({"x": np.ma.masked_array(X, X > 1)}, "x has masked values: fill them"),
         ({"train_mask": [True]}, r"train_mask must have shape \(4,\)"),
     ],
 )
