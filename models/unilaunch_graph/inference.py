@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from unilaunch.backend import Collectives
+from unilaunch.errors import SpecError
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.data.graph import Features
 from unilaunch_graph.exchange.halo import HaloExchange
@@ -70,13 +71,20 @@ def infer(part: Part, collectives: Collectives, layers: Sequence[Layer], folder:
             block by itself.
 
     Returns:
-        (num_owned, width) float32.
+        (num_owned, width) float32; of a last layer that returns one number for each node (num_owned,).
+
+    Raises:
+        SpecError: A layer that is not the last one returns no matrix.
     """
     halo, rows = HaloExchange(part, collectives, Meter(), Exact()), part.features
     num_weights = np.array([len(part.owned_weights) + len(part.halo_weights)], np.float64)
     collectives.all_reduce(num_weights)  # a part without edges has none, also of a graph with weights
     cut = partial(neighbourhoods, part, is_weighted=bool(num_weights[0]))
     for number, layer in enumerate(layers):
+        if rows.ndim != 2:  # noqa: PLR2004  (nodes and columns)
+            raise SpecError(
+                f"predict: a layer returned the shape {rows.shape}, and another one follows: expected (nodes, width)"
+            )
         remote = _halo_rows(part, halo, rows, folder / f"halo.{part.index}.npy")
         blocks = cut(max(1, memory // (8 * rows.shape[1])))  # a row and a message for each edge
         rows = _apply(layer, blocks, (rows, remote), folder / f"rows.{part.index}.{number % 2}.npy")
@@ -146,7 +154,7 @@ def _apply(layer: Layer, blocks: Iterable[Neighbourhood], table: tuple[Features,
     for block in blocks:
         result = layer(_take(rows, remote, block.nodes, num_owned), block)
         if block.span.start == 0:
-            out = map_new_file(file, _KIND, (num_owned, result.shape[1]))
+            out = map_new_file(file, _KIND, (num_owned, *result.shape[1:]))
         out[block.span] = result
     return out
 

@@ -98,7 +98,9 @@ def load(name: str | Path, *, framework: str | None = None, **options: Any) -> A
     return _package(f"load({str(name)!r})", framework).load(name, **options)
 
 
-def predict(model: Any, graph: Any, output: Path | str | None = None, **options: Any) -> Any:
+def predict(
+    model: Any, graph: Any, output: Path | str | None = None, *, framework: str | None = None, **options: Any
+) -> Any:
     """Return what a network says of this rank's nodes: `ug.torch.predict` or `ug.mindspore.predict`.
 
     All ranks must call this.
@@ -107,13 +109,14 @@ def predict(model: Any, graph: Any, output: Path | str | None = None, **options:
         model: The network, or a list of its layers.
         graph: This rank's part, or the name or path of a graph.
         output: The .npz file that rank 0 writes; None: none.
+        framework: Beside a name: "torch" or "mindspore"; None takes the one that the script has imported.
         **options: The others of `predict` in that framework.
 
     Raises:
         SpecError: The framework cannot be told, from the part or from what the script has imported; or as there.
     """
-    of_part = [known for known in _FRAMEWORKS if type(graph).__module__ == f"unilaunch_graph.{known}.part"]
-    return _package("predict", *of_part).predict(model, graph, output, **options)
+    of_part = (known for known in _FRAMEWORKS if type(graph).__module__ == f"unilaunch_graph.{known}.part")
+    return _package("predict", next(of_part, framework)).predict(model, graph, output, **options)
 
 
 def _package(call: str, framework: str | None = None) -> Any:

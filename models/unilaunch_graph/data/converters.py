@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from unilaunch.errors import InputError
 from unilaunch_graph.data.files import SPLIT
 from unilaunch_graph.data.graph_folder import as_array, on_host, write_graph
-from unilaunch_graph.data.names import as_whole, number_of_each, text_of
+from unilaunch_graph.data.names import SIGNED_AND_NOT, as_whole, number_of_each, text_of
 from unilaunch_graph.data.tables import is_table, read_table
 
 Folder = str | PathLike[str]
@@ -104,7 +104,7 @@ def from_networkx(  # noqa: PLR0913  (what is taken from it, by name)
     x: Any = "x",
     y: Any = "y",
     weight: str = "weight",
-    edge_attr: Sequence[str] = (),
+    edge_attr: Sequence[str] | str = (),
 ) -> Path:
     """Write a graph of networkx; each edge of an undirected one is written in both directions.
 
@@ -118,7 +118,7 @@ def from_networkx(  # noqa: PLR0913  (what is taken from it, by name)
         y: The node attribute that holds a node's label; or their array. Text becomes classes.
         weight: The edge attribute that holds an edge's weight, 1 where an edge has none; if no edge has one, the graph
             has no weights.
-        edge_attr: The edge attributes that become the columns of the edges' features.
+        edge_attr: The edge attributes that become the columns of the edges' features, or the name of one.
 
     Raises:
         InputError: A node or an edge has no such attribute; or as `from_scipy`.
@@ -138,6 +138,7 @@ def from_networkx(  # noqa: PLR0913  (what is taken from it, by name)
             [on_host(values.get(weight, 1)) for *_, values in edges], f"the edges' {weight!r}"
         )
     if edge_attr:
+        edge_attr = [edge_attr] if isinstance(edge_attr, str) else edge_attr
         columns = [[_value(values, key, f"the edge from {names[a]!r} to {names[b]!r}") for key in edge_attr]
                    for a, b, values in edges]  # fmt: skip
         arrays["edge_attr"] = _stacked(columns, f"the edges' {', '.join(edge_attr)}").reshape(len(edges), -1)
@@ -220,8 +221,10 @@ def from_edges(  # noqa: PLR0913  (the arrays of a graph, by name)
     ends = as_array("edges", edges)
     if are_read and (names is None or names.dtype.kind in "iu"):
         ends = as_whole(ends)
-    if names is not None:
-        names = text_of("nodes", names)
+    names = names if names is None else text_of("nodes", names)
+    if not ends.size:
+        ends = ends.astype(np.int64)  # an empty list is one of floats
+    elif names is not None:
         ends = number_of_each(text_of("edges", ends), names, are_read=are_read)
     elif ends.dtype.kind in "UO":
         raise InputError(
@@ -251,8 +254,11 @@ def _read_edges(path: Path, edge_attr: Sequence[str] | None) -> tuple[NDArray[An
         if table[end].ndim != 1:
             raise InputError(f"{path}: column {end} holds lists: expected one node in each row")
     columns = [_numeric(table[name], name, path) for name in features]
-    ends = np.stack([table["source"], table["target"]])
-    return ends, {"edge_weight": table.get("weight"), "edge_attr": np.column_stack(columns) if columns else None}
+    ends = [table["source"], table["target"]]
+    if {end.dtype.kind for end in ends} == SIGNED_AND_NOT:
+        ends = [end.astype(str) for end in ends]
+    features_of = np.column_stack(columns) if columns else None
+    return np.stack(ends), {"edge_weight": table.get("weight"), "edge_attr": features_of}
 
 
 def _read_nodes(path: Path, features: Sequence[str] | None) -> tuple[NDArray[Any], dict[str, Any]]:

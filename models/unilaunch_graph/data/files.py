@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from unilaunch.errors import InputError
 from unilaunch_graph.data.csr import check_csr, check_finite, check_range
 from unilaunch_graph.data.dataset import Dataset, Request
-from unilaunch_graph.data.edges import Edges, edges_as_given, edges_of_rows
+from unilaunch_graph.data.edges import Edges, csr_matrix, edges_as_given, edges_of_rows
 from unilaunch_graph.data.graph import NONE, Features, Graph
 from unilaunch_graph.data.hashes import hash_file
 from unilaunch_graph.data.labels import Labels, count_classes, is_known, read_labels
@@ -46,8 +46,6 @@ FEATURES: tuple[Names, ...] = (DENSE, ("x_indptr", "x_indices", "x_data", "x_sha
 MASKS: tuple[Names, ...] = ((), SPLIT)
 LABELS: tuple[Names, ...] = (("y",),)
 EDGE_VALUES: Names = ("edge_weight", "edge_attr")
-#: Rows or entries that are checked at a time.
-_ROWS = 1 << 16
 KNOWN = frozenset(chain(*EDGES, *FEATURES, *MASKS, *LABELS, EDGE_VALUES))
 
 
@@ -58,14 +56,14 @@ def open_file(request: Request) -> Dataset:
         InputError: There is no such file.
     """
     path = Path(request.name).expanduser()
-    hashes = {file.name: hash_file(file) for file in _members(path)} if path.is_dir() else {"sha256": hash_file(path)}
+    hashes = {file.name: hash_file(file) for file in members(path)} if path.is_dir() else {"sha256": hash_file(path)}
     identity: dict[str, str | int | float] = {
         "name": "npz", "version": VERSION, **hashes, "split_seed": request.split_seed
     }  # fmt: skip
     return Dataset(request.name, identity, partial(read_graph, path, request.split_seed))
 
 
-def _members(folder: Path) -> list[Path]:
+def members(folder: Path) -> list[Path]:
     """Return the files of *folder* that hold an array of a graph."""
     return [path for name in sorted(KNOWN) if (path := folder / f"{name}.npy").exists()]
 
@@ -80,7 +78,7 @@ def read_graph(path: Path, split_seed: int) -> Graph:
     Raises:
         InputError: The file is damaged, an array is missing, or a value is not allowed; the text names it.
     """
-    arrays = map_arrays(_members(path)) if path.is_dir() else read_arrays(path, KNOWN)
+    arrays = map_arrays(members(path)) if path.is_dir() else read_arrays(path, KNOWN)
     try:
         return _graph(arrays, split_seed)
     except ValueError as error:
@@ -156,12 +154,14 @@ def _features(arrays: Arrays, form: Names, num_nodes: int) -> Features:
     features = arrays.float32("x", (num_nodes, None)) if form == DENSE else _sparse_features(arrays, num_nodes)
     if not features.shape[1]:
         raise ValueError("x has no column")
-    values = features.data if isinstance(features, sp.csr_array) else features
-    if not all(np.isfinite(values[begin : begin + _ROWS]).all() for begin in range(0, len(values), _ROWS)):
-        entries = sp.coo_array(features)
-        at = np.flatnonzero(~np.isfinite(entries.data))[0]
-        place = f"of node {entries.row[at]} is {entries.data[at]} in column {entries.col[at]}"
-        raise ValueError(f"x {place}; features must be finite as float32")
+    if not isinstance(features, sp.csr_array):
+        check_finite(features, "x", "node")
+        return features
+    wrong = np.flatnonzero(~np.isfinite(features.data))
+    if len(wrong):
+        node, column = np.searchsorted(features.indptr, wrong[0], side="right") - 1, features.indices[wrong[0]]
+        value = features.data[wrong[0]]
+        raise ValueError(f"x of node {node} is {value} in column {column}; it must be finite as float32")
     return features
 
 
@@ -170,9 +170,10 @@ def _sparse_features(arrays: Arrays, num_nodes: int) -> sp.csr_array:
     if rows != num_nodes:
         raise ValueError(f"x_shape[0] is {rows}, but y has {num_nodes} nodes")
     check_range(np.array([0, columns]), 2**31, "x_shape")
-    indptr, indices = arrays.whole("x_indptr", (None,)), arrays.whole("x_indices", (None,))
+    indptr, indices = arrays.whole("x_indptr", (None,)), arrays.integers("x_indices", (None,))
     check_csr(indptr, indices, (rows, columns), prefix="x_")
-    matrix = sp.csr_array((arrays.float32("x_data", indices.shape), indices, indptr), shape=(rows, columns))
+    values = arrays.float32("x_data", indices.shape)
+    matrix = csr_matrix(values, indices.astype(np.int32, copy=False), indptr, columns)
     if not matrix.has_canonical_format:
         matrix = matrix.copy()  # the values are the user's own, or those of a file
         matrix.sum_duplicates()

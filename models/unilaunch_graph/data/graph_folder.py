@@ -104,7 +104,7 @@ def on_host(values: Any) -> Any:
     tensor = values.detach().cpu()
     if tensor.dtype.is_floating_point and tensor.dtype.itemsize < _FLOAT32_BYTES:
         tensor = tensor.float()
-    if tensor.is_sparse or tensor.is_sparse_csr:
+    if "sparse" in str(tensor.layout):
         entries = tensor.to_sparse_coo().coalesce()
         return sp.coo_array((entries.values().numpy(), tuple(entries.indices().numpy())), shape=tuple(tensor.shape))
     return tensor.numpy()
@@ -114,8 +114,11 @@ def as_array(name: str, values: Any) -> NDArray[Any]:
     """Return values or a tensor as an array on the host.
 
     Raises:
-        InputError: They are none, for instance rows of several lengths.
+        InputError: They are none, for instance rows of several lengths, or some are masked: numpy would take what is
+            under the mask.
     """
+    if isinstance(values, np.ma.MaskedArray) and values.mask.any():
+        raise InputError(f"{name} has masked values: fill them: array.filled(value)")
     try:
         return np.asarray(on_host(values))
     except (ValueError, TypeError, RuntimeError) as error:

@@ -96,7 +96,7 @@ def _remember(entry: Path, text: str) -> None:
     with suppress(OSError):
         entry.parent.mkdir(parents=True, exist_ok=True)
         entries = sorted(entry.parent.iterdir(), key=lambda one: one.stat().st_mtime_ns)
-        for oldest in entries[: len(entries) - _MOST + 1]:
+        for oldest in entries[: max(0, len(entries) - _MOST + 1)]:
             oldest.unlink(missing_ok=True)
         with NamedTemporaryFile("w", dir=entry.parent, prefix=".", delete=False) as aside:
             aside.write(text)

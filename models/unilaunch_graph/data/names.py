@@ -7,6 +7,9 @@ from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
 
+#: Kinds of whole numbers that numpy compares and joins as float64, which rounds from 2^53 on.
+SIGNED_AND_NOT = {"i", "u"}
+
 
 def text_of(argument: str, names: NDArray[Any]) -> NDArray[Any]:
     """Return names of objects, bytes and dates as text, others as they are."""
@@ -28,7 +31,8 @@ def as_whole(ends: NDArray[Any]) -> NDArray[Any]:
 
 def number_of_each(ends: NDArray[Any], names: NDArray[Any], *, are_read: bool) -> NDArray[np.int64]:
     """Return the number of each named end; what is read from a table is compared as text. (2, num_edges)"""
-    if are_read and "U" in {names.dtype.kind, ends.dtype.kind}:
+    kinds = {names.dtype.kind, ends.dtype.kind}
+    if kinds == SIGNED_AND_NOT or (are_read and "U" in kinds):
         names, ends = names.astype(str), ends.astype(str)
     if ends.ndim != 2 or len(ends) != 2:  # noqa: PLR2004  (the ends of an edge)
         raise InputError(f"from_edges: edges have the shape {ends.shape}; expected (2, num_edges)")

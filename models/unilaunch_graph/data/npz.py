@@ -58,6 +58,8 @@ class Arrays:
         return self._shaped(name, shape, "b", "bool")
 
     def _shaped(self, name: str, shape: Shape, kinds: str, wanted: str) -> NDArray[Any]:
+        if name not in self.values:
+            raise ValueError(f"has no {name}")
         values = self.values[name]
         if values.dtype.kind not in kinds:
             raise ValueError(f"{name} must be {wanted}, not {values.dtype}")
@@ -69,8 +71,13 @@ class Arrays:
         return values
 
 
-def read_arrays(path: Path, known: Collection[str]) -> Arrays:
-    """Read the arrays of *path* whose names are *known*; others are logged and skipped. No pickle is read.
+def read_arrays(path: Path, known: Collection[str], unused: Collection[str] = ()) -> Arrays:
+    """Read the arrays of *path* whose names are *known*; others are skipped. No pickle is read.
+
+    Args:
+        path: The file.
+        known: Names of arrays.
+        unused: Names of arrays that such files have too; any other is logged.
 
     Raises:
         InputError: The file is missing, truncated or no .npz file, or holds objects in place of numbers.
@@ -80,7 +87,7 @@ def read_arrays(path: Path, known: Collection[str]) -> Arrays:
     try:
         # Opened here: numpy leaves a file open when it is damaged.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            unknown = sorted(set(archive.files) - set(known))
+            unknown = sorted(set(archive.files) - {*known, *unused})
             arrays = Arrays({name: _read(archive, name) for name in archive.files if name in known})
     except Exception as error:  # numpy, zipfile and zlib have a dozen kinds of error for a damaged file
         raise InputError(f"{path}: is damaged: {' '.join(str(error).split())}") from error
@@ -100,8 +107,8 @@ def map_arrays(paths: Sequence[Path]) -> Arrays:
     arrays = {}
     for path in paths:
         try:
-            arrays[path.stem] = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, EOFError, ValueError) as error:
+            arrays[path.stem] = np.lib.format.open_memmap(path, mode="r")  # type: ignore[no-untyped-call]
+        except Exception as error:  # as above: a tokenizer reads the header, and a size may be any number
             raise InputError(f"{path}: is damaged: {' '.join(str(error).split())}") from error
     return Arrays(arrays)
 

@@ -39,11 +39,11 @@ def read_reddit(folder: Path) -> Graph:
     Raises:
         InputError: A file is missing or damaged, or does not fit the other.
     """
-    data = read_arrays(folder / DATA, {"feature", "label", "node_types"})
-    edges = read_arrays(folder / EDGES, {"row", "col", "shape"})
+    data = read_arrays(folder / DATA, {"feature", "label", "node_types"}, {"node_ids"})
+    edges = read_arrays(folder / EDGES, {"row", "col", "shape"}, {"data", "format"})
     try:
         return _graph(data, edges)
-    except (KeyError, ValueError) as error:
+    except ValueError as error:
         raise InputError(f"{folder}: {error}") from error
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from unilaunch.errors import InputError
 from unilaunch_graph.data.dataset import Dataset, Request
-from unilaunch_graph.data.files import open_file
+from unilaunch_graph.data.files import members, open_file
 from unilaunch_graph.data.graph import Graph, normalise_rows
 from unilaunch_graph.data.ogb import open_ogb
 from unilaunch_graph.data.planetoid import open_planetoid
@@ -76,6 +76,8 @@ def _source(name: str) -> Callable[[Request], Dataset]:
         return SOURCES[name]
     if (folder / "raw").is_dir():
         return open_ogb
+    if members(folder):  # without y: the file's own error says so
+        return open_file
     near = get_close_matches(name, SOURCES, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise InputError(

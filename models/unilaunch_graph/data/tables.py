@@ -99,6 +99,8 @@ def _column(column: Any, name: str, path: Path, *, may_be_empty: bool) -> NDArra
     try:
         if types.is_dictionary(kind):  # as pandas writes categories
             column = column.cast(kind := kind.value_type)
+        if types.is_null(kind):  # no cell has a value: the type is not known
+            column = column.cast(kind := pa.float64())
         if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
             values = np.stack(column.to_numpy())
         elif types.is_boolean(kind) or types.is_floating(kind) or types.is_integer(kind):

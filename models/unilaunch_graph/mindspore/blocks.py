@@ -14,6 +14,7 @@ from unilaunch_graph.mindspore.part import GraphPart, make_part
 from unilaunch_graph.mindspore.ranks import Ranks
 from unilaunch_graph.network.prediction import name_of
 from unilaunch_graph.partition.part import lonely_part
+from unilaunch_mindspore.linear import widened
 
 #: Calls a layer with rows and a part.
 Call = Callable[[Any, Tensor, GraphPart], Tensor]
@@ -61,7 +62,7 @@ class Step:
             )
         for layer in self.layers[1:]:
             out = self.call(layer, out, part)
-        result: Rows = out.asnumpy()[: block.num_targets].astype(np.float32, copy=False)
+        result: Rows = widened(out).asnumpy()[: block.num_targets].astype(np.float32, copy=False)
         return result
 
 

@@ -16,8 +16,10 @@ from unilaunch_graph.mindspore.loading import load_arrays
 from unilaunch_graph.mindspore.part import GraphPart
 from unilaunch_graph.mindspore.ranks import Ranks
 from unilaunch_graph.network import prediction as network
+from unilaunch_graph.network.checks import check_rows
 from unilaunch_graph.network.layer import Layer
 from unilaunch_graph.partition.part import Part
+from unilaunch_mindspore.linear import widened
 
 #: The arguments that a model or a layer may take beside rows.
 _ARGUMENTS = ("part", "edge_index", "edge_weight", "edge_attr")
@@ -44,7 +46,7 @@ def predict(
     (`set_train(False)`).
 
     Args:
-        model: The network, or a list of its layers.
+        model: The network, or a list of its layers, as a `CellList` is one.
         graph: This rank's part; for a list of layers also what `load` takes as a name: then the part stays in mapped
             files, and no tensor of all its edges is made.
         output: The .npz file that rank 0 writes, with the array "scores" (num_nodes, width) in the user's order; no
@@ -59,9 +61,11 @@ def predict(
     Raises:
         SpecError: A layer is not exact on a block, is in training mode, or needs another argument; the message names
             it.
+        ValueError: A network as a whole returns another number of rows than of owned nodes.
         InputError: On rank 0: *output* cannot be written.
     """
-    return Tensor.from_numpy(np.asarray(network.predict(_MindSpore(options), model, graph, output, memory)))
+    layers = list(model) if isinstance(model, nn.CellList) else model
+    return Tensor.from_numpy(np.asarray(network.predict(_MindSpore(options), layers, graph, output, memory)))
 
 
 class _MindSpore:
@@ -76,8 +80,10 @@ class _MindSpore:
         return features.astype(np.float32, copy=False)
 
     def whole(self, model: Any, part: GraphPart) -> Rows:
-        rows: Rows = _call(model, part.x, part).asnumpy()[: part.arrays.num_owned]
-        return rows
+        rows = _call(model, part.x, part)
+        check_rows(rows, part.num_owned, "num_owned")
+        array: Rows = widened(rows).asnumpy()[: part.arrays.num_owned]
+        return array
 
     def step(self, layers: Sequence[Callable[..., Any]]) -> BlockLayer:
         return Step(layers, _call)

@@ -6,7 +6,7 @@ from mindspore import Tensor, nn
 from unilaunch_graph.mindspore.part import GraphPart
 from unilaunch_graph.network.checks import check_rows
 from unilaunch_graph.operators.segments import SegmentSoftmax
-from unilaunch_mindspore.linear import FirstDerivative
+from unilaunch_mindspore.linear import HALVES, FirstDerivative, widened
 
 
 def segment_sum(messages: Tensor, part: GraphPart) -> Tensor:
@@ -48,6 +48,8 @@ def segment_softmax(scores: Tensor, part: GraphPart) -> Tensor:
         ValueError: Another number of scores than of edges.
     """
     _check(scores, part)
+    if scores.dtype in HALVES:
+        return segment_softmax(widened(scores), part).astype(scores.dtype)
     shares = _Softmax(part.operators.segment_softmax)(scores.reshape(scores.shape[0], -1))
     return shares.reshape(scores.shape)
 

@@ -1,7 +1,8 @@
 """`predict` on either framework: the output of a network for every node, whole or layer by layer in bounded memory."""
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,7 @@ from tempfile import TemporaryDirectory
 from types import FunctionType
 from typing import Any, Protocol, TypeVar
 
-from unilaunch.errors import SpecError
+from unilaunch.errors import InputError, SpecError
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.exchange.gather import save_rows
 from unilaunch_graph.inference import Layer, infer
@@ -22,7 +23,13 @@ Network = TypeVar("Network")
 
 
 class Predictor(Protocol):
-    """The part of `predict` that depends on the framework."""
+    """The part of `predict` that depends on the framework.
+
+    Attributes:
+        options: Those of `load`, where the graph is a name.
+    """
+
+    options: Mapping[str, Any]
 
     def load(self, name: str | Path) -> tuple[Part, Any]:
         """Return this rank's part as mapped arrays, and the ranks."""
@@ -46,24 +53,42 @@ def predict(
     """Return the rows of the owned nodes, and write those of all nodes; the arguments are those of `ug.torch.predict`.
 
     Raises:
-        SpecError: A layer is not exact on a block, or a whole model is to run on a graph that is not loaded.
+        SpecError: A layer is not exact on a block, a whole model is to run on a graph that is not loaded, there is no
+            layer, or there are options of `load` beside a part.
+        ValueError: A whole model returns another number of rows than of owned nodes.
         InputError: On rank 0: *output* cannot be written.
     """
-    layers = list(model) if isinstance(model, Sequence) else None
     is_part = isinstance(graph, PartFields)
+    _refuse_strange(use.options, model, is_part=is_part)
     part, ranks = (graph.arrays, graph.ranks) if is_part else use.load(graph)
-    if layers is not None:
+    if output is not None and ranks.rank == 0:
+        _refuse_no_file(output)
+    if isinstance(model, Sequence):
         given = replace(part, features=use.features(graph)) if is_part else part
-        steps = [use.step(together) for together in _group(use, layers)]
+        steps = [use.step(together) for together in _group(use, model)]
         with TemporaryDirectory(prefix="unilaunch-") as folder:  # a mapped file stays readable while it is referenced
             rows = infer(given, ranks.collectives, steps, Path(folder), memory)
-    elif is_part and not isinstance(model, Sequence):
-        rows = use.whole(model, graph)
     else:
-        raise SpecError("predict: a whole model needs a part of tensors: predict(model, ug.load(name)); or give layers")
+        rows = use.whole(model, graph)
     if output is not None:
         save_rows(Path(output), part, {"scores": rows}, ranks.collectives)
     return rows
+
+
+def _refuse_strange(options: Mapping[str, Any], model: Callee | Sequence[Callee], *, is_part: bool) -> None:
+    is_list = isinstance(model, Sequence)
+    if not is_list and not is_part:
+        raise SpecError("predict: a whole model needs a part of tensors: predict(model, ug.load(name)); or give layers")
+    if is_list and not model:
+        raise SpecError("predict: the list of layers is empty")
+    if options and is_part:
+        raise SpecError(f"predict: {next(iter(options))!r} is no argument of predict; options of `load` go with a name")
+
+
+def _refuse_no_file(output: Path | str) -> None:
+    """Refuse a name that no file can have, before the work whose result it would hold."""
+    if os.path.isdir(output) or not os.path.isdir(Path(output).parent):  # noqa: PTH112  (raises nothing)
+        raise InputError(f"{output}: expected the name of a file, in a folder that is there")
 
 
 def _group(use: Predictor, layers: Sequence[Callee]) -> list[list[Callee]]:

@@ -11,6 +11,7 @@ from unilaunch.errors import SpecError
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.inference import MEMORY, Layer
 from unilaunch_graph.network import prediction as network
+from unilaunch_graph.network.checks import check_rows
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.torch.blocks import EDGES, PART, apply_to_block, call, num_arguments
 from unilaunch_graph.torch.loading import load_arrays
@@ -37,7 +38,8 @@ def predict(
     Modules must be in evaluation mode; they may be distributed.
 
     Args:
-        model: The network (`ug.torch.distribute` has made it exact on parts), or a list of its layers.
+        model: The network (`ug.torch.distribute` has made it exact on parts), or a list of its layers, as a
+            `ModuleList` is one.
         graph: This rank's part; for a list of layers also what `load` takes as a name: then the part stays in mapped
             files, and no tensor of all its edges is made.
         output: The .npz file that rank 0 writes, with the array "scores" (num_nodes, width) in the user's order; no
@@ -51,9 +53,11 @@ def predict(
     Raises:
         SpecError: A layer is not exact on a block, or is in training mode; the message names it. Or the part is not in
             the host's memory.
+        ValueError: A network as a whole returns another number of rows than of owned nodes.
         InputError: On rank 0: *output* cannot be written.
     """
-    return torch.from_numpy(network.predict(_Torch(options), model, graph, output, memory))
+    layers = list(model) if isinstance(model, torch.nn.ModuleList) else model
+    return torch.from_numpy(network.predict(_Torch(options), layers, graph, output, memory))
 
 
 class _Torch:
@@ -77,6 +81,7 @@ class _Torch:
             raise SpecError(f"predict: {type(trained).__name__} is in training mode: call model.eval() before")
         with torch.no_grad():
             rows = call(model, part.x, {PART: part, **{name: getattr(part, name) for name in EDGES}})
+        check_rows(rows, part.num_owned, "num_owned")
         array: Rows = (rows.float() if rows.dtype in {torch.bfloat16, torch.float16} else rows).numpy()
         return array
 

@@ -197,6 +197,14 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(writer, 0)[1]) == 3
 
 
+def test_one_attribute_of_edges_needs_no_list(tmp_path: Path) -> None:
+    """Its letters are no names of attributes."""
+    graph = nx.path_graph(3, nx.DiGraph)
+    nx.set_edge_attributes(graph, {(0, 1): 3.0, (1, 2): 4.0}, "km")
+    folder = ug.from_networkx(graph, tmp_path / "own", x=np.eye(3), y=[0, 1, 0], edge_attr="km")
+    assert np.load(folder / "edge_attr.npy").tolist() == [[3], [4]]
+
+
 def test_attributes_of_unequal_length_are_refused(tmp_path: Path) -> None:
     graph = nx.Graph()
     graph.add_node("a", x=[1, 2], y=0)
@@ -231,6 +239,18 @@ def test_from_edges_of_arrays(tmp_path: Path) -> None:
     assert _edges(_load(numbered)) == EDGES
 
 
+def test_a_graph_may_have_no_edges(tmp_path: Path) -> None:
+    """An empty list is one of floats, and an empty column of a table has no type."""
+    (tmp_path / "edges.csv").write_text("source,target,weight\n")
+    for number, edges in enumerate(([[], []], np.zeros((2, 0), np.int32), tmp_path / "edges.csv")):
+        for nodes in (None, ["a", "b", "c", "d"]):
+            folder = ug.from_edges(edges, tmp_path / f"{number}{nodes}", x=X, y=Y, nodes=nodes)
+            assert len(_load(folder).indices) == 0
+    with pytest.raises(InputError, match=r"edge_index must have shape \(2, any\)"):
+        ug.from_edges([], tmp_path / "none", x=X, y=Y)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSC tensor support")
 def test_tensors_of_every_kind_become_arrays(data: Any, tmp_path: Path) -> None:
     """Of numbers that numpy lacks, with a gradient, sparse."""
     import torch
@@ -242,6 +262,7 @@ def test_tensors_of_every_kind_become_arrays(data: Any, tmp_path: Path) -> None:
         ug.from_pyg(data, tmp_path / "pyg"),
         ug.from_edges(data.edge_index, tmp_path / "edges", x=data.x, **arrays),
         ug.from_edges(data.edge_index, tmp_path / "sparse", x=half.detach().to_sparse(), **arrays),
+        ug.from_edges(data.edge_index, tmp_path / "csc", x=half.detach().to_sparse_csc(), **arrays),
     ]
     for folder in folders:
         graph = _load(folder)
@@ -266,6 +287,8 @@ def test_tensors_of_every_kind_become_arrays(data: Any, tmp_path: Path) -> None:
         ({"edges": [[0, 1], [1]]}, "edges is no array: expected rows of one length"),
         ({"edges": ENDS.T, "nodes": [0, 1, 2, 3]}, r"edges have the shape \(6, 2\); expected \(2, num_edges\)"),
         ({"edges": np.array([[b"\xe9"], [b"b"]]), "nodes": ["a", "b", "c", "d"]}, "edges are bytes beyond ASCII"),
+        ({"y": np.ma.masked_array([0, 1, 0, 1], [0, 0, 0, 1])}, "y has masked values: fill them"),
+        ({"x": np.ma.masked_array(X, X > 1)}, "x has masked values: fill them"),
         ({"train_mask": [True]}, r"train_mask must have shape \(4,\)"),
     ],
 )
@@ -419,6 +442,23 @@ def test_whole_numbers_of_a_table_may_be_unsigned(tables: Path, kind: str) -> No
     parquet.write_table(pa.table(edges), tables / "edges.parquet")
     folder = ug.from_edges(tables / "edges.parquet", tables / "own", nodes=tables / "nodes.parquet")
     assert _load(folder).labels.tolist() == [1, -1, 0]
+
+
+@pytest.mark.parametrize(
+    "kinds", [("int64", "int64", "uint64"), ("int64", "uint64", "uint64"), ("uint64", "int64", "int64")]
+)
+def test_large_numbers_are_no_other_nodes(kinds: tuple[str, str, str], tmp_path: Path) -> None:
+    """Numpy compares and joins int64 and uint64 as float64, in which the two are equal."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    nodes = [2**53, 2**53 + 1, 7]
+    columns = {"node": nodes, "source": [nodes[1]], "target": [nodes[0]]}
+    node, *ends = [pa.array(column, kind) for column, kind in zip(columns.values(), kinds, strict=True)]
+    parquet.write_table(pa.table({"node": node, "a": [1, 2, 3], "y": [0, 1, 0]}), tmp_path / "nodes.parquet")
+    parquet.write_table(pa.table({"source": ends[0], "target": ends[1]}), tmp_path / "edges.parquet")
+    folder = ug.from_edges(tmp_path / "edges.parquet", tmp_path / "own", nodes=tmp_path / "nodes.parquet")
+    assert np.load(folder / "edge_index.npy").tolist() == [[1], [0]]
 
 
 def test_an_empty_cell_is_no_class_of_its_own(tables: Path) -> None:

@@ -260,10 +260,10 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("x-empty", _changed(PLAIN, x=X[:, :0]), "x has no column"),
     ("x-text", _changed(PLAIN, x=X.astype(str)), "x must be numbers, not <U32"),
     ("x-complex", _changed(PLAIN, x=X * 1j), "x must be numbers, not complex128"),
-    ("x-nan", _changed(PLAIN, x=_with(X, (4, 2), np.nan)), "x of node 4 is nan in column 2; features must be finite"),
-    ("x-inf", _changed(PLAIN, x=_with(X, (4, 0), -np.inf)), "x of node 4 is -inf in column 0; features must be"),
-    ("x-large", _changed(PLAIN, x=_with(X, (5, 1), 1e300)), "x of node 5 is inf in column 1; features must be finite"),
-    ("sparse-nan", {**SPARSE, **_sparse(_with(X, (4, 2), np.nan))}, "x of node 4 is nan in column 2; features must be"),
+    ("x-nan", _changed(PLAIN, x=_with(X, (4, 2), np.nan)), "x of node 4 is nan in column 2; it must be finite"),
+    ("x-inf", _changed(PLAIN, x=_with(X, (4, 0), -np.inf)), "x of node 4 is -inf in column 0; it must be"),
+    ("x-large", _changed(PLAIN, x=_with(X, (5, 1), 1e300)), "x of node 5 is inf in column 1; it must be finite"),
+    ("sparse-nan", {**SPARSE, **_sparse(_with(X, (4, 2), np.nan))}, "x of node 4 is nan in column 2; it must be"),
     ("sparse-column", _changed(SPARSE, x_shape=(6, 2)), "x_indices[1] is 2; allowed are 0 to 1"),
     ("sparse-rows", _changed(SPARSE, x_shape=(7, 3)), "x_shape[0] is 7, but y has 6 nodes"),
     ("sparse-shape", _changed(SPARSE, x_shape=(6, 3, 1)), "x_shape must have shape (2,), not (3,)"),
@@ -330,6 +330,28 @@ def test_damaged_files_end_in_a_graph_or_an_input_error(tmp_path: Path) -> None:
         except InputError as error:
             outcomes.append(str(error))
     assert all(outcome == "6" or outcome.startswith(f"{path}: ") for outcome in outcomes)
+    assert not any("\n" in outcome for outcome in outcomes)
+
+
+def test_a_damaged_folder_ends_in_a_graph_or_an_input_error(tmp_path: Path) -> None:
+    """Any one wrong byte of an array's header; a cut file; an .npz under the name of an array."""
+    for name, array in PLAIN.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    whole, path = (tmp_path / "x.npy").read_bytes(), tmp_path / "x.npy"
+    damaged = [whole[:at] + bytes([whole[at] ^ bits]) + whole[at + 1 :] for at in range(128) for bits in (0x55, 0x01)]
+    outcomes = []
+    for content in [*damaged, *(whole[:kept] for kept in range(0, len(whole), 9)), b"PK\x03\x04", whole]:
+        path.write_bytes(content)
+        try:
+            outcomes.append(str(open_dataset(str(tmp_path), None, None, 0, normalize_features=False).load().num_nodes))
+        except InputError as error:
+            outcomes.append(str(error))
+    np.savez(tmp_path / "own.npz", **PLAIN)
+    (tmp_path / "own.npz").rename(path)
+    with pytest.raises(InputError, match=r"x\.npy: is damaged: the magic string"):
+        open_dataset(str(tmp_path), None, None, 0, normalize_features=False).load()
+    assert outcomes[-1] == "6"
+    assert all(outcome == "6" or outcome.startswith(str(tmp_path)) for outcome in outcomes)
     assert not any("\n" in outcome for outcome in outcomes)
 
 

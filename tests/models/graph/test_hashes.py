@@ -90,10 +90,10 @@ def test_without_a_cache_folder_nothing_is_remembered(tmp_path: Path) -> None:
 
 def test_the_memory_is_bounded(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest entries go."""
-    monkeypatch.setattr(hashes, "_MOST", 2)
-    for name in "abc":
+    monkeypatch.setattr(hashes, "_MOST", 4)
+    for name in "abcde":
         (tmp_path / name).write_text(name)
         hash_file(tmp_path / name)
-    assert len(list(cache.iterdir())) == 2
+    assert len(list(cache.iterdir())) == 4
     monkeypatch.setattr(hashlib, "file_digest", None)
-    assert [hash_file(tmp_path / name) for name in "bc"] == [_digest(b"b"), _digest(b"c")]
+    assert [hash_file(tmp_path / name) for name in "bcde"] == [_digest(name) for name in (b"b", b"c", b"d", b"e")]

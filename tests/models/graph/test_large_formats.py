@@ -1,12 +1,14 @@
 """Graphs in folders: .npy files that are mapped, Reddit's two files, and the OGB's tables."""
 
 import gzip
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from loguru import logger
 
 from unilaunch.errors import InputError
 from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Graph
@@ -51,6 +53,27 @@ def test_a_folder_of_arrays_is_mapped(form: str, kind: type, tmp_path: Path) -> 
     assert isinstance(graph.features, np.memmap)
 
 
+def test_the_columns_of_sparse_features_are_mapped(tmp_path: Path) -> None:
+    """They are the most of them, and were copied twice."""
+    matrix = sp.csr_array(X)
+    sparse = {"indptr": matrix.indptr, "indices": matrix.indices, "data": matrix.data, "shape": matrix.shape}
+    for name, array in {"edge_index": EDGES, "y": Y, **{f"x_{part}": array for part, array in sparse.items()}}.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    features: Any = _load(tmp_path).features
+    memory = features.indices
+    while isinstance(memory, np.ndarray):
+        memory = memory.base
+    assert isinstance(memory, mmap)
+    np.testing.assert_array_equal(features.toarray(), X)
+
+
+def test_a_folder_without_labels_is_a_folder_of_a_graph(tmp_path: Path) -> None:
+    """And no unknown name."""
+    np.save(tmp_path / "edge_index.npy", EDGES)
+    with pytest.raises(InputError, match="has no x; has no y"):
+        _load(tmp_path)
+
+
 def test_a_folders_faults_name_the_array(tmp_path: Path) -> None:
     np.save(tmp_path / "y.npy", Y)
     with pytest.raises(InputError, match=r"has no edge_index; has no x"):
@@ -69,11 +92,15 @@ def _write_reddit(folder: Path, **changed: object) -> None:
 
 
 def test_reddits_own_files(tmp_path: Path) -> None:
-    """As DGL's archive has them; where they are missing a message says what to unpack where."""
+    """As DGL's archive has them, without a word about its other arrays; a message says what to unpack where."""
     with pytest.raises(InputError, match=r"reddit/reddit_data\.npz: no such file: unpack https://.*reddit\.zip there"):
         _load("reddit", tmp_path)
     _write_reddit(tmp_path / "reddit")
+    lines: list[str] = []
+    sink = logger.add(lines.append, level="WARNING")
     _check(_load("reddit", tmp_path))
+    logger.remove(sink)
+    assert lines == []
     _write_reddit(tmp_path / "reddit", feature=X[:5])
     with pytest.raises(InputError, match=r"feature must have shape \(6, any\)"):
         _load("reddit", tmp_path)
@@ -82,6 +109,9 @@ def test_reddits_own_files(tmp_path: Path) -> None:
         _load("reddit", tmp_path)
     _write_reddit(tmp_path / "reddit", feature=np.where(X == 4, np.inf, X))
     with pytest.raises(InputError, match="feature of node 1 is inf in column 1"):
+        _load("reddit", tmp_path)
+    np.savez(tmp_path / "reddit" / "reddit_data.npz", label=Y, node_types=SPLIT)
+    with pytest.raises(InputError, match="reddit: has no feature"):
         _load("reddit", tmp_path)
 
 

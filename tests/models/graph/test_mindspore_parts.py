@@ -345,3 +345,51 @@ def test_a_function_s_network_in_training_mode_is_refused() -> None:
         ug.mindspore.predict(whole, part)
     net.set_train(False)
     assert ug.mindspore.predict(whole, part).shape == (30, 2)
+
+
+@pytest.mark.parametrize("kind", [ms.float16, ms.bfloat16], ids=str)
+def test_predict_takes_rows_of_16_bits(kind: Any, tmp_path: Path) -> None:
+    """They are written as float32, as from torch: without MindSpore numpy cannot read bfloat16."""
+    part, layers = ring(30)
+
+    def whole(x: Tensor, part: Any) -> Tensor:
+        return layers[2](ops.elu(layers[0](x, part)), part).astype(kind)
+
+    def narrow(x: Tensor) -> Tensor:
+        return x.astype(kind)
+
+    expected = whole(part.x, part).astype(ms.float32).asnumpy()
+    for model, name in ((whole, "whole"), ([*layers, narrow], "layers")):
+        ug.mindspore.predict(model, part, tmp_path / f"{name}.npz")
+        scores = np.load(tmp_path / f"{name}.npz")["scores"]
+        assert scores.dtype == np.float32
+        np.testing.assert_allclose(scores[part.owned], expected, rtol=0.01, atol=0.01)
+
+
+def test_predict_of_a_whole_model_needs_a_row_for_each_node() -> None:
+    part, _ = ring(30)
+
+    def pooled(x: Tensor) -> Tensor:
+        return x.mean(0, keep_dims=True)
+
+    with pytest.raises(ValueError, match="expected num_owned = 30 rows"):
+        ug.mindspore.predict(pooled, part)
+
+
+def test_shares_of_bfloat16_have_a_gradient() -> None:
+    """They are computed in float32: bfloat16 is none of numpy's types."""
+    part = part_of(2, [(0, 1)] * 4)
+
+    def first(scores: Tensor) -> Tensor:
+        return ug.mindspore.segment_softmax(scores, part).astype(ms.float32).sum()
+
+    scores = Tensor(np.zeros(4, np.float32)).astype(ms.bfloat16)
+    shares = ug.mindspore.segment_softmax(scores, part)
+    assert shares.dtype == ms.grad(first)(scores).dtype == ms.bfloat16
+    assert shares.astype(ms.float32).asnumpy().tolist() == [0.25] * 4
+
+
+def test_a_list_of_cells_is_a_list_of_layers() -> None:
+    part, layers = ring(30)
+    found = ug.mindspore.predict(nn.CellList([layers[0], nn.ReLU()]), part)
+    assert found.shape == (30, 8)

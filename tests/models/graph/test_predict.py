@@ -1,10 +1,12 @@
 """ug.torch.predict: a network layer by layer on blocks says what it says as a whole, or is refused by name."""
 
 import copy
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from typing_extensions import override
 
 import unilaunch_graph as ug
 from models.graph.torch_parts import make_whole, on_parts
-from unilaunch.errors import SpecError
+from unilaunch.errors import InputError, SpecError
 from unilaunch_graph.torch.distributed import distribute
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.prediction import predict
@@ -264,3 +266,67 @@ def test_a_layer_with_weights_of_its_own_normalisation() -> None:
     (found,) = on_parts(WHOLE, 1, work)
     expected = layer(WHOLE.x.float(), WHOLE.edge_index, WHOLE.edge_weight.float())
     torch.testing.assert_close(found, expected.detach(), rtol=1e-5, atol=1e-5)
+
+
+def test_a_whole_model_returns_a_row_for_each_node(tmp_path: Path) -> None:
+    """The one row of a pooled graph was once written for every node."""
+    with pytest.raises(ValueError, match=r"shape \(1, 8\): expected num_owned = 40 rows"):
+        on_parts(WHOLE, 1, lambda part: predict(_pooled, _single(part), tmp_path / "out.npz"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def _pooled(x: torch.Tensor) -> torch.Tensor:
+    return x.mean(0, keepdim=True)
+
+
+def _first_column(x: torch.Tensor) -> torch.Tensor:
+    return x[:, 0]
+
+
+def test_the_last_layer_may_return_a_number_for_each_node(tmp_path: Path) -> None:
+    """As a network as a whole may; another one needs rows."""
+    on_parts(WHOLE, PARTS, lambda part: predict([_first_column], _single(part), tmp_path / "out.npz", memory=SMALL))
+    with np.load(tmp_path / "out.npz") as arrays:
+        np.testing.assert_array_equal(arrays["scores"], WHOLE.x[:, 0].float().numpy())
+    with pytest.raises(SpecError, match=r"a layer returned the shape \(40,\), and another one follows"):
+        on_parts(WHOLE, 1, lambda part: predict([_first_column, NET.sage], _single(part)))
+
+
+@pytest.mark.parametrize(
+    ("layers", "options", "words"),
+    [
+        ([], {}, "the list of layers is empty"),
+        ([torch.relu], {"outptu": "o.npz"}, "'outptu' is no argument of predict"),
+    ],
+)
+def test_calls_that_say_nothing_are_refused(layers: list[Any], options: dict[str, Any], words: str) -> None:
+    """Without a layer the features were returned as scores; a misspelt output wrote no file."""
+    with pytest.raises(SpecError, match=words):
+        on_parts(WHOLE, 1, lambda part: predict(layers, _single(part), **options))
+
+
+def test_the_framework_may_be_named_beside_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where both are imported, as the error says; a whole model is refused before the graph is loaded."""
+    monkeypatch.setitem(sys.modules, "mindspore", ModuleType("mindspore"))
+    with pytest.raises(SpecError, match="torch and mindspore imported: name one: framework='torch'"):
+        ug.predict(torch.relu, "no graph")
+    with pytest.raises(SpecError, match="a whole model needs a part of tensors"):
+        ug.predict(torch.relu, "no graph", framework="torch")
+
+
+def test_a_list_of_modules_is_a_list_of_layers() -> None:
+    """As a whole model it would have no forward."""
+    layers = torch.nn.ModuleList([nn.SAGEConv(8, 6), torch.nn.ReLU()]).eval()
+    (found,) = on_parts(WHOLE, 1, lambda part: predict(layers, _single(part)))
+    (expected,) = on_parts(WHOLE, 1, lambda part: predict(list(layers), _single(part)))
+    assert found.shape == (40, 6)
+    assert torch.equal(found, expected)
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    def never(x: torch.Tensor) -> torch.Tensor:
+        raise AssertionError(x)
+
+    for output in (tmp_path, tmp_path / "none" / "out.npz"):
+        with pytest.raises(InputError, match="expected the name of a file, in a folder that is there"):
+            on_parts(WHOLE, 1, lambda part, output=output: predict(never, _single(part), output))
