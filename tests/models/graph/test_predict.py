@@ -296,7 +296,7 @@ def test_the_last_layer_may_return_a_number_for_each_node(tmp_path: Path) -> Non
     ("layers", "options", "words"),
     [
         ([], {}, "the list of layers is empty"),
-        ([torch.relu], {"outptu": "o.npz"}, "'outptu' is no argument of predict"),
+        ([torch.relu], {"out": "o.npz"}, "'out' is no argument of predict"),
     ],
 )
 def test_calls_that_say_nothing_are_refused(layers: list[Any], options: dict[str, Any], words: str) -> None:
