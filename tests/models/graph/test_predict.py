@@ -329,4 +329,4 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path
 
     for output in (tmp_path, tmp_path / "none" / "out.npz"):
         with pytest.raises(InputError, match="expected the name of a file, in a folder that is there"):
-            on_parts(WHOLE, 1, lambda part, output=output: predict(never, _single(part), output))
+            on_parts(WHOLE, 1, lambda part: predict(never, _single(part), output))  # noqa: B023
