@@ -1,8 +1,10 @@
 """The spec of a whole job. It is a separate module, so that a rank does not import it."""
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, JsonValue
 
@@ -28,9 +30,11 @@ def _parameter(name: str) -> str:
 
 
 def _url(text: str) -> str:
-    if not re.match(r"https?://[^/]", text):
-        raise ValueError("a collector's address, such as http://HOST:4318")
-    return text
+    with suppress(ValueError):  # the port is no number, or too large
+        parts = urlsplit(text)
+        if parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0:
+            return text
+    raise ValueError("a collector's address, such as http://HOST:4318")
 
 
 def _export(text: str) -> str:
