@@ -1,6 +1,7 @@
 """Read the fields of a spec from a file."""
 
 import os
+from collections import Counter
 from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,10 +52,11 @@ def read_file(path: Path, given: Container[str] = ()) -> dict[str, Any]:
 
 def _table(pairs: Sequence[tuple[Any, Any]]) -> dict[Any, Any]:
     """Return a table of names and values; raise a ValueError if a name is there twice: one of them would be lost."""
-    names = [name for name, _ in pairs]
-    if twice := [name for at, name in enumerate(names) if name in names[:at]]:
-        raise ValueError(f"{twice[0]}: it is there twice")
-    return dict(pairs)
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        (name, _), *_ = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"{name}: it is there twice")
+    return table
 
 
 def _parse(path: Path, text: str) -> object:

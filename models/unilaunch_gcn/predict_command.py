@@ -48,9 +48,9 @@ class PredictCommand(Command):
     def run(self, options: PredictSpec) -> int:
         from unilaunch_gcn.checkpoint import model_file
         from unilaunch_gcn.checkpoint_file import load_weights
+        from unilaunch_graph.aside import refuse_no_file
 
-        if os.path.isdir(options.output) or not os.path.isdir(options.output.parent):  # noqa: PTH112  (raises nothing)
-            raise InputError(f"--output {options.output}: expected the name of a file, in a folder that is there")
+        refuse_no_file(options.output, "--output ")
         trained, seed = _trained(options)
         file = model_file(trained.checkpoint_dir or options.folder / "checkpoints")
         parameters, decided = load_weights(file)

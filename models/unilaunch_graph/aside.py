@@ -1,4 +1,4 @@
-"""A folder beside a file or folder that is written: it holds what is not whole yet."""
+"""What is written whole or not at all: its name, and a folder beside it that holds what is not whole yet."""
 
 import fcntl
 import glob
@@ -8,6 +8,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
+
+from unilaunch.errors import InputError
+
+
+def refuse_no_file(path: Path | str, option: str = "") -> None:
+    """Refuse a name that no file can have, before the work whose result it would hold.
+
+    Raises:
+        InputError: It is a folder's, or its folder is not there; *option* stands before it.
+    """
+    if os.path.isdir(path) or not os.path.isdir(Path(path).parent):  # noqa: PTH112  (raises nothing)
+        raise InputError(f"{option}{path}: expected the name of a file, in a folder that is there")
 
 
 @contextmanager

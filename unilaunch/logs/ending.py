@@ -3,6 +3,7 @@
 import json
 import time
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from socket import gethostname
 from typing import Any
@@ -19,7 +20,6 @@ from unilaunch.output.failure import Failure
 _ABORT = 8.0
 #: Seconds for which no agent holds the folder of a job that has not ended: its agents were killed.
 _LEFT = 4.0
-_FAILURE = TypeAdapter(Failure)
 _TAIL = 4096  # bytes at the end of events.jsonl that hold the last event
 
 
@@ -85,8 +85,13 @@ def first_failure(folder: Path) -> str:
 
 def _failure(path: Path) -> Failure | None:
     with suppress(ValueError):
-        return _FAILURE.validate_python(_json(path))
+        return _adapter().validate_python(_json(path))
     return None
+
+
+@cache
+def _adapter() -> TypeAdapter[Failure]:
+    return TypeAdapter(Failure)  # it takes 2 ms, and there is a file for each rank
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -4,8 +4,9 @@ import json
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -27,10 +28,6 @@ LAST = 8
 _LONGEST = 1 << 20  # letters of a line; a longer one is read in pieces
 _LEVELS = (" WARNING ", " ERROR ", " CRITICAL ")
 _NUMBERS = TypeAdapter(dict[str, Figure])
-_FAILURE = TypeAdapter(Failure)
-_REPORT = TypeAdapter(Report)
-_RESULT = TypeAdapter(Result)
-_SETTINGS = TypeAdapter(Settings)
 
 M = TypeVar("M")
 
@@ -72,8 +69,8 @@ def _ranks(folder: Path, layout: ReportLayout | None) -> list[RankRun]:
 
 
 def _read_run(folder: Path) -> Run:
-    spec = _read(folder / "spec.json", _SETTINGS) or Settings()
-    result = _read(folder / "result.json", _RESULT) or Result()
+    spec = _read(folder / "spec.json", Settings) or Settings()
+    result = _read(folder / "result.json", Result) or Result()
     model = result.model if isinstance(result.model, str) else spec.target if spec.options is not None else None
     layout, missing = _layout(model)
     ranks = _ranks(folder, layout)
@@ -107,7 +104,7 @@ def _rank(folder: Path, layout: ReportLayout | None) -> RankRun:
     """Return what a rank has left; without a layout only its events and its failure."""
     number = int(folder.name[5:])
     events, lost = _lines(folder / "events.jsonl", TypeAdapter(Event))
-    failure = _read(folder / "failure.json", _FAILURE)
+    failure = _read(folder / "failure.json", Failure)
     ended = next((event.exit_code for event in events if event.phase == "end"), None)
     records: list[Failure | Event] = [failure, *events] if failure else [*events]
     run = RankRun(
@@ -156,7 +153,7 @@ def _stragglers(rank: int, events: Sequence[Event]) -> list[str]:
 
 def _report(folder: Path, ranks: Sequence[RankRun]) -> Report | None:
     """Return the verdict; over the ranks' own failures, where the launcher ended before it wrote `report.json`."""
-    if report := _read(folder / "report.json", _REPORT):
+    if report := _read(folder / "report.json", Report):
         return report
     failures = sorted((rank.failure for rank in ranks if rank.failure), key=lambda failure: failure.time)
     if not failures:
@@ -164,7 +161,12 @@ def _report(folder: Path, ranks: Sequence[RankRun]) -> Report | None:
     return Report.model_validate(judge(failures).as_json())
 
 
-def _read(path: Path, adapter: TypeAdapter[M]) -> M | None:
+@cache
+def _adapter(model: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(model)  # it takes 2 ms, and there is a file for each rank
+
+
+def _read(path: Path, model: type[M]) -> M | None:
     """Return the content of a file; None if there is no file."""
     if not path.exists():
         return None
@@ -172,11 +174,12 @@ def _read(path: Path, adapter: TypeAdapter[M]) -> M | None:
     with suppress(ValueError, RecursionError):  # an earlier version wrote file names that are no text
         data = as_json(json.loads(data)).encode()
     try:
-        return adapter.validate_json(data)
+        content: M = _adapter(model).validate_json(data)  # type: ignore[arg-type]  # a class has a hash
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(map(str, problem["loc"]))
         raise InputError(f"{path}: cannot be read: {place + ': ' if place else ''}{problem['msg']}") from None
+    return content
 
 
 def _lines(path: Path, adapter: TypeAdapter[M]) -> tuple[list[M], list[str]]:

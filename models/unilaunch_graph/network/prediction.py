@@ -1,7 +1,6 @@
 """`predict` on either framework: the output of a network for every node, whole or layer by layer in bounded memory."""
 
 import inspect
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,8 +9,9 @@ from tempfile import TemporaryDirectory
 from types import FunctionType
 from typing import Any, Protocol, TypeVar
 
-from unilaunch.errors import InputError, SpecError
+from unilaunch.errors import SpecError
 from unilaunch_graph.arrays import Rows
+from unilaunch_graph.aside import refuse_no_file
 from unilaunch_graph.exchange.gather import save_rows
 from unilaunch_graph.inference import Layer, infer
 from unilaunch_graph.network.part import PartFields
@@ -62,7 +62,7 @@ def predict(
     _refuse_strange(use.options, model, is_part=is_part)
     part, ranks = (graph.arrays, graph.ranks) if is_part else use.load(graph)
     if output is not None and ranks.rank == 0:
-        _refuse_no_file(output)
+        refuse_no_file(output)
     if isinstance(model, Sequence):
         given = replace(part, features=use.features(graph)) if is_part else part
         steps = [use.step(together) for together in _group(use, model)]
@@ -83,12 +83,6 @@ def _refuse_strange(options: Mapping[str, Any], model: Callee | Sequence[Callee]
         raise SpecError("predict: the list of layers is empty")
     if options and is_part:
         raise SpecError(f"predict: {next(iter(options))!r} is no argument of predict; options of `load` go with a name")
-
-
-def _refuse_no_file(output: Path | str) -> None:
-    """Refuse a name that no file can have, before the work whose result it would hold."""
-    if os.path.isdir(output) or not os.path.isdir(Path(output).parent):  # noqa: PTH112  (raises nothing)
-        raise InputError(f"{output}: expected the name of a file, in a folder that is there")
 
 
 def _group(use: Predictor, layers: Sequence[Callee]) -> list[list[Callee]]:
