@@ -6,6 +6,9 @@ from typing import Any
 
 from unilaunch.record import Record, field
 
+#: In the facts of a rank that is in no step: the facts of its last one.
+LAST = "last_step"
+
 
 class Step(Record):
     """The step that a rank is in.
@@ -48,6 +51,12 @@ class Step(Record):
             {name: value for name, value in values.items() if _is_figure(value)} if isinstance(values, dict) else {},
             busy if _is_figure(busy) else None,
         )
+
+    @classmethod
+    def last_from_facts(cls, facts: Mapping[str, Any]) -> "Step | None":
+        """Return the step in the facts that a rank has reported, or the last one before them; None if there is none."""
+        last = facts.get(LAST)
+        return cls.from_facts(facts) or (cls.from_facts(last) if isinstance(last, dict) else None)
 
     @property
     def place(self) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import unilaunch
+from jobs.collector import collecting, read_points
 from jobs.conftest import LAUNCHERS
 from jobs.mpirun import SHARED, Launcher, finish
 from jobs.ports import free_ports
@@ -130,6 +131,20 @@ def test_a_bare_mpirun_can_be_looked_into(tmp_path: Path) -> None:
         assert (code, "straggling.py" in stacks) == (0, True)
         stop.touch()
     assert _ask(tmp_path, "status")[1].startswith("done: 2 ranks\n")
+
+
+@pytest.mark.usefixtures("by_numpy")
+def test_a_collector_receives_the_figures_of_a_training(openmpi5: Launcher, tmp_path: Path) -> None:
+    """Those of each rank's last step: the epoch that began last, and the loss of the one before, as in the result."""
+    options = ["--mpirun", str(openmpi5.path), "--allow-run-as-root", "--oversubscribe", "--otlp"]
+    with collecting(tmp_path / "log") as url:
+        code, said = _ask(tmp_path, "launch", "-n", "2", *options, url, "gcn", "--epochs", "3")
+        assert code == 0, said
+    points = read_points(tmp_path / "log")[1]
+    losses = json.loads((tmp_path / "log_output" / "result.json").read_text())["loss"]
+    values = {(labels["rank"], labels["name"]): value for labels, value in points["unilaunch.value"]}
+    assert values["0", "loss"] == pytest.approx(losses[-2])
+    assert {labels["rank"] for labels, value in points["unilaunch.steps_total"] if value == 3} == {"0", "1"}
 
 
 def test_a_py_spy_that_cannot_be_started(openmpi5: Launcher, tmp_path: Path) -> None:

@@ -37,16 +37,17 @@ class ProgressTeller:
         """The rank's newest status."""
         return self.page.read()[1]
 
-    def tick(self, now: float) -> None:
-        """Send what has changed, if it is time; *now* is in seconds of `time.monotonic`."""
-        if now - self.looked_at < _LOOK:
+    def tick(self, now: float, *, last: bool = False) -> None:
+        """Send what has changed, if it is time or the *last* time; *now* is in seconds of `time.monotonic`."""
+        if now - self.looked_at < _LOOK and not last:
             return
         self.looked_at = now
         current, pace = (self.page.read()[0], self.output.arrived), self.page.read_pace()
         if (current, pace.steps) != self.seen:
             self.seen_at, self.seen = now, (current, pace.steps)
         pause = _TELL if current != self.told else _TELL_PACE if pace != self.told_pace else _TELL_MEMORY
-        if now - self.told_at >= pause:
+        is_new = (current, pace) != (self.told, self.told_pace)
+        if now - self.told_at >= pause or (last and is_new):
             self.told_at, self.told, self.told_pace = now, current, pace
             memory = 0
             with suppress(OSError, IndexError):  # the process has ended

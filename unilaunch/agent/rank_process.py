@@ -239,7 +239,7 @@ class RankProcess:
             if not self.output.flowing and (self.output.is_shown or self.ordered or self.abandoned):
                 self.output.tick(last=True)
                 self.state = State.ENDED
-                self._conclude()
+                self._conclude(now)
 
     def close(self) -> None:
         """Close the connections to the rank, once it has ended; keep the lock on the output folder."""
@@ -252,8 +252,10 @@ class RankProcess:
             os.close(self.lock)
             self.lock = -1
 
-    def _conclude(self) -> None:
-        """Record how the rank ended, and send that to the monitor."""
+    def _conclude(self, now: float) -> None:
+        """Record how the rank ended, and send that to the monitor, with its last step."""
+        if self.number != NO_RANK:
+            self.progress.tick(now, last=True)
         stopped = self.overdue or (self.stop is not None and self.returncode == -self.stop.number)
         if self.exit_code and not (self.ordered or stopped or self.known):
             self._record(self._seen())

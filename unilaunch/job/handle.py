@@ -179,7 +179,7 @@ class Job:
 
 def _status(rank: int, seen: RankSeen) -> RankStatus:
     phase = seen.progress.get("phase")
-    step = Step.from_facts(seen.progress)
+    step = Step.last_from_facts(seen.progress)
     return RankStatus(rank, seen.host, seen.device, seen.state, phase if isinstance(phase, str) else None, step)
 
 

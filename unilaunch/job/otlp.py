@@ -57,12 +57,15 @@ def exporting(url: str, snapshot: Callable[[], Mapping[str, Any]], tell: Callabl
         from opentelemetry.metrics import Observation
         from opentelemetry.sdk.metrics import MeterProvider
         from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource
     except ImportError as error:
         raise PluginError(f"--otlp {url}: {error}: pip install 'unilaunch[otlp]'") from None
     address = url if url.endswith(_SECTION) else url.rstrip("/") + _SECTION
     exporter = OTLPMetricExporter(endpoint=address, timeout=_PATIENCE)
     reader = PeriodicExportingMetricReader(exporter, export_interval_millis=_EVERY)
-    provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
+    # The user's OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win.
+    sender = Resource.create({"service.name": "unilaunch"}).merge(OTELResourceDetector().detect())
+    provider = MeterProvider(metric_readers=[reader], resource=sender, shutdown_on_exit=False)
     meter = provider.get_meter("unilaunch")
 
     faults = _Faults(lambda why: tell(f"--otlp {url}: the metrics do not arrive, the job goes on: {why}"))

@@ -156,7 +156,7 @@ def listen_for_metrics(address: str, port: int) -> socket.socket:
 
 
 def _rank(number: int, seen: RankSeen, now: float) -> dict[str, Any]:
-    phase, step = seen.progress.get("phase"), Step.from_facts(seen.progress)
+    phase, step = seen.progress.get("phase"), Step.last_from_facts(seen.progress)
     exited = seen.state is RankState.EXITED
     return {
         "rank": number,

@@ -4,12 +4,12 @@ import os
 import socket
 import time
 from contextlib import suppress
-from typing import Any
 
+from unilaunch.json_value import JsonValue
 from unilaunch.monitor.messages import Done, Failed, OfRank, encode
 from unilaunch.output.failure import describe_exception
 from unilaunch.rank.status_page import Pace, StatusPage
-from unilaunch.step import Step
+from unilaunch.step import LAST, Step
 
 #: The agent sends this to its rank when the user stops the job.
 STOP = b"s"
@@ -29,17 +29,19 @@ class Status:
         self.page = page
         self.failed = False
         self.released = False
+        self.last_step: dict[str, JsonValue] = {}
         self.pace = Pace()
         self._waited = 0.0  # when the previous wait ended; 0 if that is unknown
         self._usual = 0.0  # moving average of the seconds of work between two waits
 
-    def note(self, **facts: Any) -> None:
-        """Write what this rank is doing to the status page; this takes microseconds."""
-        self.page.note(**facts)
+    def note(self, *, phase: str) -> None:
+        """Write what this rank is doing to the status page, with the last step; this takes microseconds."""
+        self.page.note(phase=phase, **({LAST: self.last_step} if self.last_step else {}))
 
     def note_step(self, step: Step) -> None:
         """Write the step that this rank is in to the status page; this takes microseconds."""
-        self.page.note(**step.as_facts())
+        self.last_step = step.as_facts()
+        self.page.note(**self.last_step)
         steps, busy, received = self.pace
         self.pace = Pace(steps + 1, busy + (step.busy or 0.0), received + int(step.received))
         self.page.note_pace(self.pace)

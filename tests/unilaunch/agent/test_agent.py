@@ -25,7 +25,7 @@ def begin(status):
     os.mkdir('rank.0')
     status.send(Named(0, 'here'))
     status.send(Placed('here', 'cpu', 'run', os.path.abspath('rank.0'), 'all', True))
-    status.note(phase='train'); status.note(epoch=3, epochs=5)
+    status.note(phase='train'); status.page.note(epoch=3, epochs=5)
     time.sleep(0.05)
 def work(started, status):
     begin(status)

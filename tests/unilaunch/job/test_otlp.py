@@ -1,17 +1,14 @@
-"""Live metrics to an OpenTelemetry collector: what arrives is what a real collector would read."""
+"""Live metrics to a real OpenTelemetry collector."""
 
+import re
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from importlib import import_module
-from threading import Thread
+from pathlib import Path
 from typing import Any
 
 import pytest
-from typing_extensions import override
 
+from jobs.collector import collecting, read_points
 from unilaunch.errors import PluginError
 from unilaunch.job import otlp
 from unilaunch.job.otlp import exporting
@@ -24,43 +21,23 @@ RANK = {
 JOB = {"run": "a", "size": 1, "restarts": 2, "straggler": None, "ranks": [RANK]}
 
 
-@contextmanager
-def _collector() -> Iterator[tuple[str, list[bytes]]]:
-    bodies: list[bytes] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            import gzip
-
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            bodies.append(gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body)
-            self.send_response(200 if self.path == "/v1/metrics" else 404)
-            self.end_headers()
-
-        @override
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}", bodies
-        server.shutdown()
-        thread.join()
-
-
-def test_the_figures_arrive_at_the_end_too() -> None:
-    """Read with OpenTelemetry's own definition of the message."""
-    service = import_module("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")
-    with _collector() as (url, bodies), exporting(url, lambda: JOB, print):
+def test_a_collector_receives_the_figures_at_the_end_too(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with collecting(log) as url, exporting(url, lambda: JOB, print):
         pass
-    request = service.ExportMetricsServiceRequest.FromString(bodies[-1])
-    metrics = {one.name: one for one in request.resource_metrics[0].scope_metrics[0].metrics}
-    (point,) = metrics["unilaunch.value"].gauge.data_points
-    labels = {label.key: label.value.string_value for label in point.attributes}
-    assert (point.as_double, labels) == (0.25, {"rank": "0", "host": "node0", "name": "loss"})
-    assert metrics["unilaunch.received_bytes_total"].sum.data_points[0].as_int == 4096
-    assert metrics["unilaunch.restarts_total"].sum.is_monotonic
+    sender, points = read_points(log)
+    assert sender == "unilaunch"
+    assert points["unilaunch.value"] == [({"rank": "0", "host": "node0", "name": "loss"}, 0.25)]
+    assert points["unilaunch.received_bytes_total"] == [({"rank": "0", "host": "node0"}, 4096)]
+    assert points["unilaunch.restarts_total"] == [({}, 2)]
+    assert re.search(r"unilaunch\.restarts_total\n(.*\n){3}.*IsMonotonic: true", log.read_text())
+
+
+def test_the_user_names_the_sender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "night shift")
+    with collecting(tmp_path / "log") as url, exporting(url, lambda: JOB, print):
+        pass
+    assert read_points(tmp_path / "log")[0] == "night shift"
 
 
 def test_a_collector_that_is_not_there_is_named_once(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:

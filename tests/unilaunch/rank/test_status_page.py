@@ -62,6 +62,19 @@ def test_a_step_may_hold_numbers_of_numpy() -> None:
         assert status.page.read_pace() == Pace(1, 0.5, 64)
 
 
+def test_the_last_step_is_known_in_the_next_phase() -> None:
+    """A short training reports its end only; in that phase it is in no step."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        status = Status(ours, StatusPage())
+        status.note(phase="train")
+        status.note_step(Step("batch", 9, 9, {"error": 0.5}))
+        status.note(phase="end")
+        facts = status.page.read()[1]
+    assert Step.from_facts(facts) is None
+    assert Step.last_from_facts(facts) == Step("batch", 9, 9, {"error": 0.5})
+
+
 def test_what_is_between_two_waits_is_work() -> None:
     """A wait that was not measured counts as usual."""
     ours, theirs = socket.socketpair()
