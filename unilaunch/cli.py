@@ -11,7 +11,7 @@ from errno import EDQUOT, EFBIG, ENOSPC, EPIPE
 from functools import partial
 from pathlib import Path
 from signal import SIGINT
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from unilaunch import entry_points
 from unilaunch.errors import InputError, OutputError, UnilaunchError, say
@@ -83,15 +83,19 @@ def _do(arguments: Sequence[str], environ: Mapping[str, str], started: float) ->
             from unilaunch.launch_spec import MpiSpec
 
             shared = {*MpiSpec.model_fields, "hosts", "hostfile", "host_timeout"}  # with launch
-            return doctor(_checked(DoctorSpec, _fields(arguments), environ, shared), environ)
+            options = _checked(DoctorSpec, _fields(arguments), environ, shared)
+            with _writing():
+                return doctor(options, environ)
         case "explain":
             from unilaunch.explain import explain
             from unilaunch.spec import RunSpec
 
             spec = _checked(RunSpec, _fields(arguments), environ, set(RunSpec.model_fields))
-            return explain(spec, environ, started)
+            with _writing():
+                return explain(spec, environ, started)
         case _:
             return _do_command(arguments, environ)
+    return 0
 
 
 def _wants_help(arguments: Sequence[str]) -> bool:
@@ -139,10 +143,18 @@ def _rank_task(arguments: Sequence[str], environ: Mapping[str, str]) -> "Task[Ru
 
 
 def _fields(arguments: Sequence[str]) -> dict[str, object]:
+    given = _parsed(arguments)
+    del given["command"]
+    return given
+
+
+def _parsed(arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the options and the command that were typed; the help, if it was requested, is written to its end."""
     from unilaunch.options import parse
 
-    given = parse(arguments)
-    del given["command"]
+    given: dict[str, Any] = {}
+    with _writing():
+        given = parse(arguments)
     return given
 
 
@@ -158,7 +170,8 @@ def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     if kind:
         from unilaunch.job.emit import emit
 
-        sys.stdout.write(emit(str(kind), given, environ, per_host))
+        with _writing():
+            sys.stdout.write(emit(str(kind), given, environ, per_host))
         return 0
     task = read_task(LaunchSpec, given, environ)
     if per_host:
@@ -166,7 +179,8 @@ def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     if dry_run or as_json:
         from unilaunch.job.show import show_plan
 
-        show_plan(make_plan(task, environ), as_json=bool(as_json))
+        with _writing():
+            show_plan(make_plan(task, environ), as_json=bool(as_json))
         return 0
     from unilaunch.job.restart import launch_attended
 
@@ -187,9 +201,8 @@ def _say_which_are_ours(args: Sequence[str], target: str) -> None:
 
 def _do_command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     from unilaunch import plugins
-    from unilaunch.options import parse
 
-    given = parse(arguments)
+    given = _parsed(arguments)
     command = plugins.commands()[given.pop("command")]
     options = _checked(command.spec, given, environ, set(command.spec.model_fields))
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -206,9 +219,14 @@ def _writing() -> Iterator[None]:
     Raises:
         InputError: A file cannot be read; the message names it.
         OutputError: There is no room for the output.
+        SystemExit: The reader has enough.
     """
     try:
-        yield
+        try:
+            yield
+        except SystemExit:  # the help was shown
+            sys.stdout.flush()
+            raise
         sys.stdout.flush()
     except OSError as error:
         if error.filename and error.strerror:
@@ -216,8 +234,9 @@ def _writing() -> Iterator[None]:
         if error.errno not in {EPIPE, ENOSPC, EDQUOT, EFBIG}:
             raise
         sys.stdout = None  # what is left cannot be written either
-        if error.errno != EPIPE:
-            raise OutputError(f"the output cannot be written: {error.strerror}") from None
+        if error.errno == EPIPE:
+            sys.exit(0)
+        raise OutputError(f"the output cannot be written: {error.strerror}") from None
 
 
 def _checked(kind: "type[S]", given: Mapping[str, object], environ: Mapping[str, str], fields: Collection[str]) -> "S":

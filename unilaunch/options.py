@@ -12,6 +12,7 @@ from unilaunch.grammar import CORE, Parser, job_file_of, make_parser
 from unilaunch.habits import COMMANDS, LAUNCH, Habit, Same
 from unilaunch.record import replace
 from unilaunch.target import read_target
+from unilaunch.version import __version__
 from unilaunch.words import Grammar, Words, is_option, refuse_python, split
 
 _HELP = ("-h", "--help", "--help-all")
@@ -172,7 +173,8 @@ def _parse_no_command(arguments: Sequence[str], parser: Parser, commands: Mappin
         sys.stdout.write(overview(parser))
         sys.exit(0 if first else SpecError.exit_code)
     if first in {"--version", "-V"}:
-        parser.parse_args(["--version"])
+        sys.stdout.write(f"unilaunch {__version__}\n")
+        sys.exit(0)
     if first.partition("=")[0] == "--print-completion":
         from unilaunch.completion import completion
 

@@ -170,6 +170,18 @@ def test_a_file_for_launch_is_refused_by_run(tmp_path: Path) -> None:
     assert done.stderr == f"unilaunch: run.toml: nprocs, grace: only launch can do that: type {launch}\n"
 
 
+@pytest.mark.parametrize("words", ["--version", "--help", "launch --help", "explain", "launch -n 1 --emit sbatch a.py"])
+def test_a_disk_without_room_is_one_line(words: str, tmp_path: Path) -> None:
+    """And a reader who has enough is no error."""
+    (tmp_path / "a.py").touch()
+    shell = ["bash", "-c", f"{sys.executable} -m unilaunch {words} > /dev/full"]
+    done = subprocess.run(shell, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "unilaunch: the output cannot be written: No space left on device\n")
+    shell[-1] = f"set -o pipefail; {sys.executable} -m unilaunch {words} | true"
+    done = subprocess.run(shell, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_version_is_the_packages(tmp_path: Path) -> None:
     """On standard output."""
     done = _unilaunch(["--version"], tmp_path)
