@@ -13,8 +13,8 @@ _WHY = re.compile(
 class BannerFilter:
     """Removes these messages from mpirun's standard error, once the monitor or the user has ended the job.
 
-    mpirun writes a rule of dashes above and below each of its messages. Other messages, and all messages before the end
-    of the job, are shown without a delay.
+    mpirun writes a rule of dashes above and below each of its messages; the upper one may stand behind a rank's
+    unfinished line. Other messages, and all messages before the end of the job, are shown without a delay.
 
     Attributes:
         active: Whether the job is being ended.
@@ -31,9 +31,10 @@ class BannerFilter:
         shown = b""
         while self.active and (begin := self._find_rule(data)) >= 0:
             shown += data[:begin]
+            self._line_begins = data[:begin].endswith(b"\n") if begin else self._line_begins
             end = data.find(b"\n" + _RULE, begin + len(_RULE) - 1)
             if end < 0:
-                self.held, self._line_begins = data[begin:], True
+                self.held = data[begin:]
                 return shown
             block, data = data[begin : end + 1 + len(_RULE)], data[end + 1 + len(_RULE) :]
             shown += b"" if _WHY.match(block, len(_RULE)) else block
@@ -44,6 +45,14 @@ class BannerFilter:
 
     def _find_rule(self, data: bytes) -> int:
         """Return the position of the first rule, or of a line that may become one; -1 if there is none."""
-        begins = [0] if self._line_begins else []
-        begins += [found.end() for found in re.finditer(rb"\n(?=-)", data)]
-        return next((at for at in begins if at < len(data) and _RULE.startswith(data[at : at + len(_RULE)])), -1)
+        for run in re.finditer(rb"(?<!-)-", data):
+            at, after = run.start(), run.start() + len(_RULE)
+            begins_line = data[at - 1 : at] == b"\n" if at else self._line_begins
+            if _RULE.startswith(data[at:after]) and (begins_line or _may_be_why(data[after:])):
+                return at
+        return -1
+
+
+def _may_be_why(text: bytes) -> bool:
+    """Return whether *text*, which follows a rule, is a message about the end of a job, or may become one."""
+    return bool(_WHY.match(text)) or b"\n" not in text.lstrip()

@@ -26,6 +26,18 @@ def test_only_the_reason_for_the_end_is_left_out(why: str, piece: int) -> None:
     assert shown.decode() == f"{around[0]}{RULE}\n{around[1]}{around[2]}"
 
 
+@pytest.mark.parametrize("why", WHY, ids=["primary", "status", "signal", "improper"])
+@pytest.mark.parametrize("piece", [1, 7, 10_000])
+def test_it_may_follow_a_line_without_an_end(why: str, piece: int) -> None:
+    """As of a progress bar; a rank's own dashes within a line are shown."""
+    banner = BannerFilter()
+    banner.active = True
+    around = [f"[---- ] {RULE}a rank's own\n50 %", f"a {RULE}", "- 60 %-"]
+    said = f"{around[0]}{RULE}{why}{RULE}{RULE}{why}{RULE}{around[1]}{around[2]}".encode()
+    shown = b"".join(banner.feed(said[at : at + piece]) for at in range(0, len(said), piece)) + banner.held
+    assert shown.decode() == "".join(around)
+
+
 def test_all_passes_at_once_while_the_job_runs() -> None:
     banner = BannerFilter()
     said = f"{RULE}{WHY[0]}"
