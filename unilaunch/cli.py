@@ -152,10 +152,9 @@ def _parsed(arguments: Sequence[str]) -> dict[str, Any]:
     """Return the options and the command that were typed; the help, if it was requested, is written to its end."""
     from unilaunch.options import parse
 
-    given: dict[str, Any] = {}
     with _writing():
-        given = parse(arguments)
-    return given
+        return parse(arguments)
+    raise AssertionError
 
 
 def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
