@@ -70,8 +70,12 @@ def _serve(address: str, size: int, kind: Any) -> tuple[Any, int | None]:
 
 @contextmanager
 def _short_sleeps() -> Iterator[None]:
-    """Shorten MindSpore's sleeps of 3 s between two checks for the other ranks; a signal ends a sleep early."""
-    if threading.current_thread() is not threading.main_thread():
+    """Shorten MindSpore's sleeps of 3 s between two checks for the other ranks; a signal ends a sleep early.
+
+    A script that has set an alarm of its own keeps it: then the sleeps stay as they are.
+    """
+    is_free = signal.getsignal(signal.SIGALRM) is not None and not any(signal.getitimer(signal.ITIMER_REAL))
+    if threading.current_thread() is not threading.main_thread() or not is_free:
         yield
         return
     before = signal.signal(signal.SIGALRM, lambda *_: None)

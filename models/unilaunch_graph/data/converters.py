@@ -2,7 +2,8 @@
 
 Each function writes a folder that `unilaunch run --dataset` takes and `unilaunch_graph.load` reads, and returns its
 path. The folder is written aside and renamed; one that exists already is refused. Edges keep their directions, loops
-and duplicates: a model that needs a symmetric graph makes it so when it reads the folder, and says so.
+and duplicates: a model that needs a symmetric graph makes it so when it reads the folder, and says so. Features,
+weights and values to predict are written as float32, as which every run reads them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,6 +42,7 @@ def from_pyg(data: Any, folder: Folder) -> Path:
     if getattr(data, "edge_index", None) is None:
         raise InputError("from_pyg: the data has no edge_index: leave out transforms that replace it (ToSparseTensor)")
     arrays: dict[str, Any] = {name: on_host(getattr(data, name, None)) for name in _PYG}
+    arrays |= {name: as_array(name, arrays[name]) for name in ("edge_attr", *SPLIT) if arrays[name] is not None}
     edge_attr, mask = arrays["edge_attr"], arrays["train_mask"]
     if edge_attr is not None and edge_attr.ndim == 1:
         arrays["edge_attr"] = edge_attr[:, None]

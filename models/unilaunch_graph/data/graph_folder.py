@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
 from unilaunch_graph.aside import folder_beside
-from unilaunch_graph.data.files import SPLIT, check_arrays
+from unilaunch_graph.data.files import EDGE_VALUES, SPLIT, check_arrays
 
 NAMES = "names.json"
 _FLOAT32_BYTES = 4
 _SPARSE = ("x_indptr", "x_indices", "x_data", "x_shape")
+_VALUES = frozenset({"x", "x_data", *EDGE_VALUES})  # that are read as float32
 
 
 class Names(NamedTuple):
@@ -140,7 +141,9 @@ def _write(folder: Path, arrays: Mapping[str, NDArray[Any]], names: Names) -> No
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder_beside(folder) as aside:
         for name, array in arrays.items():
-            np.save(aside / f"{name}.npy", np.ascontiguousarray(array), allow_pickle=False)
+            is_wide = array.dtype.itemsize > _FLOAT32_BYTES and (name in _VALUES or array.dtype.kind == "f")
+            narrow = np.ascontiguousarray(array, np.float32 if is_wide else None)
+            np.save(aside / f"{name}.npy", narrow, allow_pickle=False)
         if names != (None, None):
             (aside / NAMES).write_text(json.dumps(names._asdict()), encoding="utf-8")
         aside.rename(folder)

@@ -54,6 +54,7 @@ def read_labels(arrays: Arrays) -> Labels:
         labels = arrays.float32("y", shape)
         if np.isinf(labels).any():
             raise ValueError(f"y of node {np.argwhere(np.isinf(labels))[0][0]} is infinite as float32")
+        _warn_of_flags(labels)
     elif given.ndim == 2:  # noqa: PLR2004  (one column for each label)
         labels = _flags(arrays, given)
     else:
@@ -62,6 +63,16 @@ def read_labels(arrays: Arrays) -> Labels:
     if not labels.size or not is_known(labels).any():
         raise ValueError(f"y has no node of known {'class' if labels.dtype == np.int64 else 'label'}")
     return labels
+
+
+def _warn_of_flags(labels: NDArray[np.float32]) -> None:
+    if ((labels == 0) | (labels == 1) | np.isnan(labels)).all():
+        from loguru import logger
+
+        logger.warning(
+            "y has only 0 and 1, but as floats: they are numbers to predict; give classes as whole numbers, and labels "
+            "as bool of two dimensions"
+        )
 
 
 def _flags(arrays: Arrays, given: NDArray[Any]) -> NDArray[np.uint8]:

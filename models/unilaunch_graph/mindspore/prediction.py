@@ -96,7 +96,7 @@ def _call(layer: Any, rows: Tensor, part: GraphPart) -> Tensor:
     """Return the layer's output.
 
     Raises:
-        SpecError: It is in training mode, or its arguments are not clear.
+        SpecError: It is in training mode, its arguments are not clear, or its output is no tensor.
     """
     for cell in network.networks_of(layer, nn.Cell):
         if any(inner.training for _, inner in cell.cells_and_names()):
@@ -105,7 +105,7 @@ def _call(layer: Any, rows: Tensor, part: GraphPart) -> Tensor:
     if not isinstance(layer, Layer):  # ours take the part's arrays themselves
         optional = (name for name in _ARGUMENTS if _arguments(layer).get(name))
         network.refuse_optional(layer, (name for name in optional if _of(part, name) is not None), needed)
-    return layer(rows, *(_of(part, name) for name in needed))
+    return network.checked(layer, layer(rows, *(_of(part, name) for name in needed)), Tensor)
 
 
 def _of(part: GraphPart, name: str) -> Any:

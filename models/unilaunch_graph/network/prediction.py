@@ -20,6 +20,7 @@ from unilaunch_graph.partition.part import Part
 #: A member of a list of layers, or a whole model.
 Callee = Callable[..., Any]
 Network = TypeVar("Network")
+Output = TypeVar("Output")
 
 
 class Predictor(Protocol):
@@ -148,6 +149,20 @@ def refuse_optional(layer: Callee, names: Iterable[str], needed: Sequence[str]) 
             f"that says which: `lambda {given}, {unclear}: layer({given}, {unclear}={unclear})` or "
             f"`lambda {given}: layer({given})`"
         )
+
+
+def checked(layer: Callee, output: Any, kind: type[Output]) -> Output:
+    """Return what *layer* has returned.
+
+    Raises:
+        SpecError: It is no tensor of class *kind*.
+    """
+    if not isinstance(output, kind):
+        raise SpecError(
+            f"predict: {name_of(layer)} returned a {type(output).__name__}: expected one tensor with a row for each "
+            "node: give a function that returns it, such as `lambda x, edge_index: model(x, edge_index)[0]`"
+        )
+    return output
 
 
 def name_of(layer: Callee) -> str:

@@ -13,7 +13,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from unilaunch.errors import SpecError
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.inference import Neighbourhood
-from unilaunch_graph.network.prediction import arguments_of, name_of, refuse_optional
+from unilaunch_graph.network.prediction import arguments_of, checked, name_of, refuse_optional
 
 #: Set while a layer is applied to a block: a distributed layer then fetches no rows, they are there.
 ON_BLOCK: ContextVar[object] = ContextVar("ON_BLOCK", default=None)
@@ -34,12 +34,12 @@ def call(layer: Callable[..., Any], rows: Any, edges: Arguments) -> torch.Tensor
     """Return the output of *layer* for rows, and for what its further arguments are named after.
 
     Raises:
-        SpecError: It has an argument of another name, or one with a default value that the graph has an array for.
+        SpecError: It has an argument of another name, or one with a default value that the graph has an array for; or
+            its output is no tensor.
     """
     needed, optional = _edges_of(layer)
     refuse_optional(layer, (name for name in optional if edges.get(name) is not None), needed)
-    out: torch.Tensor = layer(rows, *(edges[name] for name in needed))
-    return out
+    return checked(layer, layer(rows, *(edges[name] for name in needed)), torch.Tensor)
 
 
 def _edges_of(layer: Callable[..., Any]) -> tuple[list[str], list[str]]:
@@ -94,7 +94,7 @@ def apply_to_block(layers: Sequence[Callable[..., Any]], rows: Rows, block: Neig
             )
         out = out[: block.num_targets]
         for layer in layers[1:]:
-            out = layer(out)
+            out = checked(layer, layer(out), torch.Tensor)
     if bool(out.isnan().any()) and not bool(x.isnan().any()):
         raise SpecError(
             f"predict: the output of {name_of(first)} is not a number: its weights are none, or it reads neighbours of "

@@ -88,7 +88,9 @@ def layer_norm(module: Any, rows: torch.Tensor, ranks: Ranks) -> torch.Tensor:
 def _layer_norm_of_graph(module: Any, rows: torch.Tensor, ranks: Ranks) -> torch.Tensor:
     count = count_elements(rows, ranks)
     rows = rows - global_sum(rows.sum(), ranks) / count
-    normal = rows / ((global_sum(rows.square().sum(), ranks) / count).sqrt() + module.eps)
+    variance = global_sum(rows.square().sum(), ranks) / count
+    is_zero = (variance == 0).to(rows.dtype)  # there the gradient of torch's `std` is 0, and that of `sqrt` no number
+    normal = rows / ((variance + is_zero).sqrt() - is_zero + module.eps)
     return scale_and_shift(module, normal, [1, -1])
 
 

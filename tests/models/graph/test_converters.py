@@ -85,6 +85,25 @@ def test_from_pyg_of_other_forms(data: Any, tmp_path: Path) -> None:
     assert task_of(_load(ug.from_pyg(data, tmp_path / "values")).labels) is Task.REGRESSION
 
 
+def test_from_pyg_takes_lists(data: Any, tmp_path: Path) -> None:
+    """PyG's container holds what it is given."""
+    data.train_mask, data.test_mask, data.edge_attr = TRAINED.tolist(), TESTED.tolist(), WEIGHTS.tolist()
+    graph = _load(ug.from_pyg(data, tmp_path / "own"))
+    assert graph.split.tolist() == [TRAIN, NONE, TEST, NONE]
+    assert graph.edge_attr is not None
+    assert graph.edge_attr.shape == (6, 1)
+
+
+def test_numbers_are_written_as_they_are_read(tmp_path: Path) -> None:
+    """Float64 took twice the disk, and a copy in memory at each reading."""
+    for x in (X.astype(np.float64), X.astype(np.int64), sp.csr_array(X.astype(np.float64))):
+        folder = ug.from_edges(ENDS, tmp_path / str(len([*tmp_path.iterdir()])), x=x, y=Y * 0.3,
+                               edge_weight=WEIGHTS, edge_attr=FEATURES)  # fmt: skip
+        names = ("x_data" if sp.issparse(x) else "x", "edge_weight", "edge_attr", "y")
+        assert {np.load(folder / f"{name}.npy").dtype for name in names} == {np.dtype(np.float32)}
+        assert np.load(folder / "edge_index.npy").dtype == np.int64
+
+
 def test_from_pyg_refuses_what_it_cannot_write(data: Any, tmp_path: Path) -> None:
     """By name: several kinds of nodes, several splits, no edge_index, no features."""
     from torch_geometric.data import HeteroData

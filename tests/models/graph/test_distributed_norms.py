@@ -52,6 +52,24 @@ def test_rows_of_16_bits_are_summed_in_float32(
     torch.testing.assert_close(found.double(), expected.detach(), rtol=2 * torch.finfo(dtype).eps, atol=1e-2)
 
 
+@pytest.mark.parametrize("make", [make for make in NORMS if isinstance(getattr(make(), "weight", None), torch.Tensor)])
+def test_rows_that_are_all_equal_have_pyg_s_gradient(make: Callable[[], torch.nn.Module]) -> None:
+    """Of activations that are all 0 the gradient of LayerNorm was no number."""
+    up = torch.arange(WHOLE.x.numel(), dtype=torch.float64).view_as(WHOLE.x)
+
+    def gradient(module: torch.nn.Module, up: torch.Tensor) -> torch.Tensor:
+        rows = torch.zeros_like(up, requires_grad=True)
+        (module(rows) * up).sum().backward()
+        assert rows.grad is not None
+        return rows.grad
+
+    def work(part: GraphPart) -> torch.Tensor | None:
+        return ug.gather(gradient(distribute(make().double(), part), up[part.owned]), part)
+
+    found, *_ = on_parts(WHOLE, PARTS, work)
+    torch.testing.assert_close(found, gradient(make().double(), up))
+
+
 def test_our_batch_norm_takes_rows_of_16_bits() -> None:
     rows = (WHOLE.x * 90).half()
     found = on_parts(WHOLE, PARTS, lambda part: ug.gather(ug.BatchNorm(8, part)(rows[part.owned]), part))[0]

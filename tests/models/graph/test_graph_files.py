@@ -194,6 +194,14 @@ def test_labels_say_the_task(tmp_path: Path, y: Any, task: Task, width: int) -> 
     assert (graph.split == TRAIN).any()
 
 
+def test_zeros_and_ones_as_floats_are_warned_of(tmp_path: Path, logged: list[str]) -> None:
+    """PyG holds labels as floats for its loss; here floats are numbers to predict."""
+    for y, count in ((np.linspace(0, 1, 6), 0), (np.array([0, 1, np.nan, 1, 0, 0]), 1), (np.eye(6, 2), 2)):
+        assert task_of(_load(tmp_path, {**PLAIN, "y": y}).labels) is Task.REGRESSION
+        assert len(logged) == count
+    assert "y has only 0 and 1, but as floats" in logged[0]
+
+
 def test_a_split_without_classes_is_by_shares(tmp_path: Path) -> None:
     """60 %, 20 %, 20 %; a mask for a node without a value is refused."""
     many = {"edge_index": EDGES, "x": np.ones((400, 1)), "y": np.arange(400.0)}

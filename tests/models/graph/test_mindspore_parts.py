@@ -333,6 +333,17 @@ def test_predict_refuses_what_is_not_exact() -> None:
             ug.mindspore.predict([wrong], part, memory=200)
 
 
+def test_an_output_that_is_no_tensor_is_refused() -> None:
+    part, _ = ring(30)
+
+    def pair(x: Tensor, part: Any) -> Any:
+        return x, part
+
+    for model in (pair, [pair]):
+        with pytest.raises(SpecError, match="pair returned a tuple: expected one tensor with a row for each node"):
+            ug.mindspore.predict(model, part)
+
+
 def test_a_function_s_network_in_training_mode_is_refused() -> None:
     """A network as a whole is often given in a lambda."""
     part, _ = ring(30)

@@ -275,6 +275,18 @@ def test_a_whole_model_returns_a_row_for_each_node(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+class _Pair(torch.nn.Module):
+    @override
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x, edge_index
+
+
+@pytest.mark.parametrize("model", [_Pair().eval(), [_Pair().eval()], [torch.relu, lambda x: {"out": x}]])
+def test_an_output_that_is_no_tensor_is_refused(model: Any) -> None:
+    with pytest.raises(SpecError, match=r"returned a (tuple|dict): expected one tensor with a row for each node"):
+        on_parts(WHOLE, 1, lambda part: predict(model, _single(part)))
+
+
 def _pooled(x: torch.Tensor) -> torch.Tensor:
     return x.mean(0, keepdim=True)
 

@@ -1,0 +1,38 @@
+"""While MindSpore's ranks meet, its sleeps are cut short by an alarm; that of the user's script is left alone."""
+
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from unilaunch_mindspore.joining import _short_sleeps
+
+
+@pytest.fixture(autouse=True)
+def _own_alarm() -> Iterator[None]:
+    """Give pytest's own alarm back."""
+    handler, timer = signal.getsignal(signal.SIGALRM), signal.setitimer(signal.ITIMER_REAL, 0)
+    yield
+    signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, *timer)
+
+
+def test_the_alarm_ends_and_the_handler_is_the_script_s() -> None:
+    heard: list[int] = []
+    signal.signal(signal.SIGALRM, lambda number, _: heard.append(number))
+    with _short_sleeps():
+        assert signal.getitimer(signal.ITIMER_REAL)[1] == pytest.approx(0.1)
+        time.sleep(0.15)
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    assert heard == []
+    signal.raise_signal(signal.SIGALRM)
+    assert heard == [signal.SIGALRM]
+
+
+def test_an_alarm_of_the_script_goes_on() -> None:
+    """A limit of an hour that a script had set was lost in `init`."""
+    signal.setitimer(signal.ITIMER_REAL, 3600)
+    with _short_sleeps():
+        pass
+    assert 3500 < signal.getitimer(signal.ITIMER_REAL)[0] <= 3600
