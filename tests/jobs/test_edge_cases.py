@@ -85,8 +85,8 @@ def _no_validation_nodes() -> Arrays:
 
 
 def _star() -> Arrays:
-    star = np.array([[*np.zeros(39, int), 40], [*np.arange(1, 40), 41]])  # and a pair
-    return {"edge_index": star, "y": np.arange(42) % 2, **_masks(42, list(range(20)))}
+    star = np.array([np.zeros(39, int), np.arange(1, 40)])
+    return {"edge_index": star, "y": np.arange(40) % 2, **_masks(40, list(range(20)))}
 
 
 CASES: dict[str, Callable[[], Arrays]] = {
@@ -101,9 +101,9 @@ CASES: dict[str, Callable[[], Arrays]] = {
     "unknown labels": _unknown_labels,
     "no validation nodes": _no_validation_nodes,
 }
-#: A diffusion that keeps one edge: no entry of the star's reaches the threshold, not even a node's own.
-KEEPS_ONE = ["--use-gdc", "--gdc-threshold", "0.4"]
-DIFFUSED = {"diffused": KEEPS_ONE, "diffused, by columns": [*KEEPS_ONE, "--parallel", "tensor"]}
+#: A diffusion that keeps nothing: no entry of a star's reaches the threshold, not even a node's own.
+KEEPS_NOTHING = ["--use-gdc", "--gdc-threshold", "0.5"]
+DIFFUSED = {"diffused": KEEPS_NOTHING, "diffused, by columns": [*KEEPS_NOTHING, "--parallel", "tensor"]}
 
 
 @pytest.fixture(scope="module")
@@ -187,8 +187,8 @@ def test_patience_needs_validation_nodes(openmpi5: Launcher, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("case", DIFFUSED)
-def test_nodes_of_which_a_diffusion_keeps_nothing_train(backend: str, case: str, train: Train) -> None:
-    """Their rows of A_hat are 0."""
+def test_a_diffusion_that_keeps_nothing_trains(backend: str, case: str, train: Train) -> None:
+    """The rows of A_hat are 0."""
     result = train(backend)[case].result
     assert len(result["loss"]) == 5
     assert np.isfinite(result["loss"]).all()
@@ -196,12 +196,8 @@ def test_nodes_of_which_a_diffusion_keeps_nothing_train(backend: str, case: str,
 
 
 @pytest.mark.usefixtures("by_numpy")
-def test_a_diffusion_that_keeps_nothing_is_refused(openmpi5: Launcher, tmp_path: Path) -> None:
-    """In one line; of one that keeps something the number of edges is told."""
+def test_a_diffusion_that_keeps_nothing_is_told(openmpi5: Launcher, tmp_path: Path) -> None:
+    """With the number of edges."""
     _write(tmp_path / "graph.npz", _star())
-    arguments = ["run", "--dataset", "graph.npz", "--data-dir", "data", "--epochs", "1", *KEEPS_ONE]
-    assert "diffused: 1 edges" in openmpi5.unilaunch(2, arguments, tmp_path).check().console
-    job = openmpi5.unilaunch(2, [*arguments, "--gdc-threshold", "0.5"], tmp_path)
-    assert job.returncode == 2
-    (line,) = job.refusals()
-    assert "--gdc-threshold 0.5: no edge is as strong: give a lower one" in line
+    arguments = ["run", "--dataset", "graph.npz", "--data-dir", "data", "--epochs", "1", *KEEPS_NOTHING]
+    assert "diffused: 0 edges" in openmpi5.unilaunch(2, arguments, tmp_path).check().console

@@ -13,7 +13,6 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from unilaunch.errors import SpecError
 from unilaunch_graph.data.graph import Graph
 
 #: Nodes up to which S is inverted exactly: 200 MB as a dense matrix.
@@ -39,11 +38,7 @@ class Diffusion:
 
 
 def diffuse(graph: Graph, how: Diffusion) -> Graph:
-    """Return the graph of S on the same nodes, with weights and loops; its own weights are not asked for.
-
-    Raises:
-        SpecError: No edge is as strong as the threshold.
-    """
+    """Return the graph of S on the same nodes, with weights and loops; its own weights are not asked for."""
     num_nodes = graph.num_nodes
     adjacency = sp.csr_array(
         (np.ones(len(graph.indices)), graph.indices, graph.indptr), shape=(num_nodes, num_nodes)
@@ -55,8 +50,6 @@ def diffuse(graph: Graph, how: Diffusion) -> Graph:
     symmetric.setdiag(0)
     symmetric.eliminate_zeros()
     symmetric.sort_indices()
-    if len(graph.indices) and not symmetric.nnz and how.threshold is not None:
-        raise SpecError(f"--gdc-threshold {how.threshold:g}: no edge is as strong: give a lower one, or --gdc-top-k")
     return replace(
         graph,
         indptr=symmetric.indptr.astype(np.int64),

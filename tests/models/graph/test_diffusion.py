@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from graphs_by_hand import cut_graphs, dense_adjacency, make_graph
 from threaded_ranks import on_every_rank
 from unilaunch.backend import Collectives
-from unilaunch.errors import SpecError
 from unilaunch_graph.data import diffusion
 from unilaunch_graph.data.diffusion import Diffusion, diffuse
 from unilaunch_graph.data.graph import Graph
@@ -66,13 +65,6 @@ def test_the_strongest_edges_are_kept() -> None:
     np.testing.assert_allclose(_weights(diffuse(graph, Diffusion(0.2, 5, None))), (kept + kept.T) / 2, atol=1e-7)
     above = np.where(dense >= 0.01, dense, 0)
     np.testing.assert_allclose(_weights(diffuse(graph, Diffusion(0.2, 5, 0.01))), above, atol=1e-7)
-
-
-def test_a_threshold_that_keeps_no_edge_is_refused() -> None:
-    """Nothing of the graph would be left to train on. A graph that has no edge itself is diffused."""
-    with pytest.raises(SpecError, match=r"--gdc-threshold 0\.9: no edge is as strong: give a lower one"):
-        diffuse(_communities(), Diffusion(0.2, 5, 0.9))
-    assert not len(diffuse(make_graph(3, []), Diffusion(0.2, 5, 0.9)).indices)
 
 
 def test_a_large_graph_is_diffused_by_pushes(monkeypatch: pytest.MonkeyPatch) -> None:
