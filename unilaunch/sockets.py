@@ -149,10 +149,14 @@ class Door:
         listener: The socket; its port is part of the proofs.
         secret: The secret of this attempt.
         selector: The owner's selector; the door's entries have the door as their `data`.
+        expected: The identities that are still expected, kept by the owner; others are closed without WELCOME: a caller
+            that calls several addresses keeps the connection on which it is welcome. None: all are welcome.
     """
 
-    def __init__(self, listener: socket.socket, secret: bytes, selector: BaseSelector) -> None:
-        self.listener, self.secret, self.selector = listener, secret, selector
+    def __init__(
+        self, listener: socket.socket, secret: bytes, selector: BaseSelector, expected: set[int] | None = None
+    ) -> None:
+        self.listener, self.secret, self.selector, self.expected = listener, secret, selector, expected
         self.port = int(listener.getsockname()[1])
         self.strangers: dict[socket.socket, tuple[Listener, float]] = {}  # oldest first, each with its deadline
         self.closed_until: float | None = None
@@ -218,7 +222,11 @@ class Door:
         greeting, _ = self.strangers[stranger]
         try:
             data = stranger.recv(greeting.wanted)
-            stranger.send(greeting.feed(data))  # a new connection has room for these 64 bytes
+            answer = greeting.feed(data)
+            if greeting.identity is None or self.expected is None or greeting.identity in self.expected:
+                stranger.send(answer)  # a new connection has room for these 64 bytes
+            else:
+                data = b""
         except BlockingIOError:
             return None
         except (OSError, NotProvenError):

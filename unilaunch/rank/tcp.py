@@ -65,7 +65,7 @@ def accept_ranks(
     connections: dict[int, socket.socket] = {}
     missing = set(expected)
     with DefaultSelector() as selector:
-        door = sockets.Door(listener, secret, selector)
+        door = sockets.Door(listener, secret, selector, missing)
         try:
             while missing:
                 left = deadline - time.monotonic()
@@ -77,21 +77,14 @@ def accept_ranks(
                     )
                 for key, _ in selector.select(min(left, _TICK)):
                     if came := door.ready(key.fileobj):
-                        _seat(connections, *came, missing)
+                        connection, rank = came
+                        connection.setblocking(True)
+                        connections[rank] = connection
+                        missing.remove(rank)
                 door.tick()
         finally:
             door.close()
     return connections
-
-
-def _seat(connections: dict[int, socket.socket], connection: socket.socket, rank: int, missing: set[int]) -> None:
-    """Store the connection of a missing rank and remove the rank from *missing*; close a second connection."""
-    if rank in missing:
-        missing.remove(rank)
-        connection.setblocking(True)
-        connections[rank] = connection
-    else:
-        connection.close()
 
 
 def _reach(found: LauncherInfo, board: Board, deadline: float) -> socket.socket:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from delays import is_delayed
 from unilaunch import sockets
 from unilaunch.errors import EnvironmentMismatchError, PeerLostError, RendezvousError
-from unilaunch.handshake import Caller, Listener, NotProvenError, new_secret
+from unilaunch.handshake import WELCOME, Caller, Listener, NotProvenError, new_secret
 from unilaunch.monitor.inbox import Inbox, listen
 from unilaunch.rank import launch_board, tcp
 from unilaunch.rank.board import Board, Meeting, PublicBoard
@@ -200,13 +200,12 @@ def test_a_rank_that_greets_and_goes_can_come_again_and_comes_once() -> None:
             gone.sendall(Caller(secret, "", 1).hello)
         true, twice, other = (call([place], secret, rank, 5.0) for rank in (1, 1, 2))
         assert true
-        assert twice
+        assert twice is None
         assert other
-        assert twice.recv(1) == b""
         connections = accepted.result()
         connections[1].sendall(b"you")
         assert true.recv(3) == b"you"
-    for connection in (*connections.values(), true, twice, other):
+    for connection in (*connections.values(), true, other):
         connection.close()
 
 
@@ -226,6 +225,28 @@ def test_a_caller_that_has_proven_itself_does_not_give_up() -> None:
             accepted = calling.result()
             assert accepted
             accepted.close()
+
+
+def test_only_the_connection_that_rank_0_keeps_is_welcome() -> None:
+    """A rank calls all addresses of rank 0 at once; it kept one, and rank 0 the other, where both were welcome."""
+    secret = new_secret()
+    listener = socket.create_server(("127.0.0.1", 0))
+    address, port = listener.getsockname()
+    with ThreadPoolExecutor(1) as pool, ExitStack() as kept:
+        accepted = pool.submit(accept_ranks, listener, {1, 2}, secret, time.monotonic() + 10)
+        calls = [kept.enter_context(socket.create_connection((address, port), 5)) for _ in range(2)]
+        welcomes, proofs = [], []
+        for connection in calls:
+            caller = Caller(secret, f"{address} {port}", 1)
+            connection.sendall(caller.hello)
+            proofs.append(caller.prove(connection.recv(64, socket.MSG_WAITALL)))
+        for connection, proof in zip(calls, proofs, strict=True):
+            connection.sendall(proof)
+            welcomes.append(connection.recv(1))
+        other = call([(address, port)], secret, 2, 5.0)
+        for connection in (*accepted.result().values(), *filter(None, [other])):
+            connection.close()
+    assert welcomes == [WELCOME, b""]
 
 
 def test_a_rank_of_an_earlier_start_is_refused() -> None:
