@@ -28,6 +28,7 @@ def measure_waits(operations: ModuleType, note_wait: Callable[[float | None], No
         @wraps(native)
         def call(self: Any, *args: Any, **options: Any) -> Any:
             nonlocal count
+            __tracebackhide__ = True
             place, count = count % PERIOD, count + 1
             if place >= STRETCH:
                 note_wait(None)

@@ -47,6 +47,7 @@ def measure_waits(distributed: ModuleType, note_wait: NoteWait, sampling: Sampli
 
     @wraps(native)
     def wait(self: Any, *args: Any, **options: Any) -> Any:
+        __tracebackhide__ = True
         begin = perf_counter() if sampling.is_on else None
         try:
             return native(self, *args, **options)
@@ -75,6 +76,7 @@ def measure_ddp(parallel: ModuleType, note_wait: NoteWait, sampling: Sampling) -
 
     @wraps(native)
     def post_forward(self: Any, output: Any) -> Any:
+        __tracebackhide__ = True
         result = native(self, output)
         if not torch.compiler.is_compiling():
             tensor = _first_tensor(result, torch.Tensor)

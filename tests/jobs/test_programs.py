@@ -130,6 +130,19 @@ def test_a_traceback_begins_in_the_script(openmpi5: Launcher, tmp_path: Path) ->
     assert "unilaunch/rank" not in job.stderr
 
 
+def test_a_traceback_has_no_wrapper_of_a_backend(openmpi5: Launcher, tmp_path: Path) -> None:
+    """Rank 1 leaves, and rank 0's barrier fails in torch, behind our measure of its waits."""
+    (tmp_path / "leave.py").write_text(
+        "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
+        "if dist.get_rank():\n    raise SystemExit\ndist.barrier()\n"
+    )
+    job = openmpi5.unilaunch(2, ["run", "leave.py"], tmp_path)
+    trace = (job.output / "rank.0" / "stderr").read_text()
+    assert "leave.py" in trace
+    assert "work.wait()" in trace
+    assert "unilaunch_torch" not in trace
+
+
 def test_a_rank_can_become_another_program(openmpi5: Launcher, tmp_path: Path) -> None:
     """A wrapper's usual last line; the port that it held for the program is free then."""
     (tmp_path / "train.py").write_text(

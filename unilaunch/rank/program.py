@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from unilaunch.errors import SpecError
@@ -200,11 +200,21 @@ def leave_out_launcher(error: BaseException) -> None:
         name = frame.tb_frame.f_code.co_filename
         if name not in launcher and not name.startswith("<frozen"):
             error.__traceback__ = frame
+            _leave_out_hidden(frame)
             return
         began |= name == __file__
         frame = frame.tb_next
     if began:
         error.__traceback__ = error.__cause__ = None
+
+
+def _leave_out_hidden(frame: TracebackType) -> None:
+    """Leave out the frames behind *frame* that are hidden in pytest's way: a backend's wrappers of its framework."""
+    while frame.tb_next:
+        if "__tracebackhide__" in frame.tb_next.tb_frame.f_locals:
+            frame.tb_next = frame.tb_next.tb_next
+        else:
+            frame = frame.tb_next
 
 
 def around_import(hooks: Mapping[str, Sequence[Hook]]) -> None:
