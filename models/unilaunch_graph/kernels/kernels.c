@@ -40,6 +40,8 @@ typedef struct {
     int64_t width;         /* columns of C */
     int64_t depth, columns;
     int add;               /* whether to add to C */
+    const char *next;      /* what is read soon: *step* bytes of it are fetched at each of the *depth* steps */
+    int64_t step;
 } Tile;
 
 /* C = A B, or C += A B, for a tile of *rows* x (*vectors* x LANES); both are constants where this is inlined. */
@@ -48,7 +50,11 @@ INLINE void multiply_tile(const Tile *t, const int rows, const int vectors) {
     UNROLL for (int i = 0; i < rows; i++)
         UNROLL for (int j = 0; j < vectors; j++) sums[i][j] = (Vector){0};
     const float *a = t->a, *b = t->panel;
-    for (int64_t k = 0; k < t->depth; k++, a += t->column, b += PANEL) {
+    const char *next = t->next;
+    UNROLL for (int i = 0; i < rows; i++)
+        UNROLL for (int j = 0; j < vectors; j++) __builtin_prefetch(t->c + i * t->width + j * LANES, 1);
+    for (int64_t k = 0; k < t->depth; k++, a += t->column, b += PANEL, next += t->step) {
+        __builtin_prefetch(next, 0, 2);
         Vector right[2];
         UNROLL for (int j = 0; j < vectors; j++) memcpy(&right[j], b + j * LANES, sizeof(Vector));
         UNROLL for (int i = 0; i < rows; i++)
@@ -74,8 +80,8 @@ FULL_TILE(ROWS)
 #define CALL_FULL(N) tile_##N
 #define FULL(N) CALL_FULL(N)
 
-/* Multiply *rows* rows of A by one panel. */
-static void multiply_rows(Tile t, int64_t rows) {
+/* Multiply *rows* rows of A by one panel; the tile is then behind them. */
+static void multiply_rows(Tile *t, int64_t rows) {
     static const struct { int64_t rows; void (*multiply)(const Tile *); } kinds[] = {
         {ROWS, FULL(ROWS)},
 #if ROWS > 8
@@ -84,9 +90,10 @@ static void multiply_rows(Tile t, int64_t rows) {
         {4, tile_4}, {2, tile_2}, {1, tile_1}};
     for (int kind = 0; rows; kind++)
         for (; rows >= kinds[kind].rows; rows -= kinds[kind].rows) {
-            kinds[kind].multiply(&t);
-            t.a += kinds[kind].rows * t.row;
-            t.c += kinds[kind].rows * t.width;
+            kinds[kind].multiply(t);
+            t->a += kinds[kind].rows * t->row;
+            t->c += kinds[kind].rows * t->width;
+            t->next += t->depth * t->step;
         }
 }
 
@@ -108,6 +115,10 @@ void multiply(const float *a, int64_t a_row, int64_t a_column, const float *b, i
             const int64_t block = rows - top < ROW_BLOCK ? rows - top : ROW_BLOCK;
             const float *left = a + top * a_row + first * a_column;
             int64_t column = a_column;
+            /* Soon: of A the next block, or of a transposed A as large a piece of its next *deep* rows. */
+            const char *next = (const char *)(a_row == 1 ? a + (first + deep) * a_column + top * deep : left + block * a_row);
+            const int64_t tiles = (block + ROWS - 1) / ROWS * ((width + PANEL - 1) / PANEL);
+            const int64_t step = 4 * block * (a_row == 1 ? deep : a_row) / (tiles * deep) + 1;
             if (a_row == 1 && a_column > ROW_BLOCK) {
                 float *copied = packed + packed_size(width) - DEPTH * ROW_BLOCK;
                 for (int64_t k = 0; k < deep; k++) memcpy(copied + k * ROW_BLOCK, left + k * a_column, 4 * block);
@@ -116,8 +127,9 @@ void multiply(const float *a, int64_t a_row, int64_t a_column, const float *b, i
             for (int64_t begin = 0; begin < width; begin += PANEL) {
                 const int64_t columns = width - begin < PANEL ? width - begin : PANEL;
                 Tile tile = {left, a_row, column, packed + begin * deep, c + top * width + begin, width, deep,
-                             columns, first > 0};
-                multiply_rows(tile, block);
+                             columns, first > 0, next, step};
+                multiply_rows(&tile, block);
+                next = tile.next;
             }
         }
     }
