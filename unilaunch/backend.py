@@ -123,7 +123,10 @@ class Backend(ABC):
 
     @abstractmethod
     def variables(self, world: World, placement: Placement, rendezvous: Rendezvous | None) -> dict[str, str]:
-        """Return the environment variables that the framework needs. A pure function that imports nothing."""
+        """Return the environment variables that the framework needs. A pure function that imports nothing.
+
+        With a rendezvous MASTER_ADDR and MASTER_PORT are set too, for every framework.
+        """
 
     @abstractmethod
     def program_variables(self, world: World, rendezvous: Rendezvous) -> dict[str, str]:

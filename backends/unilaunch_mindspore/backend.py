@@ -8,6 +8,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from unilaunch.backend import Backend, Collectives, Peers, Placement, Rendezvous
+from unilaunch.collectives import TensorCollectives
 from unilaunch.errors import PlacementError, PluginError
 from unilaunch.overriding import override
 from unilaunch.world import World
@@ -40,8 +41,6 @@ class MindSporeBackend(Backend):
             "DEVICE_ID": str(placement.index),
             **self.import_variables,
         }
-        if rendezvous:
-            found |= {"MASTER_ADDR": rendezvous.address, "MASTER_PORT": str(rendezvous.port)}
         if rendezvous and placement.device == "npu":
             # Without = the name would stand for all names that begin with it.
             found |= {"HCCL_SOCKET_IFNAME": f"={rendezvous.interface}", "HCCL_WHITELIST_DISABLE": "1"}
@@ -120,9 +119,9 @@ class MindSporeBackend(Backend):
                 world_size=world.size,
                 rank=world.rank,
             )
-        from unilaunch_mindspore.collectives import MindSporeCollectives
+        from mindspore.mint import distributed
 
-        return MindSporeCollectives()
+        return TensorCollectives(distributed)
 
     @override
     def stop(self) -> None:
@@ -130,15 +129,18 @@ class MindSporeBackend(Backend):
 
     @override
     def to_array(self, value: Any) -> tuple[Any, str] | None:
-        from unilaunch_mindspore.arrays import to_array
+        import mindspore as ms
 
-        return to_array(value)
+        if not isinstance(value, ms.Tensor):
+            return None
+        kind = str(value.dtype).lower()  # numpy has no bfloat16; float32 holds it exactly
+        return (value.astype(ms.float32) if kind == "bfloat16" else value).asnumpy(), kind
 
     @override
     def to_tensor(self, array: Any, type_name: str) -> Any:
-        from unilaunch_mindspore.arrays import to_tensor
+        import mindspore as ms
 
-        return to_tensor(array, type_name)
+        return ms.Tensor(array, ms.bool_ if type_name == "bool" else getattr(ms, type_name))
 
     @override
     def versions(self) -> Mapping[str, str]:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from unilaunch.linear import LinearOperator
 from unilaunch_gcn.attention import GraphAttention
 from unilaunch_gcn.first_layer import FirstLayer
 from unilaunch_gcn.loss import Objective, TrainingLoss
@@ -17,7 +18,7 @@ from unilaunch_gcn.tensors import Operation, Tensors
 from unilaunch_graph.arrays import Floats, HostFunction
 from unilaunch_graph.dropout import MaskWords, mask_words, stream_keys
 from unilaunch_graph.kernels.choice import Kernels, Products
-from unilaunch_graph.operators.aggregation import Aggregation, LinearOperator
+from unilaunch_graph.operators.aggregation import Aggregation
 from unilaunch_graph.operators.functions import Activation, Dropout
 from unilaunch_graph.operators.pruning import PrunedLayer
 from unilaunch_graph.partition.part import Part

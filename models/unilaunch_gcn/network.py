@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from unilaunch.backend import Collectives
 from unilaunch.json_value import JsonValue
+from unilaunch.linear import LinearOperator
 from unilaunch_gcn.convolution import EPSILON, Operations, outputs
 from unilaunch_gcn.layers import Layer, Parameter, count_decayed
 from unilaunch_gcn.loss import Objective
@@ -18,7 +19,6 @@ from unilaunch_gcn.steps import Steps
 from unilaunch_gcn.tensors import Operation, Tensors
 from unilaunch_graph.arrays import Floats, HostFunction
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.operators.aggregation import LinearOperator
 from unilaunch_graph.optimizer import Adam
 from unilaunch_graph.partition.part import Part
 

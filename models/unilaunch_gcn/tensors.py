@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.backend import Collectives
+from unilaunch.linear import LinearOperator
 from unilaunch_graph.arrays import DeviceArrays, Floats, FloatType, HostFunction
 from unilaunch_graph.dropout import entry_mask, fill_mask, stream_keys
 from unilaunch_graph.exchange.meter import HostWatch, Watch
 from unilaunch_graph.kernels.choice import Kernels, Products
-from unilaunch_graph.operators.aggregation import LinearOperator
 from unilaunch_graph.operators.functions import Activation, Product
 
 #: Rows in, rows out, differentiable.

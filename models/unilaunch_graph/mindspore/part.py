@@ -7,6 +7,7 @@ import numpy as np
 from mindspore import Tensor
 from numpy.typing import NDArray
 
+from unilaunch.linear import Transposed
 from unilaunch_graph.arrays import Ids
 from unilaunch_graph.dropout import mask_of
 from unilaunch_graph.exchange.user_halo import RowHalo
@@ -93,10 +94,3 @@ def _operators(part: Part, edges: InEdges, ranks: Ranks) -> Operators:
         SegmentSoftmax(edges.indptr),
         {},
     )
-
-
-class Transposed:
-    """An operator's transpose, as an operator."""
-
-    def __init__(self, operator: Any) -> None:
-        self.matmat, self.rmatmat = operator.rmatmat, operator.matmat
