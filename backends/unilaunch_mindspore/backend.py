@@ -9,7 +9,7 @@ from typing import Any
 
 from unilaunch.backend import Backend, Collectives, Peers, Placement, Rendezvous
 from unilaunch.collectives import TensorCollectives
-from unilaunch.errors import PlacementError, PluginError
+from unilaunch.errors import PluginError
 from unilaunch.overriding import override
 from unilaunch.world import World
 
@@ -87,21 +87,16 @@ class MindSporeBackend(Backend):
             try:
                 ms.set_device("CPU")
             except RuntimeError:  # after the first operation of a script
-                if ms.get_context("device_target") != "CPU":
-                    raise PlacementError(
-                        f"rank {world.rank} on {world.host}: --device cpu: the script has begun to compute on "
-                        f"{ms.get_context('device_target')}: load the graph before the first operation"
-                    ) from None
+                if (target := ms.get_context("device_target")) != "CPU":
+                    reason = f"the script has begun to compute on {target}: load the graph before the first operation"
+                    raise placement.refusal(world, reason) from None
             ms.device_context.cpu.op_tuning.threads_num(placement.threads)  # by default one per core, up to 25
             ms.runtime.launch_blocking()  # handing each small operation to another thread costs ten times the operation
         else:
             try:
                 ms.set_device(TARGETS[placement.device], placement.index)
             except (RuntimeError, ValueError) as error:
-                raise PlacementError(
-                    f"rank {world.rank} on {world.host}: --device {placement.device}: {str(error).splitlines()[0]} "
-                    "Or take --device cpu"
-                ) from None
+                raise placement.refusal(world, f"{str(error).splitlines()[0]} Or take --device cpu") from None
 
     @override
     def connect(self, world: World, placement: Placement, rendezvous: Rendezvous, timeout: float) -> Collectives:
@@ -114,7 +109,7 @@ class MindSporeBackend(Backend):
 
             init_process_group(
                 "hccl",
-                init_method=f"tcp://{rendezvous.address}:{_release(rendezvous)}",
+                init_method=f"tcp://{rendezvous.address}:{rendezvous.close()}",
                 timeout=timedelta(seconds=timeout),
                 world_size=world.size,
                 rank=world.rank,
@@ -156,10 +151,3 @@ class MindSporeBackend(Backend):
         if "mindspore" not in versions or int(numpy.partition(".")[0]) == 1:
             return None
         return f"MindSpore needs numpy below 2, and numpy {numpy} is installed: pip install 'numpy>=1.26.4,<2'"
-
-
-def _release(rendezvous: Rendezvous) -> int:
-    """Close the rendezvous' socket and return its port: MindSpore's store accepts no socket, it binds one itself."""
-    if rendezvous.listener:
-        rendezvous.listener.close()
-    return rendezvous.port

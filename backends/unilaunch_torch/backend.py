@@ -111,8 +111,7 @@ class TorchBackend(Backend):
             try:
                 import torch_npu
             except ImportError as error:
-                where = f"rank {world.rank} on {world.host}: --device npu"
-                raise PlacementError(f"{where}: {error}: install torch_npu, or take --device cpu") from None
+                raise placement.refusal(world, f"{error}: install torch_npu, or take --device cpu") from None
             torch_npu.npu.set_device(placement.index)
 
     @override

@@ -1,4 +1,4 @@
-"""Sums over the ranks for a training (losses, gradients, statistics), and the rows of all nodes on rank 0."""
+"""Sums over the ranks for a training: losses, gradients, statistics."""
 
 from collections.abc import Iterable
 from typing import Any
