@@ -28,7 +28,7 @@ class Ranks(ScriptRanks):
 
     def __init__(self, rank: int, size: int, collectives: Collectives, device: torch.device) -> None:
         super().__init__(rank, size, collectives)
-        self.device = device
+        self.device: torch.device = device
 
     def exchange(
         self, send: torch.Tensor, send_counts: Sequence[int], receive: torch.Tensor, receive_counts: Sequence[int]
