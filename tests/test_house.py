@@ -34,6 +34,38 @@ def _docstring(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return (first.end_lineno or 0) - first.lineno + 1 if ast.get_docstring(function) else 0
 
 
+def test_few_lines_stand_twice_for_the_two_frameworks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less than half of those before the networks were shared."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    from duplicates import BEFORE_COUNT, lines_twice
+
+    lines = lines_twice(ROOT)
+    assert len(lines) < BEFORE_COUNT / 2, "\n".join(lines)
+
+
+def test_lines_that_stand_twice_are_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As often as in both; without imports, docstrings, comments, signatures, and short lines."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    from duplicates import lines_twice
+
+    line, text = (
+        "total = first + second + third",
+        (
+            "import one_long_module_name\n"
+            "def function(\n    argument_with_a_name,\n):\n"
+            '    """Words that stand in both files."""\n'
+            "    # a comment of both files\n"
+            "    short = 1\n"
+        ),
+    )
+    for folder, framework, times in (("backends", "torch", 2), ("models", "mindspore", 3), ("models", "mnist", 9)):
+        path = tmp_path / folder / f"unilaunch_{framework}" / f"{framework}.py"
+        path.parent.mkdir(parents=True)
+        path.write_text(text + f"    {line}\n" * times)
+    places = "backends/unilaunch_torch/torch.py, models/unilaunch_mindspore/mindspore.py"
+    assert lines_twice(tmp_path) == [f"{line}  # {places}"] * 2
+
+
 def test_architecture_names_modules_that_exist() -> None:
     """In the repository, or in the core; and it fits two pages."""
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")

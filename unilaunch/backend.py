@@ -6,6 +6,7 @@ from socket import socket
 from types import MappingProxyType, ModuleType
 from typing import Any
 
+from unilaunch.errors import PlacementError
 from unilaunch.json_value import JsonValue
 from unilaunch.overriding import override
 from unilaunch.record import Record
@@ -84,6 +85,15 @@ class Placement(Record):
         """Return "cpu" or "cuda:1"."""
         return self.device if self.device == "cpu" else f"{self.device}:{self.index}"
 
+    def refusal(self, world: World, reason: str) -> PlacementError:
+        """Return the error of a rank that cannot use its device.
+
+        Args:
+            world: The identity of the rank.
+            reason: Why, and what to do.
+        """
+        return PlacementError(f"rank {world.rank} on {world.host}: --device {self.device}: {reason}")
+
 
 class Rendezvous(Record):
     """Where rank 0 listens.
@@ -99,6 +109,12 @@ class Rendezvous(Record):
     port: int
     interface: str
     listener: socket | None = None
+
+    def close(self) -> int:
+        """Close rank 0's socket and return its port, for a framework that accepts no socket and binds the port."""
+        if self.listener:
+            self.listener.close()
+        return self.port
 
 
 class Backend(ABC):
@@ -123,7 +139,10 @@ class Backend(ABC):
 
     @abstractmethod
     def variables(self, world: World, placement: Placement, rendezvous: Rendezvous | None) -> dict[str, str]:
-        """Return the environment variables that the framework needs. A pure function that imports nothing."""
+        """Return the environment variables that the framework needs. A pure function that imports nothing.
+
+        With a rendezvous MASTER_ADDR and MASTER_PORT are set too, for every framework.
+        """
 
     @abstractmethod
     def program_variables(self, world: World, rendezvous: Rendezvous) -> dict[str, str]:

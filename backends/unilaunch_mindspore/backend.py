@@ -8,7 +8,8 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from unilaunch.backend import Backend, Collectives, Peers, Placement, Rendezvous
-from unilaunch.errors import PlacementError, PluginError
+from unilaunch.collectives import TensorCollectives
+from unilaunch.errors import PluginError
 from unilaunch.overriding import override
 from unilaunch.world import World
 
@@ -40,8 +41,6 @@ class MindSporeBackend(Backend):
             "DEVICE_ID": str(placement.index),
             **self.import_variables,
         }
-        if rendezvous:
-            found |= {"MASTER_ADDR": rendezvous.address, "MASTER_PORT": str(rendezvous.port)}
         if rendezvous and placement.device == "npu":
             # Without = the name would stand for all names that begin with it.
             found |= {"HCCL_SOCKET_IFNAME": f"={rendezvous.interface}", "HCCL_WHITELIST_DISABLE": "1"}
@@ -88,21 +87,16 @@ class MindSporeBackend(Backend):
             try:
                 ms.set_device("CPU")
             except RuntimeError:  # after the first operation of a script
-                if ms.get_context("device_target") != "CPU":
-                    raise PlacementError(
-                        f"rank {world.rank} on {world.host}: --device cpu: the script has begun to compute on "
-                        f"{ms.get_context('device_target')}: load the graph before the first operation"
-                    ) from None
+                if (target := ms.get_context("device_target")) != "CPU":
+                    reason = f"the script has begun to compute on {target}: load the graph before the first operation"
+                    raise placement.refusal(world, reason) from None
             ms.device_context.cpu.op_tuning.threads_num(placement.threads)  # by default one per core, up to 25
             ms.runtime.launch_blocking()  # handing each small operation to another thread costs ten times the operation
         else:
             try:
                 ms.set_device(TARGETS[placement.device], placement.index)
             except (RuntimeError, ValueError) as error:
-                raise PlacementError(
-                    f"rank {world.rank} on {world.host}: --device {placement.device}: {str(error).splitlines()[0]} "
-                    "Or take --device cpu"
-                ) from None
+                raise placement.refusal(world, f"{str(error).splitlines()[0]} Or take --device cpu") from None
 
     @override
     def connect(self, world: World, placement: Placement, rendezvous: Rendezvous, timeout: float) -> Collectives:
@@ -115,14 +109,14 @@ class MindSporeBackend(Backend):
 
             init_process_group(
                 "hccl",
-                init_method=f"tcp://{rendezvous.address}:{_release(rendezvous)}",
+                init_method=f"tcp://{rendezvous.address}:{rendezvous.close()}",
                 timeout=timedelta(seconds=timeout),
                 world_size=world.size,
                 rank=world.rank,
             )
-        from unilaunch_mindspore.collectives import MindSporeCollectives
+        from mindspore.mint import distributed
 
-        return MindSporeCollectives()
+        return TensorCollectives(distributed)
 
     @override
     def stop(self) -> None:
@@ -130,15 +124,18 @@ class MindSporeBackend(Backend):
 
     @override
     def to_array(self, value: Any) -> tuple[Any, str] | None:
-        from unilaunch_mindspore.arrays import to_array
+        import mindspore as ms
 
-        return to_array(value)
+        if not isinstance(value, ms.Tensor):
+            return None
+        kind = str(value.dtype).lower()  # numpy has no bfloat16; float32 holds it exactly
+        return (value.astype(ms.float32) if kind == "bfloat16" else value).asnumpy(), kind
 
     @override
     def to_tensor(self, array: Any, type_name: str) -> Any:
-        from unilaunch_mindspore.arrays import to_tensor
+        import mindspore as ms
 
-        return to_tensor(array, type_name)
+        return ms.Tensor(array, ms.bool_ if type_name == "bool" else getattr(ms, type_name))
 
     @override
     def versions(self) -> Mapping[str, str]:
@@ -154,10 +151,3 @@ class MindSporeBackend(Backend):
         if "mindspore" not in versions or int(numpy.partition(".")[0]) == 1:
             return None
         return f"MindSpore needs numpy below 2, and numpy {numpy} is installed: pip install 'numpy>=1.26.4,<2'"
-
-
-def _release(rendezvous: Rendezvous) -> int:
-    """Close the rendezvous' socket and return its port: MindSpore's store accepts no socket, it binds one itself."""
-    if rendezvous.listener:
-        rendezvous.listener.close()
-    return rendezvous.port

@@ -1,43 +1,25 @@
 """Operators and functions of host arrays as differentiable MindSpore cells."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import mindspore as ms
 from mindspore import Tensor, nn
+from typing_extensions import override
+
+from unilaunch.linear import LinearOperator, OnTensors
 
 #: Types of 16 bits.
 HALVES = {ms.float16, ms.bfloat16}
 
 
-class Operator(Protocol):
-    """A linear map of rows with its exact transpose."""
-
-    def matmat(self, rows: Any) -> Any:
-        """Return operator @ rows."""
-
-    def rmatmat(self, rows: Any) -> Any:
-        """Return operator.T @ rows."""
-
-
-class OnHost:
+class OnHost(OnTensors):
     """Wrap an operator on host arrays as one on tensors in host memory, without a copy but for 16-bit rows."""
 
-    def __init__(self, operator: Operator) -> None:
-        self.operator = operator
-
-    def matmat(self, rows: Tensor) -> Tensor:
-        """Return operator @ rows."""
-        return _on_host(self.operator.matmat, rows)
-
-    def rmatmat(self, rows: Tensor) -> Tensor:
-        """Return operator.T @ rows."""
-        return _on_host(self.operator.rmatmat, rows)
-
-
-def _on_host(function: Callable[[Any], Any], rows: Tensor) -> Tensor:
-    out = Tensor.from_numpy(function(widened(rows).asnumpy()))
-    return out.astype(rows.dtype) if rows.dtype in HALVES else out
+    @override
+    def convert(self, function: Callable[[Any], Any], rows: Tensor) -> Tensor:
+        out = Tensor.from_numpy(function(widened(rows).asnumpy()))
+        return out.astype(rows.dtype) if rows.dtype in HALVES else out
 
 
 def widened(rows: Tensor) -> Tensor:
@@ -52,7 +34,7 @@ class Apply(nn.Cell):  # type: ignore[misc]
         operator: Takes and returns tensors; an operator on host arrays is wrapped in `OnHost`.
     """
 
-    def __init__(self, operator: Operator) -> None:
+    def __init__(self, operator: LinearOperator) -> None:
         super().__init__()
         self.operator = operator
         self.once = FirstDerivative()

@@ -4,46 +4,32 @@ MindSpore hands operations to other threads, so a wait shows only if the queue i
 That costs the overlap of operations, an eighth of a short step: it is done in one of 40 collectives, in stretches.
 """
 
-from collections.abc import Callable
-from functools import wraps
-from time import perf_counter
+from itertools import count
 from types import ModuleType
-from typing import Any
+
+from unilaunch.waits import NoteWait, measured
 
 #: Number of collectives in a row that are measured, out of how many.
 STRETCH, PERIOD = 40, 1600
 _PRIMITIVES = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "AlltoAll", "Barrier")
 
 
-def measure_waits(operations: ModuleType, note_wait: Callable[[float | None], None]) -> None:
+def measure_waits(operations: ModuleType, note_wait: NoteWait) -> None:
     """Call *note_wait* for the waits in the collective primitives.
 
     Args:
         operations: `mindspore.ops.operations.comm_ops`.
         note_wait: Called with the seconds of each wait, or with None for a wait that is not measured.
     """
-    count = 0
-
-    def around(native: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(native)
-        def call(self: Any, *args: Any, **options: Any) -> Any:
-            nonlocal count
-            __tracebackhide__ = True
-            place, count = count % PERIOD, count + 1
-            if place >= STRETCH:
-                note_wait(None)
-                return native(self, *args, **options)
-            from mindspore.common.api import _pynative_executor as executor
-
-            executor.sync()
-            begin = perf_counter()
-            result = native(self, *args, **options)
-            executor.sync()
-            note_wait(perf_counter() - begin)
-            return result
-
-        return call
-
+    numbers = count()
     for name in _PRIMITIVES:
         if kind := getattr(operations, name, None):
-            kind.__call__ = around(kind.__call__)
+            kind.__call__ = measured(
+                kind.__call__, note_wait, lambda: next(numbers) % PERIOD < STRETCH, _wait_for_operations
+            )
+
+
+def _wait_for_operations() -> None:
+    from mindspore.common.api import _pynative_executor as executor
+
+    executor.sync()

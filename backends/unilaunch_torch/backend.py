@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from unilaunch.backend import Backend, Collectives, Peers, Placement, Rendezvous
+from unilaunch.collectives import TensorCollectives
 from unilaunch.errors import PlacementError
 from unilaunch.overriding import override
 from unilaunch.world import World
@@ -39,7 +40,6 @@ class TorchBackend(Backend):
             "GROUP_WORLD_SIZE": str(world.num_hosts),
         }
         if rendezvous:
-            found |= {"MASTER_ADDR": rendezvous.address, "MASTER_PORT": str(rendezvous.port)}
             found["GLOO_SOCKET_IFNAME"] = rendezvous.interface
             if placement.device != "cpu":  # NCCL and HCCL take a name for the beginning of names, unless = is before it
                 found[f"{COMMUNICATION[placement.device].upper()}_SOCKET_IFNAME"] = f"={rendezvous.interface}"
@@ -50,8 +50,6 @@ class TorchBackend(Backend):
     @override
     def program_variables(self, world: World, rendezvous: Rendezvous) -> dict[str, str]:
         return {
-            "MASTER_ADDR": rendezvous.address,
-            "MASTER_PORT": str(rendezvous.port),
             "ROLE_NAME": "default",
             "ROLE_RANK": str(world.rank),
             "ROLE_WORLD_SIZE": str(world.size),
@@ -113,16 +111,13 @@ class TorchBackend(Backend):
             try:
                 import torch_npu
             except ImportError as error:
-                where = f"rank {world.rank} on {world.host}: --device npu"
-                raise PlacementError(f"{where}: {error}: install torch_npu, or take --device cpu") from None
+                raise placement.refusal(world, f"{error}: install torch_npu, or take --device cpu") from None
             torch_npu.npu.set_device(placement.index)
 
     @override
     def connect(self, world: World, placement: Placement, rendezvous: Rendezvous, timeout: float) -> Collectives:
         import torch
         import torch.distributed as dist
-
-        from unilaunch_torch.collectives import TorchCollectives
 
         # Rank 0 hands over the socket that it bound at the rendezvous: no other process can bind the port in between.
         listener = os.dup(rendezvous.listener.fileno()) if rendezvous.listener else None
@@ -142,7 +137,7 @@ class TorchBackend(Backend):
             # NCCL then connects here, on this rank's device, and not in the first epoch on a device that it guesses.
             device_id=torch.device(str(placement)) if placement.device == "cuda" else None,
         )
-        return TorchCollectives()
+        return TensorCollectives(dist)
 
     @override
     def stop(self) -> None:
@@ -153,15 +148,23 @@ class TorchBackend(Backend):
 
     @override
     def to_array(self, value: Any) -> tuple[Any, str] | None:
-        from unilaunch_torch.arrays import to_array
+        import torch
 
-        return to_array(value)
+        if not isinstance(value, torch.Tensor):
+            return None
+        if value.layout != torch.strided:
+            raise ValueError("a sparse tensor: send value.to_dense(), or its indices and values")
+        kind = str(value.dtype).removeprefix("torch.")
+        try:
+            return value.numpy(force=True), kind
+        except TypeError:  # numpy has no bfloat16; float32 holds it exactly
+            return value.float().numpy(force=True), kind
 
     @override
     def to_tensor(self, array: Any, type_name: str) -> Any:
-        from unilaunch_torch.arrays import to_tensor
+        import torch
 
-        return to_tensor(array, type_name)
+        return torch.from_numpy(array).to(getattr(torch, type_name))
 
     @override
     def versions(self) -> Mapping[str, str]:

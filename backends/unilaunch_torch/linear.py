@@ -1,41 +1,26 @@
 """Operators and functions of host arrays as differentiable torch functions."""
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from typing_extensions import override
 
-
-class Operator(Protocol):
-    """A linear map of rows with its exact transpose."""
-
-    def matmat(self, rows: Any) -> Any:
-        """Return operator @ rows."""
-
-    def rmatmat(self, rows: Any) -> Any:
-        """Return operator.T @ rows."""
+from unilaunch.linear import LinearOperator, OnTensors, Transposed
 
 
-class OnHost:
+class OnHost(OnTensors):
     """Wrap an operator on host arrays as one on tensors in host memory, without a copy."""
 
-    def __init__(self, operator: Operator) -> None:
-        self.operator = operator
-
-    def matmat(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return operator @ rows."""
-        return torch.from_numpy(self.operator.matmat(rows.numpy()))
-
-    def rmatmat(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return operator.T @ rows."""
-        return torch.from_numpy(self.operator.rmatmat(rows.numpy()))
+    @override
+    def convert(self, function: Callable[[Any], Any], rows: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(function(rows.numpy()))
 
 
 class _Apply(torch.autograd.Function):
     @staticmethod
     @override
-    def forward(ctx: Any, operator: Operator, rows: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, operator: LinearOperator, rows: torch.Tensor) -> torch.Tensor:
         ctx.operator = operator
         product: torch.Tensor = operator.matmat(rows.detach())
         return product
@@ -43,15 +28,10 @@ class _Apply(torch.autograd.Function):
     @staticmethod
     @override
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, torch.Tensor]:
-        return None, apply(_Transposed(ctx.operator), grad)  # so that the gradient has a derivative too
+        return None, apply(Transposed(ctx.operator), grad)  # so that the gradient has a derivative too
 
 
-class _Transposed:
-    def __init__(self, operator: Operator) -> None:
-        self.matmat, self.rmatmat = operator.rmatmat, operator.matmat
-
-
-def apply(operator: Operator, rows: torch.Tensor) -> torch.Tensor:
+def apply(operator: LinearOperator, rows: torch.Tensor) -> torch.Tensor:
     """Return operator @ rows; its gradient is operator.T @ gradient, which is differentiable itself.
 
     Args:

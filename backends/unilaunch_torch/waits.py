@@ -6,14 +6,13 @@ A measured step of DDP takes a tenth of a millisecond longer, so of short steps 
 """
 
 import sys
-from collections.abc import Callable
 from functools import wraps
 from time import perf_counter
 from types import ModuleType
 from typing import Any
 
-#: Called with the seconds of each wait, or with None for one that is not measured.
-NoteWait = Callable[[float | None], None]
+from unilaunch.waits import NoteWait, measured
+
 #: Number of DDP's steps in a row that are measured, and the seconds from the first of them to the next such row.
 STRETCH, PERIOD = 10, 0.5
 
@@ -43,18 +42,7 @@ def measure_waits(distributed: ModuleType, note_wait: NoteWait, sampling: Sampli
     if not distributed.is_available():
         return
     work: Any = distributed.Work
-    native = work.wait
-
-    @wraps(native)
-    def wait(self: Any, *args: Any, **options: Any) -> Any:
-        __tracebackhide__ = True
-        begin = perf_counter() if sampling.is_on else None
-        try:
-            return native(self, *args, **options)
-        finally:
-            note_wait(None if begin is None else perf_counter() - begin)
-
-    work.wait = wait
+    work.wait = measured(work.wait, note_wait, lambda: sampling.is_on)
 
 
 def measure_ddp(parallel: ModuleType, note_wait: NoteWait, sampling: Sampling) -> None:

@@ -10,7 +10,6 @@ from unilaunch_gcn.attention import GraphAttention
 from unilaunch_gcn.device_network import DeviceNetwork
 from unilaunch_gcn.first_layer import FirstLayer
 from unilaunch_gcn.host_network import HostNetwork, Problem
-from unilaunch_gcn.loss import objective_of
 from unilaunch_gcn.network import Network
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.tensors import DeviceTensors, Tensors
@@ -26,6 +25,7 @@ from unilaunch_graph.operators.host import aggregation_over_columns, aggregation
 from unilaunch_graph.operators.malloc import keep_freed_memory
 from unilaunch_graph.operators.pruning import prune
 from unilaunch_graph.partition.part import Part
+from unilaunch_graph.training.objective import objective_of
 
 if TYPE_CHECKING:
     from unilaunch_gcn.torch_device_tensors import TorchDeviceTensors

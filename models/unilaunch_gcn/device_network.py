@@ -7,13 +7,15 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from unilaunch_gcn.loss import Objective
+from unilaunch.linear import LinearOperator
 from unilaunch_gcn.network import Network, initial_weights, views
 from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_gcn.tensors import DeviceTensors, Masks
+from unilaunch_gcn.tensors import DeviceTensors
 from unilaunch_graph.arrays import Floats
-from unilaunch_graph.operators.aggregation import Aggregation, DenseFeatures, LinearOperator
+from unilaunch_graph.operators.aggregation import Aggregation, DenseFeatures
+from unilaunch_graph.operators.masks import Masks
 from unilaunch_graph.partition.part import Part
+from unilaunch_graph.training.objective import Objective
 
 
 class DeviceNetwork(Network):

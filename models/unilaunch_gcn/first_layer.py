@@ -7,12 +7,13 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from unilaunch.linear import LinearOperator
 from unilaunch_gcn.attention import GraphAttention
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_graph.arrays import Floats, Rows
 from unilaunch_graph.dropout import entry_mask, mask_words, stream_keys
 from unilaunch_graph.kernels.choice import Kernels, Products
-from unilaunch_graph.operators.aggregation import Aggregation, HostFeatures, LinearOperator, SparseFeatures
+from unilaunch_graph.operators.aggregation import Aggregation, HostFeatures, SparseFeatures
 from unilaunch_graph.operators.pruning import PrunedAggregation, PrunedLayer, Selection
 from unilaunch_graph.partition.part import Part
 

@@ -8,19 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from unilaunch.linear import LinearOperator
 from unilaunch_gcn.attention import GraphAttention
 from unilaunch_gcn.first_layer import FirstLayer
-from unilaunch_gcn.loss import Objective, TrainingLoss
 from unilaunch_gcn.network import Network, initial_weights, views
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.tensors import Operation, Tensors
 from unilaunch_graph.arrays import Floats, HostFunction
 from unilaunch_graph.dropout import MaskWords, mask_words, stream_keys
 from unilaunch_graph.kernels.choice import Kernels, Products
-from unilaunch_graph.operators.aggregation import Aggregation, LinearOperator
+from unilaunch_graph.operators.aggregation import Aggregation
 from unilaunch_graph.operators.functions import Activation, Dropout
 from unilaunch_graph.operators.pruning import PrunedLayer
 from unilaunch_graph.partition.part import Part
+from unilaunch_graph.training.objective import Objective, TrainingLoss
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 
 from unilaunch.backend import Collectives
 from unilaunch.json_value import JsonValue
+from unilaunch.linear import LinearOperator
 from unilaunch_gcn.convolution import EPSILON, Operations, outputs
 from unilaunch_gcn.layers import Layer, Parameter, count_decayed
-from unilaunch_gcn.loss import Objective
 from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_gcn.steps import Steps
 from unilaunch_gcn.tensors import Operation, Tensors
 from unilaunch_graph.arrays import Floats, HostFunction
 from unilaunch_graph.exchange.meter import Meter
-from unilaunch_graph.operators.aggregation import LinearOperator
 from unilaunch_graph.optimizer import Adam
 from unilaunch_graph.partition.part import Part
+from unilaunch_graph.training.objective import Objective
+from unilaunch_graph.training.steps import Steps
 
 
 def initial_weights(layers: Sequence[Layer], seed: int) -> NDArray[np.float64]:

@@ -7,13 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from unilaunch.linear import LinearOperator
 from unilaunch_gcn.host_network import HostNetwork
-from unilaunch_gcn.loss import Objective
 from unilaunch_gcn.network import views
 from unilaunch_gcn.tensors import Forward, Operation, Tensors
 from unilaunch_graph.arrays import Floats, HostFunction, Rows
-from unilaunch_graph.operators.aggregation import LinearOperator
 from unilaunch_graph.partition.part import Part
+from unilaunch_graph.training.objective import Objective
 
 
 class HostArrays(Tensors):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from unilaunch.model import Session
-from unilaunch_gcn.loss import SPLITS, shown
+from unilaunch_graph.training.objective import SPLITS, shown
 
 
 def show(result: Mapping[str, Any], session: Session, backend: str) -> None:

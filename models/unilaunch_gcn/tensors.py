@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.backend import Collectives
+from unilaunch.linear import LinearOperator
 from unilaunch_graph.arrays import DeviceArrays, Floats, FloatType, HostFunction
-from unilaunch_graph.dropout import entry_mask, fill_mask, stream_keys
 from unilaunch_graph.exchange.meter import HostWatch, Watch
 from unilaunch_graph.kernels.choice import Kernels, Products
-from unilaunch_graph.operators.aggregation import LinearOperator
 from unilaunch_graph.operators.functions import Activation, Product
+from unilaunch_graph.operators.masks import Masks
 
 #: Rows in, rows out, differentiable.
 Operation = Callable[[Any], Any]
@@ -128,42 +128,6 @@ class DeviceTensors(Tensors, DeviceArrays):
         nodes: NDArray[np.int64],
         dtype: FloatType,
         num_layers: int,  # noqa: ARG002
-    ) -> "Masks":
+    ) -> Masks:
         """Return the dropout masks of a part; by default they are made on the host."""
         return Masks(self.tensor, dropout, seed, nodes, dtype)
-
-
-class Masks:
-    """Dropout masks that are made on the host.
-
-    Args:
-        tensor: Returns an array as a tensor of the device.
-        dropout: Share that is dropped.
-        seed: Seed of the training.
-        nodes: Global ids of the owned nodes.
-        dtype: Type of the masks.
-    """
-
-    def __init__(
-        self, tensor: Operation, dropout: float, seed: int, nodes: NDArray[np.int64], dtype: FloatType
-    ) -> None:
-        self.tensor, self.dropout, self.seed, self.nodes, self.dtype = tensor, dropout, seed, nodes, dtype
-
-    def rows(self, epoch: int, depth: int, width: int) -> Any:
-        """Return the mask of the owned rows that enter layer *depth*. (num_owned, width)"""
-        out = np.empty((len(self.nodes), width), self.dtype)
-        fill_mask(out, self.nodes, stream_keys(self.seed, epoch, depth), self.dropout)
-        return self.tensor(out)
-
-    def of_entries(self, rows: NDArray[Any], columns: NDArray[Any], width: int) -> Callable[[int], Any]:  # noqa: ARG002
-        """Return the first layer's mask at single features, as a function of the epoch.
-
-        Args:
-            rows: Local row of each entry. (entries,)
-            columns: Column of each entry. (entries,)
-            width: Columns of the features.
-        """
-        nodes = self.nodes[rows]
-        return lambda epoch: self.tensor(
-            entry_mask(nodes, columns, stream_keys(self.seed, epoch, 0), self.dropout, self.dtype)
-        )

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.backend import Collectives
-from unilaunch_gcn import torch_epilogue
+from unilaunch.linear import LinearOperator
 from unilaunch_gcn.tensors import DeviceTensors, Operation
-from unilaunch_gcn.torch_dropout import DeviceMasks
 from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.arrays import Floats, FloatType
 from unilaunch_graph.exchange.meter import HostWatch, Watch
-from unilaunch_graph.operators.aggregation import LinearOperator
+from unilaunch_graph.operators import torch_epilogue
 from unilaunch_graph.operators.epilogue import Epilogue
+from unilaunch_graph.operators.torch_dropout import DeviceMasks
 from unilaunch_torch.events import EventWatch
 from unilaunch_torch.linear import apply
 from unilaunch_torch.sparse import CsrArrays, KernelMatrix, SparseMatrix

@@ -39,6 +39,8 @@ def framework_env(  # noqa: PLR0913  (it is the one table)
     left_over = set_by_launchers(exported, but=world.launcher)
     told = None if threads else exported_threads(exported, left_over)
     wanted = dict.fromkeys(THREADS, str(told or placement.threads))
+    if rendezvous:
+        wanted |= dict(zip(_MASTER, (rendezvous.address, str(rendezvous.port)), strict=True))
     for backend in backends:
         wanted |= backend.variables(world, placement, rendezvous)
         if program and rendezvous and backend.launcher != world.launcher:

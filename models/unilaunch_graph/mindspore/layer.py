@@ -8,26 +8,19 @@ from mindspore import Tensor, ops
 from numpy.typing import NDArray
 
 from unilaunch_graph.arrays import FloatType, HostFunction
-from unilaunch_graph.mindspore.exchange import halo
 from unilaunch_graph.mindspore.part import GraphPart
-from unilaunch_graph.network.checks import check_matrix
 from unilaunch_mindspore.linear import Apply, Call, OnHost
 
 
 class _MindSpore:
-    def check(self, layer: str, rows: Tensor, part: GraphPart) -> None:
-        """Refuse rows that the layer cannot use.
+    def check(self, layer: str, rows: Tensor) -> None:
+        """Refuse rows of a type that the layer cannot use.
 
         Raises:
             TypeError: They are no floats.
-            ValueError: They are not the rows of the owned nodes.
         """
         if rows.dtype not in {ms.float16, ms.float32, ms.float64}:
             raise TypeError(f"{layer}: x is {rows.dtype}: expected float16, float32 or float64")
-        check_matrix(layer, rows, part.num_owned)
-
-    def halo(self, rows: Tensor, part: GraphPart) -> Tensor:
-        return halo(rows, part)
 
     def call(self, function: HostFunction, *inputs: Tensor) -> Tensor:
         return Call(function)(*inputs)

@@ -3,12 +3,16 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 from numpy.typing import NDArray
+from typing_extensions import override
 
+from unilaunch.linear import Transposed
 from unilaunch_graph.arrays import Ids
 from unilaunch_graph.dropout import mask_of
+from unilaunch_graph.exchange.gather import gather_rows
 from unilaunch_graph.exchange.user_halo import RowHalo
 from unilaunch_graph.mindspore.padding import padded
 from unilaunch_graph.mindspore.ranks import Collective, Ranks
@@ -16,7 +20,7 @@ from unilaunch_graph.network.part import PartFields, fields_of
 from unilaunch_graph.operators.segments import SegmentSoftmax, SegmentSum
 from unilaunch_graph.partition.in_edges import InEdges, merge_in_edges
 from unilaunch_graph.partition.part import Part
-from unilaunch_mindspore.linear import Apply, OnHost
+from unilaunch_mindspore.linear import Apply, OnHost, widened
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,12 +33,31 @@ class GraphPart(PartFields[Tensor, Ids, Ranks]):
 
     operators: "Operators" = field(repr=False)
 
+    @override
+    def with_halo(self, rows: Tensor) -> Tensor:
+        whole = self.ranks.apply(self.operators.halo, rows.reshape(self.num_owned, -1))
+        return whole.reshape(-1, *rows.shape[1:])
+
+    @override
+    def sum_at_home(self, rows: Tensor) -> Tensor:
+        summed = self.ranks.apply(self.operators.halo_sum, rows.reshape(len(rows), -1))
+        return summed.reshape(-1, *rows.shape[1:])
+
+    @override
+    def gathered(self, rows: Tensor) -> Tensor | None:
+        sent = widened(rows) if rows.dtype == ms.bfloat16 else rows
+        array = sent.reshape(self.num_owned, -1).asnumpy()[: self.arrays.num_owned]
+        whole = np.empty((0 if self.rank else self.num_nodes, array.shape[1]), array.dtype)
+
+        def put(nodes: NDArray[np.int32], values: NDArray[Any]) -> None:
+            whole[nodes] = values
+
+        gather_rows(self.arrays, array, self.ranks.collectives, put)
+        return None if self.rank else Tensor(whole.reshape(-1, *rows.shape[1:])).astype(rows.dtype)
+
+    @override
     def masked(self, rows: Tensor, keys: tuple[int, int], probability: float) -> Tensor:
-        """Return *rows* times the mask of the owned nodes; the arguments are those of `fill_mask`."""
-        dtype = rows.asnumpy().dtype
-        if dtype.kind in "biu":
-            raise TypeError(f"dropout: rows are {rows.dtype}: expected floats")
-        return rows * Tensor.from_numpy(mask_of(self.owned, rows.shape, keys, probability, dtype))
+        return rows * Tensor.from_numpy(mask_of(self.owned, rows.shape, keys, probability, rows.asnumpy().dtype))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +116,3 @@ def _operators(part: Part, edges: InEdges, ranks: Ranks) -> Operators:
         SegmentSoftmax(edges.indptr),
         {},
     )
-
-
-class Transposed:
-    """An operator's transpose, as an operator."""
-
-    def __init__(self, operator: Any) -> None:
-        self.matmat, self.rmatmat = operator.rmatmat, operator.matmat

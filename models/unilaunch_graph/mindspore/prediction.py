@@ -1,11 +1,12 @@
 """`predict`: the output of a network for every node, whole or layer by layer in bounded memory."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from mindspore import Tensor, nn
+from typing_extensions import override
 
 from unilaunch.errors import SpecError
 from unilaunch_graph.arrays import Rows
@@ -16,7 +17,6 @@ from unilaunch_graph.mindspore.loading import load_arrays
 from unilaunch_graph.mindspore.part import GraphPart
 from unilaunch_graph.mindspore.ranks import Ranks
 from unilaunch_graph.network import prediction as network
-from unilaunch_graph.network.checks import check_rows
 from unilaunch_graph.network.layer import Layer
 from unilaunch_graph.partition.part import Part
 from unilaunch_mindspore.linear import widened
@@ -68,26 +68,30 @@ def predict(
     return Tensor.from_numpy(np.asarray(network.predict(_MindSpore(options), layers, graph, output, memory)))
 
 
-class _MindSpore:
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self.options = options
-
+class _MindSpore(network.Predictor):
+    @override
     def load(self, name: str | Path) -> tuple[Part, Ranks]:
         return load_arrays(name, self.options)
 
+    @override
     def features(self, part: GraphPart) -> Rows:
         features: Rows = part.x.asnumpy()[: part.arrays.num_owned]
         return features.astype(np.float32, copy=False)
 
-    def whole(self, model: Any, part: GraphPart) -> Rows:
-        rows = _call(model, part.x, part)
-        check_rows(rows, part.num_owned, "num_owned")
-        array: Rows = widened(rows).asnumpy()[: part.arrays.num_owned]
+    @override
+    def whole(self, model: Any, part: GraphPart) -> Tensor:
+        return _call(model, part.x, part)
+
+    @override
+    def array(self, rows: Tensor) -> Rows:
+        array: Rows = widened(rows).asnumpy()
         return array
 
+    @override
     def step(self, layers: Sequence[Callable[..., Any]]) -> BlockLayer:
         return Step(layers, _call)
 
+    @override
     def num_arguments(self, layer: Callable[..., Any]) -> int:
         return 1 + len(_further(layer))
 

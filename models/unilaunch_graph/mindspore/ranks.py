@@ -4,9 +4,10 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from unilaunch.backend import Collectives
+from unilaunch.linear import LinearOperator
 from unilaunch_graph.arrays import Floats
 from unilaunch_graph.network.ranks import ScriptRanks
-from unilaunch_mindspore.linear import FirstDerivative, OnHost, Operator
+from unilaunch_mindspore.linear import FirstDerivative, OnHost
 
 
 class Ranks(ScriptRanks):
@@ -51,7 +52,7 @@ class Collective(nn.Cell):  # type: ignore[misc]
         ranks: The ranks that take part.
     """
 
-    def __init__(self, operator: Operator, ranks: Ranks) -> None:
+    def __init__(self, operator: LinearOperator, ranks: Ranks) -> None:
         super().__init__()
         self.operator, self.ranks = OnHost(operator), ranks
         self.once = FirstDerivative()

@@ -26,6 +26,17 @@ def check_matrix(layer: str, rows: Any, num_owned: int) -> None:
         )
 
 
+def check_floats(name: str, rows: Any) -> None:
+    """Refuse rows that are not of a floating type.
+
+    Raises:
+        TypeError: They are integers or booleans.
+    """
+    kind = str(rows.dtype).lower()  # "torch.bfloat16", "Float32"
+    if "float" not in kind and "complex" not in kind:
+        raise TypeError(f"{name}: rows are {rows.dtype}: expected floats")
+
+
 def check_count(count: int) -> None:
     """Refuse a number of nodes that no loss can be divided by.
 

@@ -3,7 +3,7 @@
 from typing import Any, TypeVar
 
 from unilaunch_graph.dropout import stream_keys
-from unilaunch_graph.network.checks import check_probability, check_rows
+from unilaunch_graph.network.checks import check_floats, check_probability, check_rows
 
 Tensor = TypeVar("Tensor")
 
@@ -33,5 +33,6 @@ def dropout(  # noqa: PLR0913  (each names a coordinate of the mask)
     check_rows(rows, part.num_owned, "num_owned")
     if not training or p == 0:
         return rows
+    check_floats("dropout", rows)
     result: Tensor = part.masked(rows, stream_keys(seed, step, layer), p)
     return result

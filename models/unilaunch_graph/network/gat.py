@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from unilaunch_graph.network.checks import check_probability, check_width
+from unilaunch_graph.network.exchange import halo
 from unilaunch_graph.network.layer import Layer
 from unilaunch_graph.operators.attention import Attention, AttentionCall
 from unilaunch_graph.operators.edge_dropout import EdgeDropout
@@ -95,10 +96,10 @@ class GraphAttention(Layer):
     def attend(self, x: Any, part: Any, edge_attr: Any, seed: int | None) -> Any:
         """Return the rows of the owned nodes; the arguments are those of a call."""
         use = self.framework
-        use.check(self.name, x, part)
+        self.check_input(x, part)
         edges = self.edges_of(part, self_loops=self.add_self_loops)
         narrower = self.in_channels < self.heads * self.out_channels  # the exchange carries the fewer columns
-        rows = self.lin(use.halo(x, part)) if narrower else use.halo(self.lin(x), part)
+        rows = self.lin(halo(x, part)) if narrower else halo(self.lin(x), part)
         attention = Attention(edges.edges, self.negative_slope, use.pool())
         function = AttentionCall(attention, self._dropout(x, part, edges, seed))
         out = use.call(function, rows, self.att_src[0], self.att_dst[0], *self._edge_terms(part, edges, edge_attr))

@@ -6,17 +6,15 @@ from typing import Any, ClassVar, Protocol
 from numpy.typing import NDArray
 
 from unilaunch_graph.arrays import FloatType, HostFunction
+from unilaunch_graph.network.checks import check_matrix
 from unilaunch_graph.operators.edges import ChosenEdges, choose_edges
 
 
 class Framework(Protocol):
     """The functions of a framework that a layer uses."""
 
-    def check(self, layer: str, rows: Any, part: Any) -> None:
-        """Refuse rows that the layer cannot use."""
-
-    def halo(self, rows: Any, part: Any) -> Any:
-        """Return the rows of the owned nodes, then those of the halo nodes."""
+    def check(self, layer: str, rows: Any) -> None:
+        """Refuse rows of a type, or on a device, that the layer cannot use."""
 
     def call(self, function: HostFunction, *inputs: Any) -> Any:
         """Return a function of arrays, applied to tensors."""
@@ -50,6 +48,16 @@ class Layer:
 
     framework: ClassVar[Framework]
     name: ClassVar[str]
+
+    def check_input(self, x: Any, part: Any) -> None:
+        """Refuse an input that the layer cannot use.
+
+        Raises:
+            TypeError: Its type is not one that the framework's layers take.
+            ValueError: It is not a matrix with one row for each owned node.
+        """
+        self.framework.check(self.name, x)
+        check_matrix(self.name, x, part.num_owned)
 
     def edges_of(self, part: Any, *, self_loops: bool) -> ChosenEdges:
         """Return the edges of *part*, made once; *self_loops* as in `choose_edges`."""

@@ -69,6 +69,22 @@ class PartFields(Generic[Tensor, Indices, Ranks]):
     ranks: Ranks = field(repr=False)
     arrays: Part = field(repr=False)
 
+    def with_halo(self, rows: Tensor) -> Tensor:
+        """Return what `exchange.halo` does, of rows that fit."""
+        raise NotImplementedError
+
+    def sum_at_home(self, rows: Tensor) -> Tensor:
+        """Return what `exchange.sum_halo` does, of rows that fit."""
+        raise NotImplementedError
+
+    def gathered(self, rows: Tensor) -> Tensor | None:
+        """Return what `exchange.gather` does, of rows that fit."""
+        raise NotImplementedError
+
+    def masked(self, rows: Tensor, keys: tuple[int, int], probability: float) -> Tensor:
+        """Return *rows*, which are floats, times the mask of the owned nodes; the arguments are `fill_mask`'s."""
+        raise NotImplementedError
+
     def __deepcopy__(self, memo: Any) -> Self:
         """Return the part itself: a copy of a network shares it, and the ranks' communication cannot be copied."""
         return self

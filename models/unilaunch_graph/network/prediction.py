@@ -1,19 +1,21 @@
 """`predict` on either framework: the output of a network for every node, whole or layer by layer in bounded memory."""
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FunctionType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from unilaunch.errors import SpecError
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.aside import refuse_no_file
 from unilaunch_graph.exchange.gather import save_rows
 from unilaunch_graph.inference import Layer, infer
+from unilaunch_graph.network.checks import check_rows
 from unilaunch_graph.network.part import PartFields
 from unilaunch_graph.partition.part import Part
 
@@ -23,27 +25,37 @@ Network = TypeVar("Network")
 Output = TypeVar("Output")
 
 
-class Predictor(Protocol):
+class Predictor(ABC):
     """The part of `predict` that depends on the framework.
 
-    Attributes:
+    Args:
         options: Those of `load`, where the graph is a name.
     """
 
-    options: Mapping[str, Any]
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.options = options
 
+    @abstractmethod
     def load(self, name: str | Path) -> tuple[Part, Any]:
         """Return this rank's part as mapped arrays, and the ranks."""
 
+    @abstractmethod
     def features(self, part: Any) -> Rows:
         """Return the features of the owned nodes, in float32."""
 
-    def whole(self, model: Callee, part: Any) -> Rows:
-        """Return the model's output for the owned nodes."""
+    @abstractmethod
+    def whole(self, model: Callee, part: Any) -> Any:
+        """Return the model's output for the owned nodes, as a tensor."""
 
+    @abstractmethod
+    def array(self, rows: Any) -> Rows:
+        """Return a tensor as an array, 16-bit numbers as float32."""
+
+    @abstractmethod
     def step(self, layers: Sequence[Callee]) -> Layer:
         """Return layers that share one step along the edges as a function of a block of nodes."""
 
+    @abstractmethod
     def num_arguments(self, layer: Callee) -> int:
         """Return how many arguments *layer* is called with; 1: it takes rows alone."""
 
@@ -70,7 +82,9 @@ def predict(
         with TemporaryDirectory(prefix="unilaunch-") as folder:  # a mapped file stays readable while it is referenced
             rows = infer(given, ranks.collectives, steps, Path(folder), memory)
     else:
-        rows = use.whole(model, graph)
+        output_rows = use.whole(model, graph)
+        check_rows(output_rows, graph.num_owned, "num_owned")
+        rows = use.array(output_rows)[: part.num_owned]  # in MindSpore a part may have a row more
     if output is not None:
         save_rows(Path(output), part, {"scores": rows}, ranks.collectives)
     return rows

@@ -19,7 +19,9 @@ class ScriptRanks:
     of_script: ClassVar[Any] = None
 
     def __init__(self, rank: int, size: int, collectives: Collectives) -> None:
-        self.rank, self.size, self.collectives = rank, size, collectives
+        self.rank: int = rank
+        self.size: int = size
+        self.collectives: Collectives = collectives
 
     @classmethod
     def once(cls, make: Callable[[], Self]) -> Self:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from unilaunch_graph.network.checks import check_width
+from unilaunch_graph.network.exchange import halo
 from unilaunch_graph.network.layer import Layer
 from unilaunch_graph.operators.neighbours import Neighbours
 
@@ -62,7 +63,7 @@ class GraphSage(Layer):
 
     def propagate(self, x: Any, part: Any) -> Any:
         """Return the rows of the owned nodes; the arguments are those of a call."""
-        self.framework.check(self.name, x, part)
+        self.check_input(x, part)
         rows = x if self.lin is None else self.framework.relu(self.lin(x))
         if self.out_channels < self.in_channels:
             out = self._aggregate(self.framework.product(rows, self.lin_l.weight.T), part)
@@ -82,4 +83,4 @@ class GraphSage(Layer):
         key = self.aggr == "mean", use.dtype(rows)
         if key not in edges.made:
             edges.made[key] = Neighbours(edges.edges, key[1], use.pool(), mean=key[0])
-        return use.apply(edges.made[key], use.halo(rows, part))
+        return use.apply(edges.made[key], halo(rows, part))

@@ -21,16 +21,6 @@ from unilaunch_graph.partition.part import Part
 Finish = Callable[[Any, slice | None], Any]
 
 
-class LinearOperator(Protocol):
-    """Rows in, rows out; `rmatmat` is the exact transpose of `matmat` (SciPy's names)."""
-
-    def matmat(self, rows: Any) -> Any:
-        """Return operator @ rows."""
-
-    def rmatmat(self, rows: Any) -> Any:
-        """Return operator.T @ rows."""
-
-
 class Edges(Protocol):
     """W: the weights of all edges, as an operator that ranks apply together.
 

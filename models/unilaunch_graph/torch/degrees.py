@@ -16,8 +16,8 @@ from torch_geometric.utils import (
 from typing_extensions import override
 
 from unilaunch.errors import SpecError
+from unilaunch_graph.network.exchange import halo, sum_halo
 from unilaunch_graph.torch.calls import Functions, calling
-from unilaunch_graph.torch.halo import halo, sum_halo
 from unilaunch_graph.torch.part import GraphPart, is_same
 from unilaunch_graph.torch.reductions import global_sum
 

@@ -11,6 +11,7 @@ from torch_geometric.nn.aggr import QuantileAggregation
 from torch_geometric.nn.conv import GATConv, MessagePassing
 
 from unilaunch.errors import SpecError
+from unilaunch_graph.network.exchange import halo
 from unilaunch_graph.torch.as_written import is_of_pyg
 from unilaunch_graph.torch.attend import attending
 from unilaunch_graph.torch.blocks import ON_BLOCK
@@ -18,7 +19,6 @@ from unilaunch_graph.torch.call_checks import refuse_calls
 from unilaunch_graph.torch.calls import Functions, calling
 from unilaunch_graph.torch.degrees import exact_degrees
 from unilaunch_graph.torch.edge_changes import exact_changes
-from unilaunch_graph.torch.halo import halo
 from unilaunch_graph.torch.norms import Forward, exact_forward
 from unilaunch_graph.torch.part import GraphPart, is_of_another_part
 from unilaunch_graph.torch.quantile import quantile
@@ -26,7 +26,7 @@ from unilaunch_graph.torch.refusals import find_refusals
 from unilaunch_graph.torch.state import broadcast_first_state, broadcast_state
 from unilaunch_graph.torch.sums import sum_rows
 
-#: Names the part that a module is distributed on: the id of its send plan, which the bound methods keep alive.
+#: Names the part that a module is distributed on: the id of its halo exchange, which the bound methods keep alive.
 _MARK = "_unilaunch_part"
 _STEPS = ("message", "aggregate", "update", "message_and_aggregate")
 
@@ -57,7 +57,7 @@ def distribute(model: torch.nn.Module, part: GraphPart) -> torch.nn.Module:
     for name, module in modules:
         _distribute_one(module, name, functions, part)
     _check_calls(model, part)
-    setattr(model, _MARK, id(part.plan))
+    setattr(model, _MARK, id(part.exchange))
     broadcast_first_state(model, part)
     return model
 
@@ -79,7 +79,7 @@ def _distribute_one(module: torch.nn.Module, name: str, functions: Functions, pa
     if isinstance(reset := getattr(module, "reset_parameters", None), MethodType):
         _bind(module, "reset_parameters", _with_broadcast(reset.__func__, part))
     if any(isinstance(value, MethodType) for value in vars(module).values()):  # not an activation: it may be shared
-        setattr(module, _MARK, id(part.plan))
+        setattr(module, _MARK, id(part.exchange))
 
 
 def _is_on(part: GraphPart, module: torch.nn.Module) -> bool:
@@ -89,7 +89,7 @@ def _is_on(part: GraphPart, module: torch.nn.Module) -> bool:
         SpecError: It is distributed on another part.
     """
     mark = getattr(module, _MARK, None)
-    if mark not in {None, id(part.plan)}:
+    if mark not in {None, id(part.exchange)}:
         raise SpecError(
             f"ug.torch.distribute: {type(module).__name__} is distributed on another part: make a model for each part, "
             "and load one's state into the other"

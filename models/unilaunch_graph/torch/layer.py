@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 from torch.utils.weak import WeakIdKeyDictionary
 
 from unilaunch_graph.arrays import FloatType, HostFunction
-from unilaunch_graph.network.checks import check_matrix
 from unilaunch_graph.operators.row_blocks import make_pool
-from unilaunch_graph.torch.halo import halo
 from unilaunch_graph.torch.part import GraphPart, writes
 from unilaunch_torch.linear import OnHost, apply, call
 
@@ -20,12 +18,11 @@ _known: Any = WeakIdKeyDictionary()  # tensor -> its `writes`, and what was made
 
 
 class _Torch:
-    def check(self, layer: str, rows: torch.Tensor, part: GraphPart) -> None:
-        """Refuse rows that the layer cannot use.
+    def check(self, layer: str, rows: torch.Tensor) -> None:
+        """Refuse rows of a type, or on a device, that the layer cannot use.
 
         Raises:
             TypeError: They are neither float32 nor float64, or not in the host's memory, or autocast is on.
-            ValueError: They are not the rows of the owned nodes.
         """
         if rows.device.type != "cpu" or rows.dtype not in {torch.float32, torch.float64}:
             raise TypeError(
@@ -38,10 +35,6 @@ class _Torch:
                 f'torch.autocast("cpu", enabled=False), or use torch_geometric.nn.{layer.rpartition(".")[2]} with '
                 "ug.torch.distribute"
             )
-        check_matrix(layer, rows, part.num_owned)
-
-    def halo(self, rows: torch.Tensor, part: GraphPart) -> torch.Tensor:
-        return halo(rows, part)
 
     def call(self, function: HostFunction, *inputs: torch.Tensor) -> torch.Tensor:
         return call(function, *inputs)

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from unilaunch.backend import Collectives
+from unilaunch.collectives import TensorCollectives
 from unilaunch.rank.current import Member
 from unilaunch.rank.rendezvous import meet
 from unilaunch.spec import RunSpec
@@ -16,7 +17,6 @@ from unilaunch_graph.partition.part import Part
 from unilaunch_graph.torch.part import GraphPart, make_part
 from unilaunch_graph.torch.ranks import Ranks
 from unilaunch_torch.backend import COMMUNICATION, TorchBackend, take_gpu
-from unilaunch_torch.collectives import TorchCollectives
 
 
 def load(name: str | Path, *, device: str = "auto", **options: Any) -> GraphPart:
@@ -73,4 +73,4 @@ def _device_collectives(member: Member) -> Collectives:
             rendezvous = meet(member.peers, member.world, spec)
             return TorchBackend().connect(member.world, member.placement, rendezvous, spec.timeout)
         dist.init_process_group(COMMUNICATION[member.placement.device])  # their launchers tell it where rank 0 is
-    return TorchCollectives()
+    return TensorCollectives(dist)

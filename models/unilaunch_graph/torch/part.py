@@ -10,7 +10,9 @@ from weakref import WeakValueDictionary
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from typing_extensions import override
 
+from unilaunch.linear import Transposed
 from unilaunch_graph.arrays import FloatType
 from unilaunch_graph.dropout import mask_of
 from unilaunch_graph.network.part import PartFields, fields_of
@@ -20,27 +22,12 @@ from unilaunch_graph.partition.in_edges import merge_in_edges
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.torch.eager import is_eager
 from unilaunch_graph.torch.ranks import Ranks
+from unilaunch_graph.torch.tensor_halo import TensorHalo
+from unilaunch_torch.linear import apply
 
 Tensors = TypeVar("Tensors", bound=tuple[torch.Tensor, ...])
 #: The edge_index of each part in use, by its id.
 _EDGES: WeakValueDictionary[int, torch.Tensor] = WeakValueDictionary()
-
-
-@dataclass(frozen=True, slots=True)
-class SendPlan:
-    """The rows that this rank sends in a halo exchange, and how many it receives.
-
-    Attributes:
-        rows: For each receiver, the owned rows that are halo rows there; within one receiver no row twice. int64
-        every: All of them, one receiver after the other. (num_sent,) int64
-        send_counts: Rows to each rank. (world_size,)
-        receive_counts: Halo rows of each owner. (world_size,)
-    """
-
-    rows: tuple[torch.Tensor, ...]
-    every: torch.Tensor
-    send_counts: list[int]
-    receive_counts: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +64,7 @@ def writes(tensor: torch.Tensor) -> tuple[int, int]:
 class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
     """One rank's part of a graph as tensors: the attributes are those of `PartFields`."""
 
-    plan: SendPlan = field(repr=False)
+    exchange: TensorHalo = field(repr=False)
     #: The halo of *x* and the normalisations of the edges, which seldom change.
     kept: dict[Hashable, Kept] = field(default_factory=dict, repr=False)
 
@@ -103,10 +90,30 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
         made: Any = kept.made
         return made  # type: ignore[no-any-return]
 
+    @override
+    def with_halo(self, rows: torch.Tensor) -> torch.Tensor:
+        if self.world_size == 1:
+            return rows
+        if rows is self.x and not rows.requires_grad:
+            return self.keep("x", (rows,), lambda: (self.exchange.matmat(rows),))[0]
+        return apply(self.exchange, rows)
+
+    @override
+    def sum_at_home(self, rows: torch.Tensor) -> torch.Tensor:
+        return apply(Transposed(self.exchange), rows)
+
+    @override
+    def gathered(self, rows: torch.Tensor) -> torch.Tensor | None:
+        rows = rows.detach().contiguous()
+        whole = rows.new_empty((self.num_nodes, *rows.shape[1:])) if self.rank == 0 else None
+        for nodes, piece in zip(self.ranks.collect(self.owned), self.ranks.collect(rows), strict=True):
+            if whole is not None:
+                whole[nodes] = piece
+        return whole
+
+    @override
     def masked(self, rows: torch.Tensor, keys: tuple[int, int], probability: float) -> torch.Tensor:
-        """Return *rows* times the mask of the owned nodes, made where the rows are; the arguments are `fill_mask`'s."""
-        if not (rows.is_floating_point() or rows.is_complex()):
-            raise TypeError(f"dropout: rows are {rows.dtype}: expected floats")
+        """Make the mask where the rows are."""
         kind = torch.float64 if rows.dtype == torch.float64 else torch.float32
         if rows.device.type == "cpu":
             dtype: FloatType = np.dtype(np.float64 if kind == torch.float64 else np.float32)
@@ -149,7 +156,7 @@ def make_part(part: Part, ranks: Ranks) -> GraphPart:
         **fields_of(part, ranks, edges, tensor, is_weighted=is_weighted),
         owned=tensor(part.owned),
         arrays=part,
-        plan=SendPlan(torch.split(every, counts), every, counts, part.halo_counts.tolist()),
+        exchange=TensorHalo(torch.split(every, counts), every, counts, part.halo_counts.tolist(), ranks),
     )
     _EDGES[id(made.edge_index)] = made.edge_index
     return made

@@ -1,17 +1,17 @@
 """`predict`: the output of a network for every node, whole or layer by layer in bounded memory."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from typing_extensions import override
 
 from unilaunch.errors import SpecError
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.inference import MEMORY, Layer
 from unilaunch_graph.network import prediction as network
-from unilaunch_graph.network.checks import check_rows
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.torch.blocks import EDGES, PART, apply_to_block, call, num_arguments
 from unilaunch_graph.torch.loading import load_arrays
@@ -60,34 +60,38 @@ def predict(
     return torch.from_numpy(network.predict(_Torch(options), layers, graph, output, memory))
 
 
-class _Torch:
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self.options = options
-
+class _Torch(network.Predictor):
+    @override
     def load(self, name: str | Path) -> tuple[Part, Ranks]:
         part, ranks = load_arrays(name, "cpu", self.options)
         _check_device(ranks)
         return part, ranks
 
+    @override
     def features(self, part: GraphPart) -> Rows:
         _check_device(part.ranks)
         features: Rows = part.x.float().numpy()
         return features
 
-    def whole(self, model: Any, part: GraphPart) -> Rows:
+    @override
+    def whole(self, model: Any, part: GraphPart) -> torch.Tensor:
         _check_device(part.ranks)
         modules = (module for root in network.networks_of(model, torch.nn.Module) for module in root.modules())
         if trained := next((module for module in modules if module.training), None):
             raise SpecError(f"predict: {type(trained).__name__} is in training mode: call model.eval() before")
         with torch.no_grad():
-            rows = call(model, part.x, {PART: part, **{name: getattr(part, name) for name in EDGES}})
-        check_rows(rows, part.num_owned, "num_owned")
+            return call(model, part.x, {PART: part, **{name: getattr(part, name) for name in EDGES}})
+
+    @override
+    def array(self, rows: torch.Tensor) -> Rows:
         array: Rows = (rows.float() if rows.dtype in {torch.bfloat16, torch.float16} else rows).numpy()
         return array
 
+    @override
     def step(self, layers: Sequence[Callable[..., Any]]) -> Layer:
         return partial(apply_to_block, layers)
 
+    @override
     def num_arguments(self, layer: Callable[..., Any]) -> int:
         return num_arguments(layer)
 

@@ -1,6 +1,6 @@
 """The communication of a network on tensors: the exchange of rows, sums and broadcasts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ class Ranks(ScriptRanks):
 
     def __init__(self, rank: int, size: int, collectives: Collectives, device: torch.device) -> None:
         super().__init__(rank, size, collectives)
-        self.device = device
+        self.device: torch.device = device
 
     def exchange(
         self, send: torch.Tensor, send_counts: Sequence[int], receive: torch.Tensor, receive_counts: Sequence[int]
@@ -52,6 +52,20 @@ class Ranks(ScriptRanks):
         total = tensor.detach().contiguous()
         self.collectives.all_reduce(self._buffer(total.view(-1)))
         return total
+
+    def collect(self, rows: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Yield the rows of each rank, one rank after the other, on rank 0; no rows on the others."""
+        counts = torch.zeros(self.size, dtype=torch.int64, device=rows.device)
+        counts[self.rank] = len(rows)
+        own, *others = self.all_reduce(counts).tolist()
+        yield rows[: own * (self.rank == 0)]
+        for source, count in enumerate(others, 1):
+            send, receive = [0] * self.size, [0] * self.size
+            send[0] = count * (self.rank == source)
+            receive[source] = count * (self.rank == 0)
+            arrived = rows.new_empty((receive[source], *rows.shape[1:]))
+            self.exchange(rows[: send[0]], send, arrived, receive).wait()
+            yield arrived
 
     def broadcast(self, tensor: torch.Tensor) -> None:
         """Overwrite *tensor* by rank 0's."""

@@ -1,12 +1,12 @@
-"""Sums over the ranks for a training (losses, gradients, statistics), and the rows of all nodes on rank 0."""
+"""Sums over the ranks for a training: losses, gradients, statistics."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from typing_extensions import override
 
-from unilaunch_graph.network.checks import check_count, check_rows
+from unilaunch_graph.network.checks import check_count
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.ranks import Ranks
 
@@ -100,49 +100,6 @@ def _flat_gradient(parameter: torch.nn.Parameter) -> torch.Tensor:
     if parameter.grad.is_sparse:
         raise TypeError("sum_gradients: a gradient is sparse: expected dense ones, such as of Embedding(sparse=False)")
     return parameter.grad.detach().flatten()
-
-
-def gather(rows: torch.Tensor, part: GraphPart) -> torch.Tensor | None:
-    """Return the rows of all nodes on rank 0, in the user's order of the nodes; None on the other ranks.
-
-    All ranks must call this. The ranks send one after the other, so that rank 0 needs the whole once. No gradient
-    passes.
-
-    Args:
-        rows: One row for each owned node; any dtype. (num_owned, ...)
-        part: This rank's part.
-
-    Returns:
-        On rank 0: (num_nodes, ...), on the device of *rows*.
-
-    Raises:
-        ValueError: *rows* does not have num_owned rows.
-    """
-    check_rows(rows, part.num_owned, "num_owned")
-    rows = rows.detach().contiguous()
-    whole = rows.new_empty((part.num_nodes, *rows.shape[1:])) if part.rank == 0 else None
-    pieces = zip(_collect(part.owned, part), _collect(rows, part), strict=True)
-    for nodes, piece in pieces:
-        if whole is not None:
-            whole[nodes] = piece
-    return whole
-
-
-def _collect(rows: torch.Tensor, part: GraphPart) -> Iterator[torch.Tensor]:
-    """Yield the rows of each rank, on rank 0; no rows on the others."""
-    ranks = part.ranks
-    counts = torch.zeros(ranks.size, dtype=torch.int64, device=rows.device)
-    counts[ranks.rank] = len(rows)
-    own, *others = ranks.all_reduce(counts).tolist()
-    yield rows[: own * (ranks.rank == 0)]
-    for source, count in enumerate(others, 1):
-        send = [0] * ranks.size
-        receive = [0] * ranks.size
-        send[0] = count * (ranks.rank == source)
-        receive[source] = count * (ranks.rank == 0)
-        arrived = rows.new_empty((receive[source], *rows.shape[1:]))
-        ranks.exchange(rows[: send[0]], send, arrived, receive).wait()
-        yield arrived
 
 
 class _Total(torch.autograd.Function):

@@ -15,6 +15,7 @@ import torch  # noqa: F401  (the first thing that is imported, so that one impor
 
 from unilaunch import launchers
 from unilaunch.backend import Placement
+from unilaunch.collectives import TensorCollectives
 from unilaunch.model import Framework, Session
 from unilaunch.output.folder import OutputFolder
 from unilaunch.output.log import Log
@@ -32,7 +33,6 @@ from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.preparation import prepare_part
 from unilaunch_torch.backend import TorchBackend
-from unilaunch_torch.collectives import TorchCollectives
 
 
 def main() -> None:
@@ -87,7 +87,7 @@ def _train(options: GcnSpec, part: Part, session: Session, framework: Framework)
         tensors = TorchDeviceTensors(placement.device)
         return build.device_network(config, part, tensors, framework.collectives, meter)
 
-    over_gloo = isinstance(framework.collectives, TorchCollectives)
+    over_gloo = isinstance(framework.collectives, TensorCollectives)
     training.load_network = load_device_network if over_gloo else build.load_network  # type: ignore[attr-defined]
     trained = Training.start(options, part, session, framework)
     trained.run()

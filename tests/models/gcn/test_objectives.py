@@ -13,7 +13,6 @@ from unilaunch.rank.alone import Alone
 from unilaunch_gcn.build import device_network, host_problem
 from unilaunch_gcn.host_network import HostNetwork
 from unilaunch_gcn.layers import plan_layers
-from unilaunch_gcn.loss import TrainingLoss, objective_of
 from unilaunch_gcn.mindspore_tensors import MindSporeDeviceTensors, MindSporeTensors
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.spec import GcnSpec
@@ -24,6 +23,7 @@ from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Part
+from unilaunch_graph.training.objective import TrainingLoss, objective_of
 
 TASKS = ["classes", "multilabel", "regression", "several numbers"]
 _DRAW = np.random.default_rng(0)

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.errors import SpecError
+from unilaunch.linear import LinearOperator
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.tensors import Forward, Operation, Tensors
 from unilaunch_graph.arrays import HostFunction
-from unilaunch_graph.operators.aggregation import LinearOperator
 from unilaunch_numpy.autograd import Variable, apply, call, gradients, row_mean
 
 #: Seconds for which each epoch sleeps. With it a training lasts long enough to be interrupted, without computing long.

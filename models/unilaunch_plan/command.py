@@ -15,16 +15,16 @@ from unilaunch.errors import InputError, PluginError, SpecError
 from unilaunch.output.files import write_users
 from unilaunch.output.log import Log
 from unilaunch_gcn.attention_options import refuse_what_attention_lacks
-from unilaunch_gcn.plan_table import Row, json_line, page, table
 from unilaunch_gcn.spec import TrainingSpec
+from unilaunch_plan.table import Row, json_line, page, table
 
 if TYPE_CHECKING:
-    from unilaunch_gcn.forecast import Machine
     from unilaunch_gcn.layers import Layer
     from unilaunch_graph.data.graph import Graph
     from unilaunch_graph.partition.assign import Assignment
     from unilaunch_graph.partition.order import Order
     from unilaunch_graph.partition.statistics import PartitionStatistics
+    from unilaunch_plan.forecast import Machine
 
 #: What is taken for messages where only one processor is there to measure them.
 _ASSUMED = (5e-6, 2e9)
@@ -65,7 +65,7 @@ class PlanCommand(Command):
         refuse_what_attention_lacks(options)
         if options.conv == "gat" and options.device not in {"auto", "cpu"}:
             raise SpecError(f"--conv gat --device {options.device}: attention runs on cpu only; expected --device cpu")
-        from unilaunch_gcn.device_forecast import DEVICES
+        from unilaunch_plan.device_forecast import DEVICES
 
         if options.device not in DEVICES:  # of those nothing is measured
             plugins.load_backend(options.backend)  # one that is not there is refused before anything is cut
@@ -114,13 +114,13 @@ def _forecasts(options: PlanSpec, counts: Sequence[int]) -> tuple[list[Row], str
     """Return the table's lines, and how the machine was measured."""
     import tempfile
 
-    from unilaunch_gcn.device_forecast import DEVICES
-    from unilaunch_gcn.forecast import predict
     from unilaunch_gcn.layers import plan_layers
     from unilaunch_graph.partition.assign import assign
     from unilaunch_graph.partition.order import order_nodes
     from unilaunch_graph.partition.preparation import read_graph
     from unilaunch_graph.partition.statistics import count, count_pruned
+    from unilaunch_plan.device_forecast import DEVICES
+    from unilaunch_plan.forecast import predict
 
     log = Log()
     graph = read_graph(options, log, as_given=options.conv == "gat")
@@ -161,8 +161,8 @@ def _device_rows(
     """Return the table's lines for ranks with a GPU each, and where the figures come from."""
     from dataclasses import replace
 
-    from unilaunch_gcn.device_forecast import DEVICES, Stored, device_memory, device_seconds
-    from unilaunch_gcn.forecast import predict
+    from unilaunch_plan.device_forecast import DEVICES, Stored, device_memory, device_seconds
+    from unilaunch_plan.forecast import predict
 
     device, features = DEVICES[options.device], graph.features
     density = getattr(features, "nnz", features.size) / max(1, features.shape[0] * features.shape[1])
@@ -197,7 +197,7 @@ def _case(graph: "Graph", order: "Order", statistics: "PartitionStatistics", fol
 
 def _measure(options: PlanSpec, cases: Sequence[dict[str, Any]], folder: Path) -> tuple[list[float], "Machine", str]:
     """Return the seconds of each case's computing, what messages cost, and a line on both."""
-    from unilaunch_gcn.forecast import Machine
+    from unilaunch_plan.forecast import Machine
 
     seconds: dict[int, float] = {}
     messages: dict[str, Any] = {}

@@ -11,11 +11,7 @@ from hypothesis import strategies as st
 
 from graphs_by_hand import Cut, cut_graphs, make_graph
 from unilaunch.errors import InputError, SpecError
-from unilaunch_gcn.calibration import SilentCollectives
-from unilaunch_gcn.device_forecast import DEVICES, Stored, device_memory, device_seconds
-from unilaunch_gcn.forecast import Machine, predict
 from unilaunch_gcn.layers import plan_layers
-from unilaunch_gcn.plan_command import PlanCommand, _write
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_graph.data.graph import TRAIN
 from unilaunch_graph.exchange.halo import HaloExchange
@@ -26,6 +22,10 @@ from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part_placement import crossing, place
 from unilaunch_graph.partition.statistics import count
+from unilaunch_plan.calibration import SilentCollectives
+from unilaunch_plan.command import PlanCommand, _write
+from unilaunch_plan.device_forecast import DEVICES, Stored, device_memory, device_seconds
+from unilaunch_plan.forecast import Machine, predict
 
 
 @given(cut_graphs())

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from unilaunch.errors import PluginError
 
 if TYPE_CHECKING:
-    from unilaunch_gcn.forecast import Forecast
     from unilaunch_graph.partition.statistics import PartitionStatistics
+    from unilaunch_plan.forecast import Forecast
 
 
 class Row(NamedTuple):

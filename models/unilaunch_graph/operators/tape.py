@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from unilaunch.linear import LinearOperator
 from unilaunch_graph.arrays import Floats, HostFunction
-from unilaunch_graph.operators.aggregation import LinearOperator
 
 #: From the gradient of a step's result to the gradients of its inputs.
 Backward = Callable[[Floats], Sequence[Floats]]

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unilaunch_gcn.forecast import Machine
 from unilaunch_gcn.layers import Layer
 from unilaunch_graph.partition.statistics import PartitionStatistics
+from unilaunch_plan.forecast import Machine
 
 #: Bytes of a number, by precision: those of rows, and those of sums.
 _SIZES = {"float64": (8, 8), "float32": (4, 4), "bfloat16": (2, 4)}

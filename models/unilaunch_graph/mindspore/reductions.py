@@ -1,4 +1,4 @@
-"""Between the ranks: halo rows, the loss, gradients, and the rows of all nodes."""
+"""Between the ranks: the loss, statistics and gradients."""
 
 from collections.abc import Sequence
 from math import prod
@@ -7,58 +7,15 @@ from typing import Any, TypeVar, cast
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor
-from numpy.typing import NDArray
 
 from unilaunch.backend import Collectives
 from unilaunch_graph.arrays import Floats
-from unilaunch_graph.exchange.gather import gather_rows
 from unilaunch_graph.mindspore.part import GraphPart
 from unilaunch_graph.mindspore.ranks import Collective, Ranks, RankSum
-from unilaunch_graph.network.checks import check_count, check_rows
+from unilaunch_graph.network.checks import check_count
 from unilaunch_mindspore.linear import widened
 
 Gradients = TypeVar("Gradients", Tensor, Sequence[Tensor])
-
-
-def halo(rows: Tensor, part: GraphPart) -> Tensor:
-    """Return the rows of the owned nodes, followed by the rows of the halo nodes. All ranks must call this.
-
-    Differentiable once: backward sends the gradients of the halo rows to their owners, which add them in the order of
-    the ranks. A second derivative raises NotImplementedError.
-
-    Args:
-        rows: One row for each owned node; any dtype of numpy's. (num_owned, ...)
-        part: This rank's part.
-
-    Returns:
-        A new tensor. (num_owned + num_halo, ...)
-
-    Raises:
-        ValueError: *rows* does not have num_owned rows.
-    """
-    check_rows(rows, part.num_owned, "num_owned")
-    whole = part.ranks.apply(part.operators.halo, rows.reshape(part.num_owned, -1))
-    return whole.reshape(-1, *rows.shape[1:])
-
-
-def sum_halo(rows: Tensor, part: GraphPart) -> Tensor:
-    """Return the rows of the owned nodes, with other ranks' rows of the same nodes added. All ranks must call this.
-
-    The transpose of `halo`: each rank sends the rows of its halo nodes to their owners. Differentiable once.
-
-    Args:
-        rows: One row for each owned node and each halo node. (num_owned + num_halo, ...)
-        part: This rank's part.
-
-    Returns:
-        A new tensor. (num_owned, ...)
-
-    Raises:
-        ValueError: *rows* does not have num_owned + num_halo rows.
-    """
-    check_rows(rows, part.num_owned + part.num_halo, "num_owned + num_halo")
-    summed = part.ranks.apply(part.operators.halo_sum, rows.reshape(len(rows), -1))
-    return summed.reshape(-1, *rows.shape[1:])
 
 
 def mean(losses: Tensor, count: int, part: GraphPart | None = None) -> Tensor:
@@ -172,32 +129,3 @@ def _agreed_types(gradients: Sequence[Tensor], ranks: Ranks) -> list[Any]:
     num_ranks = np.array([[float(gradient.dtype == kind) for kind in others] for gradient in gradients])
     ranks.collectives.all_reduce(num_ranks)
     return [next((kind for kind, num in zip(others, row, strict=True) if num), ms.float32) for row in num_ranks]
-
-
-def gather(rows: Tensor, part: GraphPart) -> Tensor | None:
-    """Return the rows of all nodes on rank 0, in the user's order of the nodes; None on the other ranks.
-
-    All ranks must call this. No gradient passes.
-
-    Args:
-        rows: One row for each owned node; any dtype of numpy's. (num_owned, ...)
-        part: This rank's part.
-
-    Returns:
-        On rank 0: (num_nodes, ...)
-
-    Raises:
-        ValueError: *rows* does not have num_owned rows.
-    """
-    check_rows(rows, part.num_owned, "num_owned")
-    if rows.dtype == ms.bfloat16:
-        gathered = gather(widened(rows), part)
-        return None if gathered is None else gathered.astype(rows.dtype)
-    sent = rows.reshape(part.num_owned, -1).asnumpy()[: part.arrays.num_owned]
-    whole = np.empty((0 if part.rank else part.num_nodes, sent.shape[1]), sent.dtype)
-
-    def put(nodes: NDArray[np.int32], values: NDArray[Any]) -> None:
-        whole[nodes] = values
-
-    gather_rows(part.arrays, sent, part.ranks.collectives, put)
-    return None if part.rank else Tensor(whole.reshape(-1, *rows.shape[1:]))

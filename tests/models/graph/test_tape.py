@@ -11,8 +11,8 @@ import torch
 
 from unilaunch_gcn.attention import Elu
 from unilaunch_gcn.convolution import normalise
-from unilaunch_gcn.tape import Recorded, Tape, call
 from unilaunch_graph.operators.aggregation import SparseFeatures
+from unilaunch_graph.operators.tape import Recorded, Tape, call
 
 SHAPES = [(7, 5), (7, 5), (5,), (7, 1), (1, 1)]
 
