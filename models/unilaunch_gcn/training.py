@@ -258,7 +258,7 @@ class Training:
         """Write what the network says of every node after the last epoch; all ranks must call it."""
         on_host = self.session.placement.device == "cpu"
         collectives = self.collectives if on_host else self.session.peers.collectives()
-        arrays = predictions(self.part, self.network.logits(), self.network.objective)
+        arrays = predictions(self.part, self.network.logits())
         save_rows(path, self.part, arrays, collectives)
 
     def result(self) -> dict[str, JsonValue]:
