@@ -91,13 +91,14 @@ def test_autocast_and_a_grad_scaler(kind: str, size: int) -> None:
     def work(part: GraphPart) -> tuple[list[torch.Tensor], list[float], torch.dtype]:
         model = distribute(_net(kind), part)
         optimizer, scaler = torch.optim.Adam(model.parameters(), lr=0.02), torch.amp.GradScaler("cpu")
-        losses, first = [], []
+        losses: list[float] = []
+        first: list[torch.Tensor] = []
         for _ in range(8):
             optimizer.zero_grad()
             with torch.autocast("cpu", torch.bfloat16):
                 scores = model(part.x.float(), part.edge_index)
                 loss = _loss(model, part)
-            scaler.scale(loss).backward()
+            torch.autograd.backward(scaler.scale(loss))
             ug.sum_gradients(model, part)
             scaler.unscale_(optimizer)
             first = first or _gradients(model)
@@ -133,7 +134,7 @@ def test_layers_of_this_package_stand_outside_of_autocast() -> None:
             scores = model[1](rows)
             assert scores.dtype is torch.bfloat16
             loss = _loss(lambda *_: scores, part)
-        torch.amp.GradScaler("cpu").scale(loss).backward()
+        torch.autograd.backward(torch.amp.GradScaler("cpu").scale(loss))
         ug.sum_gradients(model, part)
         return _gradients(model)
 
@@ -151,7 +152,7 @@ def test_a_gradient_that_overflows_on_one_rank_skips_the_step_of_all() -> None:
         model = distribute(_net("sage"), part)
         before = copy.deepcopy(model.state_dict())
         optimizer, scaler = torch.optim.Adam(model.parameters()), torch.amp.GradScaler("cpu", init_scale=8.0)
-        scaler.scale(_loss(model, part)).backward()
+        torch.autograd.backward(scaler.scale(_loss(model, part)))
         if part.rank == 1:
             next(gradient for p in model.parameters() if (gradient := p.grad) is not None).fill_(float("inf"))
         ug.sum_gradients(model, part)
@@ -198,7 +199,8 @@ def test_a_saved_training_goes_on_to_the_same_bits(size: int) -> None:
         states = torch.load(file, weights_only=True)
         again = distribute(_net("gat"), part)
         resumed = _training(again)
-        for one, state in zip((again, *resumed), states, strict=True):
+        modules: tuple[Any, ...] = (again, *resumed)
+        for one, state in zip(modules, states, strict=True):
             one.load_state_dict(state)
         assert _steps(resumed, again, part, 4) == expected
         assert resumed[1].get_last_lr() == training[1].get_last_lr()
@@ -224,7 +226,7 @@ def test_accumulated_gradients_are_those_of_one_backward() -> None:
                     scores = model(part.x.float(), part.edge_index).float()
                 mask = part.train_mask & chosen
                 loss = functional.cross_entropy(scores[mask], part.y[mask], reduction="sum")
-                scaler.scale(ug.mean(loss, NUM_TRAIN, part)).backward()
+                torch.autograd.backward(scaler.scale(ug.mean(loss, NUM_TRAIN, part)))
             ug.sum_gradients(model, part)
             found.append(_gradients(model))
         return found

@@ -125,7 +125,7 @@ def test_the_file_has_the_arrays_of_the_command(
     whole, expected = _of_task(task)
 
     def work(part: GraphPart) -> None:
-        net = distribute(_net(), part)
+        distribute(net := _net(), part)
         predict(net.layers() if as_list else net, _single(part), tmp_path / "out.npz", memory=SMALL)
 
     on_parts(whole, PARTS, work)
@@ -148,13 +148,13 @@ def test_a_whole_model_may_return_scores_and_embeddings(tmp_path: Path) -> None:
         return model
 
     def work(part: GraphPart) -> Any:
-        sage: torch.nn.Module = _net().sage
-        pair = predict(model_of(distribute(sage, part)), _single(part), tmp_path / "out.npz")
+        sage: Any = distribute(_net().sage, part)
+        pair = predict(model_of(sage), _single(part), tmp_path / "out.npz")
         return [ug.torch.gather(rows, part) for rows in pair]
 
     found = on_parts(WHOLE, PARTS, work)[0]
     with torch.no_grad():
-        expected = model_of(_net().sage)(WHOLE.x.float(), WHOLE.edge_index)
+        expected = model_of(NET.sage)(WHOLE.x.float(), WHOLE.edge_index)
     torch.testing.assert_close(found, list(expected), rtol=1e-5, atol=1e-5)
     with np.load(tmp_path / "out.npz") as arrays:
         assert np.array_equal(arrays["embeddings"], found[1])
