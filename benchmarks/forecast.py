@@ -27,6 +27,7 @@ def main() -> int:
     cases = {
         "communities": [str(make_graph(chosen.folder)), "--layers", "3", "--hidden", "128", "--dropout", "0"],
         "amazon_photo": [str(SHARED / "graphs" / "amazon_photo.npz"), "--hidden", "64"],
+        "attention": [str(SHARED / "graphs" / "amazon_photo.npz"), "--conv", "gat", "--heads", "4", "--hidden", "16"],
     }
     print(f"{'graph':14} {'backend':10} ranks  predicted  measured  (s/epoch, slowest rank)", flush=True)
     kept = True

@@ -41,7 +41,7 @@ def main(graph: str, memory: str, weights: str = "", num_features: str = "3", nu
     print(f"rank {me.rank} has the rows of {len(rows)} nodes")
     if me.rank == 0:
         with np.load("scores.npz") as file:
-            print(f"scores.npz holds scores {file['scores'].shape}")
+            print(f"scores.npz holds scores {file['scores'].shape} and classes {file['classes'].shape}")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ class Net(torch.nn.Module):
 
 
 def main(name: str = "cora", epochs: str = "50") -> None:
-    """Train, and write the scores of all nodes."""
+    """Train, and write the scores and classes of all nodes."""
     part = ug.load(name)
     torch.manual_seed(0)
     model = ug.torch.distribute(Net(part.num_features, part.num_classes), part)

@@ -79,6 +79,7 @@ class GcnModel(Model):
 
     @override
     def prepare(self, options: "GcnSpec", session: Session) -> "Part":
+        from unilaunch_gcn.task_option import refusal_of_task
         from unilaunch_graph.partition.preparation import prepare_part
 
         part = prepare_part(options, session, as_given=options.conv == "gat")
@@ -86,13 +87,8 @@ class GcnModel(Model):
             has_values = len(part.owned_weights) + len(part.halo_weights) + part.owned_edge_attr.shape[1] > 0
             unused = ", and uses neither their weights nor their features" if has_values else ""
             session.log.say(f"attention goes along the edges as they are given, in their directions{unused}")
-        if options.task not in {None, part.task}:
-            raise RefusedTogetherError(  # every rank has labels of the same form
-                f"--task {options.task}: the labels of {options.dataset} are {part.labels.dtype} with "
-                f"{part.labels.ndim} dimension(s): --task {part.task}; expected whole numbers (N,) for classes, 0 "
-                "and 1 (N, C) for multilabel, floats (N,) or (N, K) for regression",
-                SpecError.exit_code,
-            )
+        if refusal := refusal_of_task(options, part.labels):  # every rank has labels of the same form
+            raise RefusedTogetherError(refusal, SpecError.exit_code)
         if options.patience is not None and not part.split_sizes[1]:
             raise RefusedTogetherError(  # every rank knows the same of the whole graph
                 f"--patience {options.patience}: {options.dataset} has no validation nodes, so there is no validation "

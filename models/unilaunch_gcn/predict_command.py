@@ -171,7 +171,7 @@ def _predict(
     embeddings, scores = None, None
     for rows in infer(network):
         embeddings, scores = scores, rows
-    arrays = predictions(part, np.asarray(scores), network.objective)
+    arrays = predictions(part, np.asarray(scores))
     if options.embeddings:
         arrays["embeddings"] = np.asarray(embeddings)
     save_rows(options.output, part, arrays, collectives)

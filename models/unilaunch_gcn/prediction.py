@@ -12,8 +12,8 @@ from unilaunch_gcn.host_network import HostNetwork
 from unilaunch_gcn.network import views
 from unilaunch_gcn.tensors import Forward, Operation, Tensors
 from unilaunch_graph.arrays import Floats, HostFunction, Rows
+from unilaunch_graph.data.labels import predicted_classes
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.training.objective import Objective
 
 
 class HostArrays(Tensors):
@@ -61,16 +61,16 @@ def infer(network: HostNetwork) -> Iterator[Rows]:
         yield rows.astype(np.float32, copy=False)
 
 
-def predictions(part: Part, scores: Rows, objective: Objective) -> dict[str, NDArray[Any]]:
+def predictions(part: Part, scores: Rows) -> dict[str, NDArray[Any]]:
     """Return the arrays of a predictions file, with a row for each owned node.
 
-    "scores" (n, num_outputs) float32; "classes" as `Objective.predicted` returns them; "split" (n,) uint8: 0 none, 1
+    "scores" (n, num_outputs) float32; "classes" as `predicted_classes` returns them; "split" (n,) uint8: 0 none, 1
     training, 2 validation, 3 test.
 
     Args:
         part: This rank's part.
         scores: The network's output on the owned nodes. (num_owned, num_outputs)
-        objective: What is predicted.
     """
     scores = scores.astype(np.float32, copy=False)
-    return {"scores": scores, **objective.predicted(scores), "split": np.asarray(part.split)}
+    classes = predicted_classes(part.task, scores)
+    return {"scores": scores, **({} if classes is None else {"classes": classes}), "split": np.asarray(part.split)}

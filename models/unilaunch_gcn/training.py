@@ -1,6 +1,5 @@
 """The whole training on one page: part, network, epochs, result. Numbers only; no framework's tensor."""
 
-import math
 import resource
 import time
 from collections.abc import Mapping, Sequence
@@ -11,11 +10,12 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from unilaunch.backend import Collectives
-from unilaunch.errors import DivergedError, StoppedError
+from unilaunch.errors import StoppedError
 from unilaunch.json_value import JsonValue
 from unilaunch.model import Framework, Session
 from unilaunch.step import Step
 from unilaunch_gcn.build import load_network
+from unilaunch_gcn.divergence import LOSS, FiniteCheck
 from unilaunch_gcn.keeping import History, Keeper
 from unilaunch_gcn.layers import Layer, plan_layers
 from unilaunch_gcn.network import Network
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 #: Seconds between two lines of progress.
 _PROGRESS = 2.0
-_LOSS = "loss of all ranks"
 
 
 @dataclass(slots=True)
@@ -57,6 +56,7 @@ class Training:
         series: Each epoch's figures, on disk.
         keeper: Keeps checkpoints and models.
         history: Losses and evaluations.
+        finite: Ends a training whose numbers are not finite.
         stopped: Some rank was asked to stop, before or in the last step.
     """
 
@@ -73,6 +73,7 @@ class Training:
     series: Series
     keeper: Keeper
     history: History
+    finite: FiniteCheck
     epoch_seconds: list[float] = field(default_factory=list)
     communication: list[float] = field(default_factory=list)
     bytes_per_epoch: int = 0
@@ -107,6 +108,7 @@ class Training:
             Series(session.output.rank_dir / "epochs.jsonl"),
             keeper,
             history,
+            FiniteCheck(options, network, adam, framework.collectives),
         )
 
     @property
@@ -150,7 +152,7 @@ class Training:
                 self._save()
             if self.stopped and not last:
                 self._finish_steps()
-                self._refuse_infinite_weights()
+                self.finite.weights(len(self.losses))
                 folder = self.keeper.stop(self.history)
                 raise StoppedError(
                     f"stopped after epoch {len(self.losses)} of {self.options.epochs}; its checkpoint is in {folder}: "
@@ -184,7 +186,7 @@ class Training:
 
     def _note(self, figures: StepFigures, seconds: float) -> None:
         """Note what a step has shown."""
-        self._refuse_infinite(_LOSS, figures.loss, len(self.losses) + 1)
+        self.finite.loss(LOSS, figures.loss, len(self.losses) + 1)
         self.losses.append(figures.loss)
         self.epoch_seconds.append(seconds)
         self.communication.append(figures.communication)
@@ -192,47 +194,23 @@ class Training:
         self.stopped = self.stopped or figures.is_stop_asked
         self.series.add(len(self.losses), figures.loss, seconds, figures.communication, figures.received)
 
-    def _refuse_infinite(self, what: str, value: float, epoch: int) -> None:
-        """End a training that has left the finite numbers: nothing after it would mean anything.
-
-        All ranks must call it. They have the same loss and the same weights, so they agree without a message.
-
-        Raises:
-            DivergedError: *value* is not a finite number.
-        """
-        if math.isfinite(value):
-            return
-        cause = f"--lr {self.options.lr:g} is too high: take a lower one"
-        if epoch == 1 and what == _LOSS:  # no step was taken yet
-            cause = "the features are too large: scale them"
-        wider = {"bfloat16": ", or --precision float32", "float32": ", or --precision float64", "float64": ""}
-        raise DivergedError(
-            f"epoch {epoch}: the {what} is {value:g}, not a finite number: the training has diverged, probably because "
-            f"{cause}{wider[self.options.precision]}"
-        )
-
-    def _refuse_infinite_weights(self) -> None:
-        """Look at Adam's second moment too: where it is infinite, the weights stay finite and never change again."""
-        for what, numbers in (("weight", self.network.flat), ("squared gradient", self.adam.second)):
-            self._refuse_infinite(f"largest {what}", float(abs(numbers).max()), len(self.losses))
-
     def _save(self) -> None:
         self._finish_steps()
-        self._refuse_infinite_weights()
+        self.finite.weights(len(self.losses))
         with self.meter.trace.span("checkpoint"):
             self.keeper.save(self.history)
 
     def _evaluate(self) -> None:
         """Measure the network after the epochs so far; of a split without nodes there is nothing to measure: None."""
         self._finish_steps()
-        self._refuse_infinite_weights()
+        self.finite.weights(len(self.losses))
         with self.meter.trace.span("evaluation"):
             counts = self.network.evaluate()
             self.collectives.all_reduce(counts)
         self.meter.read()
         epoch = len(self.losses)
         summed = self.network.host(self.network.local(counts)).astype(np.float64)
-        self._refuse_infinite("loss of the evaluation", float(summed.sum()), epoch)  # or what a metric is made of
+        self.finite.loss("loss of the evaluation", float(summed.sum()), epoch)  # or what a metric is made of
         evaluation = {"epoch": epoch, **self.network.objective.metrics(summed, self.part.split_sizes)}
         self.evaluations.append(evaluation)
         self.session.output.record(**evaluation, loss=self.losses[-1])
@@ -258,7 +236,7 @@ class Training:
         """Write what the network says of every node after the last epoch; all ranks must call it."""
         on_host = self.session.placement.device == "cpu"
         collectives = self.collectives if on_host else self.session.peers.collectives()
-        arrays = predictions(self.part, self.network.logits(), self.network.objective)
+        arrays = predictions(self.part, self.network.logits())
         save_rows(path, self.part, arrays, collectives)
 
     def result(self) -> dict[str, JsonValue]:

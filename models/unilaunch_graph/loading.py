@@ -108,7 +108,7 @@ def predict(
     Args:
         model: The network, or a list of its layers.
         graph: This rank's part, or the name or path of a graph.
-        output: The .npz file that rank 0 writes; None: none.
+        output: The .npz file that rank 0 writes, with the arrays of `unilaunch predict`; None: none.
         framework: Beside a name: "torch" or "mindspore"; None takes the one that the script has imported.
         **options: The others of `predict` in that framework.
 

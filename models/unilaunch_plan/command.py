@@ -115,6 +115,7 @@ def _forecasts(options: PlanSpec, counts: Sequence[int]) -> tuple[list[Row], str
     import tempfile
 
     from unilaunch_gcn.layers import plan_layers
+    from unilaunch_gcn.task_option import refusal_of_task
     from unilaunch_graph.partition.assign import assign
     from unilaunch_graph.partition.order import order_nodes
     from unilaunch_graph.partition.preparation import read_graph
@@ -124,6 +125,8 @@ def _forecasts(options: PlanSpec, counts: Sequence[int]) -> tuple[list[Row], str
 
     log = Log()
     graph = read_graph(options, log, as_given=options.conv == "gat")
+    if refusal := refusal_of_task(options, graph.labels):
+        raise SpecError(refusal)
     structure = graph.structure() if graph.is_directed else graph
     counted, owners = [], []
     for parts in counts:

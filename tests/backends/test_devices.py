@@ -17,7 +17,7 @@ import pytest
 import torch
 import torch.distributed
 
-from unilaunch.backend import Placement, Rendezvous
+from unilaunch.backend import Peers, Placement, Rendezvous
 from unilaunch.collectives import TensorCollectives
 from unilaunch.errors import PlacementError
 from unilaunch.rank.current import Member
@@ -210,6 +210,63 @@ def test_a_gpu_that_cuda_does_not_count_is_refused() -> None:
         TorchBackend().start(WORLD, placement)
     with pytest.raises(PlacementError, match=words):  # a script without unilaunch
         loading._collectives(create_autospec(Member, instance=True, world=WORLD, placement=placement))
+
+
+def _member(*, size: int = 4, supervised: bool = False) -> Any:
+    world = World(rank=1, size=size, local_rank=1, local_size=2, node_rank=0, num_hosts=2, host="a", launcher="")
+    return create_autospec(
+        Member, instance=True, world=world, placement=Placement("cuda", 1, 2), supervised=supervised,
+        peers=create_autospec(Peers, instance=True), environ={},
+    )  # fmt: skip
+
+
+def _meeting(calls: Calls, *, by_torchrun: bool = False) -> None:
+    calls.replace(loading, "meet", answer=MEETING)
+    calls.replace(torch.distributed, "is_torchelastic_launched", answer=by_torchrun)
+
+
+@pytest.mark.parametrize(("supervised", "by_torchrun"), [(True, False), (False, True)])
+def test_a_part_on_a_gpu_takes_the_group_of_its_launcher(calls: Calls, *, supervised: bool, by_torchrun: bool) -> None:
+    """It reads the variables by which unilaunch and torchrun tell it where rank 0 is."""
+    _meeting(calls, by_torchrun=by_torchrun)
+    assert isinstance(loading._collectives(_member(supervised=supervised)), TensorCollectives)
+    assert ("torch.cuda.set_device", {"device": 1}) in calls.made
+    assert calls.made[-1] == ("torch.distributed.init_process_group", {"backend": "nccl"})
+    assert "unilaunch_graph.torch.loading.meet" not in dict(calls.made)
+
+
+def test_a_part_on_a_gpu_meets_the_ranks_of_another_launcher(calls: Calls) -> None:
+    """Under mpirun and srun torch has no address of its own: rank 0's address is agreed on, and the group is made there."""
+    _meeting(calls)
+    member = _member()
+    assert isinstance(loading._collectives(member), TensorCollectives)
+    made = dict(calls.made)
+    meeting = made["unilaunch_graph.torch.loading.meet"]
+    assert (meeting["peers"], meeting["world"]) == (member.peers, member.world)
+    assert (made["torch.distributed.TCPStore"]["host_name"], made["torch.distributed.TCPStore"]["port"]) == (
+        MEETING.address,
+        MEETING.port,
+    )
+    group = made["torch.distributed.init_process_group"]
+    assert (group["backend"], group["rank"], group["world_size"]) == ("nccl", 1, 4)
+    assert group["device_id"] == torch.device("cuda:1")
+
+
+def test_a_part_on_a_gpu_takes_the_group_that_the_script_has_made(calls: Calls) -> None:
+    """It is torch.distributed's default group: a second one of that name cannot be made."""
+    _meeting(calls)
+    calls.replace(torch.distributed, "is_initialized", answer=True)
+    assert isinstance(loading._collectives(_member()), TensorCollectives)
+    names = [name for name, _ in calls.made]
+    assert names[-1] == "torch.distributed.is_initialized"
+    assert not {"torch.distributed.init_process_group", "torch.distributed.TCPStore"} & set(names)
+
+
+def test_the_only_rank_of_a_gpu_makes_no_group(calls: Calls) -> None:
+    """A script that is started alone waits for no port."""
+    member = _member(size=1)
+    assert loading._collectives(member) is member.peers.collectives.return_value
+    assert [name for name, _ in calls.made][-1] == "torch.cuda.set_device"
 
 
 @pytest.mark.parametrize(("device", "words"), [("cuda", "sees no GPU"), ("npu", "install torch_npu")])

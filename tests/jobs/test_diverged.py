@@ -32,9 +32,9 @@ def _diverged(job: Finished, *words: str) -> None:
         assert line in (job.output / f"rank.{rank}" / "stderr").read_text()
 
 
-LOSS = ("1e30", "200", 1, ["epoch 2: the loss of all ranks is nan"])
-EVALUATION = ("1e30", "1", 0, ["epoch 1: the loss of the evaluation is"])
-WEIGHTS = ("1e300", "1", 0, ["epoch 1: the largest weight is"])
+LOSS = ("1e30", "200", 1, ["epoch 2: the loss of all ranks is nan", "diverged in the output of layer 2 of 2"])
+EVALUATION = ("1e30", "1", 0, ["epoch 1: the loss of the evaluation is", "of layer "])
+WEIGHTS = ("1e300", "1", 0, ["epoch 1: the largest weight is", "diverged in layer 1 of 2"])
 
 
 @pytest.mark.parametrize(("launcher", "backend", "lr", "epochs", "trained", "words"), [
@@ -64,7 +64,11 @@ def test_a_metric_that_is_not_finite_is_found_without_validation_nodes(openmpi5:
     )  # fmt: skip
     options = ["--layers", "1", "--dropout", "0", "--epochs", "1", "--precision", "float64", "--lr", "1e170"]
     arguments = ["run", "--dataset", "graph.npz", "--data-dir", "data", *options]
-    _diverged(openmpi5.unilaunch(2, arguments, tmp_path), "epoch 1: the loss of the evaluation is inf")
+    _diverged(
+        openmpi5.unilaunch(2, arguments, tmp_path),
+        "epoch 1: the loss of the evaluation is inf",
+        "diverged behind the last layer",
+    )
 
 
 @pytest.mark.usefixtures("by_numpy")

@@ -1,5 +1,6 @@
 """Graphs that are unlike the tutorials': each trains, and as one process would in dense matrices."""
 
+import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -200,4 +201,6 @@ def test_a_diffusion_that_keeps_nothing_is_told(openmpi5: Launcher, tmp_path: Pa
     """With the number of edges."""
     _write(tmp_path / "graph.npz", _star())
     arguments = ["run", "--dataset", "graph.npz", "--data-dir", "data", "--epochs", "1", *KEEPS_NOTHING]
-    assert "diffused: 0 edges" in openmpi5.unilaunch(2, arguments, tmp_path).check().console
+    console = openmpi5.unilaunch(2, arguments, tmp_path).check().console
+    assert "diffused: 0 edges" in console
+    assert re.search("WARNING +--gdc-threshold 0.5 keeps no edge between two nodes", console)

@@ -77,6 +77,7 @@ def test_a_placement_is_a_rankfile_that_mpirun_takes(launcher: Launcher, tmp_pat
     (["--num-parts", "4", "--hosts", "a:2"], "--hosts a:2: 2 slots for 4 parts"),
     (["--rankfile", "x"], "--rankfile: which hosts?"),
     (["--partitioner", "scotch"], "no partitioner 'scotch'; installed: kaminpar, metis, mtkahypar"),
+    (["--task", "regression"], "--task regression: the labels of sbm are int64 with 1 dimension(s): --task classes"),
     (["--halo", "int8"], "--halo int8: plan counts what exact halos send"),
     (["--backend", "tensorflow"], "no backend 'tensorflow'; installed: mindspore, torch"),
 ])  # fmt: skip

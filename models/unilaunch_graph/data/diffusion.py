@@ -50,12 +50,26 @@ def diffuse(graph: Graph, how: Diffusion) -> Graph:
     symmetric.setdiag(0)
     symmetric.eliminate_zeros()
     symmetric.sort_indices()
+    if not symmetric.nnz and len(graph.indices):
+        _warn_of_no_edges(how)
     return replace(
         graph,
         indptr=symmetric.indptr.astype(np.int64),
         indices=symmetric.indices.astype(np.int32),
         weights=symmetric.data.astype(np.float32),
         loops=loops,
+    )
+
+
+def _warn_of_no_edges(how: Diffusion) -> None:
+    from loguru import logger
+
+    option, change = f"--gdc-threshold {how.threshold}", "lower"
+    if how.threshold is None:
+        option, change = f"--gdc-top-k {how.top_k}", "higher"
+    logger.warning(
+        f"{option} keeps no edge between two nodes, so the network uses no neighbours: expected at least one edge; "
+        f"take a {change} number"
     )
 
 

@@ -41,6 +41,22 @@ def count_classes(labels: NDArray[Any]) -> int:
     return 1 if labels.ndim == 1 else labels.shape[1]
 
 
+def predicted_classes(task: Task, scores: NDArray[Any]) -> NDArray[Any] | None:
+    """Return the classes that scores name: that of the highest score, or whether each label's score is above 0.
+
+    Args:
+        task: The task.
+        scores: One column for each class or label. (n, num_classes)
+
+    Returns:
+        (n,) int64 of classes, (n, num_classes) uint8 of labels, None of numbers.
+    """
+    if task is Task.REGRESSION:
+        return None
+    classes: NDArray[Any] = scores.argmax(axis=1) if task is Task.CLASSES else (scores > 0).astype(np.uint8)
+    return classes
+
+
 def read_labels(arrays: Arrays) -> Labels:
     """Return the array *y* as labels: whole numbers of one dimension are classes, of two 0 and 1, floats are values.
 

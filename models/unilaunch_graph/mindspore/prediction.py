@@ -32,7 +32,7 @@ def predict(
     *,
     memory: int = MEMORY,
     **options: Any,
-) -> Tensor:
+) -> Any:
     """Return a network's output for this rank's nodes, and write the output for all nodes. All ranks must call this.
 
     A network as a whole is called once, as in training; its memory grows with the part. A list of its layers is applied
@@ -46,17 +46,21 @@ def predict(
     (`set_train(False)`).
 
     Args:
-        model: The network, or a list of its layers, as a `CellList` is one.
+        model: The network, or a list of its layers, as a `CellList` is one. A network as a whole may return a pair:
+            scores and embeddings.
         graph: This rank's part; for a list of layers also what `load` takes as a name: then the part stays in mapped
             files, and no tensor of all its edges is made.
-        output: The .npz file that rank 0 writes, with the array "scores" (num_nodes, width) in the user's order; no
-            rank holds more of it than some rows. None: none is written.
+        output: The .npz file that rank 0 writes, in the user's order, with the arrays of `unilaunch predict`: "scores"
+            (num_nodes, width); "classes", if there is a score for each class or label of the graph: (num_nodes,) int64,
+            the class of the highest score, or (num_nodes, width) uint8, the labels with a score above 0; "split"
+            (num_nodes,) uint8: 0 none, 1 training, 2 validation, 3 test; "embeddings" (num_nodes, w), if the network as
+            a whole returns a pair. No rank holds more of another rank's rows than some. None: none is written.
         memory: Bytes that the rows and the messages of a block may take.
         **options: Beside a name: fields of `unilaunch_graph.spec.DataSpec`, as in `load`.
 
     Returns:
-        The rows of the owned nodes, without the row that a part without edges has more; of a list of layers float32,
-        mapped from a file. (nodes, width)
+        The scores of the owned nodes, without the row that a part without edges has more; of a list of layers float32,
+        mapped from a file. If the network as a whole returns a pair: the scores and the embeddings. (nodes, width)
 
     Raises:
         SpecError: A layer is not exact on a block, is in training mode, or needs another argument; the message names
@@ -65,10 +69,14 @@ def predict(
         InputError: On rank 0: *output* cannot be written.
     """
     layers = list(model) if isinstance(model, nn.CellList) else model
-    return Tensor.from_numpy(np.asarray(network.predict(_MindSpore(options), layers, graph, output, memory)))
+    scores, embeddings = network.predict(_MindSpore(options), layers, graph, output, memory)
+    tensor = Tensor.from_numpy(np.asarray(scores))
+    return tensor if embeddings is None else (tensor, Tensor.from_numpy(np.asarray(embeddings)))
 
 
 class _MindSpore(network.Predictor):
+    tensor = Tensor
+
     @override
     def load(self, name: str | Path) -> tuple[Part, Ranks]:
         return load_arrays(name, self.options)
@@ -79,7 +87,7 @@ class _MindSpore(network.Predictor):
         return features.astype(np.float32, copy=False)
 
     @override
-    def whole(self, model: Any, part: GraphPart) -> Tensor:
+    def whole(self, model: Any, part: GraphPart) -> Any:
         return _call(model, part.x, part)
 
     @override
@@ -89,18 +97,22 @@ class _MindSpore(network.Predictor):
 
     @override
     def step(self, layers: Sequence[Callable[..., Any]]) -> BlockLayer:
-        return Step(layers, _call)
+        return Step(layers, _call_layer)
 
     @override
     def num_arguments(self, layer: Callable[..., Any]) -> int:
         return 1 + len(_further(layer))
 
 
-def _call(layer: Any, rows: Tensor, part: GraphPart) -> Tensor:
+def _call_layer(layer: Any, rows: Tensor, part: GraphPart) -> Tensor:
+    return network.checked(layer, _call(layer, rows, part), Tensor)
+
+
+def _call(layer: Any, rows: Tensor, part: GraphPart) -> Any:
     """Return the layer's output.
 
     Raises:
-        SpecError: It is in training mode, its arguments are not clear, or its output is no tensor.
+        SpecError: It is in training mode, or its arguments are not clear.
     """
     for cell in network.networks_of(layer, nn.Cell):
         if any(inner.training for _, inner in cell.cells_and_names()):
@@ -109,7 +121,7 @@ def _call(layer: Any, rows: Tensor, part: GraphPart) -> Tensor:
     if not isinstance(layer, Layer):  # ours take the part's arrays themselves
         optional = (name for name in _ARGUMENTS if _arguments(layer).get(name))
         network.refuse_optional(layer, (name for name in optional if _of(part, name) is not None), needed)
-    return network.checked(layer, layer(rows, *(_of(part, name) for name in needed)), Tensor)
+    return layer(rows, *(_of(part, name) for name in needed))
 
 
 def _of(part: GraphPart, name: str) -> Any:

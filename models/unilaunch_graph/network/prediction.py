@@ -10,27 +10,39 @@ from tempfile import TemporaryDirectory
 from types import FunctionType
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from unilaunch.errors import SpecError
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.aside import refuse_no_file
+from unilaunch_graph.data.labels import Task, predicted_classes
 from unilaunch_graph.exchange.gather import save_rows
 from unilaunch_graph.inference import Layer, infer
 from unilaunch_graph.network.checks import check_rows
 from unilaunch_graph.network.part import PartFields
+from unilaunch_graph.new_file import map_new_file
 from unilaunch_graph.partition.part import Part
 
 #: A member of a list of layers, or a whole model.
 Callee = Callable[..., Any]
 Network = TypeVar("Network")
 Output = TypeVar("Output")
+#: Rows whose classes are found at a time.
+_BLOCK = 1 << 14
 
 
 class Predictor(ABC):
     """The part of `predict` that depends on the framework.
 
+    Attributes:
+        tensor: The class of the framework's tensors.
+
     Args:
         options: Those of `load`, where the graph is a name.
     """
+
+    tensor: type[Any]
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.options = options
@@ -45,7 +57,7 @@ class Predictor(ABC):
 
     @abstractmethod
     def whole(self, model: Callee, part: Any) -> Any:
-        """Return the model's output for the owned nodes, as a tensor."""
+        """Return the model's output for the owned nodes: a tensor, or a pair of tensors."""
 
     @abstractmethod
     def array(self, rows: Any) -> Rows:
@@ -62,8 +74,10 @@ class Predictor(ABC):
 
 def predict(
     use: Predictor, model: Callee | Sequence[Callee], graph: Any, output: Path | str | None, memory: int
-) -> Rows:
-    """Return the rows of the owned nodes, and write those of all nodes; the arguments are those of `ug.torch.predict`.
+) -> tuple[Rows, Rows | None]:
+    """Return scores and embeddings of the owned nodes, and write those of all nodes.
+
+    The arguments are those of `ug.torch.predict`. The embeddings are None unless a whole model returns a pair.
 
     Raises:
         SpecError: A layer is not exact on a block, a whole model is to run on a graph that is not loaded, there is no
@@ -76,18 +90,40 @@ def predict(
     part, ranks = (graph.arrays, graph.ranks) if is_part else use.load(graph)
     if output is not None and ranks.rank == 0:
         refuse_no_file(output)
-    if isinstance(model, Sequence):
-        given = replace(part, features=use.features(graph)) if is_part else part
-        steps = [use.step(together) for together in _group(use, model)]
-        with TemporaryDirectory(prefix="unilaunch-") as folder:  # a mapped file stays readable while it is referenced
-            rows = infer(given, ranks.collectives, steps, Path(folder), memory)
-    else:
-        output_rows = use.whole(model, graph)
-        check_rows(output_rows, graph.num_owned, "num_owned")
-        rows = use.array(output_rows)[: part.num_owned]  # in MindSpore a part may have a row more
-    if output is not None:
-        save_rows(Path(output), part, {"scores": rows}, ranks.collectives)
-    return rows
+    with TemporaryDirectory(prefix="unilaunch-") as folder:  # a mapped file stays readable while it is referenced
+        if isinstance(model, Sequence):
+            given = replace(part, features=use.features(graph)) if is_part else part
+            steps = [use.step(together) for together in _group(use, model)]
+            scores, embeddings = infer(given, ranks.collectives, steps, Path(folder), memory), None
+        else:
+            first, second = scores_of(model, use.whole(model, graph), use.tensor)
+            scores, embeddings = _owned(use, first, graph), None if second is None else _owned(use, second, graph)
+        if output is not None:
+            arrays = {"scores": scores, **_classes(part, scores, Path(folder)), "split": np.asarray(part.split)}
+            if embeddings is not None:
+                arrays["embeddings"] = embeddings
+            save_rows(Path(output), part, arrays, ranks.collectives)
+    return scores, embeddings
+
+
+def _owned(use: Predictor, rows: Any, graph: Any) -> Rows:
+    """Return a whole model's rows as an array: in MindSpore a part may have a row more."""
+    check_rows(rows, graph.num_owned, "num_owned")
+    return use.array(rows)[: graph.arrays.num_owned]
+
+
+def _classes(part: Part, scores: Rows, folder: Path) -> dict[str, NDArray[Any]]:
+    """Return the classes of the owned nodes in a mapped file, if there is a score for each class or label."""
+    width = scores.shape[1] if scores.ndim == 2 else 0  # noqa: PLR2004  (nodes and columns)
+    fits = width >= part.num_classes if part.task is Task.CLASSES else width == part.num_classes
+    first = predicted_classes(part.task, scores[:_BLOCK]) if fits else None
+    if first is None:
+        return {}
+    classes = map_new_file(folder / "classes.npy", first.dtype, (len(scores), *first.shape[1:]))
+    for begin in range(0, len(scores), _BLOCK):
+        span = slice(begin, begin + _BLOCK)
+        classes[span] = predicted_classes(part.task, scores[span])
+    return {"classes": classes}
 
 
 def _refuse_strange(options: Mapping[str, Any], model: Callee | Sequence[Callee], *, is_part: bool) -> None:
@@ -174,9 +210,22 @@ def checked(layer: Callee, output: Any, kind: type[Output]) -> Output:
     if not isinstance(output, kind):
         raise SpecError(
             f"predict: {name_of(layer)} returned a {type(output).__name__}: expected one tensor with a row for each "
-            "node: give a function that returns it, such as `lambda x, edge_index: model(x, edge_index)[0]`"
+            "node, or of a model as a whole a pair of them (scores, embeddings): give a function that returns it, such "
+            "as `lambda x, edge_index: model(x, edge_index)[0]`"
         )
     return output
+
+
+def scores_of(model: Callee, output: Any, kind: type[Output]) -> tuple[Output, Output | None]:
+    """Return what a whole model has returned as scores and embeddings; None: it returns scores alone.
+
+    Raises:
+        SpecError: It is neither a tensor of class *kind* nor a pair of such.
+    """
+    if isinstance(output, tuple) and len(output) == 2 and all(isinstance(one, kind) for one in output):  # noqa: PLR2004
+        scores, embeddings = output
+        return scores, embeddings
+    return checked(model, output, kind), None
 
 
 def name_of(layer: Callee) -> str:

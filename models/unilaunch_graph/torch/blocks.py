@@ -30,16 +30,15 @@ def num_arguments(layer: Callable[..., Any]) -> int:
     return 1 + len(_edges_of(layer)[0])
 
 
-def call(layer: Callable[..., Any], rows: Any, edges: Arguments) -> torch.Tensor:
+def call(layer: Callable[..., Any], rows: Any, edges: Arguments) -> Any:
     """Return the output of *layer* for rows, and for what its further arguments are named after.
 
     Raises:
-        SpecError: It has an argument of another name, or one with a default value that the graph has an array for; or
-            its output is no tensor.
+        SpecError: It has an argument of another name, or one with a default value that the graph has an array for.
     """
     needed, optional = _edges_of(layer)
     refuse_optional(layer, (name for name in optional if edges.get(name) is not None), needed)
-    return checked(layer, layer(rows, *(edges[name] for name in needed)), torch.Tensor)
+    return layer(rows, *(edges[name] for name in needed))
 
 
 def _edges_of(layer: Callable[..., Any]) -> tuple[list[str], list[str]]:
@@ -87,7 +86,7 @@ def apply_to_block(layers: Sequence[Callable[..., Any]], rows: Rows, block: Neig
     takes_edges = num_arguments(first) > 1
     with torch.no_grad(), _block(block.num_targets):
         own, is_pair = x[: block.num_targets], _takes_pair(first)
-        out = call(first, ((x, own) if is_pair else x) if takes_edges else own, edges)
+        out = checked(first, call(first, ((x, own) if is_pair else x) if takes_edges else own, edges), torch.Tensor)
         if takes_edges and len(out) != len(own if is_pair else x):
             raise SpecError(
                 f"predict: {name_of(first)} returned {len(out)} rows of {len(x)} nodes: expected one for each"

@@ -25,7 +25,7 @@ def load(name: str | Path, *, device: str = "auto", **options: Any) -> GraphPart
     Works in a script that any launcher has started: `unilaunch launch`, mpirun, torchrun, srun, or none (one rank).
     On CPU the ranks exchange rows over MPI where the launcher has wired MPI up, else over sockets; MPI is initialised
     here unless the script has done so. On CUDA they use torch.distributed's default group, with NCCL, which is
-    initialised here unless the script has done so.
+    initialised here unless the script has done so. On CUDA this was never run.
 
     Args:
         name: A data set's name ("cora"), or the path of a graph file or folder.
@@ -64,7 +64,10 @@ def _collectives(member: Member) -> Collectives:
 
 
 def _device_collectives(member: Member) -> Collectives:
-    """Return the default group's collectives; the group is made if the script has not made it."""
+    """Return the default group's collectives; the group is made if the script has not made it.
+
+    Never run on a GPU: the calls are tested as recorded calls (tests/backends/test_devices.py).
+    """
     if member.world.size == 1:
         return member.peers.collectives()
     if not dist.is_initialized():

@@ -26,7 +26,7 @@ def predict(
     *,
     memory: int = MEMORY,
     **options: Any,
-) -> torch.Tensor:
+) -> Any:
     """Return a network's output for this rank's nodes, and write the output for all nodes. All ranks must call this.
 
     A network as a whole is called once, as in training; its memory grows with the part. A list of its layers is applied
@@ -39,16 +39,20 @@ def predict(
 
     Args:
         model: The network (`ug.torch.distribute` has made it exact on parts), or a list of its layers, as a
-            `ModuleList` is one.
+            `ModuleList` is one. A network as a whole may return a pair: scores and embeddings.
         graph: This rank's part; for a list of layers also what `load` takes as a name: then the part stays in mapped
             files, and no tensor of all its edges is made.
-        output: The .npz file that rank 0 writes, with the array "scores" (num_nodes, width) in the user's order; no
-            rank holds more of it than some rows. None: none is written.
+        output: The .npz file that rank 0 writes, in the user's order, with the arrays of `unilaunch predict`: "scores"
+            (num_nodes, width); "classes", if there is a score for each class or label of the graph: (num_nodes,) int64,
+            the class of the highest score, or (num_nodes, width) uint8, the labels with a score above 0; "split"
+            (num_nodes,) uint8: 0 none, 1 training, 2 validation, 3 test; "embeddings" (num_nodes, w), if the network as
+            a whole returns a pair. No rank holds more of another rank's rows than some. None: none is written.
         memory: Bytes that the rows and the messages of a block may take.
         **options: Beside a name: fields of `unilaunch_graph.spec.DataSpec`, as in `load`.
 
     Returns:
-        The rows of the owned nodes; of a list of layers float32, mapped from a file. (num_owned, width)
+        The scores of the owned nodes as a tensor; of a list of layers float32, mapped from a file. (num_owned, width)
+        If the network as a whole returns a pair: the scores and the embeddings. (num_owned, width), (num_owned, w)
 
     Raises:
         SpecError: A layer is not exact on a block, or is in training mode; the message names it. Or the part is not in
@@ -57,10 +61,14 @@ def predict(
         InputError: On rank 0: *output* cannot be written.
     """
     layers = list(model) if isinstance(model, torch.nn.ModuleList) else model
-    return torch.from_numpy(network.predict(_Torch(options), layers, graph, output, memory))
+    scores, embeddings = network.predict(_Torch(options), layers, graph, output, memory)
+    tensor = torch.from_numpy(scores)
+    return tensor if embeddings is None else (tensor, torch.from_numpy(embeddings))
 
 
 class _Torch(network.Predictor):
+    tensor = torch.Tensor
+
     @override
     def load(self, name: str | Path) -> tuple[Part, Ranks]:
         part, ranks = load_arrays(name, "cpu", self.options)
@@ -74,7 +82,7 @@ class _Torch(network.Predictor):
         return features
 
     @override
-    def whole(self, model: Any, part: GraphPart) -> torch.Tensor:
+    def whole(self, model: Any, part: GraphPart) -> Any:
         _check_device(part.ranks)
         modules = (module for root in network.networks_of(model, torch.nn.Module) for module in root.modules())
         if trained := next((module for module in modules if module.training), None):

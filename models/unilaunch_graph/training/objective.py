@@ -76,10 +76,6 @@ class Objective(ABC):
             num_nodes: Number of nodes in the split, at least 1.
         """
 
-    def predicted(self, scores: Floats) -> dict[str, NDArray[Any]]:  # noqa: ARG002  (numbers are their own prediction)
-        """Return what the scores say: "classes" (n,) int64 of classes, (n, num_outputs) uint8 of labels."""
-        return {}
-
     def evaluate(self, scores: Floats, part: Part) -> NDArray[np.float64]:
         """Return this rank's share of an evaluation: each split's `counts`, then the validation losses, summed.
 
@@ -148,10 +144,6 @@ class Classes(Objective):
         return [(xp.argmax(scores, axis=1) == labels).sum()]
 
     @override
-    def predicted(self, scores: Floats) -> dict[str, NDArray[Any]]:
-        return {"classes": scores.argmax(axis=1).astype(np.int64)}
-
-    @override
     def metrics_of(self, counts: NDArray[np.float64], num_nodes: int) -> dict[str, float]:
         return {"accuracy": float(counts[0]) / num_nodes}
 
@@ -178,10 +170,6 @@ class MultiLabel(Objective):
     def counts(self, scores: Any, labels: Any, xp: Any) -> list[Any]:
         said, has = scores > 0, labels > 0
         return [(said & has).sum(), said.sum(), has.sum()]
-
-    @override
-    def predicted(self, scores: Floats) -> dict[str, NDArray[Any]]:
-        return {"classes": (scores > 0).astype(np.uint8)}
 
     @override
     def metrics_of(self, counts: NDArray[np.float64], num_nodes: int) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """The steps of a training: this rank's gradient, the sum over ranks, Adam."""
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Protocol
 
 from unilaunch.backend import Collectives
@@ -63,8 +64,9 @@ class Steps:
             self.collectives.all_reduce(gradient)
         summed = self.network.local(gradient)
         loss, is_stop_asked = float(summed[0]), float(summed[1]) > 0
-        with self.meter.trace.span("optimizer"):
-            self.adam.step(summed[2:])
+        if isfinite(loss):  # else the weights that have led to it stay: they tell in which layer
+            with self.meter.trace.span("optimizer"):
+                self.adam.step(summed[2:])
         return [StepFigures(loss, is_stop_asked, *self.meter.read())]
 
     def finish(self) -> list[StepFigures]:

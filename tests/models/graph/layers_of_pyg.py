@@ -55,7 +55,7 @@ def _kinds_of_nodes(x: torch.Tensor) -> torch.Tensor:
 
 W = WIDTH
 E = EDGE_WIDTH
-#: The classes that can be tried without a library of kernels, by name.
+#: The classes that can be tried, by name; of SplineConv with `spline_basis` and `spline_weighting` below.
 CASES: dict[str, Case] = {
     "SimpleConv": Case(nn.SimpleConv, _weighted),
     "GCNConv": Case(lambda: nn.GCNConv(W, W), _weighted),
@@ -135,6 +135,7 @@ CASES: dict[str, Case] = {
     ),
     "AntiSymmetricConv": Case(lambda: nn.AntiSymmetricConv(W, num_iters=2)),
     "MixHopConv": Case(lambda: nn.MixHopConv(W, W, powers=[0, 1, 2]), _weighted),
+    "SplineConv": Case(lambda: nn.SplineConv(W, W, dim=E, kernel_size=[3, 4, 2]), _attributed),
 }
 #: The classes that `distribute` refuses, made as far as the refusal needs it.
 REFUSED: dict[str, Callable[[], Layer]] = {
@@ -149,10 +150,62 @@ REFUSED: dict[str, Callable[[], Layer]] = {
     "DirGNNConv": lambda: nn.DirGNNConv(nn.SAGEConv(W, W)),
     "MeshCNNConv": lambda: nn.MeshCNNConv(W, W),
 }
-#: They need a library that is not installed with PyG; their classes cannot even be made.
-NOT_MADE = {
-    **dict.fromkeys(("CuGraphGATConv", "CuGraphRGCNConv", "CuGraphSAGEConv"), "pylibcugraphops"),
-    **dict.fromkeys(("DynamicEdgeConv", "GravNetConv", "XConv"), "pyg-lib"),
-    "FusedGATConv": "dgNN",
-    "SplineConv": "pyg-lib",
-}
+
+
+def _bare(kind: type[Layer]) -> Callable[[], Layer]:
+    """Return what makes a module without its constructor, which needs a library that is not installed with PyG."""
+
+    def make() -> Layer:
+        layer = kind.__new__(kind)
+        torch.nn.Module.__init__(layer)
+        return layer
+
+    return make
+
+
+#: Refused classes whose constructors need pylibcugraphops, pyg-lib or dgNN.
+BARE = {
+    kind.__name__: _bare(kind)
+    for kind in (
+        nn.CuGraphGATConv, nn.CuGraphRGCNConv, nn.CuGraphSAGEConv, nn.DynamicEdgeConv, nn.FusedGATConv, nn.GravNetConv,
+        nn.XConv,
+    )
+}  # fmt: skip
+
+
+def spline_basis(
+    pseudo: torch.Tensor, kernel_size: torch.Tensor, is_open_spline: torch.Tensor, degree: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the linear B-splines that are not 0 at some coordinates, and their places in the kernel.
+
+    What pyg-lib's function of this name returns, for `degree` 1: Fey et al. (CVPR 2018), section 3.1.
+
+    Args:
+        pseudo: Coordinates in [0, 1]. (num_edges, dim)
+        kernel_size: Knots in each dimension. (dim,) int64
+        is_open_spline: Whether the first and the last knot of a dimension are not one. (dim,) uint8
+        degree: 1.
+
+    Returns:
+        (num_edges, 2 ** dim), and the same shape in int64.
+    """
+    if degree != 1:
+        raise ValueError(f"degree={degree}: expected 1")
+    place = pseudo * (kernel_size - is_open_spline)
+    left = place.floor()
+    basis, index = pseudo.new_ones(len(pseudo), 1), kernel_size.new_zeros(len(pseudo), 1)
+    stride = 1
+    for d, size in enumerate(kernel_size.tolist()):
+        share = (place - left)[:, d : d + 1]
+        ends = torch.stack([left[:, d], left[:, d] + 1], 1).long() % size
+        basis = (torch.cat([1 - share, share], 1)[:, :, None] * basis[:, None]).flatten(1)
+        index = (stride * ends[:, :, None] + index[:, None]).flatten(1)
+        stride *= size
+    return basis, index
+
+
+def spline_weighting(
+    x: torch.Tensor, weight: torch.Tensor, basis: torch.Tensor, weight_index: torch.Tensor
+) -> torch.Tensor:
+    """Return each row of *x* times the sum of its matrices, as pyg-lib's function of this name. (num_edges, out)"""
+    return torch.einsum("es,ei,esio->eo", basis, x, weight[weight_index])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loguru import logger
 from numpy.typing import NDArray
 
 from graphs_by_hand import cut_graphs, dense_adjacency, make_graph
@@ -103,3 +104,24 @@ def test_it_makes_cora_more_accurate(shared_datasets: Path) -> None:
     line = [sys.executable, str(script), "--draws", "1", "--data-dir", str(shared_datasets)]
     done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        (Diffusion(0.9, 128, 0.5), ["--gdc-threshold 0.5 keeps no edge between two nodes", "take a lower number"]),
+        (Diffusion(0.9, 1, None), ["--gdc-top-k 1 keeps no edge between two nodes", "take a higher number"]),
+        (Diffusion(0.1, 128, None), []),
+    ],
+)
+def test_a_diffusion_without_an_edge_is_warned_of(how: Diffusion, words: list[str]) -> None:
+    """The training then goes on without neighbours, as one of PyG's would. A graph without edges is no news."""
+    warnings: list[str] = []
+    sink = logger.add(lambda message: warnings.append(str(message)), level="WARNING", format="{message}")
+    try:
+        assert bool(len(diffuse(_communities(), how).indices)) != bool(words)
+        diffuse(make_graph(3, []), how)
+    finally:
+        logger.remove(sink)
+    assert len(warnings) == bool(words)
+    assert all(word in warnings[0] for word in words)

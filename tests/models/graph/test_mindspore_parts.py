@@ -295,8 +295,24 @@ def test_predict_by_layers_is_predict_of_the_whole(tmp_path: Path) -> None:
     by_layers = ug.mindspore.predict(layers, part, tmp_path / "layers.npz", memory=200).asnumpy()
     np.testing.assert_allclose(by_layers, expected, rtol=0, atol=1e-6)
     for name, bound in (("whole", 0), ("layers", 1e-6)):
-        scores = np.load(tmp_path / f"{name}.npz")["scores"]
-        np.testing.assert_allclose(scores[part.owned], expected, rtol=0, atol=bound)
+        arrays = np.load(tmp_path / f"{name}.npz")
+        np.testing.assert_allclose(arrays["scores"][part.owned], expected, rtol=0, atol=bound)
+        np.testing.assert_array_equal(arrays["classes"], arrays["scores"].argmax(1))
+        np.testing.assert_array_equal(arrays["split"][part.owned], part.arrays.split)
+
+
+def test_a_whole_model_may_return_scores_and_embeddings(tmp_path: Path) -> None:
+    part, layers = ring(30)
+
+    def pair(x: Tensor, part: Any) -> tuple[Tensor, Tensor]:
+        rows = layers[0](x, part)
+        return layers[2](rows, part), rows
+
+    scores, embeddings = ug.predict(pair, part, tmp_path / "out.npz")
+    expected = [rows.asnumpy() for rows in pair(part.x, part)]
+    np.testing.assert_array_equal(scores.asnumpy(), expected[0])
+    np.testing.assert_array_equal(embeddings.asnumpy(), expected[1])
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npz")["embeddings"][part.owned], expected[1])
 
 
 def test_predict_refuses_what_is_not_exact() -> None:

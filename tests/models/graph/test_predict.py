@@ -17,7 +17,7 @@ from torch_geometric import nn
 from typing_extensions import override
 
 import unilaunch_graph as ug
-from models.graph.torch_parts import make_whole, on_parts
+from models.graph.torch_parts import Whole, make_whole, on_parts
 from unilaunch.errors import InputError, SpecError
 from unilaunch_graph.torch.distributed import distribute
 from unilaunch_graph.torch.part import GraphPart
@@ -100,6 +100,74 @@ def test_layers_on_blocks_are_the_network(parts: int, tmp_path: Path, *, distrib
     np.testing.assert_allclose(found, _expected(), rtol=1e-5, atol=1e-5)
     with np.load(file) as arrays:
         assert np.array_equal(arrays["scores"], found)
+
+
+def _of_task(task: str) -> tuple[Whole, Any]:
+    """Return a graph with labels of a task, and the classes that the scores of `NET` name."""
+    scores = _expected()
+    if task == "classes":
+        return WHOLE, scores.argmax(1)
+    draw = np.random.default_rng(1)
+    if task == "multilabel":
+        labels: Any = draw.integers(0, 2, (40, 3), np.uint8)
+        return replace(WHOLE, graph=replace(WHOLE.graph, labels=labels)), (scores > 0).astype(np.uint8)
+    values = draw.standard_normal((40, 3)).astype(np.float32)
+    return replace(WHOLE, graph=replace(WHOLE.graph, labels=values)), None
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+@pytest.mark.parametrize("task", ["classes", "multilabel", "regression"])
+def test_the_file_has_the_arrays_of_the_command(
+    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, as_list: bool
+) -> None:
+    """Names and types are those of `unilaunch predict`; classes are found in blocks of rows."""
+    monkeypatch.setattr("unilaunch_graph.network.prediction._BLOCK", 4)
+    whole, expected = _of_task(task)
+
+    def work(part: GraphPart) -> None:
+        distribute(net := _net(), part)
+        predict(net.layers() if as_list else net, _single(part), tmp_path / "out.npz", memory=SMALL)
+
+    on_parts(whole, PARTS, work)
+    with np.load(tmp_path / "out.npz") as arrays:
+        assert set(arrays) == {"scores", "split"} | ({"classes"} if expected is not None else set())
+        np.testing.assert_array_equal(arrays["split"], whole.graph.split)
+        if expected is not None:
+            assert arrays["classes"].dtype == expected.dtype
+            np.testing.assert_array_equal(arrays["classes"], expected)
+
+
+def test_a_whole_model_may_return_scores_and_embeddings(tmp_path: Path) -> None:
+    """Embeddings are rows of any width; each rank gets both, and the file has both."""
+
+    def model_of(sage: Any) -> Callable[..., Any]:
+        def model(x: torch.Tensor, edge_index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            rows: torch.Tensor = sage(x, edge_index)
+            return rows[:, :3], rows
+
+        return model
+
+    def work(part: GraphPart) -> Any:
+        sage: Any = distribute(_net().sage, part)
+        pair = predict(model_of(sage), _single(part), tmp_path / "out.npz")
+        return [ug.torch.gather(rows, part) for rows in pair]
+
+    found = on_parts(WHOLE, PARTS, work)[0]
+    with torch.no_grad():
+        expected = model_of(NET.sage)(WHOLE.x.float(), WHOLE.edge_index)
+    torch.testing.assert_close(found, list(expected), rtol=1e-5, atol=1e-5)
+    with np.load(tmp_path / "out.npz") as arrays:
+        assert np.array_equal(arrays["embeddings"], found[1])
+        assert np.array_equal(arrays["classes"], arrays["scores"].argmax(1))
+
+
+def test_rows_that_are_no_scores_of_classes_get_none(tmp_path: Path) -> None:
+    """A graph of three classes, and two columns; one column of numbers."""
+    models: dict[str, Callable[..., Any]] = {"two": lambda x: x[:, :2], "one": _first_column}
+    for name, model in models.items():
+        on_parts(WHOLE, 1, lambda part: predict(model, _single(part), tmp_path / f"{name}.npz"))  # noqa: B023
+        with np.load(tmp_path / f"{name}.npz") as arrays:
+            assert set(arrays) == {"scores", "split"}
 
 
 def test_a_whole_model_is_called_once(tmp_path: Path) -> None:
@@ -277,8 +345,8 @@ def test_a_whole_model_returns_a_row_for_each_node(tmp_path: Path) -> None:
 
 class _Pair(torch.nn.Module):
     @override
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return x, edge_index
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
+        return x, [edge_index]
 
 
 @pytest.mark.parametrize("model", [_Pair().eval(), [_Pair().eval()], [torch.relu, lambda x: {"out": x}]])

@@ -81,6 +81,7 @@ def test_16_bits_are_sent_as_they_are_on_a_device() -> None:
     collectives = create_autospec(Collectives, instance=True)
     for dtype, device, expected in (
         (torch.bfloat16, "meta", torch.bfloat16),
+        (torch.float16, "meta", torch.float16),
         (torch.bfloat16, "cpu", np.dtype(np.int16)),
         (torch.int16, "meta", torch.bfloat16),
         (torch.uint16, "meta", torch.bfloat16),

@@ -1,0 +1,236 @@
+"""Autocast, GradScaler and saved states with networks on parts, as in a script of one process."""
+
+import copy
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+from torch_geometric import nn
+from torch_geometric.nn import MessagePassing
+from typing_extensions import override
+
+from models.graph.torch_parts import make_whole, on_parts
+from unilaunch_graph import torch as ug
+from unilaunch_graph.torch.distributed import distribute
+from unilaunch_graph.torch.part import GraphPart
+
+WHOLE = make_whole()
+NUM_TRAIN = int(WHOLE.train_mask.sum())
+
+
+class _Own(MessagePassing):  # type: ignore[misc]  # PyG ships no types
+    """A layer of a user's own, with messages of both ends."""
+
+    def __init__(self, width: int, out: int) -> None:
+        super().__init__(aggr="mean")
+        self.linear = torch.nn.Linear(2 * width, out)
+
+    @override
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.propagate(edge_index, x=x)
+        return out
+
+    @override
+    def message(self, x_i: torch.Tensor, x_j: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.linear(torch.cat([x_i, x_j - x_i], dim=1))
+        return out
+
+
+class _Net(torch.nn.Module):
+    def __init__(self, layer: Callable[[int, int], torch.nn.Module]) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = layer(8, 16), torch.nn.BatchNorm1d(16), layer(16, 3)
+
+    @override
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.last(functional.elu(self.norm(self.first(x, edge_index))), edge_index)
+        return out
+
+
+LAYERS: dict[str, Callable[[int, int], torch.nn.Module]] = {
+    "gcn": nn.GCNConv,
+    "gat": nn.GATConv,
+    "sage": nn.SAGEConv,
+    "own": _Own,
+}
+
+
+torch.manual_seed(0)
+NETS = {kind: _Net(layer) for kind, layer in LAYERS.items()}
+
+
+def _net(kind: str) -> torch.nn.Module:
+    """Return a network with the same weights in each call; the ranks are threads, which share torch's generator."""
+    return copy.deepcopy(NETS[kind])
+
+
+def _loss(model: Callable[..., torch.Tensor], part: GraphPart) -> torch.Tensor:
+    mask = part.train_mask
+    scores = model(part.x.float(), part.edge_index)
+    losses = functional.cross_entropy(scores[mask].float(), part.y[mask], reduction="sum")
+    return ug.mean(losses, part.num_train, part)
+
+
+def _gradients(model: torch.nn.Module) -> list[torch.Tensor]:
+    return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("kind", LAYERS)
+def test_autocast_and_a_grad_scaler(kind: str, size: int) -> None:
+    """The gradient is the same bits on every rank, and that of one process in float32 but for bfloat16's rounding."""
+
+    def exact(part: GraphPart) -> list[torch.Tensor]:
+        model = distribute(_net(kind), part)
+        _loss(model, part).backward()  # type: ignore[no-untyped-call]
+        return _gradients(model)
+
+    def work(part: GraphPart) -> tuple[list[torch.Tensor], list[float], torch.dtype]:
+        model = distribute(_net(kind), part)
+        optimizer, scaler = torch.optim.Adam(model.parameters(), lr=0.02), torch.amp.GradScaler("cpu")
+        losses: list[float] = []
+        first: list[torch.Tensor] = []
+        for _ in range(8):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                scores = model(part.x.float(), part.edge_index)
+                loss = _loss(model, part)
+            torch.autograd.backward(scaler.scale(loss))
+            ug.sum_gradients(model, part)
+            scaler.unscale_(optimizer)
+            first = first or _gradients(model)
+            scaler.step(optimizer)
+            scaler.update()
+            losses.append(loss.item())
+        return first, losses, scores.dtype
+
+    (expected,) = on_parts(WHOLE, 1, exact)
+    with torch.autocast("cpu", torch.bfloat16):
+        plain = _net(kind)(WHOLE.x.float(), WHOLE.edge_index)
+    largest = max(gradient.abs().max() for gradient in expected)
+    ranks = on_parts(WHOLE, size, work)
+    for found, losses, dtype in ranks:
+        assert dtype is plain.dtype  # where PyG multiplies by weights in float32, as GCN, the output is float32
+        assert losses == ranks[0][1]
+        assert losses[-1] < losses[0] * 0.9
+        for gradient, same, right in zip(found, ranks[0][0], expected, strict=True):
+            assert torch.equal(gradient, same)
+            assert (gradient - right).abs().max() < 0.03 * largest
+
+
+def test_layers_of_this_package_stand_outside_of_autocast() -> None:
+    """As their refusal says: the layer computes float32, and what is around it bfloat16."""
+    torch.manual_seed(0)
+    layer, linear = ug.GATConv(8, 16), torch.nn.Linear(16, 3)
+
+    def work(part: GraphPart) -> list[torch.Tensor]:
+        model = copy.deepcopy(torch.nn.ModuleList([layer, linear]))
+        with torch.autocast("cpu", torch.bfloat16):
+            with torch.autocast("cpu", enabled=False):
+                rows = model[0](part.x.float(), part)
+            scores = model[1](rows)
+            assert scores.dtype is torch.bfloat16
+            loss = _loss(lambda *_: scores, part)
+        torch.autograd.backward(torch.amp.GradScaler("cpu").scale(loss))
+        ug.sum_gradients(model, part)
+        return _gradients(model)
+
+    ranks = {size: on_parts(WHOLE, size, work) for size in (1, 3)}
+    for found in ranks[3]:
+        assert all(map(torch.equal, found, ranks[3][0]))
+        for gradient, right in zip(found, ranks[1][0], strict=True):
+            torch.testing.assert_close(gradient, right, rtol=0.03, atol=0.03 * float(right.abs().max()))
+
+
+def test_a_gradient_that_overflows_on_one_rank_skips_the_step_of_all() -> None:
+    """`sum_gradients` stands before `unscale_`, so all ranks see it and halve their scale."""
+
+    def work(part: GraphPart) -> tuple[float, bool]:
+        model = distribute(_net("sage"), part)
+        before = copy.deepcopy(model.state_dict())
+        optimizer, scaler = torch.optim.Adam(model.parameters()), torch.amp.GradScaler("cpu", init_scale=8.0)
+        torch.autograd.backward(scaler.scale(_loss(model, part)))
+        if part.rank == 1:
+            next(gradient for p in model.parameters() if (gradient := p.grad) is not None).fill_(float("inf"))
+        ug.sum_gradients(model, part)
+        scaler.step(optimizer)
+        scaler.update()
+        same = all(torch.equal(before[name], value) for name, value in model.named_parameters())
+        return float(scaler.get_scale()), same
+
+    assert on_parts(WHOLE, 3, work) == [(4.0, True)] * 3
+
+
+def _training(model: torch.nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02, weight_decay=5e-4)
+    return optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+
+
+def _steps(training: tuple[Any, Any], model: torch.nn.Module, part: GraphPart, count: int) -> list[float]:
+    optimizer, scheduler = training
+    losses = []
+    for _ in range(count):
+        optimizer.zero_grad()
+        loss = _loss(model, part)
+        loss.backward()  # type: ignore[no-untyped-call]
+        ug.sum_gradients(model, part)
+        optimizer.step()
+        scheduler.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_saved_training_goes_on_to_the_same_bits(size: int) -> None:
+    """States of all three, read with `weights_only=True`; the model's also loads into one that is not distributed."""
+
+    def work(part: GraphPart) -> bytes:
+        model = distribute(_net("gat"), part)
+        training = _training(model)
+        _steps(training, model, part, 4)
+        file = io.BytesIO()
+        torch.save([one.state_dict() for one in (model, *training)], file)
+        expected = _steps(training, model, part, 4)
+
+        file.seek(0)
+        states = torch.load(file, weights_only=True)
+        again = distribute(_net("gat"), part)
+        resumed = _training(again)
+        modules: tuple[Any, ...] = (again, *resumed)
+        for one, state in zip(modules, states, strict=True):
+            one.load_state_dict(state)
+        assert _steps(resumed, again, part, 4) == expected
+        assert resumed[1].get_last_lr() == training[1].get_last_lr()
+        _net("gat").load_state_dict(states[0])
+        return file.getvalue()
+
+    files = on_parts(WHOLE, size, work)
+    first, *others = (torch.load(io.BytesIO(file), weights_only=True)[0] for file in files)
+    assert all(torch.equal(first[name], other[name]) for other in others for name in first)
+
+
+def test_accumulated_gradients_are_those_of_one_backward() -> None:
+    """Under autocast too: each half's loss is scaled, and the sum over ranks comes once."""
+
+    def work(part: GraphPart) -> list[list[torch.Tensor]]:
+        halves = part.owned % 2 == 0
+        found = []
+        for masks in ((torch.ones_like(halves),), (halves, ~halves)):
+            model = distribute(_net("gat"), part).eval()  # statistics of a batch would move twice
+            scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+            for chosen in masks:
+                with torch.autocast("cpu", torch.bfloat16):
+                    scores = model(part.x.float(), part.edge_index).float()
+                mask = part.train_mask & chosen
+                loss = functional.cross_entropy(scores[mask], part.y[mask], reduction="sum")
+                torch.autograd.backward(scaler.scale(ug.mean(loss, NUM_TRAIN, part)))
+            ug.sum_gradients(model, part)
+            found.append(_gradients(model))
+        return found
+
+    for whole, accumulated in on_parts(WHOLE, 2, work):
+        for right, gradient in zip(whole, accumulated, strict=True):
+            torch.testing.assert_close(gradient, right, rtol=0.03, atol=0.03 * float(right.abs().max()))
