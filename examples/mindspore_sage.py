@@ -1,6 +1,6 @@
 """GraphSAGE (Hamilton, Ying and Leskovec, NeurIPS 2017) in MindSpore, with the layer and the normalisation of `ug`.
 
-unilaunch launch -n 2 examples/mindspore_sage.py cora
+unilaunch launch -n 2 examples/mindspore_sage.py cora 100 float64
 """
 
 import sys
@@ -14,14 +14,12 @@ import unilaunch_graph as ug
 class SAGE(nn.Cell):
     """Two layers."""
 
-    def __init__(self, part: ug.mindspore.GraphPart) -> None:
+    def __init__(self, part: ug.mindspore.GraphPart, dtype: ms.Type) -> None:
         super().__init__()
         self.part = part
-        self.first, self.last = (
-            ug.mindspore.SAGEConv(part.num_features, 32),
-            ug.mindspore.SAGEConv(32, part.num_classes),
-        )
-        self.norm = ug.mindspore.BatchNorm(32, part)
+        self.first = ug.mindspore.SAGEConv(part.num_features, 32, dtype=dtype)
+        self.norm = ug.mindspore.BatchNorm(32, part, dtype=dtype)
+        self.last = ug.mindspore.SAGEConv(32, part.num_classes, dtype=dtype)
 
     def construct(self, x: Tensor, epoch: int) -> Tensor:
         """Return one score for each class. (num_owned, num_classes)"""
@@ -30,26 +28,28 @@ class SAGE(nn.Cell):
         return self.last(x, self.part)
 
 
-def main(name: str = "cora", epochs: str = "100") -> None:
-    """Train, and write the scores of all nodes on rank 0."""
+def main(name: str = "cora", epochs: str = "100", dtype: str = "float32") -> list[float]:
+    """Train; gather the scores of all nodes on rank 0, and return the loss of each epoch."""
     ms.set_seed(0)  # the same initial weights on every rank
     part = ug.mindspore.load(name)
-    net = SAGE(part)
+    net, x = SAGE(part, getattr(ms, dtype)), part.x.astype(getattr(ms, dtype))
     optimizer = ug.mindspore.Adam(net.trainable_params(), learning_rate=0.01)
 
     def loss_of(epoch: int) -> Tensor:
-        out, mask = net(part.x, epoch), part.train_mask
+        out, mask = net(x, epoch), part.train_mask
         return ug.mindspore.mean(ops.cross_entropy(out[mask], part.y[mask], reduction="none"), part.num_train)
 
-    step = ms.value_and_grad(loss_of, None, optimizer.parameters)
+    step, losses = ms.value_and_grad(loss_of, None, optimizer.parameters), []
+    net.set_train()
     for epoch in range(int(epochs)):
-        net.set_train()
         loss, gradients = step(epoch)
         optimizer(ug.mindspore.sum_gradients(gradients))
+        losses.append(float(loss))
     net.set_train(False)
-    scores = ug.mindspore.gather(net(part.x, 0), part)  # rank 0: of all nodes, in the order of the data set
+    scores = ug.mindspore.gather(net(x, 0), part)  # rank 0: of all nodes, in the order of the data set
     if part.rank == 0:
-        print(f"loss {float(loss):.4f}, scores {scores.shape}")
+        print(f"loss {losses[-1]:.4f}, scores {scores.shape}")
+    return losses
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The lines on the right of the tables in docs/graphs.md ("From PyG", ...) are programs."""
+"""The lines on the right of the tables in docs/graphs.md ("From PyG", ...) are programs; PyG's own on the left too."""
 
 import re
 from pathlib import Path
@@ -13,11 +13,28 @@ x, y, w = draw.random((300, 8)), draw.integers(0, 3, 300), draw.random(900)
 PYG = """
 import torch
 from torch_geometric.data import Data
-data = Data(x=torch.rand(300, 8), y=torch.arange(300) % 3, edge_index=torch.randint(300, (2, 900)))
+torch.manual_seed(0)
+data = Data(x=torch.rand(300, 8), y=torch.arange(300) % 7, edge_index=torch.randint(300, (2, 900)))
+data.train_mask = torch.arange(300) < 150
+data.test_mask, data.val_mask = torch.arange(300) >= 200, (torch.arange(300) // 50) == 3
+"""
+#: What PyG's lines, on the left, take beside it.
+LEFT = f"""
+{PYG}
+import torch.nn.functional as F
+from types import SimpleNamespace
+from torch_geometric.datasets import Planetoid
+from torch_geometric.nn import GATConv
+from torch_geometric.transforms import NormalizeFeatures
+torch.save(data, "mine.pt")
+self, x = SimpleNamespace(training=True), data.x
 """
 #: What the lines of each section take from the user's own program, and what holds at their end.
 SECTIONS = {
-    "From PyG": (PYG, "assert classes.shape == (300,)"),
+    "From PyG": (
+        PYG,
+        "assert classes.shape == (300,)\nprint(f'{loss:.5f} {ug.torch.mean(right, part.num_test):.5f}')",
+    ),
     "From DGL": (ARRAYS, "assert abs(float(a.sum()) - len(target.unique())) < 1e-3"),
     "From MindSpore Graph Learning": (ARRAYS, "assert float(step()[0]) < float(loss)"),
 }
@@ -38,8 +55,18 @@ def write_program(section: str, folder: Path) -> list[str]:
     return [name]
 
 
-def _lines_of(section: str) -> list[str]:
-    """Return the code on the right of a section's table."""
+def write_program_of_pyg(folder: Path) -> list[str]:
+    """Write PyG's lines, on the left of "From PyG", as a program that prints its loss and its accuracy.
+
+    The folder has Cora's files where PyG looks for them.
+    """
+    code = "\n".join(_lines_of("From PyG", 0))
+    (folder / "pyg.py").write_text(f"{LEFT}\n{code}\nprint(f'{{loss:.5f}} {{right.float().mean():.5f}}')\n")
+    return ["pyg.py"]
+
+
+def _lines_of(section: str, column: int = -1) -> list[str]:
+    """Return the code in a column of a section's table, the right one or (0) the left one."""
     text = PAGE.read_text().partition(f"\n### {section}\n")[2].partition("\n### ")[0]
-    cells = [line.split(" | ")[-1] for line in text.splitlines() if line.startswith("| ")]
+    cells = [line.split(" | ")[column] for line in text.splitlines() if line.startswith("| ")]
     return [code for cell in cells for code in re.findall(r"`([^`]+)`", cell)]

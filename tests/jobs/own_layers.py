@@ -35,7 +35,7 @@ LAYERS: dict[str, Callable[[int, int], Any]] = {
         pyg.SAGEConv(a, 16, normalize=True, project=True),
         pyg.SAGEConv(16, c, "add", project=True, bias=False),
     ),
-    "weighted": lambda a, c: (pyg.GraphConv(a, 16), pyg.GraphConv(16, c)),
+    "weighted": lambda a, c: (pyg.GraphConv(a, 16, "mean"), pyg.GraphConv(16, c, "mean")),
 }
 
 

@@ -1,4 +1,7 @@
-"""Each script of examples/ runs on two ranks, and says what it should have found."""
+"""Each script of examples/ runs on two ranks, and says what it should have found.
+
+The losses of those in MindSpore are compared in test_example_curves.py.
+"""
 
 import json
 import re
@@ -7,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jobs.mpirun import NUMPY, Finished, Launcher, alone, finish
+from jobs.mpirun import Finished, Launcher, alone
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROGRAM = str(Path(__file__).parent / "programs" / "run_examples.py")
@@ -30,7 +33,7 @@ VARIABLES = {
     "UNILAUNCH_DATA": "sets", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
 }  # fmt: skip
-OTHERS = {"resume_in_mindspore.sh", "notebook.ipynb", "run.toml"}
+OTHERS = {"resume_in_mindspore.py", "notebook.ipynb", "run.toml"}
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +64,13 @@ def test_every_example_is_run() -> None:
     assert {path.name for path in EXAMPLES.iterdir() if path.is_file()} == {*TORCH, *MINDSPORE, *OTHERS}
 
 
+def test_a_script_fits_on_a_page() -> None:
+    """20 to 60 lines each, and so the cells of the notebook together."""
+    texts = {path.name: path.read_text() for path in EXAMPLES.glob("*.py")} | {"notebook.ipynb": _cells()}
+
+    assert {name: len(text.splitlines()) for name, text in texts.items() if not 20 <= text.count("\n") <= 60} == {}
+
+
 @pytest.mark.parametrize("scripts", [TORCH, MINDSPORE], ids=["torch", "mindspore"])
 def test_scripts(scripts: dict[str, tuple[list[str], str]], folder: Path, openmpi5: Launcher) -> None:
     """Each trains on two ranks; rank 0 says what came out."""
@@ -69,20 +79,25 @@ def test_scripts(scripts: dict[str, tuple[list[str], str]], folder: Path, openmp
         assert re.search(rf"^{pattern}$", job.stdout, re.MULTILINE), f"{name}: {job.stdout}"
 
 
-def test_resume_in_mindspore(folder: Path) -> None:
-    """The second run begins where the first ended: the curve is one."""
-    job = finish([str(EXAMPLES / "resume_in_mindspore.sh"), "small.npz"], folder, VARIABLES, 120).check()
-    line = ["-m", "unilaunch", "run", "--backend", "numpy", "--dataset", "small.npz", "--epochs", "40"]
-    whole = alone([*line, "--output-dir", "whole"], folder, VARIABLES | NUMPY).check()
-    expected = json.loads((whole.folder / "whole" / "result.json").read_text())["loss"]
-    assert job.result["backend"] == "mindspore"
-    np.testing.assert_allclose(job.result["loss"], expected, rtol=0, atol=1e-5)
+def test_resume_in_mindspore(folder: Path, openmpi5: Launcher) -> None:
+    """PyTorch on two parts and MindSpore on three end where PyTorch on one part ends."""
+    script = str(EXAMPLES / "resume_in_mindspore.py")
+    for ranks, framework in ((2, "torch"), (3, "mindspore")):
+        line = ["run", script, "--", framework, "small.npz", "20"]
+        last = openmpi5.unilaunch(ranks, line, folder, variables=VARIABLES).check()
+    whole = alone([script, "torch", "small.npz", "40"], folder, VARIABLES).check()
+    losses = [float(job.stdout.split()[-1]) for job in (last, whole)]
+    assert last.stdout.startswith("MindSpore, 3 parts: loss ")
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
 def test_the_cells_of_the_notebook(folder: Path) -> None:
     """They run one after the other in one process."""
-    cells = json.loads((EXAMPLES / "notebook.ipynb").read_text())["cells"]
-    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    code += "\nassert result.returncode == 0, result\nassert losses[-1] < 0.8 * losses[0], losses\n"
+    code = _cells() + "\nassert result.returncode == 0, result\nassert losses[-1] < 0.8 * losses[0], losses\n"
     (folder / "cells.py").write_text(code)
     alone(["cells.py"], folder, VARIABLES).check()
+
+
+def _cells() -> str:
+    cells = json.loads((EXAMPLES / "notebook.ipynb").read_text())["cells"]
+    return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")

@@ -67,10 +67,13 @@ class Adam:
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from what `state_dict` returned, or what `ms.load_checkpoint` returns of it."""
+        """Go on from what `state_dict` returned, or what `ms.load_checkpoint` returns of it.
+
+        A moment may also have its parameter's shape, as in PyTorch's Adam.
+        """
         for place, step in enumerate(self.steps):
-            step.first[...] = state[f"{place}.first"].asnumpy()
-            step.second[...] = state[f"{place}.second"].asnumpy()
+            step.first[...] = state[f"{place}.first"].asnumpy().ravel()
+            step.second[...] = state[f"{place}.second"].asnumpy().ravel()
             step.resume(int(state[f"{place}.steps"]))
 
 

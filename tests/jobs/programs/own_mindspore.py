@@ -48,8 +48,8 @@ class PlainGAT(nn.Cell):  # type: ignore[misc]
         return out.reshape(-1, self.heads * self.width) + self.bias
 
 
-class WeightedSum(nn.Cell):  # type: ignore[misc]
-    """GraphConv of PyG: lin_rel(sum of the in-neighbours' rows times the edges' weights) + lin_root(own row)."""
+class WeightedMean(nn.Cell):  # type: ignore[misc]
+    """GraphConv of PyG: lin_rel(mean of the in-neighbours' rows times the edges' weights) + lin_root(own row)."""
 
     def __init__(self, width_in: int, width_out: int) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class WeightedSum(nn.Cell):  # type: ignore[misc]
         messages = ops.gather(ug.mindspore.halo(x, part), part.edge_index[0], 0)
         if part.edge_weight is not None:
             messages = messages * part.edge_weight.astype(DTYPE).expand_dims(-1)
-        return self.lin_rel(ug.mindspore.segment_sum(messages, part)) + self.lin_root(x)
+        return self.lin_rel(ug.mindspore.segment_mean(messages, part)) + self.lin_root(x)
 
 
 def layers(kind: str, width: int, classes: int) -> tuple[nn.Cell, nn.Cell]:
@@ -82,7 +82,7 @@ def layers(kind: str, width: int, classes: int) -> tuple[nn.Cell, nn.Cell]:
             first = ug.mindspore.SAGEConv(width, 16, normalize=True, project=True, dtype=DTYPE)
             return first, ug.mindspore.SAGEConv(16, classes, "add", project=True, bias=False, dtype=DTYPE)
         case _:
-            return WeightedSum(width, 16), WeightedSum(16, classes)
+            return WeightedMean(width, 16), WeightedMean(16, classes)
 
 
 class Net(nn.Cell):  # type: ignore[misc]

@@ -43,8 +43,8 @@ class PlainGAT(torch.nn.Module):
         return sum_of(shares[..., None] * rows[source], part).flatten(1) + self.bias
 
 
-class WeightedSum(torch.nn.Module):
-    """GraphConv of PyG: lin_rel(sum of the in-neighbours' rows times the edges' weights) + lin_root(own row)."""
+class WeightedMean(torch.nn.Module):
+    """GraphConv of PyG: lin_rel(mean of the in-neighbours' rows times the edges' weights) + lin_root(own row)."""
 
     def __init__(self, width_in: int, width_out: int) -> None:
         super().__init__()
@@ -57,7 +57,8 @@ class WeightedSum(torch.nn.Module):
         messages = ug.torch.halo(x, part)[part.edge_index[0]]
         if part.edge_weight is not None:
             messages = messages * part.edge_weight.double()[:, None]
-        out: torch.Tensor = self.lin_rel(sum_of(messages, part)) + self.lin_root(x)
+        degrees = torch.bincount(part.edge_index[1], minlength=part.num_owned).clamp(min=1)
+        out: torch.Tensor = self.lin_rel(sum_of(messages, part) / degrees[:, None]) + self.lin_root(x)
         return out
 
 
@@ -77,7 +78,7 @@ def layers(kind: str, width: int, classes: int) -> tuple[torch.nn.Module, torch.
         case "project":
             return sage(width, 16, normalize=True, project=True), sage(16, classes, "add", project=True, bias=False)
         case _:
-            return WeightedSum(width, 16), WeightedSum(16, classes)
+            return WeightedMean(width, 16), WeightedMean(16, classes)
 
 
 class Net(torch.nn.Module):

@@ -273,6 +273,8 @@ def test_adam_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     ms.save_checkpoint(state, str(tmp_path / "adam.ckpt"))
     resumed, _ = train(draw[2:], weights, ms.load_checkpoint(str(tmp_path / "adam.ckpt")))
     np.testing.assert_array_equal(resumed, train(draw, np.zeros(2))[0])
+    reshaped = {name: value.reshape(1, -1) if value.ndim else value for name, value in state.items()}
+    np.testing.assert_array_equal(train(draw[2:], weights, reshaped)[0], resumed)  # PyTorch's have that shape
 
 
 def ring(num_nodes: int) -> Any:
