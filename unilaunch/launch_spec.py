@@ -42,7 +42,7 @@ def _url(text: str) -> str:
         parts = urlsplit(text)
         if parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0:
             return text
-    raise ValueError("a collector's address, such as http://HOST:4318")
+    raise ValueError("an address, such as http://HOST:4318")
 
 
 def _export(text: str) -> str:
@@ -102,6 +102,9 @@ class LaunchSpec(RunSpec, MpiSpec):
     )
     tensorboard: Path | None = Field(
         default=None, description="write a model's curves into this folder while it runs, for TensorBoard"
+    )
+    mlflow: Annotated[str, AfterValidator(_url)] | None = Field(
+        default=None, description="send a model's curves to this MLflow server, http://HOST:5000, while it runs"
     )
     elastic: bool = Field(default=False, description="start it again without the hosts that are lost")
     env: dict[Variable, str] = Field(default={}, description="variables that all ranks get, by name")
