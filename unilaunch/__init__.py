@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         EnvironmentMismatchError,
         InputError,
         LauncherError,
+        MonitorError,
         OutputError,
         PeerLostError,
         PlacementError,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         StoppedError,
         UnilaunchError,
     )
+    from unilaunch.hostfile import HostfileError
     from unilaunch.job.api import launch, start
     from unilaunch.job.emit import JobFile
     from unilaunch.job.handle import Job, JobStatus, RankStatus
@@ -44,12 +46,12 @@ if TYPE_CHECKING:
     from unilaunch.world import LauncherInfo, World
 
 __all__ = [
-    "Backend", "Cause", "Collectives", "Command", "DivergedError", "EnvironmentMismatchError", "Exchange",
-    "Failure", "Framework", "InputError", "Job", "JobFailed", "JobFile", "JobStatus", "LaunchResult", "LaunchSpec",
-    "Launcher", "LauncherError", "LauncherInfo", "LogLine", "Model", "MpiSpec", "Mpirun", "OutputError",
-    "PeerLostError", "Peers", "Placement", "PlacementError", "PluginError", "RankResult", "RankState", "RankStatus",
-    "RefusedTogetherError", "Rendezvous", "RendezvousError", "ReportLayout", "Request", "RunSpec", "Session",
-    "Spec", "SpecError", "Step", "StoppedError", "UnilaunchError", "World", "__version__", "init", "launch",
+    "Backend", "Cause", "Collectives", "Command", "DivergedError", "EnvironmentMismatchError", "Exchange", "Failure",
+    "Framework", "HostfileError", "InputError", "Job", "JobFailed", "JobFile", "JobStatus", "LaunchResult",
+    "LaunchSpec", "Launcher", "LauncherError", "LauncherInfo", "LogLine", "Model", "MonitorError", "MpiSpec", "Mpirun",
+    "OutputError", "PeerLostError", "Peers", "Placement", "PlacementError", "PluginError", "RankResult", "RankState",
+    "RankStatus", "RefusedTogetherError", "Rendezvous", "RendezvousError", "ReportLayout", "Request", "RunSpec",
+    "Session", "Spec", "SpecError", "Step", "StoppedError", "UnilaunchError", "World", "__version__", "init", "launch",
     "start",
 ]  # fmt: skip
 
@@ -58,10 +60,11 @@ _NAMES = {
     "backend": "Backend Collectives Exchange Peers Placement Rendezvous",
     "command": "Command",
     "errors": """
-        DivergedError EnvironmentMismatchError InputError LauncherError OutputError PeerLostError
-        PlacementError PluginError RefusedTogetherError RendezvousError SpecError StoppedError
+        DivergedError EnvironmentMismatchError InputError LauncherError MonitorError OutputError
+        PeerLostError PlacementError PluginError RefusedTogetherError RendezvousError SpecError StoppedError
         UnilaunchError
     """,
+    "hostfile": "HostfileError",
     "job.api": "launch start",
     "job.emit": "JobFile",
     "job.handle": "Job JobStatus RankStatus",

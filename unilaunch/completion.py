@@ -6,7 +6,7 @@ from typing import Any
 
 from unilaunch import entry_points, plugins
 from unilaunch.errors import SpecError
-from unilaunch.grammar import Parser
+from unilaunch.grammar import Parser, add_job_files
 
 #: Ends of the names of options whose value is a folder.
 _FOLDERS = ("dir", "cwd", "prefix", "folder")
@@ -22,6 +22,7 @@ def completion(parser: Parser, commands: Mapping[str, Parser], shell: str) -> st
 
     if shell not in shtab.SUPPORTED_SHELLS:
         raise SpecError(f"--print-completion {shell}: expected {', '.join(shtab.SUPPORTED_SHELLS)}")
+    add_job_files(commands["launch"])
     for command in commands.values():
         for action in command.options():
             _complete(action, shtab)

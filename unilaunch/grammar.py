@@ -30,6 +30,15 @@ class _Several(argparse.Action):
         setattr(namespace, self.dest, new if before is None else joined)
 
 
+class _Pairs(argparse.Action):
+    """An option with a name and a value, which can be given several times; `words.split` hides a "-" by a space."""
+
+    @override
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        pair = [text.removeprefix(" ") for text in values]
+        setattr(namespace, self.dest, [*getattr(namespace, self.dest, ()), pair])
+
+
 class Switch(argparse.BooleanOptionalAction):
     """An option that is on or off.
 
@@ -130,7 +139,7 @@ def _add_mpi(parser: Parser) -> None:
     from unilaunch.launch_spec import MpiSpec
 
     mpi = parser.add_argument_group("mpirun's own options, translated to the version that is found")
-    mpi.add_argument("--mca", nargs=2, action="append", metavar=("K", "V"), help="an MCA parameter of Open MPI")
+    mpi.add_argument("--mca", nargs=2, action=_Pairs, metavar=("K", "V"), help="an MCA parameter of Open MPI")
     mpi.add_argument("-x", dest="export", action="append", metavar="NAME[=V]", help="a variable that all ranks get")
     mpi.add_argument("--mpi-arg", dest="mpi_args", action="append", metavar="WORD",
                      help="one more argument for mpirun, unchanged")  # fmt: skip
@@ -168,6 +177,13 @@ def _add_job_file(parser: Parser, words: Sequence[str]) -> None:
     kind, form = job_file_of(words)
     if form:
         _add_options(parser.add_argument_group(f"options of --emit {kind}"), form.options, inside="job_file.")
+
+
+def add_job_files(parser: Parser) -> None:
+    """Add the options of every job file, for completion: a shell's script does not change after `--emit`."""
+    for kind, form in entry_points.make_all(entry_points.JOB_FILES, "job file").items():
+        known = {option.removeprefix("--").replace("-", "_") for option in parser.takes()}
+        _add_options(parser.add_argument_group(f"only with --emit {kind}"), form.options, known, inside="job_file.")
 
 
 CORE: Mapping[str, Callable[[Parser], None]] = {

@@ -63,6 +63,7 @@ ONLY_PYTHON = "unilaunch starts Python programs only; mpirun starts any: mpirun 
 _VARIABLE = "type -x NAME=VALUE"
 _TAGGED = Same("--tag-output", takes=0)
 _PLUGIN = "the script has it: Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config='FILE'))"
+_SHOW_ONE = Instead("type --console all, or afterwards unilaunch logs --rank 0,1")
 _FLAG_OF_MPIRUN = {
     name: Same("--mpi-arg", f"--{name}", takes=0)
     for name in ("report-bindings", "display-map", "display-allocation", "use-hwthread-cpus", "timestamp-output")
@@ -80,7 +81,11 @@ LAUNCH: Mapping[str, Habit] = {
     "bind-to-socket": Same("--bind-to", "socket", takes=0), "bind-to-none": Same("--bind-to", "none", takes=0),
     "rankfile": Same("--map-by", "rankfile:file={}"), "rf": Same("--map-by", "rankfile:file={}"),
     "npernode": Instead(SLOTS), "ppn": Instead(SLOTS), "perhost": Instead(SLOTS), "N": Instead(SLOTS),
-    **_FLAG_OF_MPIRUN,
+    **_FLAG_OF_MPIRUN, "v": Same("--mpi-arg", "--verbose", takes=0), "verbose": Same("--mpi-arg", "--verbose", takes=0),
+    "quiet": Needless(takes=0), "q": Needless(takes=0), "stream-buffering": Needless(),
+    "cpus-per-proc": Same("--map-by", "slot:PE={}"), "cpus-per-rank": Same("--map-by", "slot:PE={}"),
+    "npersocket": Instead("give the number of all ranks, and how many each socket takes: -n 8 --map-by ppr:2:socket"),
+    "tune": Instead("type --mpi-arg=--tune --mpi-arg=FILE"),
     # torchrun and torch.distributed.launch
     "nproc-per-node": _RANKS_OF_A_HOST, "nproc": _RANKS, "standalone": Needless(takes=0),
     "nnodes": Needless(values=("1", "1:1"), instead=_HOSTS), "node-rank": Needless(values=("0",), instead=_HOSTS),
@@ -91,7 +96,7 @@ LAUNCH: Mapping[str, Habit] = {
     "role": Needless(), "monitor-interval": Needless(), "start-method": Needless(), "local-addr": Needless(),
     "run-path": Needless(takes=0), "signals-to-handle": Needless(), "event-log-handler": Needless(),
     "shutdown-timeout": Same("--grace"), "numa-binding": Instead("type --bind-to numa"),
-    "local-ranks-filter": Instead("type --console all, or afterwards unilaunch logs --rank 0,1"),
+    "local-ranks-filter": _SHOW_ONE,
     "duplicate-stdout-filters": Instead("type unilaunch logs --follow --grep TEXT beside the job"),
     "duplicate-stderr-filters": Instead("type unilaunch logs --follow --grep TEXT beside the job"),
     "virtual-local-rank": Instead("leave it out: a rank sees every device of its host, and takes that of LOCAL_RANK"),
@@ -99,6 +104,10 @@ LAUNCH: Mapping[str, Habit] = {
     "worker-num": _RANKS, "local-worker-num": _RANKS_OF_A_HOST, "cluster-time-out": Same("--timeout"),
     "join": Needless(values=("True", "true"), instead="launch waits; to go on at once type: unilaunch launch ... &"),
     "bind-core": Needless(values=("False", "false"), instead="type --bind-to core"),
+    "bind-numa": Needless(values=("False", "false"), instead="type --bind-to numa"),
+    "tail-worker-log": _SHOW_ONE, "rank-table-file": Instead("type -x RANK_TABLE_FILE=FILE"),
+    "worker-log-name": Instead("leave it out: each rank's log is FOLDER/rank.N/stderr, with --output-dir FOLDER"),
+    "sim-level": Instead("type -x MS_SIMULATION_LEVEL=1"), "sim-rank-id": Instead("type -x RANK_ID=0"),
     # accelerate, deepspeed, horovodrun
     "num-processes": _RANKS, "num-proc": _RANKS, "num-gpus": _RANKS_OF_A_HOST, "gpus": Instead(_DEVICES),
     "gpu": Instead(_DEVICES), "gpu-ids": Instead(_DEVICES), "include": Instead(SLOTS),

@@ -1,12 +1,13 @@
 """The spec of a whole job. It is a separate module, so that a rank does not import it."""
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, JsonValue
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
 
 from unilaunch.exports import secrets, without_secrets
 from unilaunch.spec import RunSpec, Spec, validate
@@ -29,12 +30,19 @@ def _parameter(name: str) -> str:
     return name
 
 
+def _pairs(parameters: object) -> object:
+    """Return a table of parameters as pairs; a number in it, as in TOML, is text for mpirun."""
+    if not isinstance(parameters, Mapping):
+        return parameters
+    return [(name, str(value) if type(value) in {int, float} else value) for name, value in parameters.items()]
+
+
 def _url(text: str) -> str:
     with suppress(ValueError):  # the port is no number, or too large
         parts = urlsplit(text)
         if parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0:
             return text
-    raise ValueError("a collector's address, such as http://HOST:4318")
+    raise ValueError("an address, such as http://HOST:4318")
 
 
 def _export(text: str) -> str:
@@ -43,6 +51,11 @@ def _export(text: str) -> str:
     return text
 
 
+_Parameter = tuple[Annotated[str, AfterValidator(_parameter)], str]
+Parameters = Annotated[
+    tuple[_Parameter, ...],
+    BeforeValidator(_pairs, json_schema_input_type=tuple[_Parameter, ...] | dict[str, str | int | float]),
+]
 Variable = Annotated[str, AfterValidator(_variable)]
 
 
@@ -56,9 +69,7 @@ class MpiSpec(Spec):
     bind_to: str | None = Field(default=None, description="what ranks are bound to: none, core, socket, ...")
     map_by: str | None = Field(default=None, description="in which order ranks are placed: slot, node, ppr:N:node, ...")
     rank_by: str | None = Field(default=None, description="how ranks are numbered")
-    mca: tuple[tuple[Annotated[str, AfterValidator(_parameter)], str], ...] = Field(
-        default=(), description="an MCA parameter of Open MPI"
-    )
+    mca: Parameters = Field(default=(), description="an MCA parameter of Open MPI")
     export: tuple[Annotated[str, AfterValidator(_export)], ...] = Field(
         default=(), description="a variable that all ranks get"
     )
@@ -91,6 +102,9 @@ class LaunchSpec(RunSpec, MpiSpec):
     )
     tensorboard: Path | None = Field(
         default=None, description="write a model's curves into this folder while it runs, for TensorBoard"
+    )
+    mlflow: Annotated[str, AfterValidator(_url)] | None = Field(
+        default=None, description="send a model's curves to this MLflow server, http://HOST:5000, while it runs"
     )
     elastic: bool = Field(default=False, description="start it again without the hosts that are lost")
     env: dict[Variable, str] = Field(default={}, description="variables that all ranks get, by name")

@@ -172,7 +172,9 @@ def _write(option: _Option, values: Sequence[str]) -> list[str]:
             raise SpecError(f"{name} {first}: give the number, as -n 4; without -n this host gets a rank for each core")
         case Same(ours, text):
             return [f"{ours}={text.replace('{}', first)}"] if values or "{}" not in text else [ours]
-    return [f"{name}={first}"] if name.startswith("--") and len(values) == 1 else [name, *values]
+    if name.startswith("--") and len(values) == 1:
+        return [f"{name}={first}"]
+    return [name, *(f" {value}" if value.startswith("-") else value for value in values)]  # argparse: not an option
 
 
 def _refuse_ranks_of_a_host(own: Sequence[str], per_host: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cluster.conftest import EPOCHS
-from cluster.hosts import Cluster
+from cluster.hosts import LOGIN, Cluster
 from jobs.mpirun import NUMPY
 
 BIN = Path(sys.executable).parent
@@ -83,3 +83,21 @@ def test_launch_with_hydra_over_unequal_hosts(
     planned = [row["host"] for row in json.loads(shown.stdout)["ranks"]]
     logs = [(job.output / f"rank.{rank}" / "events.jsonl").read_text() for rank in range(4)]
     assert planned == [json.loads(log.splitlines()[2])["host"] for log in logs]
+
+
+def test_a_virtual_environment_that_other_hosts_do_not_find_is_said(cluster: Cluster, tmp_path: Path) -> None:
+    """The other host has no `python` in its PATH: mpirun ends rank 0, and rank 0's agent says what to add.
+
+    Open MPI 5 finds that out before it starts any rank, and its own message is all there is.
+    """
+    mpirun = Path("/usr/bin/mpirun")
+    if not mpirun.exists():
+        pytest.skip(f"no {mpirun}")
+    (tmp_path / "train.py").touch()
+    hosts = cluster.hostfile([1, 1], tmp_path)
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    line = [str(mpirun), "--hostfile", str(hosts), "-n", "2", "python", "-m", "unilaunch", "run", "train.py"]
+    job = cluster.run(0, line, tmp_path, {"PATH": f"{BIN}:{LOGIN['PATH']}", **root}, deadline=DEADLINE)
+    assert job.returncode
+    (hint,) = (said for said in job.refusals() if "the ranks of other hosts did not come" in said)
+    assert "type mpirun -x PATH ..." in hint

@@ -2,15 +2,17 @@
 
 import pickle
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from shutil import copytree
+from shutil import copytree, ignore_patterns
 from typing import Any
 
 import numpy as np
 import pytest
 from typing_extensions import override
 
+import unilaunch
 from jobs.mpirun import BACKEND, NUMPY, Finished, Launcher, alone
 from unilaunch import launch
 from unilaunch.errors import LauncherError
@@ -299,3 +301,15 @@ def test_a_refusal_is_shown_however_late_rank_0_is(launcher: Launcher, tmp_path:
     )
     job = launcher.unilaunch(4, ["run", "--epochs", "-1"], tmp_path, variables={"PYTHONPATH": str(tmp_path)})
     _refused(job, "--epochs")
+
+
+def test_another_version_of_unilaunch_on_a_rank_is_refused(launcher: Launcher, tmp_path: Path) -> None:
+    """As where a bare mpirun finds another Python on another host: one line with both, and what to type."""
+    other = tmp_path / "other" / "unilaunch"
+    copytree(Path(unilaunch.__file__).parent, other, ignore=ignore_patterns("__pycache__"))
+    (other / "version.py").write_text('"""Another."""\n__version__ = "0.0.1"\n')
+    (tmp_path / "train.py").touch()
+    run = [sys.executable, "-m", "unilaunch", "run", "train.py"]
+    second = [":", "-n", "1", "-x", f"PYTHONPATH={other.parent}", *run]
+    job = launcher.run(1, [*run[1:], *second], tmp_path)
+    _refused(job, "rank 1 on", "has unilaunch 0.0.1 and Python", f"type mpirun ... {sys.executable} -m unilaunch run")

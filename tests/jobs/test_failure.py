@@ -150,3 +150,34 @@ def _runs_in(process: Path, folder: Path) -> bool:
         return (process / "cwd").readlink() == folder and int(process.name) != os.getpid()
     except OSError:
         return False
+
+
+CRASH = """
+import ctypes, os, sys
+def crash():
+    print("before it", file=sys.stderr, flush=True)
+    ctypes.string_at(0)
+if os.environ["RANK"] == "0":
+    if not os.fork():
+        crash()
+    print("a child of it ended by", os.wait()[1] & 0x7F, file=sys.stderr, flush=True)
+    crash()
+"""
+
+
+def test_a_crash_shows_the_programs_frames_only(launcher: Launcher, tmp_path: Path) -> None:
+    """A library's crash, in a rank and in a process that it forks: after its output, without unilaunch's frames."""
+    (tmp_path / "crash.py").write_text(CRASH)
+    job = launcher.unilaunch(2, ["run", "crash.py"], tmp_path)
+    assert job.returncode == 139
+    kept = (job.output / "rank.0" / "stderr").read_text()
+    for text in (kept, job.stderr):
+        assert text.count("Fatal Python error: Segmentation fault") == 2, text
+        assert text.count('crash.py", line 5 in crash') == 2
+        assert all(f'crash.py", line {line} in <module>' in text for line in (8, 10))
+        assert "/unilaunch/" not in text.replace(str(job.output), "")
+        assert "frozen runpy" not in text
+    assert kept.startswith("before it\n")
+    assert "Fatal Python error" in "".join(
+        json.loads((job.output / "rank.0" / "failure.json").read_text())["last_lines"]
+    )

@@ -149,8 +149,8 @@ def test_ranks_of_each_of_several_hosts_are_refused(tmp_path: Path, monkeypatch:
     (["-x", "A B=3", "train.py"], "-x: must be a variable, NAME or NAME=VALUE, not 'A B=3'"),
     (["-x", "=3", "train.py"], "-x: must be a variable, NAME or NAME=VALUE, not '=3'"),
     (["--mca", "btl=self", "x", "train.py"], "--mca: must be the parameter's name and its value, as two words: --mca"),
-    (["--otlp", "collector", "train.py"], "--otlp: must be a collector's address, such as http://HOST:4318, not"),
-    (["--otlp", "http://host:port", "train.py"], "--otlp: must be a collector's address, such as http://HOST:4318"),
+    (["--otlp", "collector", "train.py"], "--otlp: must be an address, such as http://HOST:4318, not"),
+    (["--otlp", "http://host:port", "train.py"], "--otlp: must be an address, such as http://HOST:4318"),
     (["--dataset", f"/{'a' * 300}.py", "-n", "x"], "--nprocs: must be a whole number, not 'x'"),
     (["--nproc_per_node", "gpu", "train.py"], "--nproc_per_node gpu: give the number, as -n 4; without -n this host"),
 ], ids=["-x", "--mca", "folder", "a space", "no name", "one word", "an address", "a port", "long", "gpu"])  # fmt: skip

@@ -23,6 +23,10 @@ CASES = {
     "run --dataset ogbn-a": {"ogbn-arxiv"},
     "run --dataset tra": {"train.py"},
     "launch --hostfile hos": {"hosts.txt"},
+    "launch --emit sba": {"sbatch"},
+    "launch --emit sbatch --acc": {"--account"},
+    "launch --emit jobset --ima": {"--image"},
+    "launch --emit sbatch --container": {"--container-image"},
 }
 
 

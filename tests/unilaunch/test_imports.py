@@ -3,10 +3,12 @@
 import pkgutil
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 
 import unilaunch
+from unilaunch import entry_points
 
 HEAVY = {"torch", "mindspore", "numpy", "scipy", "mpi4py"}
 
@@ -53,6 +55,21 @@ def test_public_names_resolve() -> None:
         assert name not in submodules
     with pytest.raises(AttributeError, match="no attribute 'lunch'"):
         _ = unilaunch.lunch
+
+
+def test_exceptions_and_base_classes_are_public() -> None:
+    """Each exception of unilaunch's that a caller can get, and what each plug-in of ours extends."""
+    modules = pkgutil.walk_packages(unilaunch.__path__, "unilaunch.")
+    found = [vars(import_module(module.name)) for module in modules if not module.name.endswith("__main__")]
+    classes = {one for names in found for one in names.values() if isinstance(one, type)}
+    errors = {one.__name__ for one in classes if issubclass(one, unilaunch.UnilaunchError)}
+    assert errors <= set(unilaunch.__all__)
+    assert len(errors) > 14
+    public = tuple(getattr(unilaunch, name) for name in ("Backend", "Command", "JobFile", "Launcher", "Model"))
+    groups = (entry_points.BACKENDS, entry_points.COMMANDS, entry_points.JOB_FILES, entry_points.LAUNCHERS,
+              entry_points.MODELS)  # fmt: skip
+    for group, base in zip(groups, public, strict=True):
+        assert all(isinstance(one, base) for one in entry_points.make_all(group, "plug-in").values())
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["partition", "--help"], ["--version"]])

@@ -33,7 +33,8 @@ def test_every_field_says_what_it_means() -> None:
 
 @pytest.mark.parametrize(("line", "wrong"), [
     ("", ""), ("nprocs = 0", "0"), ('device = "gpu"', "gpu"), ("oversubscribed = true", "oversubscribed"),
-    ('mca = [["btl", "self"]]', ""), ('hosts = "a:4,b:4"', ""), ('[mpi]\nbind_to = "core"', "mpi"),
+    ('mca = [["btl", "self"]]', ""), ('mca = {btl = "self", a = 1}', ""), ('mca = "btl"', "btl"),
+    ('hosts = "a:4,b:4"', ""), ('[mpi]\nbind_to = "core"', "mpi"),
     ("[env]\nN = 1", "1"), ("epochs = 3", ""), ("stall_timeout = 300", ""),
 ])  # fmt: skip
 def test_the_schema_allows_what_is_read(line: str, wrong: str, tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from unilaunch.errors import SpecError
 from unilaunch.launch_spec import LaunchSpec
+from unilaunch.reading import read_task
 from unilaunch.spec import RunSpec, read_variables, validate
 from unilaunch.spec_file import read_file
 
@@ -160,3 +162,14 @@ def test_a_field_that_is_there_twice_is_refused(name: str, text: str, tmp_path: 
 def test_a_byte_order_mark_is_no_part_of_a_file(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("\ufeff" + TEXTS[name], encoding="utf-8")
     assert read_file(tmp_path / name)["backend"] == "torch"
+
+
+def test_parameters_of_mpirun_are_a_dict_or_pairs() -> None:
+    """In Python, in a file, and in a variable as JSON."""
+    pairs = (("btl", "self"), ("a", "1"))
+    given: list[Any] = [{"btl": "self", "a": 1}, [["btl", "self"], ["a", "1"]], pairs]
+    assert [LaunchSpec(mca=each).mca for each in given] == [pairs] * 3
+    assert read_task(LaunchSpec, {}, {"UNILAUNCH_MCA": '{"btl": "self", "a": 1}'}).spec.mca == pairs
+    wrong: Any = {"btl self": "1"}
+    with pytest.raises(SpecError, match="the parameter's name and its value, as two words: --mca btl self"):
+        LaunchSpec(mca=wrong)

@@ -63,7 +63,7 @@ class Channel:
             os.dup2(descriptor, own)
             os.close(descriptor)
         faulthandler.register(STACKS, file=self._ranks_ends[2], all_threads=True)
-        faulthandler.enable(file=2)
+        faulthandler.enable(file=self._ranks_ends[2])  # its agent leaves out unilaunch's own frames
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # on a pipe Python would buffer 8 KiB
         return Status(self._ranks_control, self.page)

@@ -2,10 +2,12 @@
 
 import os
 import resource
+import sys
 from collections.abc import Sequence
 
 from unilaunch.cgroups import memory_limit
-from unilaunch.output.failure import Failure
+from unilaunch.output.failure import Cause, Failure
+from unilaunch.rank.status import MEETING_HOSTS
 
 _FEW = 64 << 20  # fewer free bytes in /dev/shm than this are too few
 
@@ -24,6 +26,7 @@ def find_evidence(failure: Failure, killed: int, peak: int) -> list[str]:
         *_limits(said, failure),
         *_shared_memory(failure),
         *_device(said, failure),
+        *_other_python(failure),
     ]
 
 
@@ -70,6 +73,18 @@ def _device(said: str, failure: Failure) -> Sequence[str]:
     if "invalid device ordinal" not in said:
         return []
     return [f"the program chose a device that is not there; unilaunch gave this rank {failure.device}"]
+
+
+def _other_python(failure: Failure) -> Sequence[str]:
+    """Return what to type if mpirun ended this rank before the ranks of other hosts came, and a venv is in use.
+
+    There a bare mpirun finds no Python, or one without unilaunch, and only mpirun or that Python can name the fault.
+    """
+    is_elsewhere = failure.cause is Cause.ENDED_FROM_OUTSIDE and failure.phase == MEETING_HOSTS
+    if not is_elsewhere or sys.prefix == sys.base_prefix:
+        return []
+    line = f"mpirun -x PATH ..., or mpirun ... {sys.executable} -m unilaunch run ..."
+    return [f"the ranks of other hosts did not come: if mpirun found no python there, or not unilaunch, type {line}"]
 
 
 def _size(number: int) -> str:

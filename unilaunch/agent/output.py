@@ -33,10 +33,14 @@ class Stream:
     def move(self) -> bool:
         """Read a piece of output, write it to the file and show it; False at the end of the stream."""
         data = os.read(self.source, _PIECE)
+        self.add(data)
+        return bool(data)
+
+    def add(self, data: bytes) -> None:
+        """Write a piece of output to the file and show it; b"" is the end of the stream."""
         self.file.write(data)
         for display in self.displays:
             display.add(data)
-        return bool(data)
 
     def show(self) -> None:
         """Show as much of the waiting output as the consoles can take now."""
@@ -145,12 +149,22 @@ class Output:
 
     def keep_last_words(self, text: str) -> None:
         """Write *text* to the log, after the rank's output until now, but not to the consoles."""
-        stream, self.last_words = self.streams[1], text
+        self.last_words = text
+        self._catch_up()
+        self.streams[1].file.write(text.encode(errors="backslashreplace"))
+
+    def add_error(self, text: str) -> None:
+        """Add *text* to standard error, as if the rank had written it; "" changes nothing."""
+        if text:
+            self._catch_up()
+            self.streams[1].add(text.encode(errors="backslashreplace"))
+
+    def _catch_up(self) -> None:
+        """Read what the rank has written to standard error until now; a pipe holds at most one piece."""
         waiting = select.poll()
-        waiting.register(stream.source, select.POLLIN)
+        waiting.register(self.streams[1].source, select.POLLIN)
         if waiting.poll(0):
-            stream.move()
-        stream.file.write(text.encode(errors="backslashreplace"))
+            self.streams[1].move()
 
     def say_hidden_files(self) -> None:
         """Show where the launcher's files are, if the launcher shows no output; the line is not in those files."""

@@ -219,6 +219,7 @@ class RankProcess:
         self.returncode, self.peak = os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
         self.usage.conclude(usage)
         self.state = State.EXITED
+        self.output.add_error(self.stacks.take_last_crash())
 
     def tick(self, now: float) -> None:
         """Do the actions whose time has come."""
@@ -230,6 +231,7 @@ class RankProcess:
         self.output.tick()
         if self.number != NO_RANK:
             self.progress.tick(now)
+        self.output.add_error(self.stacks.take_crash(now))
         if (text := self.stacks.take(now)) is not None:
             self.tell(self, messages.Stack(text, self.progress.doing))
         if self.state is State.EXITED:

@@ -76,8 +76,9 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machi
     if (nprocs := _count(spec, slots)) > _MOST_RANKS:
         raise SpecError(f"{nprocs} ranks, by -n or by the hosts' slots: {_MOST_RANKS} is the most")
     task.check(nprocs)
-    if spec.tensorboard and not task.model:
-        raise SpecError(f"--tensorboard {spec.tensorboard}: a {task.target.kind} writes its own curves: leave it out")
+    for option in ("tensorboard", "mlflow"):
+        if (value := getattr(spec, option)) and not task.model:
+            raise SpecError(f"--{option} {value}: a {task.target.kind} writes its own curves: leave it out")
     if _fills_the_first_host(spec, mpirun, hosts):
         hosts, mpi = make_room(hosts, nprocs), mpi.model_copy(update={"oversubscribe": False})
         slots = _slots(hosts, mpirun, known_here=known_here)

@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from unilaunch import handover
 from unilaunch.errors import REQUEUE, LauncherError, one_line
 from unilaunch.exports import without_secrets
+from unilaunch.job.inspecting import inspecting
 from unilaunch.job.live import Live
 from unilaunch.job.mpirun_processes import end_session, has_children, killed_at_an_error
 from unilaunch.job.plan import Plan
@@ -23,12 +24,12 @@ from unilaunch.job.stop import PROMPT, Asked, Stop
 from unilaunch.job.terminal import is_terminal, passing_input
 from unilaunch.limits import allow_files
 from unilaunch.monitor.inbox import Inbox, listen
-from unilaunch.monitor.inspection import Inspection, listen_for_metrics
+from unilaunch.monitor.inspection import Inspection
 from unilaunch.monitor.monitor import DOUBT, DOUBT_ON_SEVERAL, Monitor
 from unilaunch.monitor.rank_seen import RankSeen
 from unilaunch.monitor.reports import keep_reports, write_report
 from unilaunch.monitor.verdict import Verdict, describe, is_consequence, name, ranks, show
-from unilaunch.output.claim import is_ours, release
+from unilaunch.output.claim import release
 from unilaunch.output.failure import Cause, Failure, signal_name
 from unilaunch.output.folder import rank_folder
 from unilaunch.output.result import LaunchResult, RankResult
@@ -88,7 +89,7 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller) 
         if not allow_files(_FILES * len(plan.rows)):
             live.say(_few_files(len(plan.rows)))
         monitor = Monitor(inbox, len(plan.rows), plan.request.several, spec.stall_timeout, spec.abort)
-        inspection = kept.enter_context(_inspecting(plan, monitor, live))
+        inspection = kept.enter_context(inspecting(plan, monitor, live.say))
         request, command = plan.request.started(), without_secrets(sys.orig_argv)
         task = replace(plan.task, command=command, host=socket.gethostname())
         stdin = _input(attended=caller.attended) != subprocess.DEVNULL
@@ -103,30 +104,6 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller) 
         _report(plan, verdict, _runs(inbox), live)
     _tell_of_stop(inbox, spec.grace, live, stopped=bool(stopped))
     return result
-
-
-@contextmanager
-def _inspecting(plan: Plan, monitor: Monitor, live: Live) -> Iterator[Inspection]:
-    """While the block runs, let the owner inspect the job, and export its metrics if the user asked for that."""
-    spec, model, ranks = plan.task.spec, plan.task.model, monitor.inbox.ranks
-    root = rank_folder(spec.output_dir, 0, len(plan.rows))
-
-    def find() -> Path | None:
-        return root if 0 in ranks and ranks[0].run and is_ours(root, ranks[0].run) else None
-
-    with ExitStack() as kept:
-        metrics = listen_for_metrics(spec.metrics_address, spec.metrics_port) if spec.metrics_port else None
-        inspection = Inspection(monitor, spec.output_dir, metrics)
-        kept.callback(inspection.close)
-        if spec.otlp:
-            from unilaunch.job.otlp import exporting
-
-            kept.enter_context(exporting(spec.otlp, inspection.snapshot, live.say))
-        if spec.tensorboard and model:
-            from unilaunch.job.tensorboard import writing
-
-            kept.enter_context(writing(spec.tensorboard, find, model.report))
-        yield inspection
 
 
 def _tell_of_stop(inbox: Inbox, grace: float, live: Live, *, stopped: bool) -> None:

@@ -47,6 +47,22 @@ def describe(stack: str, progress: Mapping[str, Any]) -> str:
     return f"{where}, in {doing}"
 
 
+def without_launcher(stack: str) -> str:
+    """Return faulthandler's text without the outermost frames, if they are unilaunch's: those that run the program."""
+    lines = stack.splitlines(keepends=True)
+    for end in [at for at in range(len(lines), 0, -1) if _is_frame(lines[at - 1 : at]) > _is_frame(lines[at : at + 1])]:
+        begin = end
+        while _is_frame(lines[begin - 1 : begin]) and any(part in lines[begin - 1] for part in _LAUNCHER):
+            begin -= 1
+        if _is_frame(lines[begin - 1 : begin]):  # else nothing but unilaunch's frames is left
+            del lines[begin:end]
+    return "".join(lines)
+
+
+def _is_frame(lines: Sequence[str]) -> bool:
+    return bool(lines) and _FRAME.match(lines[0]) is not None
+
+
 def _main_thread(stack: str) -> Sequence[tuple[str, str, str]]:
     """Return the frames (file, line, function) of the main thread: faulthandler's last one, py-spy's first one."""
     if native := _NATIVE_THREAD.split(stack, maxsplit=2)[1:2]:

@@ -3,7 +3,8 @@
 import json
 import os
 import socket
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -11,21 +12,22 @@ from typing import TYPE_CHECKING, cast
 from unilaunch.backend import Peers
 from unilaunch.cgroups import cpu_quota
 from unilaunch.devices import visible_devices
-from unilaunch.errors import RefusedTogetherError
+from unilaunch.errors import RefusedTogetherError, one_line, say
 from unilaunch.json_value import JsonValue
 from unilaunch.launchers import set_by_launchers
 from unilaunch.placeholders import placeholder_values
 from unilaunch.rank.framework_env import exported_threads
 from unilaunch.rank.placement import Facts
 from unilaunch.task import Task
-from unilaunch.world import BOOT_ID
+from unilaunch.version import __version__
+from unilaunch.world import BOOT_ID, LauncherInfo
 
 if TYPE_CHECKING:
     from unilaunch.spec import RunSpec
 
 
 def tell_facts(
-    task: "Task[RunSpec]", peers: Peers, environ: Mapping[str, str], run_id: str, monitor: str
+    task: "Task[RunSpec]", peers: Peers, environ: Mapping[str, str], found: LauncherInfo, monitor: str
 ) -> list[Facts]:
     """Return the facts of every rank about its host, by rank. All ranks must call it.
 
@@ -33,17 +35,21 @@ def tell_facts(
         task: The task of this rank.
         peers: The ranks.
         environ: The process's environment.
-        run_id: The run.
+        found: The launcher info.
         monitor: Where the agents must connect; set on rank 0, if its agent runs the monitor.
 
     Raises:
-        RefusedTogetherError: Two ranks have different tasks.
+        RefusedTogetherError: Two ranks have different tasks, or different versions of unilaunch.
     """
     told = task.spec.to_json() | (task.options.to_json() if task.options else {})
     # Rank 0 sends the answers of all ranks to all ranks: a digest in place of arguments that may be large.
     digest = sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
-    answers = peers.share({"facts": own_facts(environ, run_id, monitor), "told": digest})
+    facts = own_facts(environ, found.run_id, monitor)
+    answers = peers.share({"facts": facts, "told": digest, "program": _own_program()})
     ranks = cast("list[dict[str, JsonValue]]", answers)
+    difference = compare_programs([cast("list[str]", answer.get("program") or ["?"] * 4) for answer in ranks])
+    if difference and found.rank == 0:
+        say(difference)
     if any(answer["told"] != ranks[0]["told"] for answer in ranks):
         all_told = cast("list[dict[str, JsonValue]]", peers.share(told))
         for rank, other in enumerate(all_told):
@@ -51,8 +57,45 @@ def tell_facts(
     return [cast("Facts", answer["facts"]) for answer in ranks]
 
 
+def _own_program() -> JsonValue:
+    """Return the host, the version of unilaunch, that of Python, and Python's path, of this rank."""
+    python = ".".join(map(str, sys.version_info[:2]))
+    return [socket.gethostname(), __version__, python, sys.executable]
+
+
+def compare_programs(programs: Sequence[Sequence[str]]) -> str:
+    """Return a line on the first rank whose Python has another version than rank 0's; "" if there is none.
+
+    On another host a bare mpirun can find another Python than that of the user's virtual environment.
+
+    Args:
+        programs: Of each rank: the host, the version of unilaunch, the version of Python, and Python's path.
+
+    Raises:
+        RefusedTogetherError: A rank has another version of unilaunch.
+    """
+    first = programs[0]
+    for rank, program in enumerate(programs):
+        if program[1:3] != first[1:3]:
+            mine, here = (f"unilaunch {one[1]} and Python {one[2]} ({one[3]})" for one in (program, first))
+            line = (
+                f"rank {rank} on {program[0]} has {mine}, rank 0 on {first[0]} {here}: for the same on all hosts type "
+                f"mpirun ... {first[3]} -m unilaunch run ..., or add -x PATH"
+            )
+            if program[1] != first[1]:
+                raise RefusedTogetherError(one_line(line), exit_code=2)
+            return one_line(line)
+    return ""
+
+
 def own_facts(environ: Mapping[str, str], run_id: str, monitor: str) -> JsonValue:
-    """Return the facts of this rank about its host, as JSON. The arguments are those of `tell_facts`."""
+    """Return the facts of this rank about its host, as JSON.
+
+    Args:
+        environ: The process's environment.
+        run_id: The run.
+        monitor: Where the agents must connect; see `tell_facts`.
+    """
     name = socket.gethostname()
     # Two hosts can have the same name, and two containers of one machine have two names.
     host = f"{name} {BOOT_ID.read_text(encoding='ascii').strip()}"

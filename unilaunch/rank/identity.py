@@ -64,7 +64,7 @@ def agree_on_rank(
         UnilaunchError: The ranks contradict each other, or one of them cannot do its task.
     """
     listening = _listen(found, task.spec.host_timeout) if found.rank == 0 and MONITOR not in environ else None
-    facts = tell_facts(task, peers, environ, found.run_id, listening.where if listening else "")
+    facts = tell_facts(task, peers, environ, found, listening.where if listening else "")
     # Two starts of torchrun or msrun with the same address have the same name, also on two hosts.
     found = replace(found, run_id=f"{found.run_id}-{facts[0]['start']}")
     world = count(found, facts)

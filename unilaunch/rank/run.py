@@ -20,7 +20,7 @@ from unilaunch.rank import mpi, program
 from unilaunch.rank.alone import Alone
 from unilaunch.rank.identity import Rank, agree_on_rank, complete
 from unilaunch.rank.joining import join, join_mpi
-from unilaunch.rank.status import Status
+from unilaunch.rank.status import MEETING_HOSTS, Status
 from unilaunch.rank.work import work
 from unilaunch.record import replace
 from unilaunch.start_variables import KEY, MONITOR, SPEC, attempt_of
@@ -59,7 +59,7 @@ def run(read_task: "Callable[[], Task[RunSpec]]", environ: Mapping[str, str], st
         number = found.rank
         allow_files(_FILES * (found.size or 1))
         status.send(messages.Named(number, gethostname(), attempt_of(environ)))
-        status.note(phase="meeting the other ranks")
+        status.note(phase="meeting the other ranks" if found.one_host else MEETING_HOSTS)
         task, refused = attempt(read_task)
         chosen = mpi.variables(found, environ) if found.mpi and found.size != 1 else {}
         os.environ.update(chosen)  # noqa: TID251  (written once, before MPI reads it)

@@ -13,6 +13,8 @@ from unilaunch.step import LAST, Step
 
 #: The agent sends this to its rank when the user stops the job.
 STOP = b"s"
+#: The phase in which a rank waits for the ranks of other hosts to start.
+MEETING_HOSTS = "meeting the ranks of other hosts"
 _NEWEST = 0.1  # weight of the newest interval of work in the moving average
 
 

@@ -8,7 +8,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event
 
 from unilaunch.errors import OutputError, PluginError, SpecError
-from unilaunch.job import tensorboard
+from unilaunch.job import curves, tensorboard
 from unilaunch.job.plan import make_plan
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.reading import read_task
@@ -31,21 +31,21 @@ def _scalars(folder: Path) -> list[tuple[str, int, float, float]]:
 
 def test_what_rank_0_records_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the job runs and at its end; each line once, whole lines only, and numbers of steps only."""
-    monkeypatch.setattr(tensorboard, "_EVERY", 0.01)
-    rank, curves = tmp_path / "rank.0", tmp_path / "curves"
+    monkeypatch.setattr(curves, "_EVERY", 0.01)
+    rank, folder = tmp_path / "rank.0", tmp_path / "curves"
     found: list[Path] = []
-    with tensorboard.writing(curves, lambda: found[0] if found else None, LAYOUT):
+    with tensorboard.writing(folder, lambda: found[0] if found else None, LAYOUT):
         rank.mkdir()
         series = (rank / "epochs.jsonl").open("a")
         series.write('{"epoch": 1, "time": 10.0, "loss": 0.5}\nnonsense\n[1]\n{"epoch": 2, "ti')
         series.flush()
         found.append(rank)
         (rank / "events.jsonl").write_text(
-            '{"time": 9, "phase": "start"}\n{"time": 11, "epoch": 2, "who": "a", "acc": 1}\n'
+            '{"time": 9, "phase": "start"}\n{"time": 11, "epoch": 2, "who": "a", "acc": 1, "loss": 0.25}\n'
         )
         series.write('me": 12.0, "loss": 0.25}\n')
         series.close()
-    assert _scalars(curves) == [("acc", 2, 1.0, 11.0), ("loss", 1, 0.5, 10.0), ("loss", 2, 0.25, 12.0)]
+    assert _scalars(folder) == [("acc", 2, 1.0, 11.0), ("loss", 1, 0.5, 10.0), ("loss", 2, 0.25, 12.0)]
 
 
 def test_what_cannot_be_done_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

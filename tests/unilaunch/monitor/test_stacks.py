@@ -1,7 +1,7 @@
 """The ranks' positions, from faulthandler's text."""
 
 from unilaunch.monitor.messages import Stack
-from unilaunch.monitor.stacks import describe, group
+from unilaunch.monitor.stacks import describe, group, without_launcher
 from unilaunch.step import Step
 
 STACK = """Thread 0x00007f0000000001 (most recent call first):
@@ -41,3 +41,16 @@ def test_native_stacks_are_read_as_pyspy_writes_them() -> None:
     )  # fmt: skip
     where = "pthread_cond_wait (libc.so.6:?) < c10d::Work::wait(long) (libtorch_cpu.so:?) < main (train.py:7)"
     assert describe(text, {"phase": "program"}) == f"{where}, in phase 'program'"
+
+
+def test_the_frames_that_run_the_program_are_left_out() -> None:
+    """The outermost ones of each thread; a program that has called unilaunch shows that, and ours shows all."""
+    frame = '  File "{}", line 1 in {}\n'.format
+    ours = frame("/venv/unilaunch/rank/run.py", "run") + frame("<frozen runpy>", "_run_code")
+    program = frame("/venv/unilaunch/rank/current.py", "init") + frame("train.py", "<module>")
+    other = "Thread 0x01 (most recent call first):\n" + frame("threading.py", "wait") + "\n"
+    crash = "Fatal Python error: Aborted\n\n" + other + "Current thread 0x02 (most recent call first):\n"
+    end = "\nExtension modules: a, b (total: 2)\n"
+    assert without_launcher(crash + program + ours + end) == crash + program + end
+    assert without_launcher(crash + ours) == crash + ours
+    assert without_launcher("") == ""

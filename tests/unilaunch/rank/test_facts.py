@@ -10,10 +10,13 @@ from typing_extensions import override
 
 from unilaunch.errors import RefusedTogetherError
 from unilaunch.rank.alone import Alone
-from unilaunch.rank.facts import tell_facts
+from unilaunch.rank.facts import compare_programs, tell_facts
 from unilaunch.reading import make_task, read_task
 from unilaunch.spec import RunSpec
 from unilaunch.target import Target
+from unilaunch.world import LauncherInfo
+
+_FOUND = LauncherInfo("none", 0, 1, 0, 1, "", {})
 
 
 class _Beside(Alone):
@@ -42,7 +45,7 @@ class _Weighed(Alone):
 def test_facts_are_this_processes() -> None:
     """Its cores, and the devices that its environment shows."""
     (facts,) = tell_facts(
-        read_task(RunSpec, {}, {}), Alone(), {"CUDA_VISIBLE_DEVICES": "0", "ASCEND_RT_VISIBLE_DEVICES": ""}, "", ""
+        read_task(RunSpec, {}, {}), Alone(), {"CUDA_VISIBLE_DEVICES": "0", "ASCEND_RT_VISIBLE_DEVICES": ""}, _FOUND, ""
     )
     assert facts["cores"] == sum(1 << cpu for cpu in os.sched_getaffinity(0))
     assert facts["devices"] == {"cuda": ["0"], "npu": []}
@@ -54,7 +57,7 @@ def test_large_arguments_are_not_sent() -> None:
     ranks = _Weighed()
     target = Target("module", "tool")
     task = make_task(RunSpec, target, {"target": "-m tool", "args": ["x" * 100_000]}, {})
-    tell_facts(task, ranks, {}, "", "")
+    tell_facts(task, ranks, {}, _FOUND, "")
     assert ranks.sent < 2_000
 
 
@@ -65,5 +68,17 @@ def test_large_arguments_are_not_sent() -> None:
 def test_ranks_that_were_told_different_things_are_refused(told: dict[str, JsonValue], words: str) -> None:
     """Both values are named, on every rank alike, before anything waits for the other."""
     with pytest.raises(RefusedTogetherError, match=words) as refusal:
-        tell_facts(read_task(RunSpec, {"backend": "torch"}, {}), _Beside(**told), {}, "", "")
+        tell_facts(read_task(RunSpec, {"backend": "torch"}, {}), _Beside(**told), {}, _FOUND, "")
     assert refusal.value.exit_code == 2
+
+
+def test_another_python_is_said_and_another_unilaunch_is_refused() -> None:
+    """With both ranks, and what to type."""
+    first, second = ["a", "1.0", "3.11", "/venv/python"], ["b", "1.0", "3.12", "/usr/bin/python"]
+    assert compare_programs([first, ["b", "1.0", "3.11", "/other/python"]]) == ""
+    assert compare_programs([first, second, first]) == (
+        "rank 1 on b has unilaunch 1.0 and Python 3.12 (/usr/bin/python), rank 0 on a unilaunch 1.0 and Python 3.11 "
+        "(/venv/python): for the same on all hosts type mpirun ... /venv/python -m unilaunch run ..., or add -x PATH"
+    )
+    with pytest.raises(RefusedTogetherError, match="rank 2 on b has unilaunch 2"):
+        compare_programs([first, first, ["b", "2.0", "3.11", "/venv/python"]])

@@ -86,7 +86,8 @@ def emit(kind: str, given: Mapping[str, Any], environ: Mapping[str, str], per_ho
             "start launch itself from a job file of your own"
         )
     for option, does in (
-        ("tensorboard", "writes curves"), ("otlp", "sends metrics"), ("elastic", "leaves lost hosts out"),
+        ("tensorboard", "writes curves"), ("mlflow", "sends curves"), ("otlp", "sends metrics"),
+        ("elastic", "leaves lost hosts out"),
     ):  # fmt: skip
         if value := getattr(task.spec, option):
             typed = f"--{option}" if value is True else f"--{option} {value}"

@@ -1,0 +1,89 @@
+"""A model's curves on a real MLflow server: what it has is what the job's result has."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+
+from jobs.mpirun import Finished, Launcher, finish
+from jobs.ports import free_ports
+
+MLFLOW = Path(__file__).parents[2] / ".mlflow" / "bin" / "python"
+pytestmark = [pytest.mark.usefixtures("by_numpy"), pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Run a server; it takes half a minute to start."""
+    if not MLFLOW.exists():
+        pytest.skip(f"no {MLFLOW}: see .ci/run")
+    (port,), folder = free_ports(1), tmp_path_factory.mktemp("mlflow")
+    options = ["--host", "127.0.0.1", "--port", str(port), "--workers", "1", "--backend-store-uri", "sqlite:///runs.db"]
+    with (folder / "log").open("wb") as log:
+        started = subprocess.Popen(
+            [MLFLOW, "-m", "mlflow", "server", *options], cwd=folder, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        until = time.monotonic() + 200
+        while b"Application startup complete" not in (folder / "log").read_bytes():
+            assert time.monotonic() < until, (folder / "log").read_text()
+            time.sleep(0.2)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        os.killpg(started.pid, signal.SIGKILL)
+        started.wait()
+
+
+def _ask(server: str, method: str, fields: dict[str, Any] | None = None) -> dict[str, Any]:
+    data = None if fields is None else json.dumps(fields).encode()
+    request = Request(f"{server}/api/2.0/mlflow/{method}", data, {"Content-Type": "application/json"})  # noqa: S310
+    with urlopen(request, timeout=60) as answer:  # noqa: S310
+        found: dict[str, Any] = json.loads(answer.read())
+    return found
+
+
+def _launch(launcher: Launcher, url: str, folder: Path, *more: str, experiment: str = "") -> Finished:
+    options = ["--mpirun", str(launcher.path), "--allow-run-as-root", "--oversubscribe", "--data-dir", "data"]
+    line = [sys.executable, "-m", "unilaunch", "launch", "-n", "2", *options, "--mlflow", url, *more]
+    return finish(line, folder, {"MLFLOW_EXPERIMENT_NAME": experiment}, 120)
+
+
+def test_the_servers_curve_is_that_of_the_result(openmpi5: Launcher, server: str, tmp_path: Path) -> None:
+    """Each step once, the options as parameters, and how the job ended; the second run is in the same experiment."""
+    job = _launch(openmpi5, server, tmp_path, "--epochs", "7", "--seed", "3").check()
+    refused = _launch(openmpi5, server, tmp_path, "--lr", "1e30", "--epochs", "50", "--output-dir", "diverged")
+    assert refused.returncode == 1
+    experiment = _ask(server, "experiments/get-by-name?experiment_name=unilaunch")["experiment"]["experiment_id"]
+    runs = _ask(server, "runs/search", {"experiment_ids": [experiment]})["runs"]
+    states = {run["info"]["run_name"]: run["info"]["status"] for run in runs}
+    assert states == {"log_output": "FINISHED", "diverged": "FAILED"}
+    (run,) = (run for run in runs if run["info"]["run_name"] == "log_output")
+    parameters = {each["key"]: each["value"] for each in run["data"]["params"]}
+    assert (parameters["epochs"], parameters["dataset"]) == ("7", job.result["dataset"])
+    metrics = _ask(server, f"metrics/get-history?run_id={run['info']['run_id']}&metric_key=loss")["metrics"]
+    assert [each["step"] for each in metrics] == list(range(1, 8))
+    assert [each["value"] for each in metrics] == pytest.approx(job.result["loss"], abs=1e-9)
+
+
+def test_the_users_experiment_is_taken(openmpi5: Launcher, server: str, tmp_path: Path) -> None:
+    """As MLflow's own programs read it."""
+    _launch(openmpi5, f"{server}/", tmp_path, "--epochs", "2", experiment="of mine").check()
+    experiment = _ask(server, "experiments/get-by-name?experiment_name=of%20mine")["experiment"]["experiment_id"]
+    assert len(_ask(server, "runs/search", {"experiment_ids": [experiment]})["runs"]) == 1
+
+
+def test_a_job_goes_on_without_a_server(openmpi5: Launcher, tmp_path: Path) -> None:
+    """One line, and no wait at the end."""
+    (port,) = free_ports(1)
+    job = _launch(openmpi5, f"http://127.0.0.1:{port}", tmp_path, "--epochs", "3").check()
+    (said,) = (line for line in job.refusals() if "--mlflow" in line)
+    assert "the curves do not arrive, the job goes on: " in said
+    assert job.seconds < 30
