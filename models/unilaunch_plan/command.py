@@ -110,23 +110,30 @@ def _slots(text: str | None, most: int) -> dict[str, int]:
     return slots
 
 
+def _read(options: PlanSpec, log: Log) -> Graph:
+    """Return the graph; its labels must fit --task, as in a training."""
+    from unilaunch_gcn.task_option import refusal_of_task
+    from unilaunch_graph.partition.preparation import read_graph
+
+    graph = read_graph(options, log, as_given=options.conv == "gat")
+    if refusal := refusal_of_task(options, graph.labels):
+        raise SpecError(refusal)
+    return graph
+
+
 def _forecasts(options: PlanSpec, counts: Sequence[int]) -> tuple[list[Row], str]:
     """Return the table's lines, and how the machine was measured."""
     import tempfile
 
     from unilaunch_gcn.layers import plan_layers
-    from unilaunch_gcn.task_option import refusal_of_task
     from unilaunch_graph.partition.assign import assign
     from unilaunch_graph.partition.order import order_nodes
-    from unilaunch_graph.partition.preparation import read_graph
     from unilaunch_graph.partition.statistics import count, count_pruned
     from unilaunch_plan.device_forecast import DEVICES
     from unilaunch_plan.forecast import predict
 
     log = Log()
-    graph = read_graph(options, log, as_given=options.conv == "gat")
-    if refusal := refusal_of_task(options, graph.labels):
-        raise SpecError(refusal)
+    graph = _read(options, log)
     structure = graph.structure() if graph.is_directed else graph
     counted, owners = [], []
     for parts in counts:

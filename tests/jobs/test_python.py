@@ -9,7 +9,7 @@ from textwrap import indent
 import pytest
 
 import unilaunch
-from jobs.mpirun import Launcher, alone
+from jobs.mpirun import NUMPY, Launcher, alone
 
 PROGRAMS = Path(__file__).parent / "programs"
 #: Cells of a notebook, run as IPython runs them: in `__main__`, which has no file, with their source in `In`.
@@ -90,6 +90,16 @@ def test_a_notebook_launches_a_function_of_its_cells(openmpi5: Launcher, tmp_pat
     assert job.stdout.splitlines()[-1] == "[[12.0, 12.0, 12.0], [13.0, 13.0, 13.0]]"
     (line,) = job.refusals()
     assert "work is of a notebook: the ranks run what it uses of cells 1, 3" in line
+
+
+def test_the_data_folder_of_the_machine_holds_for_a_launch_from_python_too(tmp_path: Path) -> None:
+    """UNILAUNCH_DATA, as for `unilaunch launch`; a data_dir of the call wins."""
+    call = "import unilaunch; unilaunch.launch('gcn', nprocs=1, dataset='sbm', epochs=1, backend='numpy'{})"
+    variables = {"UNILAUNCH_DATA": str(tmp_path / "sets"), "UNILAUNCH_ALLOW_RUN_AS_ROOT": "1", **NUMPY}
+    alone(["-c", call.format("")], tmp_path, variables).check()
+    assert list((tmp_path / "sets" / "partitions").iterdir())
+    alone(["-c", call.format(", data_dir='own'")], tmp_path, variables | {"UNILAUNCH_DATA": "/dev/null"}).check()
+    assert list((tmp_path / "own" / "partitions").iterdir())
 
 
 def test_a_launch_outside_the_main_block_is_refused_in_the_ranks(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from unilaunch.output.result import LaunchResult
 from unilaunch.reading import make_task, unfold_options
 from unilaunch.record import replace
 from unilaunch.spec import variable_of
-from unilaunch.target import LOADING, read_target
+from unilaunch.target import LOADING, Target, read_target
 
 #: What ranks run: a spec, a function, or a target (a model's name, a script, "package.module:function").
 Program = LaunchSpec | Callable[..., Any] | str | Path
@@ -99,8 +99,7 @@ def _prepare(
             check_options(program, {**options, **own}, given)
         values["args"] = words(given, Path(files.name), str(found.target))
     values["target"] = str(found.target)
-    if allowed := environ.get(variable_of("allow_run_as_root", environ)):  # a container says it once for all starts
-        values.setdefault("allow_run_as_root", allowed)
+    values = _of_the_machine(found.target, environ) | values
     task = make_task(LaunchSpec, found.target, values, {name: name for name in values})
     if not attended:  # the caller may go to another folder while the job runs
         task = replace(task, spec=task.spec.model_copy(update={"output_dir": Path.cwd() / task.spec.output_dir}))
@@ -114,6 +113,13 @@ def _prepare(
     if found.note:
         say(found.note)
     return Job(plan, environ, files, attended=attended)
+
+
+def _of_the_machine(target: Target, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what a machine or a container says once, in a variable, for all starts: root's leave, the data folder."""
+    of_model = plugins.models()[target.name].spec.model_fields if target.kind == "model" else {}
+    fields = ["allow_run_as_root", *({"data_dir"} & set(of_model))]
+    return {field: said for field in fields if (said := environ.get(variable_of(field, environ)))}
 
 
 def _read(program: Program, options: dict[str, Any]) -> tuple[Found, dict[str, Any]]:
