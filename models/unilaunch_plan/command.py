@@ -110,7 +110,7 @@ def _slots(text: str | None, most: int) -> dict[str, int]:
     return slots
 
 
-def _read(options: PlanSpec, log: Log) -> Graph:
+def _read(options: PlanSpec, log: Log) -> "Graph":
     """Return the graph; its labels must fit --task, as in a training."""
     from unilaunch_gcn.task_option import refusal_of_task
     from unilaunch_graph.partition.preparation import read_graph
