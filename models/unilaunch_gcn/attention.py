@@ -1,12 +1,9 @@
 """The computations of a graph attention network (Velickovic et al., ICLR 2018) beside its products, on host arrays."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from unilaunch.backend import Collectives
 from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_graph.arrays import Floats
 from unilaunch_graph.dropout import stream_keys
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.user_halo import RowHalo
@@ -19,20 +16,6 @@ from unilaunch_graph.partition.part import Part
 
 #: Slope of the leaky ReLU below 0, as in the paper.
 _SLOPE = 0.2
-
-
-class Elu:
-    """x where it is above 0, else exp(x) - 1 (Clevert, Unterthiner and Hochreiter, ICLR 2016, equation 15)."""
-
-    def forward(self, inputs: Sequence[Floats]) -> Floats:
-        """Return elu of each number of the only input."""
-        (rows,) = inputs
-        out: Floats = np.where(rows > 0, rows, np.expm1(np.minimum(rows, 0)))
-        return out
-
-    def backward(self, inputs: Sequence[Floats], out: Floats, gradient: Floats) -> Sequence[Floats]:
-        """Return the gradient of the numbers."""
-        return [gradient * np.where(inputs[0] > 0, 1, out + 1)]
 
 
 class GraphAttention:

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch.linear import LinearOperator
@@ -12,7 +11,8 @@ from unilaunch_gcn.network import Network, initial_weights, views
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.tensors import DeviceTensors
 from unilaunch_graph.arrays import Floats
-from unilaunch_graph.operators.aggregation import Aggregation, DenseFeatures
+from unilaunch_graph.operators.aggregation import Aggregation
+from unilaunch_graph.operators.features import DenseFeatures, DeviceSparseFeatures
 from unilaunch_graph.operators.masks import Masks
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.training.objective import Objective
@@ -128,42 +128,3 @@ class DeviceFirstLayer:
         if self.order == "aggregation first":
             weighted = self.aggregate.matmat(own)
         return DenseFeatures(weighted), DenseFeatures(own)
-
-
-class DeviceSparseFeatures:
-    """X @ W for a sparse X on a device.
-
-    Args:
-        features: X.
-        tensors: The framework on the device.
-        masks: The dropout masks.
-    """
-
-    def __init__(self, features: sp.csr_array, tensors: DeviceTensors, masks: Masks) -> None:
-        self.tensors = tensors
-        places = features.copy()
-        places.data = np.arange(features.nnz)
-        order: NDArray[np.int64] = places.T.tocsr().data
-        transposed = features.T.tocsr()
-        self.matrix = tensors.sparse(features.indptr, features.indices, features.data, features.shape)
-        self.transposed = tensors.sparse(transposed.indptr, transposed.indices, transposed.data, transposed.shape)
-        self.order = tensors.tensor(order.astype(np.int64))
-        rows = np.repeat(np.arange(features.shape[0]), np.diff(features.indptr))
-        self.mask = masks.of_entries(rows, features.indices, features.shape[1])
-        self.values: tuple[Any, Any] = (None, None)
-
-    def dropped(self, epoch: int | None) -> "DeviceSparseFeatures":
-        """Return the features, dropped out anew; without dropout for None."""
-        self.values = (None, None)
-        if epoch is not None:
-            values = self.matrix.values * self.mask(epoch)
-            self.values = values, self.tensors.take(values, self.order)
-        return self
-
-    def matmat(self, rows: Any) -> Any:
-        """Return X @ W. (num_owned, width)"""
-        return self.matrix.matmat(rows, self.values[0])
-
-    def rmatmat(self, rows: Any) -> Any:
-        """Return X.T @ G. (num_features, width)"""
-        return self.transposed.matmat(rows, self.values[1])

@@ -1,7 +1,6 @@
 """What the first layer starts from: the owned features, dropped out anew in each epoch, as linear operators on W."""
 
 from copy import copy
-from mmap import MADV_DONTNEED, mmap
 
 import numpy as np
 import scipy.sparse as sp
@@ -10,17 +9,13 @@ from numpy.typing import NDArray
 from unilaunch.linear import LinearOperator
 from unilaunch_gcn.attention import GraphAttention
 from unilaunch_gcn.network_config import NetworkConfig
-from unilaunch_graph.arrays import Floats, Rows
+from unilaunch_graph.arrays import Floats
 from unilaunch_graph.dropout import entry_mask, mask_words, stream_keys
 from unilaunch_graph.kernels.choice import Kernels, Products
-from unilaunch_graph.operators.aggregation import Aggregation, HostFeatures, SparseFeatures
+from unilaunch_graph.operators.aggregation import Aggregation
+from unilaunch_graph.operators.features import HostFeatures, SparseFeatures, aggregate_features
 from unilaunch_graph.operators.pruning import PrunedAggregation, PrunedLayer, Selection
 from unilaunch_graph.partition.part import Part
-
-#: Columns of sparse features that are aggregated at a time, as a dense block; and of dense ones.
-_COLUMNS, _DENSE_COLUMNS = 256, 32
-#: Rows of mapped features that are held while columns are taken.
-_ROWS = 8192
 
 
 class FirstLayer:
@@ -103,33 +98,6 @@ class FirstLayer:
         return self.constant[id(features)]
 
 
-def aggregate_features(aggregate: LinearOperator, features: Floats | sp.csr_array) -> Floats | sp.csr_array:
-    """Return A_hat X, sparse if X is; made in blocks of columns, for the halo rows of all would be as large as X."""
-    if not isinstance(features, sp.csr_array):
-        aggregated = np.empty(features.shape, features.dtype)
-        for begin in range(0, features.shape[1], _DENSE_COLUMNS):
-            block = slice(begin, begin + _DENSE_COLUMNS)
-            aggregated[:, block] = aggregate.matmat(_columns(features, block))
-        return aggregated
-    columns = features.tocsc()
-    blocks = [
-        sp.csr_array(aggregate.matmat(columns[:, begin : begin + _COLUMNS].toarray()))
-        for begin in range(0, features.shape[1], _COLUMNS)
-    ]
-    return sp.csr_array(sp.hstack(blocks, format="csr"))
-
-
 def _rows(features: Floats | sp.csr_array, chosen: NDArray[np.int64]) -> Floats | sp.csr_array:
     """Return some rows; the array itself if they are all of them."""
     return features if len(chosen) == features.shape[0] else features[chosen]
-
-
-def _columns(features: Floats, block: slice) -> Rows:
-    """Return some columns as an array of their own; pages that are mapped from a file are not held meanwhile."""
-    taken = np.empty((len(features), len(range(features.shape[1])[block])), features.dtype)
-    for begin in range(0, len(features), _ROWS):
-        rows = slice(begin, begin + _ROWS)
-        taken[rows] = features[rows, block]
-        if isinstance(features.base, mmap):
-            features.base.madvise(MADV_DONTNEED)
-    return taken

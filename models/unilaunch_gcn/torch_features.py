@@ -12,12 +12,12 @@ import scipy.sparse as sp
 import torch
 
 from unilaunch.linear import LinearOperator
-from unilaunch_gcn.first_layer import aggregate_features
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.torch_device_tensors import TorchDeviceTensors
 from unilaunch_graph.arrays import Floats, Rows
 from unilaunch_graph.operators.aggregation import Aggregation
 from unilaunch_graph.operators.epilogue import Dropout, Epilogue
+from unilaunch_graph.operators.features import aggregate_features
 from unilaunch_graph.operators.torch_dropout import DeviceMasks
 from unilaunch_graph.partition.part import Part
 

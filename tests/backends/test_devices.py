@@ -159,6 +159,16 @@ def test_ascend_is_set_by_index_before_hccl_starts(calls: Calls) -> None:
     ]
 
 
+def test_mindspores_store_may_bind_the_port_that_rank_0_held(calls: Calls) -> None:
+    """It accepts no socket, so ours is closed before it is started."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        meeting = Rendezvous("127.0.0.1", port, "lo", listener)
+        MindSporeBackend().connect(WORLD, Placement("npu", 1, 1), meeting, 60.0)
+        with socket.create_server(("127.0.0.1", port)):
+            assert calls.made[0][1]["init_method"] == f"tcp://127.0.0.1:{port}"
+
+
 def test_mindspore_on_a_gpu_starts_nccl(calls: Calls) -> None:
     """MindSpore's own init, which finds its ranks through Open MPI."""
     _connect(MindSporeBackend(), "cuda")

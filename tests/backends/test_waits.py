@@ -1,4 +1,4 @@
-"""Which waits of a program with PyTorch are measured. That they find stragglers is in tests/jobs/test_looking_in.py."""
+"""Which waits of a program are measured. That they find stragglers is in tests/jobs/test_looking_in.py."""
 
 from collections.abc import Callable
 from time import perf_counter
@@ -6,6 +6,7 @@ from unittest.mock import create_autospec
 
 import pytest
 
+from unilaunch.waits import measured
 from unilaunch_torch import waits
 from unilaunch_torch.waits import Sampling
 
@@ -45,3 +46,28 @@ def test_a_program_without_ddp_is_measured(clock: Callable[[float], None]) -> No
     assert not sampling.is_on
     clock(101.0)
     assert sampling.is_on
+
+
+def test_a_wait_is_noted_after_it_and_not_if_it_fails() -> None:
+    """With its seconds if it is sampled; the queue of operations is emptied before and after it."""
+    events: list[str] = []
+
+    class Work:
+        def wait(self, *, fails: bool = False) -> str:
+            events.append("wait")
+            if fails:
+                raise ConnectionError
+            return "done"
+
+    sampled = iter([True, False, True])
+    wait = measured(
+        Work.wait,
+        lambda seconds: events.append("none" if seconds is None else f"noted {seconds >= 0}"),
+        lambda: next(sampled),
+        lambda: events.append("emptied"),
+    )
+    assert (wait(Work()), wait(Work())) == ("done", "done")
+    assert events == ["emptied", "wait", "emptied", "noted True", "wait", "none"]
+    with pytest.raises(ConnectionError):
+        wait(Work(), fails=True)
+    assert events[6:] == ["emptied", "wait"]

@@ -160,13 +160,18 @@ class SampledHalo:
         return _Returned(self, self.back.begin(self.edges_back[self.halo_rows] @ rows))
 
 
-class _Sampled:
+class _OfSample:
+    """Rows of an epoch's sample that are being sent."""
+
     def __init__(self, halo: SampledHalo, travelling: Travelling) -> None:
         self.halo, self.travelling = halo, travelling
 
     def progress(self) -> None:
+        """Advance the communication."""
         self.travelling.progress()
 
+
+class _Sampled(_OfSample):
     def wait(self) -> Rows:
         arrived = self.travelling.wait()
         rows = np.zeros((self.halo.part.num_halo, arrived.shape[1]), arrived.dtype)
@@ -174,15 +179,8 @@ class _Sampled:
         return rows
 
 
-class _Returned:
+class _Returned(_OfSample):
     """Sums that are being sent back to the rows' owners."""
-
-    def __init__(self, halo: SampledHalo, travelling: Travelling) -> None:
-        self.halo, self.travelling = halo, travelling
-
-    def progress(self) -> None:
-        """Advance the communication of the sums."""
-        self.travelling.progress()
 
     def wait(self) -> Iterator[tuple[Indices, Rows]]:
         """Yield, part by part, owned rows and what is to be added to them; each row once in a part."""

@@ -80,6 +80,7 @@ class GraphAttention(Layer):
         self.att_edge = None if edge_dim is None else self.vector(shape, dtype)
         self.res = self.linear(in_channels, total, dtype) if residual else None
         self.bias = self.vector((total,), dtype) if bias else None
+        self.reset_parameters()
 
     def linear(self, in_channels: int, out_channels: int, dtype: Any) -> Any:
         """Return a linear map without a bias."""

@@ -49,6 +49,9 @@ class Layer:
     framework: ClassVar[Framework]
     name: ClassVar[str]
 
+    def reset_parameters(self) -> None:
+        """Draw new weights; MindSpore draws them when it makes the parameters."""
+
     def check_input(self, x: Any, part: Any) -> None:
         """Refuse an input that the layer cannot use.
 

@@ -56,6 +56,7 @@ class GraphSage(Layer):
         self.lin = self.linear(in_channels, in_channels, True, dtype) if project else None
         self.lin_l = self.linear(in_channels, out_channels, bias, dtype)
         self.lin_r = self.linear(in_channels, out_channels, False, dtype) if root_weight else None
+        self.reset_parameters()
 
     def linear(self, in_channels: int, out_channels: int, bias: bool, dtype: Any) -> Any:
         """Return a linear map."""

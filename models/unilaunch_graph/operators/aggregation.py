@@ -1,19 +1,18 @@
-"""A_hat @ H over all parts, and X @ W over the owned nodes, as linear operators on arrays or tensors.
+"""A_hat @ H over all parts, as a linear operator on arrays or tensors; X @ W over the owned nodes is in `features`.
 
 A framework wraps an operator by its own autograd in a few lines; the mathematics stands here once, for all of them.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from unilaunch_graph.arrays import FloatType, Rows
-from unilaunch_graph.kernels.choice import Kernels, Products
+from unilaunch_graph.kernels.choice import Kernels
 from unilaunch_graph.operators.normalization import node_scales
 from unilaunch_graph.partition.part import Part
 
@@ -156,55 +155,3 @@ class DiagonalScaling:
         if left is not None:
             product *= left
         return product
-
-
-class SparseFeatures:
-    """X @ W for a sparse X on the host."""
-
-    def __init__(self, features: sp.csr_array) -> None:
-        self.features = features
-
-    def matmat(self, rows: Rows) -> Rows:
-        """Return X @ W. (num_owned, width)"""
-        product: Rows = self.features @ rows
-        return product
-
-    def rmatmat(self, rows: Rows) -> Rows:
-        """Return X.T @ G; SciPy multiplies by the transposed view, in the order of X's rows. (num_features, width)"""
-        product: Rows = self.features.T @ np.ascontiguousarray(rows)
-        return product
-
-
-class HostFeatures:
-    """X @ W for a dense X on the host."""
-
-    def __init__(self, features: Rows, products: Products) -> None:
-        self.features, self.products = features, products
-
-    @cached_property
-    def operand(self) -> Any:
-        """X as the products take it."""
-        return self.products.operand(self.features)
-
-    def matmat(self, rows: Rows) -> Rows:
-        """Return X @ W. (num_owned, width)"""
-        return self.products.product(self.operand, self.products.operand(rows))
-
-    def rmatmat(self, rows: Rows) -> Rows:
-        """Return X.T @ G. (num_features, width)"""
-        return self.products.product(self.operand.T, self.products.operand(rows))
-
-
-class DenseFeatures:
-    """X @ W for a dense X on a device."""
-
-    def __init__(self, features: Any) -> None:
-        self.features = features
-
-    def matmat(self, rows: Any) -> Any:
-        """Return X @ W. (num_owned, width)"""
-        return self.features @ rows
-
-    def rmatmat(self, rows: Any) -> Any:
-        """Return X.T @ G. (num_features, width)"""
-        return self.features.T @ rows

@@ -1,7 +1,9 @@
-"""The steps of a layer that know their own derivative, on host arrays: product, ReLU and dropout."""
+"""The steps of a layer that know their own derivative, on host arrays: product, ReLU, elu and dropout."""
 
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from unilaunch_graph.arrays import Floats
 from unilaunch_graph.dropout import MaskWords
@@ -50,6 +52,20 @@ class Activation:
     def backward(self, inputs: Sequence[Floats], out: Floats, gradient: Floats) -> Sequence[Floats]:  # noqa: ARG002
         """Return the gradient of the rows."""
         return [self.kernels.pass_positive(out, gradient, self.words.scale if self.words else 1.0)]
+
+
+class Elu:
+    """x where it is above 0, else exp(x) - 1 (Clevert, Unterthiner and Hochreiter, ICLR 2016, equation 15)."""
+
+    def forward(self, inputs: Sequence[Floats]) -> Floats:
+        """Return elu of each number of the only input."""
+        (rows,) = inputs
+        out: Floats = np.where(rows > 0, rows, np.expm1(np.minimum(rows, 0)))
+        return out
+
+    def backward(self, inputs: Sequence[Floats], out: Floats, gradient: Floats) -> Sequence[Floats]:
+        """Return the gradient of the numbers."""
+        return [gradient * np.where(inputs[0] > 0, 1, out + 1)]
 
 
 class Dropout:

@@ -20,10 +20,6 @@ class GATConv(GraphAttention, torch.nn.Module):
     framework: ClassVar[Framework] = TORCH
     name: ClassVar[str] = "ug.torch.GATConv"
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.reset_parameters()
-
     @override
     def linear(self, in_channels: int, out_channels: int, dtype: Any) -> torch.nn.Linear:
         return torch.nn.Linear(in_channels, out_channels, bias=False, dtype=dtype)
@@ -36,6 +32,7 @@ class GATConv(GraphAttention, torch.nn.Module):
     def draw_seed(self) -> int:
         return int(torch.randint(2**62, ()))
 
+    @override
     def reset_parameters(self) -> None:
         """Draw new weights, as PyG does (Glorot and Bengio, AISTATS 2010, equation 16)."""
         linear = [layer.weight for layer in (self.lin, self.lin_edge, self.res) if layer is not None]

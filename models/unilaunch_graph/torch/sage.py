@@ -20,10 +20,6 @@ class SAGEConv(GraphSage, torch.nn.Module):
     framework: ClassVar[Framework] = TORCH
     name: ClassVar[str] = "ug.torch.SAGEConv"
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.reset_parameters()
-
     @override
     def linear(self, in_channels: int, out_channels: int, bias: bool, dtype: Any) -> torch.nn.Linear:
         return torch.nn.Linear(in_channels, out_channels, bias, dtype=dtype)
@@ -32,6 +28,7 @@ class SAGEConv(GraphSage, torch.nn.Module):
     def normalized(self, rows: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.normalize(rows, dim=-1)
 
+    @override
     def reset_parameters(self) -> None:
         """Draw new weights, as PyG does."""
         for layer in self.children():

@@ -1,6 +1,7 @@
 """The layers of our own against PyG's, which run on the whole graph in one process: directed, with edge features."""
 
 import copy
+import inspect
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -205,3 +206,9 @@ def test_second_derivatives_raise() -> None:
             torch.autograd.grad((out**2).sum(), rows, create_graph=True)
 
     on_parts(WHOLE, 1, work)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(GATConv, pyg.GATConv), (SAGEConv, pyg.SAGEConv)])
+def test_editors_see_the_arguments_of_pyg(ours: type, theirs: type) -> None:
+    """In PyG's order; dtype is ours, and PyG's others go to its base class."""
+    assert [*inspect.signature(ours).parameters][:-1] == [*inspect.signature(theirs).parameters][:-1]

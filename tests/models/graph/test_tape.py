@@ -9,9 +9,9 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from unilaunch_gcn.attention import Elu
 from unilaunch_gcn.convolution import normalise
-from unilaunch_graph.operators.aggregation import SparseFeatures
+from unilaunch_graph.operators.features import SparseFeatures
+from unilaunch_graph.operators.functions import Elu
 from unilaunch_graph.operators.tape import Recorded, Tape, call
 
 SHAPES = [(7, 5), (7, 5), (5,), (7, 1), (1, 1)]

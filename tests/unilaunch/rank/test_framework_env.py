@@ -1,6 +1,7 @@
 """The environment that each framework finds."""
 
 import pytest
+from typing_extensions import override
 
 from unilaunch.backend import Backend, Placement, Rendezvous
 from unilaunch.launchers import set_by_launchers
@@ -42,6 +43,19 @@ def test_variables_of_each_framework_and_device(case: str) -> None:
     """All of them, and no other."""
     backend, placement, rendezvous, expected = CASES[case]
     assert framework_env([backend], WORLD, placement, rendezvous, {}) == THREADS | expected
+
+
+class _Plain(TorchBackend):
+    """A third party's, whose framework needs no variables."""
+
+    @override
+    def variables(self, world: World, placement: Placement, rendezvous: Rendezvous | None) -> dict[str, str]:
+        return {}
+
+
+def test_every_framework_finds_rank_0() -> None:
+    """No backend has to set it."""
+    assert framework_env([_Plain()], WORLD, Placement("cpu", 0, 2), MEETING, {}) == THREADS | MET
 
 
 def test_what_the_user_exported_is_left_alone() -> None:
