@@ -28,12 +28,12 @@ from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.tensors import DeviceTensors
 from unilaunch_gcn.torch_device_tensors import TorchDeviceTensors
-from unilaunch_gcn.torch_features import SparseFeatures
 from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.data.diffusion import Diffusion, diffuse
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.operators.device import HaloEdges
+from unilaunch_graph.operators.torch_features import SparseFeatures
 from unilaunch_graph.partition.cut import slice_nodes, split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Part
