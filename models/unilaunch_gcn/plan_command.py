@@ -15,6 +15,7 @@ from unilaunch.errors import InputError, PluginError, SpecError
 from unilaunch.output.files import write_users
 from unilaunch.output.log import Log
 from unilaunch_gcn.attention_options import refuse_what_attention_lacks
+from unilaunch_gcn.edges_option import refuse_directed, refuse_edges_as_given, takes_edges_as_given
 from unilaunch_gcn.plan_table import Row, json_line, page, table
 from unilaunch_gcn.spec import TrainingSpec
 
@@ -63,6 +64,7 @@ class PlanCommand(Command):
         if options.halo != "exact":
             raise SpecError(f"--halo {options.halo}: plan counts what exact halos send; leave --halo out")
         refuse_what_attention_lacks(options)
+        refuse_edges_as_given(options)
         if options.conv == "gat" and options.device not in {"auto", "cpu"}:
             raise SpecError(f"--conv gat --device {options.device}: attention runs on cpu only; expected --device cpu")
         from unilaunch_gcn.device_forecast import DEVICES
@@ -124,9 +126,10 @@ def _forecasts(options: PlanSpec, counts: Sequence[int]) -> tuple[list[Row], str
     from unilaunch_graph.partition.statistics import count, count_pruned
 
     log = Log()
-    graph = read_graph(options, log, as_given=options.conv == "gat")
+    graph = read_graph(options, log, as_given=takes_edges_as_given(options))
     if refusal := refusal_of_task(options, graph.labels):
         raise SpecError(refusal)
+    refuse_directed(graph, options.conv, options.halo, options.device)
     structure = graph.structure() if graph.is_directed else graph
     counted, owners = [], []
     for parts in counts:
@@ -143,7 +146,7 @@ def _forecasts(options: PlanSpec, counts: Sequence[int]) -> tuple[list[Row], str
             for made, statistics in zip(owners, counted, strict=True)
         ]
         seconds, machine, said = _measure(options, cases, Path(folder))
-    if options.conv != "gat" and options.device in {"auto", "cpu"}:
+    if options.conv != "gat" and not graph.is_directed and options.device in {"auto", "cpu"}:
         counted = [
             count_pruned(graph, made.owner, statistics, len(layers))
             for made, statistics in zip(owners, counted, strict=True)
