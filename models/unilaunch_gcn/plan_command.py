@@ -119,7 +119,6 @@ def _forecasts(options: PlanSpec, counts: Sequence[int]) -> tuple[list[Row], str
     from unilaunch_gcn.device_forecast import DEVICES
     from unilaunch_gcn.forecast import predict
     from unilaunch_gcn.layers import plan_layers
-    from unilaunch_gcn.task_option import refusal_of_task
     from unilaunch_graph.partition.assign import assign
     from unilaunch_graph.partition.order import order_nodes
     from unilaunch_graph.partition.preparation import read_graph
@@ -127,9 +126,7 @@ def _forecasts(options: PlanSpec, counts: Sequence[int]) -> tuple[list[Row], str
 
     log = Log()
     graph = read_graph(options, log, as_given=takes_edges_as_given(options))
-    if refusal := refusal_of_task(options, graph.labels):
-        raise SpecError(refusal)
-    refuse_directed(graph, options.conv, options.halo, options.device)
+    _refuse_as_run_does(options, graph)
     structure = graph.structure() if graph.is_directed else graph
     counted, owners = [], []
     for parts in counts:
@@ -155,6 +152,14 @@ def _forecasts(options: PlanSpec, counts: Sequence[int]) -> tuple[list[Row], str
         Row(made.partitioner, counts, predict(counts, layers, options.precision, compute, machine), None)
         for made, counts, compute in zip(owners, counted, seconds, strict=True)
     ], said
+
+
+def _refuse_as_run_does(options: PlanSpec, graph: "Graph") -> None:
+    from unilaunch_gcn.task_option import refusal_of_task
+
+    if refusal := refusal_of_task(options, graph.labels):
+        raise SpecError(refusal)
+    refuse_directed(graph, options.conv, options.halo, options.device)
 
 
 def _device_rows(

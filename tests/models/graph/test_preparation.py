@@ -15,7 +15,7 @@ from unilaunch.errors import InputError, SpecError
 from unilaunch.model import Session
 from unilaunch.output.folder import OutputFolder
 from unilaunch.output.log import Log
-from unilaunch.rank.current import Member
+from unilaunch.rank.current import Member, join
 from unilaunch.world import LauncherInfo, count_world
 from unilaunch_graph import loading
 from unilaunch_graph.partition import preparation
@@ -129,7 +129,7 @@ def test_what_a_network_of_ones_own_cannot_have_is_refused(monkeypatch: pytest.M
     with pytest.raises(SpecError, match="use_gdc: a diffused graph is for the model gcn"):
         preparation.prepare(DataSpec(use_gdc=True), 2, Log(level="CRITICAL"), as_given=True)
     member = create_autospec(Member, instance=True, environ={})
-    monkeypatch.setattr(loading, "join", create_autospec(loading.join, return_value=member))
+    monkeypatch.setattr(loading, "join", create_autospec(join, return_value=member))
     with pytest.raises(SpecError, match="parallel='auto': a network of your own needs parallel='graph'"):
         loading.load_part("sbm", "cpu", {"parallel": "auto"})
 
