@@ -8,6 +8,7 @@ from unilaunch.errors import SpecError
 from unilaunch.model import Framework
 from unilaunch_gcn.attention import GraphAttention
 from unilaunch_gcn.device_network import DeviceNetwork
+from unilaunch_gcn.edges_option import refuse_directed
 from unilaunch_gcn.first_layer import FirstLayer
 from unilaunch_gcn.host_network import HostNetwork, Problem
 from unilaunch_gcn.network import Network
@@ -41,6 +42,7 @@ def load_network(
     """
     if placement.device != "cpu":
         _refuse_on_devices(placement.device, config)
+    refuse_directed(part, config.conv, config.halo, placement.device)
     tensors = _tensors(framework.backend, placement, config)
     if isinstance(tensors, DeviceTensors):
         return device_network(config, part, tensors, framework.collectives, meter)

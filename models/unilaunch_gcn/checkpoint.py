@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from unilaunch_graph.partition.part import Part
 
 __all__ = [
-    "BEST", "FINAL", "TASK", "State", "Writer",
+    "BEST", "DIRECTED", "FINAL", "TASK", "State", "Writer",
     "check", "check_best", "chosen", "decides", "differing", "exist", "model_file", "newest",
 ]  # fmt: skip
 
@@ -39,6 +39,8 @@ _NAME, _NAMES = "epoch-{:06d}.safetensors", re.compile(r"epoch-(\d+)\.safetensor
 FINAL, BEST = "final.safetensors", "best.safetensors"
 #: The names under which the content and the task of the data set stand among what decides the curve.
 _CONTENT, TASK = "data_sha256", "task"
+#: And whether sage or gat has kept the directions of edges. Older checkpoints lack it: sage did not, gat always did.
+DIRECTED = "directed_edges"
 _DATASET = "dataset"
 
 
@@ -50,7 +52,8 @@ def decides(options: "GcnSpec", seed: int, part: "Part") -> dict[str, Any]:
         seed: Seed of everything that is drawn.
         part: This rank's part, which knows the task and the content of the data set.
     """
-    return {**chosen(options, seed), _CONTENT: part.data_sha256, TASK: part.task.value}
+    directed = {} if options.conv == "gcn" else {DIRECTED: part.is_directed}
+    return {**chosen(options, seed), _CONTENT: part.data_sha256, TASK: part.task.value, **directed}
 
 
 def chosen(options: "GcnSpec", seed: int) -> dict[str, Any]:
@@ -69,9 +72,16 @@ def differing(decided: Mapping[str, Any], before: Mapping[str, Any]) -> list[str
         name
         for name, value in decided.items()
         if name != _DATASET
-        and before.get(name) != value
+        and before.get(name, _older(name, decided)) != value
         and not (name == TASK and name not in before)  # an older checkpoint does not name its task
     ]
+
+
+def _older(name: str, decided: Mapping[str, Any]) -> Any:
+    """Return what an older checkpoint, which does not have the name, stands for."""
+    if name != DIRECTED:
+        return None
+    return False if decided["conv"] == "sage" else decided[name]
 
 
 class Writer:

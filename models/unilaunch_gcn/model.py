@@ -8,6 +8,12 @@ from unilaunch.json_value import JsonValue
 from unilaunch.model import Framework, Model, Session
 from unilaunch.overriding import override
 from unilaunch_gcn.attention_options import refuse_what_attention_lacks
+from unilaunch_gcn.edges_option import (
+    refuse_edges_as_given,
+    refuse_negative_weights,
+    takes_edges_as_given,
+    told_of_edges,
+)
 
 if TYPE_CHECKING:
     from unilaunch.report_layout import ReportLayout
@@ -52,6 +58,7 @@ class GcnModel(Model):
                 f"--halo {options.halo} --parallel {options.parallel}: ranks that divide columns have no halo"
             )
         refuse_what_attention_lacks(options)
+        refuse_edges_as_given(options)
 
     @override
     def modules(self, backend: str) -> Sequence[str]:
@@ -82,11 +89,12 @@ class GcnModel(Model):
         from unilaunch_gcn.task_option import refusal_of_task
         from unilaunch_graph.partition.preparation import prepare_part
 
-        part = prepare_part(options, session, as_given=options.conv == "gat")
-        if options.conv == "gat" and session.world.rank == 0:
-            has_values = len(part.owned_weights) + len(part.halo_weights) + part.owned_edge_attr.shape[1] > 0
-            unused = ", and uses neither their weights nor their features" if has_values else ""
-            session.log.say(f"attention goes along the edges as they are given, in their directions{unused}")
+        part = prepare_part(options, session, as_given=takes_edges_as_given(options))
+        if part.is_directed:  # else the weights were checked when the graph was made symmetric
+            with session.together("check weights"):
+                refuse_negative_weights(options, part)
+            if session.world.rank == 0:
+                session.log.say(told_of_edges(options, part))
         if refusal := refusal_of_task(options, part.labels):  # every rank has labels of the same form
             raise RefusedTogetherError(refusal, SpecError.exit_code)
         if options.patience is not None and not part.split_sizes[1]:

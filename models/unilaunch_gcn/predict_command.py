@@ -46,8 +46,9 @@ class PredictCommand(Command):
 
     @override
     def run(self, options: PredictSpec) -> int:
-        from unilaunch_gcn.checkpoint import model_file
+        from unilaunch_gcn.checkpoint import DIRECTED, model_file
         from unilaunch_gcn.checkpoint_file import load_weights
+        from unilaunch_gcn.edges_option import takes_edges_as_given
         from unilaunch_graph.aside import refuse_no_file
 
         refuse_no_file(options.output, "--output ")
@@ -62,11 +63,17 @@ class PredictCommand(Command):
         from unilaunch_graph.loading import part_of
 
         member = join("cpu")
-        part = part_of(member, trained, as_given=trained.conv == "gat")
+        is_older = trained.conv == "sage" and DIRECTED not in decided  # then sage made every graph symmetric
+        part = part_of(member, trained, as_given=takes_edges_as_given(trained) and not is_older)
         if not options.dataset and part.data_sha256 != decided["data_sha256"]:
             raise InputError(
                 f"the data set {trained.dataset} has another content than when {file} was trained: restore it, or say "
                 f"that you mean this one with --dataset {trained.dataset}"
+            )
+        if not options.dataset and decided.get(DIRECTED, part.is_directed) != part.is_directed:
+            raise InputError(
+                f"{file} was trained with other --edges than the spec in {options.folder} says: name the output folder "
+                "of the model's run"
             )
         _predict(options, trained, parameters, _as_trained(part, trained, parameters, decided), member)
         return 0

@@ -44,6 +44,11 @@ class TrainingSpec(DataSpec):
         le=10_000,
         description="attention heads of gat's hidden layers; default: 8; the last has one",
     )
+    edges: Literal["symmetric", "given"] | None = Field(
+        default=None,
+        description="symmetric: each edge in both directions, once, without loops; given: as they are given; default: "
+        "given, but of gcn and of a diffused graph symmetric",
+    )
     bias: bool = Field(default=False, description="add a bias in each layer")
     layer_norm: bool = Field(default=False, description="normalise each row of the hidden layers")
     residual: bool = Field(

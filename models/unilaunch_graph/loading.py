@@ -60,6 +60,8 @@ def load_part(name: str | Path, device: str, options: Mapping[str, Any]) -> tupl
     defaults = {field: member.environ[name] for field, name in names.items() if name in member.environ}
     fields = {**defaults, **options, "dataset": str(name)}
     spec = validate(DataSpec, fields, {field: field for field in fields})
+    if spec.parallel != "graph":
+        raise SpecError(f"parallel={spec.parallel!r}: a network of your own needs parallel='graph'")
     return part_of(member, spec, as_given=True), member
 
 

@@ -16,7 +16,8 @@ class PartitionSpec(DataSpec):
 
     num_parts: int | None = Field(default=None, ge=1, description="number of parts: as many as the run has ranks")
     edges: Literal["symmetric", "given"] = Field(
-        default="symmetric", description="symmetric, as the model gcn needs them, or as given, for networks of your own"
+        default="symmetric",
+        description="symmetric, as --conv gcn needs them, or as given, for sage, gat and networks of your own",
     )
 
 

@@ -15,6 +15,7 @@ from unilaunch.errors import InputError, PluginError, SpecError
 from unilaunch.output.files import write_users
 from unilaunch.output.log import Log
 from unilaunch_gcn.attention_options import refuse_what_attention_lacks
+from unilaunch_gcn.edges_option import refuse_directed, refuse_edges_as_given, takes_edges_as_given
 from unilaunch_gcn.spec import TrainingSpec
 from unilaunch_plan.table import Row, json_line, page, table
 
@@ -63,6 +64,7 @@ class PlanCommand(Command):
         if options.halo != "exact":
             raise SpecError(f"--halo {options.halo}: plan counts what exact halos send; leave --halo out")
         refuse_what_attention_lacks(options)
+        refuse_edges_as_given(options)
         if options.conv == "gat" and options.device not in {"auto", "cpu"}:
             raise SpecError(f"--conv gat --device {options.device}: attention runs on cpu only; expected --device cpu")
         from unilaunch_plan.device_forecast import DEVICES
@@ -111,13 +113,14 @@ def _slots(text: str | None, most: int) -> dict[str, int]:
 
 
 def _read(options: PlanSpec, log: Log) -> "Graph":
-    """Return the graph; its labels must fit --task, as in a training."""
+    """Return the graph; what a training refuses of it is refused."""
     from unilaunch_gcn.task_option import refusal_of_task
     from unilaunch_graph.partition.preparation import read_graph
 
-    graph = read_graph(options, log, as_given=options.conv == "gat")
+    graph = read_graph(options, log, as_given=takes_edges_as_given(options))
     if refusal := refusal_of_task(options, graph.labels):
         raise SpecError(refusal)
+    refuse_directed(graph, options.conv, options.halo, options.device)
     return graph
 
 
@@ -150,7 +153,7 @@ def _forecasts(options: PlanSpec, counts: Sequence[int]) -> tuple[list[Row], str
             for made, statistics in zip(owners, counted, strict=True)
         ]
         seconds, machine, said = _measure(options, cases, Path(folder))
-    if options.conv != "gat" and options.device in {"auto", "cpu"}:
+    if options.conv != "gat" and not graph.is_directed and options.device in {"auto", "cpu"}:
         counted = [
             count_pruned(graph, made.owner, statistics, len(layers))
             for made, statistics in zip(owners, counted, strict=True)

@@ -246,7 +246,7 @@ def test_a_part_on_a_gpu_takes_the_group_of_its_launcher(calls: Calls, *, superv
 
 
 def test_a_part_on_a_gpu_meets_the_ranks_of_another_launcher(calls: Calls) -> None:
-    """Under mpirun and srun torch has no address: rank 0's address is agreed on, and the group is made there."""
+    """Under mpirun and srun torch has no address of rank 0: the ranks agree on one, and make the group there."""
     _meeting(calls)
     member = _member()
     assert isinstance(loading._collectives(member), TensorCollectives)

@@ -44,6 +44,22 @@ def test_predicted_bytes_of_attention_are_counted_ones(openmpi5: Launcher, tmp_p
 
 
 @pytest.mark.usefixtures("by_numpy")
+def test_predicted_bytes_of_directed_means_are_counted_ones(openmpi5: Launcher, tmp_path: Path) -> None:
+    """A directed graph of sage: no row is left out of an epoch; with `--edges symmetric` some are."""
+    draw = np.random.default_rng(0)
+    masks = {"train_mask": np.arange(300) < 6, "val_mask": np.arange(300) >= 250, "test_mask": np.zeros(300, bool)}
+    edges = draw.integers(0, 300, (2, 600))
+    np.savez(tmp_path / "graph.npz", edge_index=edges, x=draw.random((300, 20)), y=np.arange(300) % 3, **masks)
+    for form in ((), ("--edges", "symmetric")):
+        options = ["--dataset", "graph.npz", "--data-dir", "data", "--conv", "sage", "--layers", "3", *form]
+        plan = alone(["-m", "unilaunch", "plan", "--num-parts", "3", "--json", *options], tmp_path).check()
+        job = openmpi5.unilaunch(3, ["run", "--epochs", "3", *options], tmp_path).check()
+        assert json.loads(plan.stdout)["halo_bytes"] == job.result["bytes_per_epoch"]
+        assert ("in their directions; --edges symmetric makes the graph symmetric" in job.console) == (not form)
+        assert ("directed edges were given: symmetrised" in job.console) == bool(form)
+
+
+@pytest.mark.usefixtures("by_numpy")
 def test_a_placement_is_a_rankfile_that_mpirun_takes(launcher: Launcher, tmp_path: Path) -> None:
     """On this host's slots; and a plot."""
     line = [
@@ -78,6 +94,7 @@ def test_a_placement_is_a_rankfile_that_mpirun_takes(launcher: Launcher, tmp_pat
     (["--rankfile", "x"], "--rankfile: which hosts?"),
     (["--partitioner", "scotch"], "no partitioner 'scotch'; installed: kaminpar, metis, mtkahypar"),
     (["--task", "regression"], "--task regression: the labels of sbm are int64 with 1 dimension(s): --task classes"),
+    (["--edges", "given"], "--edges given --conv gcn: A_hat needs a symmetric graph"),
     (["--halo", "int8"], "--halo int8: plan counts what exact halos send"),
     (["--backend", "tensorflow"], "no backend 'tensorflow'; installed: mindspore, torch"),
 ])  # fmt: skip

@@ -1,5 +1,6 @@
 """What a run leaves: the last and the best model, and predictions of all nodes in the user's order."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from safetensors import safe_open
+from safetensors.numpy import load, save_file
 
 from jobs.mpirun import DEADLINE, UNPRIVILEGED, Launcher, alone, finish
+from unilaunch_gcn import checkpoint_file
 
 pytestmark = pytest.mark.usefixtures("by_numpy")
 
@@ -75,6 +78,36 @@ def test_a_model_says_the_same_anywhere(openmpi5: Launcher, task: str, tmp_path:
         assert 2 * (said & has).sum() / (said.sum() + has.sum()) == pytest.approx(result["test_micro_f1"])
     else:
         assert np.abs(of_run["scores"] - labels)[test].mean() == pytest.approx(result["test_mae"], rel=1e-5)
+
+
+def _as_older_versions_wrote(file: Path) -> None:
+    """Remove from a checkpoint what older versions did not write: whether edges kept their directions."""
+    content = file.read_bytes()
+    tensors, metadata = load(content), checkpoint_file._metadata(content)
+    history = json.loads(metadata[checkpoint_file._HISTORY])
+    del history["decided"]["directed_edges"]
+    text = json.dumps(history)
+    checksum = checkpoint_file._checksum(text, tensors)
+    save_file(tensors, file, {checkpoint_file._HISTORY: text, checkpoint_file._CHECKSUM: checksum})
+
+
+def test_sage_predicts_on_the_edges_that_it_was_trained_on(tmp_path: Path) -> None:
+    """An older model was trained on a symmetric graph; a spec with other --edges than the model's is refused."""
+    np.savez(tmp_path / "graph.npz", **_graph(LABELS["classes"]))
+    options = ["--dataset", "graph.npz", "--data-dir", "data", "--conv", "sage", "--edges", "symmetric"]
+    alone(["-m", "unilaunch", "run", *options, "--epochs", "3", "--save-predictions"], tmp_path).check()
+    root = tmp_path / "log_output"
+    (root / "checkpoints" / "best.safetensors").unlink()
+    spec = json.loads((root / "spec.json").read_text())
+    assert spec["options"].pop("edges") == "symmetric"
+    (root / "spec.json").write_text(json.dumps(spec))
+    job = alone(["-m", "unilaunch", "predict", "log_output"], tmp_path)
+    assert (job.returncode, len(job.refusals())) == (2, 1)
+    assert "was trained with other --edges than the spec in log_output says" in job.refusals()[0]
+    _as_older_versions_wrote(root / "checkpoints" / "final.safetensors")
+    alone(["-m", "unilaunch", "predict", "log_output", "--output", "out.npz"], tmp_path).check()
+    of_run, found = _read(root / "predictions.npz"), _read(tmp_path / "out.npz")
+    np.testing.assert_allclose(found["scores"], of_run["scores"], rtol=0, atol=1e-5)
 
 
 def test_what_does_not_fit_is_refused_in_one_line(openmpi5: Launcher, tmp_path: Path) -> None:

@@ -39,8 +39,9 @@ class Edges(Protocol):
 class Aggregation:
     """A_hat of the whole graph: each rank passes its owned rows and gets its owned rows of the product.
 
-    W is symmetric, so the transpose is the same product with the factors of both sides exchanged: the gradient of the
-    owned rows needs the same halo and the same number of bytes, and no partial sums whose order could matter.
+    Where W is symmetric, the transpose is the same product with the factors of both sides exchanged: the gradient of
+    the owned rows needs the same halo and the same number of bytes, and no partial sums whose order could matter. Where
+    W is directed (`operators.host.DirectedEdges`), partial sums travel home, as many bytes.
 
     Args:
         edges: W.

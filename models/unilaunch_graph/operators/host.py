@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from unilaunch_graph.arrays import FloatType, Rows
 from unilaunch_graph.exchange.approximate import SampledHalo
@@ -26,7 +28,12 @@ def aggregation_over_halo(part: Part, halo: Halo, threads: int, conv: str, dtype
         conv: The normalisation: "gcn" or "sage".
         dtype: Type of the rows.
     """
-    edges = HaloEdges(part, halo, kernels_of(part, threads, dtype), make_pool(threads))
+    kernels, pool = kernels_of(part, threads, dtype), make_pool(threads)
+    edges: HaloEdges | DirectedEdges
+    if part.is_directed and isinstance(halo, HaloExchange):
+        edges = DirectedEdges(part, halo, kernels, pool)
+    else:
+        edges = HaloEdges(part, halo, kernels, pool)
     rounds = isinstance(halo, HaloExchange) and isinstance(halo.wire, BFloat16)  # rows are gathered as they travel
     return Aggregation(edges, replace(DiagonalScaling.of(part, conv, dtype, kernels=edges.kernels), rounds=rounds))
 
@@ -47,7 +54,7 @@ def aggregation_over_columns(
         conv: The normalisation: "gcn" or "sage".
         dtype: Type of the rows.
     """
-    edges = ColumnEdges(switch, threads, dtype)
+    edges = ColumnEdges(switch, threads, dtype, is_directed=part.is_directed)
     return Aggregation(edges, DiagonalScaling.of(part, conv, dtype, kernels=edges.kernels))
 
 
@@ -63,7 +70,7 @@ def kernels_of(part: Part, threads: int, dtype: FloatType) -> Kernels:
 
 
 class HaloEdges:
-    """W of ranks that divide nodes; the halo travels while the owned columns are multiplied.
+    """W of ranks that divide nodes, a symmetric one; the halo travels while the owned columns are multiplied.
 
     Args:
         part: This rank's part; it may have edges to some of its nodes only.
@@ -123,6 +130,52 @@ class HaloEdges:
         return finished
 
 
+class DirectedEdges:
+    """W of ranks that divide nodes, where it is not symmetric: row = target, column = source.
+
+    The transposed product makes sums for the halo rows too. They travel to the rows' owners, as many bytes as the halo
+    rows, and are added in the order of the ranks, so that every run gives the same bits.
+
+    Args:
+        part: This rank's part of a directed graph.
+        halo: The way to its halo rows, and, among other rows, back.
+        kernels: What multiplies.
+        pool: Threads that share the product's rows.
+    """
+
+    def __init__(self, part: Part, halo: HaloExchange, kernels: Kernels, pool: Pool) -> None:
+        self.kernels, self.pool = kernels, pool
+        self.forward = HaloEdges(part, halo, kernels, pool)
+        self.owned = _transposed(part.owned_indptr, part.owned_indices, part.owned_weights, part.num_owned, kernels)
+        self.remote = _transposed(part.halo_indptr, part.halo_indices, part.halo_weights, part.num_halo, kernels)
+        self.num_owned, self.num_halo = part.num_owned, part.num_halo
+        self.back = halo.among(np.arange(part.num_halo, dtype=np.int32), part.halo_counts, part.send_counts)
+        count = len(part.send_rows)
+        ones = np.ones(count, kernels.dtype)
+        self.home = sp.coo_array((ones, (part.send_rows, np.arange(count))), shape=(part.num_owned, count)).tocsr()
+
+    def start_epoch(self, epoch: int | None) -> None:
+        """Note that an epoch begins, or an evaluation (None)."""
+        self.forward.start_epoch(epoch)
+
+    def matmat(self, rows: Rows, finish: Finish) -> Rows:
+        """Return the owned rows of W @ rows."""
+        return self.forward.matmat(rows, finish)
+
+    def rmatmat(self, rows: Rows, finish: Finish) -> Rows:
+        """Return the owned rows of W.T @ rows; the sums of halo rows travel while those of owned rows are made."""
+        rows = np.ascontiguousarray(rows)
+        leaving, product = (
+            np.empty((count, rows.shape[1]), self.kernels.dtype) for count in (self.num_halo, self.num_owned)
+        )
+        _multiply(self.remote, rows, leaving, self.pool, _nothing)
+        arriving = self.back.begin(leaving)
+        _multiply(self.owned, rows, product, self.pool, arriving.progress)
+        product += self.home @ arriving.wait()
+        finished: Rows = finish(product, None)
+        return finished
+
+
 class ColumnEdges:
     """W of ranks that divide columns: all edges, for some columns.
 
@@ -130,12 +183,17 @@ class ColumnEdges:
         switch: The all-to-all between rows and columns.
         threads: Threads that share the product's rows.
         dtype: Type of the rows.
+        is_directed: Whether W is not symmetric: then each rank keeps the transposed edges in its memory too.
     """
 
-    def __init__(self, switch: ColumnSwitch, threads: int, dtype: FloatType) -> None:
+    def __init__(self, switch: ColumnSwitch, threads: int, dtype: FloatType, *, is_directed: bool = False) -> None:
         whole = switch.adjacency
         self.switch, self.kernels = switch, choose_kernels(dtype, len(whole.indices), threads)
-        self.whole = RowBlocks(whole.indptr, whole.indices, whole.weights, len(whole.indptr) - 1, self.kernels)
+        num_nodes = len(whole.indptr) - 1
+        self.whole = RowBlocks(whole.indptr, whole.indices, whole.weights, num_nodes, self.kernels)
+        self.back = self.whole
+        if is_directed:
+            self.back = _transposed(whole.indptr, whole.indices, whole.weights, num_nodes, self.kernels)
         self.pool = make_pool(threads)
 
     def start_epoch(self, epoch: int | None) -> None:
@@ -143,13 +201,29 @@ class ColumnEdges:
 
     def matmat(self, rows: Rows, finish: Finish) -> Rows:
         """Return the owned rows of W @ rows."""
+        return self._product(self.whole, rows, finish)
+
+    def rmatmat(self, rows: Rows, finish: Finish) -> Rows:
+        """Return the owned rows of W.T @ rows."""
+        return self._product(self.back, rows, finish)
+
+    def _product(self, matrix: RowBlocks, rows: Rows, finish: Finish) -> Rows:
         columns = self.switch.to_columns(np.ascontiguousarray(rows))
         aggregated = np.empty_like(columns)
-        _multiply(self.whole, columns, aggregated, self.pool, _nothing)
+        _multiply(matrix, columns, aggregated, self.pool, _nothing)
         finished: Rows = finish(self.switch.to_rows(aggregated, rows.shape[1]), None)
         return finished
 
-    rmatmat = matmat
+
+def _transposed(
+    indptr: NDArray[np.int64], indices: NDArray[np.int32], weights: NDArray[np.float32], num_columns: int,
+    kernels: Kernels,
+) -> RowBlocks:  # fmt: skip
+    """Return the transposed matrix of edges in CSR form; the entries of a row stand by target."""
+    values = weights if len(weights) else np.ones(len(indices), np.int8)
+    matrix = sp.csr_array((values, indices, indptr), shape=(len(indptr) - 1, num_columns)).T.tocsr()
+    kept = matrix.data if len(weights) else weights
+    return RowBlocks(matrix.indptr, matrix.indices.astype(np.int32, copy=False), kept, len(indptr) - 1, kernels)
 
 
 def _multiply(matrix: RowBlocks, rows: Rows, out: Rows, pool: Pool, between: Callable[[], None]) -> None:

@@ -2,7 +2,7 @@
 
 `gcn`: A_hat = D^-1/2 (W + L) D^-1/2 of Kipf and Welling (ICLR 2017, equation 2), with the degrees of the whole graph;
 L is the identity if the graph brings no loops of its own. `sage`: D^-1 W, the mean over the neighbours of Hamilton,
-Ying and Leskovec (NeurIPS 2017).
+Ying and Leskovec (NeurIPS 2017); in a directed graph over the sources of a node's in-edges, as PyG's SAGEConv.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from unilaunch_graph.arrays import Floats, FloatType, Indices
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """The operator left (W + loops) right; W is symmetric, so the transpose has left and right exchanged.
+    """The operator left (W + loops) right; its transpose has W's, and left and right exchanged.
 
     Attributes:
         left: (n,) float64

@@ -143,7 +143,8 @@ def _edge_values(graph: Graph, values: NDArray[Any]) -> tuple[NDArray[np.float32
 
 def slice_nodes(graph: Graph, num_parts: int) -> tuple[Adjacency, Iterator[Part]]:
     """Return the whole graph in an order with neighbours near each other, and parts with equal numbers of nodes."""
-    order = order_nodes(graph, np.zeros(graph.num_nodes, np.int64), 1)
+    structure = graph.structure() if graph.is_directed else graph
+    order = order_nodes(structure, np.zeros(graph.num_nodes, np.int64), 1)
     offsets = np.arange(num_parts + 1) * graph.num_nodes // num_parts
     edges = graph.adjacency()[order.nodes]
     every = np.ones(edges.nnz, bool)
@@ -154,7 +155,8 @@ def slice_nodes(graph: Graph, num_parts: int) -> tuple[Adjacency, Iterator[Part]
 
 def _slices(graph: Graph, order: Order, offsets: NDArray[np.int64]) -> Iterator[Part]:
     """Yield the ranges of nodes as parts of a graph without edges."""
-    without = replace(graph, indptr=np.zeros_like(graph.indptr), indices=np.zeros(0, np.int32), weights=None)
+    none = np.zeros(0, np.int32)
+    without = replace(graph, indptr=np.zeros_like(graph.indptr), indices=none, weights=None, edge_attr=None)
     strengths = graph.strengths
     for part in split_parts(without, replace(order, offsets=offsets)):
         yield replace(part, strengths=strengths[part.owned])

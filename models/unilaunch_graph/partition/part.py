@@ -16,8 +16,8 @@ class Adjacency:
 
     Attributes:
         offsets: Index of the first node of each rank. (num_parts + 1,) int64
-        indptr: CSR of the edges, without loops. (num_nodes + 1,) int64
-        indices: Neighbours, by their position in the order. int32
+        indptr: CSR of the in-edges. (num_nodes + 1,) int64
+        indices: Their sources, by their position in the order. int32
         weights: Weights of the edges; empty if each is 1. float32
     """
 

@@ -78,18 +78,18 @@ def prepare(options: "DataSpec", num_parts: int, log: Log, *, as_given: bool = F
         options: The graph, and how it is divided.
         num_parts: Number of parts.
         log: Logs the progress.
-        as_given: Keep directions, loops, duplicates and features of the edges, for a user's network. Otherwise each
-            edge is kept once in both directions, as the GCN's A_hat needs it. A data set that is symmetric by its
-            definition (sbm, cora, citeseer, pubmed) has one partition for both.
+        as_given: Keep directions, loops, duplicates and features of the edges, for a user's network, for gat and for
+            sage. Otherwise each edge is kept once in both directions, as the GCN's A_hat needs it. A data set that is
+            symmetric by its definition (sbm, cora, citeseer, pubmed) has one partition for both.
 
     Raises:
         InputError: The data set is unknown or damaged, or a folder cannot be written.
-        SpecError: *as_given* with `use_gdc`, or with another `parallel` than "graph".
+        SpecError: *as_given* with `use_gdc`.
         PluginError: The partitioner is unknown or not installed, and the partition does not exist.
     """
     dataset, how = _found(options, log), _diffusion(options)
-    if as_given:
-        _refuse_as_given(options)
+    if as_given and options.use_gdc:
+        raise SpecError("use_gdc: a diffused graph is for the model gcn: edges as they are given need use_gdc=False")
     cut: dict[str, Any] = {"num_parts": num_parts, "balance": options.balance, "parallel": options.parallel}
     if as_given and not dataset.is_symmetric:
         cut["edges"] = "as given"
@@ -127,13 +127,6 @@ def _looked_up(folder: Path, num_parts: int) -> tuple[Path, bool]:
         reason = getattr(error, "strerror", None) or str(error).rstrip(".")
         raise InputError(f"{folder}: cannot be read: {reason}: choose another --partition-dir") from None
     raise InputError(f"{folder}: incomplete, part.{num_parts - 1} is missing: delete it, it is made again")
-
-
-def _refuse_as_given(options: "DataSpec") -> None:
-    if options.use_gdc:
-        raise SpecError("use_gdc: a diffused graph is for the model gcn; a network of your own needs use_gdc=False")
-    if options.parallel != "graph":
-        raise SpecError(f"parallel={options.parallel!r}: a network of your own needs parallel='graph'")
 
 
 def read_graph(options: "DataSpec", log: Log, *, as_given: bool = False) -> Graph:

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from unilaunch.errors import InputError, SpecError
 from unilaunch.model import Session
 from unilaunch.output.folder import OutputFolder
 from unilaunch.output.log import Log
+from unilaunch.rank.current import Member, join
 from unilaunch.world import LauncherInfo, count_world
+from unilaunch_graph import loading
 from unilaunch_graph.partition import preparation
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.store import load_part
@@ -121,14 +124,14 @@ def test_the_home_folder_is_understood(tmp_path: Path, monkeypatch: pytest.Monke
         assert made.parent == tmp_path / "data" / "partitions"
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [({"use_gdc": True}, "use_gdc: a diffused graph is for the model gcn"), ({"parallel": "auto"}, "parallel='auto'")],
-)
-def test_what_needs_a_symmetric_graph_is_refused_for_one_as_given(options: dict[str, Any], words: str) -> None:
+def test_what_a_network_of_ones_own_cannot_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the name of the option."""
-    with pytest.raises(SpecError, match=words):
-        preparation.prepare(DataSpec(**options), 2, Log(level="CRITICAL"), as_given=True)
+    with pytest.raises(SpecError, match="use_gdc: a diffused graph is for the model gcn"):
+        preparation.prepare(DataSpec(use_gdc=True), 2, Log(level="CRITICAL"), as_given=True)
+    member = create_autospec(Member, instance=True, environ={})
+    monkeypatch.setattr(loading, "join", create_autospec(join, return_value=member))
+    with pytest.raises(SpecError, match="parallel='auto': a network of your own needs parallel='graph'"):
+        loading.load_part("sbm", "cpu", {"parallel": "auto"})
 
 
 def test_a_diffusion_of_weighted_edges_is_refused(tmp_path: Path) -> None:
