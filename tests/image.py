@@ -76,7 +76,8 @@ class Image:
 
 def make_base(root: Path) -> None:
     """Make the base image: Debian's own Python stands for the official image's."""
-    line = ["mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", f"--include={PACKAGES}", "bookworm", str(root)]
+    line = ["mmdebstrap", "--quiet", "--mode=root", "--variant=minbase", f"--include={PACKAGES}"]
+    line += ["--dpkgopt=force-unsafe-io", "bookworm", str(root)]  # as Debian's images have it: no fsync
     done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=280, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr
     next(root.glob("usr/lib/python3.*/EXTERNALLY-MANAGED")).unlink()  # pip may install beside Debian's packages

@@ -2,6 +2,7 @@
 
 MindSpore hands operations to other threads, so a wait shows only if the queue is emptied before and after a collective.
 That costs the overlap of operations, an eighth of a short step: it is done in one of 40 collectives, in stretches.
+A compiled graph calls no primitive from Python, so in graph mode nothing is measured, which rank 0 says.
 """
 
 from collections.abc import Callable
@@ -9,6 +10,8 @@ from functools import wraps
 from time import perf_counter
 from types import ModuleType
 from typing import Any
+
+from unilaunch.errors import say
 
 #: Number of collectives in a row that are measured, out of how many.
 STRETCH, PERIOD = 40, 1600
@@ -43,6 +46,35 @@ def measure_waits(operations: ModuleType, note_wait: Callable[[float | None], No
 
         return call
 
+    told = _SaidOnce()
+
+    def checked(native: Callable[..., None]) -> Callable[..., None]:
+        @wraps(native)
+        def init(self: Any, *args: Any, **options: Any) -> None:
+            native(self, *args, **options)
+            told.check()
+
+        return init
+
     for name in _PRIMITIVES:
         if kind := getattr(operations, name, None):
             kind.__call__ = around(kind.__call__)
+            kind.__init__ = checked(kind.__init__)
+
+
+class _SaidOnce:
+    """Says at the first collective of a program in graph mode that its waits are not measured."""
+
+    def __init__(self) -> None:
+        self._is_said = False
+
+    def check(self) -> None:
+        """Look at the mode; rank 0 says it."""
+        import mindspore as ms
+        from mindspore.communication import get_rank
+
+        if self._is_said or ms.get_context("mode") != ms.GRAPH_MODE:
+            return
+        self._is_said = True
+        if get_rank() == 0:
+            say("no straggler will be named: a compiled graph calls no collective from Python, so no wait is measured")
