@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unilaunch.agreement import together
@@ -133,6 +134,10 @@ class Model(ABC):
     def resumes(self, options: Any) -> bool:  # noqa: ARG002  (most do not)
         """Return whether a run with *options* continues from the checkpoints in the output folder."""
         return False
+
+    def checkpoint_folder(self, options: Any) -> Path | None:  # noqa: ARG002
+        """Return the folder of checkpoints that *options* names; None if they are in the output folder, or not kept."""
+        return None
 
     def restartable(self, options: Any) -> Any:
         """Return the options of a job that is restarted if it fails, by default the same options.

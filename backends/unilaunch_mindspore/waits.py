@@ -2,11 +2,16 @@
 
 MindSpore hands operations to other threads, so a wait shows only if the queue is emptied before and after a collective.
 That costs the overlap of operations, an eighth of a short step: it is done in one of 40 collectives, in stretches.
+A compiled graph calls no primitive from Python, so in graph mode nothing is measured, which rank 0 says.
 """
 
+from collections.abc import Callable
+from functools import wraps
 from itertools import count
 from types import ModuleType
+from typing import Any
 
+from unilaunch.errors import say
 from unilaunch.waits import NoteWait, measured
 
 #: Number of collectives in a row that are measured, out of how many.
@@ -21,9 +26,10 @@ def measure_waits(operations: ModuleType, note_wait: NoteWait) -> None:
         operations: `mindspore.ops.operations.comm_ops`.
         note_wait: Called with the seconds of each wait, or with None for a wait that is not measured.
     """
-    numbers = count()
+    numbers, mode = count(), _Mode()
     for name in _PRIMITIVES:
         if kind := getattr(operations, name, None):
+            kind.__init__ = _checked(kind.__init__, mode)
             kind.__call__ = measured(
                 kind.__call__, note_wait, lambda: next(numbers) % PERIOD < STRETCH, _wait_for_operations
             )
@@ -33,3 +39,30 @@ def _wait_for_operations() -> None:
     from mindspore.common.api import _pynative_executor as executor
 
     executor.sync()
+
+
+def _checked(native: Callable[..., None], mode: "_Mode") -> Callable[..., None]:
+    @wraps(native)
+    def init(self: Any, *args: Any, **options: Any) -> None:
+        native(self, *args, **options)
+        mode.check()
+
+    return init
+
+
+class _Mode:
+    """Says at the first collective of a program in graph mode that its waits are not measured."""
+
+    def __init__(self) -> None:
+        self._is_said = False
+
+    def check(self) -> None:
+        """Look at the mode; rank 0 says it."""
+        import mindspore as ms
+        from mindspore.communication import get_rank
+
+        if self._is_said or ms.get_context("mode") != ms.GRAPH_MODE:
+            return
+        self._is_said = True
+        if get_rank() == 0:
+            say("no straggler will be named: a compiled graph calls no collective from Python, so no wait is measured")

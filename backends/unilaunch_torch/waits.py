@@ -1,6 +1,7 @@
 """How long a program's ranks wait for each other, measured where torch waits on the CPU: `Work.wait`, and DDP.
 
-A wait on CPU tensors (gloo) ends when all ranks reach it. NCCL's `Work.wait` returns at once.
+A wait on CPU tensors (gloo) ends when all ranks reach it. NCCL's `Work.wait` returns at once, so a program that uses it
+is not measured, which rank 0 says.
 
 A measured step of DDP takes a tenth of a millisecond longer, so of short steps some in a row are measured, then none.
 """
@@ -11,17 +12,30 @@ from time import perf_counter
 from types import ModuleType
 from typing import Any
 
+from unilaunch.errors import say
 from unilaunch.waits import NoteWait, measured
 
 #: Number of DDP's steps in a row that are measured, and the seconds from the first of them to the next such row.
 STRETCH, PERIOD = 10, 0.5
+#: Backends of `torch.distributed` whose collectives only queue work on a device.
+_AT_ONCE = {"nccl", "hccl", "xccl"}
 
 
 class Sampling:
     """Which steps are measured: all of 50 ms and more, and all waits of a program without DDP."""
 
     def __init__(self) -> None:
+        self._on_devices: bool | None = None  # not known before the program has connected its ranks
         self._steps, self._next = STRETCH, 0.0  # steps of this row and behind it; when the next one may begin
+
+    def on_devices(self, distributed: ModuleType) -> bool:
+        """Whether the ranks meet on devices, where no wait is measured; rank 0 says so, once."""
+        if self._on_devices is None and distributed.is_initialized():
+            has_device = sys.modules["torch"].accelerator.is_available()
+            self._on_devices = returns_at_once(distributed.get_backend_config(), has_device=has_device)
+            if self._on_devices and distributed.get_rank() == 0:
+                say("no straggler will be named: collectives on devices return at once, so no wait is measured")
+        return bool(self._on_devices)
 
     def step(self) -> bool:
         """Count a step of DDP, and return whether it is measured."""
@@ -37,12 +51,28 @@ class Sampling:
         return self._steps <= STRETCH or perf_counter() >= self._next
 
 
+def returns_at_once(backends: str, *, has_device: bool) -> bool:
+    """Return whether a program's collectives end before the other ranks reach them.
+
+    Args:
+        backends: What `torch.distributed.get_backend_config` gives, such as "cpu:gloo,cuda:nccl".
+        has_device: This rank sees a device. Without one a program with both backends uses that of the CPU.
+    """
+    names = [pair.rpartition(":")[2] for pair in backends.split(",")]
+    at_once = [name in _AT_ONCE for name in names]
+    return all(at_once) or (has_device and any(at_once))
+
+
 def measure_waits(distributed: ModuleType, note_wait: NoteWait, sampling: Sampling) -> None:
     """Call *note_wait* after every `Work.wait`: each collective of `torch.distributed` that blocks ends with one."""
     if not distributed.is_available():
         return
     work: Any = distributed.Work
-    work.wait = measured(work.wait, note_wait, lambda: sampling.is_on)
+
+    def is_sampled() -> bool:
+        return not sampling.on_devices(distributed) and sampling.is_on
+
+    work.wait = measured(work.wait, note_wait, is_sampled)
 
 
 def measure_ddp(parallel: ModuleType, note_wait: NoteWait, sampling: Sampling) -> None:
@@ -59,8 +89,8 @@ def measure_ddp(parallel: ModuleType, note_wait: NoteWait, sampling: Sampling) -
     queue = torch.autograd.Variable._execution_engine.queue_callback  # noqa: SLF001
 
     def arrived() -> None:
-        begin = perf_counter()
-        queue(lambda: note_wait(perf_counter() - begin))
+        begin, on_devices = perf_counter(), sampling.on_devices(torch.distributed)
+        queue(lambda: note_wait(None if on_devices else perf_counter() - begin))
 
     @wraps(native)
     def post_forward(self: Any, output: Any) -> Any:

@@ -1,6 +1,7 @@
 """The model `gcn` for the launcher; imports nothing heavy, since `--help` loads it."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unilaunch.errors import RefusedTogetherError, SpecError
@@ -73,6 +74,10 @@ class GcnModel(Model):
     @override
     def resumes(self, options: "GcnSpec") -> bool:
         return options.resume
+
+    @override
+    def checkpoint_folder(self, options: "GcnSpec") -> Path | None:
+        return options.checkpoint_dir
 
     @override
     def restartable(self, options: "GcnSpec") -> "GcnSpec":

@@ -1,14 +1,20 @@
-"""Which waits of a program are measured. That they find stragglers is in tests/jobs/test_looking_in.py."""
+"""Which waits of a program with PyTorch are measured. That they find stragglers is in tests/jobs/test_looking_in.py.
+
+No GPU is here: what torch answers where its ranks meet on devices is given, and its collective is that of one process.
+"""
 
 from collections.abc import Callable
+from pathlib import Path
 from time import perf_counter
 from unittest.mock import create_autospec
 
 import pytest
+import torch
+from torch import distributed
 
 from unilaunch.waits import measured
 from unilaunch_torch import waits
-from unilaunch_torch.waits import Sampling
+from unilaunch_torch.waits import Sampling, measure_waits, returns_at_once
 
 
 @pytest.fixture
@@ -71,3 +77,37 @@ def test_a_wait_is_noted_after_it_and_not_if_it_fails() -> None:
     with pytest.raises(ConnectionError):
         wait(Work(), fails=True)
     assert events[6:] == ["emptied", "wait"]
+
+
+@pytest.mark.parametrize(("backends", "has_device", "expected"), [
+    ("cuda:nccl", True, True), ("npu:hccl", True, True), ("cpu:gloo,cuda:nccl", True, True),
+    ("cpu:gloo,cuda:nccl", False, False), ("cpu:gloo,cuda:gloo,mps:gloo", True, False), ("cpu:mpi", False, False),
+])  # fmt: skip
+def test_backends_whose_collectives_return_at_once(backends: str, *, has_device: bool, expected: bool) -> None:
+    assert returns_at_once(backends, has_device=has_device) is expected
+
+
+@pytest.mark.parametrize(("backends", "is_measured"), [("cpu:gloo", True), ("cuda:nccl", False)])
+def test_a_program_whose_waits_cannot_be_measured_is_told(
+    backends: str,
+    *,
+    is_measured: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """Once; and its waits count as not measured."""
+    asked = create_autospec(distributed.get_backend_config, return_value=backends)
+    monkeypatch.setattr(distributed, "get_backend_config", asked)
+    monkeypatch.setattr(distributed.Work, "wait", distributed.Work.wait)  # the old one comes back after the test
+    noted: list[float | None] = []
+    measure_waits(distributed, noted.append, Sampling())
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        for _ in range(3):
+            distributed.all_reduce(torch.ones(2))
+    finally:
+        distributed.destroy_process_group()
+    assert [wait is not None for wait in noted] == [is_measured] * 3
+    assert capsys.readouterr().err.count("unilaunch: no straggler will be named: ") == (not is_measured)
+    asked.assert_called_once_with()

@@ -34,7 +34,7 @@ def _value(variable: dict[str, Any], index: int) -> str:
             return value
         case {"valueFrom": {"fieldRef": {"fieldPath": path}}} if path == INDEX:
             return str(index)
-        case {"valueFrom": {"secretKeyRef": {"name": "unilaunch", "key": "rendezvous"}}}:
+        case {"valueFrom": {"secretKeyRef": {"name": "unilaunch-gcn", "key": "rendezvous"}}}:
             return "0123456789abcdef"
     raise AssertionError(variable)
 

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,12 +91,12 @@ class BatchJob:
         return state
 
 
-def submit(options: list[str], folder: Path, slurm: Mapping[str, str]) -> BatchJob:
-    """Write a batch script with `launch --emit sbatch` and *options*, and submit it."""
+def submit(options: list[str], folder: Path, slurm: Mapping[str, str], sbatch: Sequence[str] = ()) -> BatchJob:
+    """Write a batch script with `launch --emit sbatch` and *options*, and submit it with options of *sbatch*."""
     folder.mkdir(exist_ok=True)
     script = alone(["-m", "unilaunch", "launch", "--emit", "sbatch", *options], folder).check().stdout
     (folder / "job.sh").write_text(script)
-    return BatchJob(ask(["sbatch", "--parsable", "job.sh"], folder, slurm).strip(), folder, slurm)
+    return BatchJob(ask(["sbatch", "--parsable", *sbatch, "job.sh"], folder, slurm).strip(), folder, slurm)
 
 
 def ask(line: list[str], folder: Path, slurm: Mapping[str, str]) -> str:

@@ -4,6 +4,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -135,6 +136,29 @@ def test_a_preempted_job_goes_on_by_itself(
     assert job.epochs_trained() == epochs
     undisturbed = alone(["-m", "unilaunch", "run", *training], tmp_path, {PAUSE: "0"}).check().result["loss"]
     np.testing.assert_allclose(job.losses, undisturbed, rtol=0, atol=1e-10)
+
+
+@pytest.mark.usefixtures("by_numpy")
+def test_a_job_of_an_array_that_sbatch_was_given_goes_on_by_itself(
+    slurm: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The last one, which has the id of the array: the other one is not started again. Each has a folder of its own."""
+    monkeypatch.setenv(PAUSE, "0.05")
+    options = ["--nodes", "1", "--ntasks-per-node", "1", "--requeue", "--epochs", "100", "--data-dir", "data"]
+    array = submit(options, tmp_path, slurm, ["--array=0-1"])
+    jobs = [replace(array, number=f"{array.number}_{index}") for index in range(2)]
+    for job in jobs:
+        job.await_start(0)
+    folders = [replace(job, number=job.state()["JobId"]) for job in jobs]
+    assert folders[1].number == array.number
+    for folder in folders:
+        folder.await_epochs(1)
+    jobs[1].preempt("notice")
+    ended = [job.await_end(200) for job in jobs]
+    told = [(state["JobState"], state["Restarts"]) for state in ended]
+    assert told == [("COMPLETED", "0"), ("COMPLETED", "1")], array.console
+    assert [folder.epochs_trained() for folder in folders] == [100, 100]
+    assert folders[0].losses == folders[1].losses
 
 
 def _submit(script: str, slurm: Mapping[str, str], folder: Path, options: str = "") -> str:

@@ -71,8 +71,8 @@ def test_even_hosts_for_slurm() -> None:
 def test_uneven_hosts_for_slurm() -> None:
     """Rank by rank: Slurm would deal them out evenly."""
     script = _emit("sbatch", "-n 3 -H a:2,b:1")
-    assert "printf '%s\\n' a a b >" in script
-    assert "exec srun --distribution=arbitrary" in script
+    assert "exec srun --distribution=arbitrary --nodelist=a,a,b " in script
+    assert "mktemp" not in script  # no file is left behind
     assert "ntasks-per-node" not in _directives(script)
     assert _directives(script)["mincpus"] == "2"
     assert _directives(_emit("sbatch", "-H a:1,b:3 --cpus-per-task 4"))["mincpus"] == "12"
@@ -187,6 +187,12 @@ def test_what_the_options_of_sbatch_ask_for(words: str, expected: dict[str, str]
     ("--gpus 8 --nodes 2", "--gpus: type the GPUs of each node: --gpus-per-node 4"),
     ("-n 2 --requeue --output-dir 'runs/{date}'", "--requeue: each start would write into another runs/{date}"),
     ("-n 2 --sbatch --array=0-3", "--sbatch '--array=0-3': type --array itself"),
+    ("-n 2 --array 0-3 --checkpoint-dir kept", "--array: all jobs of the array would write into --checkpoint-dir kept"),
+    ("-n 2 --nodes 8", "-n 2 --nodes 8: 6 nodes would have no rank: give --nodes 2, or -n 8 or more"),
+    ("-n 2 --grace 1e5", "--emit sbatch --grace 100000: expected at most 65535 seconds"),
+    ("-n 2 --grace inf", "--grace: must be a finite number, not 'inf'"),
+    ("-n 2 --container-image i --output-dir ../out", "--output-dir ../out: a container cannot mount it"),
+    ("-n 2 --container-image i --output-dir '/a,b'", "--output-dir /a,b: a container cannot mount it"),
     ("-n 2 --elastic", "--emit sbatch --elastic: only launch leaves lost hosts out: leave it out"),
     ("--nodes 2", "--emit sbatch: how many ranks? Give --nodes 2 --ntasks-per-node 4"),
     ("", "--emit sbatch: how many ranks? Give --nodes 2 --ntasks-per-node 4"),
@@ -226,6 +232,33 @@ def test_one_job_of_an_array_requeues_itself(words: str, environ: Mapping[str, s
     slurm = {"PATH": f"{tmp_path}:/bin:/usr/bin", "SLURM_JOB_ID": "36", **environ}
     done = subprocess.run(["bash"], input=script, env=slurm, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (75, f"requeue {job}\n"), done.stderr
+
+
+@pytest.mark.parametrize(("words", "folder"), [
+    ("--output-dir runs", "--output-dir runs"), ("--checkpoint-dir kept", "--checkpoint-dir kept"), ("", ""),
+])  # fmt: skip
+def test_an_array_that_sbatch_is_given_needs_a_folder_for_each_job(words: str, folder: str, tmp_path: Path) -> None:
+    """The jobs would write into one folder, and go on from each other's checkpoints; {job} is another one for each."""
+    (tmp_path / "srun").write_text("#!/bin/sh\n")
+    (tmp_path / "srun").chmod(0o755)
+    script = _emit("sbatch", f"-n 2 {words}")
+    slurm = {"PATH": f"{tmp_path}:/bin:/usr/bin", "SLURM_JOB_ID": "36"}
+    for index, code in (({}, 0), ({"SLURM_ARRAY_TASK_ID": "0"}, 2 if folder else 0)):
+        done = subprocess.run(["bash"], input=script, env=slurm | index, capture_output=True, text=True, check=False)
+        assert done.returncode == code
+        assert done.stderr.count("\n") == (code == 2)
+        assert (f"all jobs of the array would write into {folder}: write" in done.stderr) == (code == 2)
+
+
+def test_folders_outside_the_jobs_own_are_mounted_in_a_container(tmp_path: Path) -> None:
+    """Made before, since a mount does not; what is inside the job's folder is there already."""
+    words = f"--output-dir '{tmp_path}/my runs/{{job}}' --checkpoint-dir {tmp_path}/kept --container-image image"
+    *_, first, second, last = _emit("sbatch", f"-n 2 {words}").splitlines()
+    assert (first, second) == (f"mkdir -p '{tmp_path}/my runs'", f"mkdir -p {tmp_path}/kept")
+    mounts = shlex.split(last.replace("$PWD", "/job"))[3]
+    places = ("/job", f"{tmp_path}/my runs", f"{tmp_path}/kept")
+    assert mounts == "--container-mounts=" + ",".join(f"{place}:{place}" for place in places)
+    assert "mkdir" not in _emit("sbatch", "-n 2 --container-image image --output-dir runs")
 
 
 def test_nothing_of_an_image_is_looked_for_here(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,14 +103,14 @@ def test_every_pod_has_its_image_time_to_end_and_the_volumes(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_secrets_are_named_only_and_nothing_is_expanded(kind: str) -> None:
-    """The file says how to make the Secret; Kubernetes leaves $(B) as it is."""
+    """The file says how to make the job's own Secret; Kubernetes leaves $(B) as it is."""
     text = _emit(kind, ALL)
     assert "hidden" not in text
-    make = r"kubectl create secret generic unilaunch .*HF_TOKEN=\"\$HF_TOKEN\""
+    make = r"kubectl create secret generic unilaunch-gcn .*HF_TOKEN=\"\$HF_TOKEN\""
     apply = r"--dry-run=client -o yaml \| kubectl apply -f -"  # also where the Secret exists
     assert re.search(f"^# .*: {make} {apply}$", text, re.MULTILINE)
     containers = [pod["containers"][0] for fields in _objects(kind, ALL) for pod in _pods(fields)]
-    hidden = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "unilaunch", "key": "HF_TOKEN"}}}
+    hidden = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "unilaunch-gcn", "key": "HF_TOKEN"}}}
     assert sum(hidden in container.get("env", []) for container in containers) == 1
     assert re.findall(r"\S?\$\(B\)", json.dumps(containers)) == ["$$(B)"]
 
@@ -154,6 +154,10 @@ def test_a_restart_goes_on_from_the_checkpoint(kind: str) -> None:
         SpecError, match=r"--max-restarts 2: a new pod would find no checkpoint: --output-dir log_output"
     ):
         _emit(kind, "-n 2 --max-restarts 2 --volume out:/output")
+    with pytest.raises(SpecError, match=r"--checkpoint-dir kept is in no --volume: add --volume CLAIM:/output --check"):
+        _emit(kind, f"-n 2 {RESTARTS} --output-dir /output/run --checkpoint-dir kept")
+    elsewhere = _emit(kind, f"-n 2 {RESTARTS} --checkpoint-dir /output/kept --output-dir '/runs/{{date}}'")
+    assert '"resume": true' in elsewhere
 
 
 @pytest.mark.parametrize(("words", "message"), [
@@ -253,6 +257,8 @@ def test_devices_of_this_machine_are_not_asked_for(kind: str, monkeypatch: pytes
     ("jobset", "-n 2 -x RANK=0", "-x RANK: --emit jobset gives each pod its own"),
     ("mpijob", "--cpus 4", "-n: how many ranks?"),
     ("trainjob", "--cpus 4 --map-by node", "-n: how many ranks?"),
+    ("jobset", "-n 2 --grace 65536", "--emit jobset --grace 65536: expected at most 65535 seconds"),
+    ("jobset", "-n 2 --grace nan", "--grace: must be a finite number, not 'nan'"),
     ("mpijob", "-n 2 --grace 60", "--grace 60: mpirun ends these ranks at once"),
 ])  # fmt: skip
 def test_refusals(kind: str, words: str, refusal: str) -> None:

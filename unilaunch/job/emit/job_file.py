@@ -17,6 +17,9 @@ from unilaunch.reading import read_task
 from unilaunch.spec import Spec, validate
 from unilaunch.task import Machine, Task
 
+#: Seconds of --grace, of Slurm's notice before the end of a job: a number of 16 bits.
+LONGEST = 65535
+
 
 class JobFile(ABC):
     """A form of job file."""
@@ -85,6 +88,8 @@ def emit(kind: str, given: Mapping[str, Any], environ: Mapping[str, str], per_ho
             f"--emit {kind} --max-restarts {task.spec.max_restarts}: only launch starts a job again: leave it out, or "
             "start launch itself from a job file of your own"
         )
+    if task.spec.grace > LONGEST:
+        raise SpecError(f"--emit {kind} --grace {task.spec.grace:g}: expected at most {LONGEST} seconds")
     for option, does in (
         ("tensorboard", "writes curves"), ("mlflow", "sends curves"), ("otlp", "sends metrics"),
         ("elastic", "leaves lost hosts out"),

@@ -65,7 +65,7 @@ def _fields(plan: Plan, options: k8s.PodSpec) -> dict[str, Any]:
         {"name": "WORLD_SIZE", "value": str(size)},
         {"name": "MASTER_ADDR", "value": f"{name}-{_JOB}-0-0.{name}"},  # JobSet names its pods, and the service, so
         {"name": "MASTER_PORT", "value": str(_PORT)},
-        k8s.from_secret(KEY, _RENDEZVOUS),
+        k8s.from_secret(plan, KEY, _RENDEZVOUS),
     ]
     given = {text.partition("=")[0] for text in plan.request.mpi.export}
     if taken := [variable["name"] for variable in meeting if variable["name"] in given]:

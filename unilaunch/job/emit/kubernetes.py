@@ -22,8 +22,6 @@ from unilaunch.task import Task
 #: What a pod asks for, by kind of device.
 DEVICES = {"cuda": "nvidia.com/gpu", "npu": "huawei.com/Ascend910"}
 IMAGE = "IMAGE"
-#: The Secret with the values that are not written into a manifest.
-STORE = "unilaunch"
 #: The user of the image of docker/Dockerfile, and where sshd and mpirun's ssh find their files there.
 USER, SSH_FOLDER = 1000, "/home/mpiuser/.ssh"
 SSHD = ("/usr/sbin/sshd", "-De", "-f", "/home/mpiuser/.sshd_config")
@@ -85,22 +83,23 @@ def go_on(task: Task[LaunchSpec], options: PodSpec, *, new: Sequence[str] = ("{d
         new: Placeholders of the output folder that each start fills anew.
 
     Raises:
-        SpecError: The output folder, which has the checkpoints, is not in a volume: it would end with its pod. Or each
-            start would have another one.
+        SpecError: The folder of the checkpoints is not in a volume: it would end with its pod. Or it is in the output
+            folder, and each start would have another one.
     """
     spec = task.spec
     if not spec.max_restarts:
         return task
-    folders = [PurePosixPath(volume.partition(":")[2]) for volume in options.volume]
-    output = PurePosixPath(spec.output_dir)
-    if not any(output.is_relative_to(folder) for folder in folders):
+    named = task.model.checkpoint_folder(task.options) if task.model else None
+    option, kept = ("--checkpoint-dir", named) if named else ("--output-dir", spec.output_dir)
+    folder = PurePosixPath(kept)
+    if not any(folder.is_relative_to(volume.partition(":")[2]) for volume in options.volume):
         raise SpecError(
-            f"--max-restarts {spec.max_restarts}: a new pod would find no checkpoint: --output-dir {output} is in no "
-            f"--volume: add --volume CLAIM:/output --output-dir /output/{output.name}"
+            f"--max-restarts {spec.max_restarts}: a new pod would find no checkpoint: {option} {folder} is in no "
+            f"--volume: add --volume CLAIM:/output {option} /output/{folder.name}"
         )
-    if changing := [name for name in new if name in str(output)]:
+    if not named and (changing := [name for name in new if name in str(folder)]):
         raise SpecError(
-            f"--max-restarts {spec.max_restarts}: --output-dir {output}: {changing[0]} is another one at each start, "
+            f"--max-restarts {spec.max_restarts}: --output-dir {folder}: {changing[0]} is another one at each start, "
             "which would find no checkpoint: leave it out"
         )
     if task.model is None:
@@ -151,9 +150,9 @@ def _unexpanded(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def from_secret(name: str, key: str) -> dict[str, Any]:
-    """Return a variable whose value is in the Secret."""
-    return {"name": name, "valueFrom": {"secretKeyRef": {"name": STORE, "key": key}}}
+def from_secret(plan: Plan, name: str, key: str) -> dict[str, Any]:
+    """Return a variable whose value is in the job's Secret, which has the job's name."""
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": name_of(plan), "key": key}}}
 
 
 def variables(plan: Plan) -> list[dict[str, Any]]:
@@ -162,7 +161,7 @@ def variables(plan: Plan) -> list[dict[str, Any]]:
     texts = [text.partition("=") for text in plan.request.mpi.export]
     plain = [{"name": name, "value": _unexpanded(value)} for name, equals, value in texts
              if equals and name not in hidden]  # fmt: skip
-    return [*plain, *(from_secret(name, name) for name in sorted(hidden))]
+    return [*plain, *(from_secret(plan, name, name) for name in sorted(hidden))]
 
 
 def name_of(plan: Plan) -> str:
@@ -192,6 +191,6 @@ def manifest(
     keys = {**own_keys, **{name: f'"${name}"' for name in secrets(plan.request.mpi.export)}}
     if keys:
         values = " ".join(f"--from-literal={key}={value}" for key, value in keys.items())
-        make = f"kubectl create secret generic {STORE} {values} --dry-run=client -o yaml | kubectl apply -f -"
-        yield f"# Once in each namespace, and when a name is added: {make}"
+        make = f"kubectl create secret generic {name_of(plan)} {values} --dry-run=client -o yaml | kubectl apply -f -"
+        yield f"# Before the first start, and when a name is added: {make}"
     yield "---\n".join(yaml.dump(fields, Dumper=_Dumper, sort_keys=False, width=4096) for fields in documents).rstrip()

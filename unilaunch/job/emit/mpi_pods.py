@@ -95,7 +95,7 @@ def shape(plan: Plan, kind: str) -> tuple[int, int]:
 def launcher(plan: Plan, options: HostPodSpec, name: str) -> dict[str, Any]:
     """Return the pod in which mpirun runs; its container is called *name*."""
     inside = replace(plan.request.shown(), hosts=(), hostfile=_HOSTFILE)
-    hidden = [k8s.from_secret(key, key) for key in secrets(plan.request.mpi.export)]
+    hidden = [k8s.from_secret(plan, key, key) for key in secrets(plan.request.mpi.export)]
     return as_user(k8s.pod(plan, options, {
         "name": name,
         "command": k8s.command(["mpirun", *plan.mpirun.write(inside)[1:]]),

@@ -5,6 +5,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from pathlib import Path
 
 from typing_extensions import override
@@ -13,6 +14,7 @@ from unilaunch.errors import REQUEUE, SpecError
 from unilaunch.exports import secrets
 from unilaunch.habits import Habit, Instead, Same
 from unilaunch.job.emit.job_file import JobFile, spec_json
+from unilaunch.job.emit.sbatch_checks import count_ranks, options_of_mpirun, refuse_contradictions, shared_folders
 from unilaunch.job.emit.sbatch_options import SbatchSpec
 from unilaunch.job.plan import Plan
 from unilaunch.launch_spec import LaunchSpec
@@ -56,8 +58,8 @@ class Sbatch(JobFile):
     @override
     def complete(self, task: Task[LaunchSpec], options: SbatchSpec) -> Task[LaunchSpec]:
         """Give the job the number of ranks and an output folder of its own; a model that is to go on resumes."""
-        _refuse_contradictions(task.spec, options)
-        update: dict[str, object] = {"nprocs": _count(task.spec, options)}
+        refuse_contradictions(task.spec, options, _checkpoints(task))
+        update: dict[str, object] = {"nprocs": count_ranks(task.spec, options)}
         if "output_dir" not in task.spec.model_fields_set:
             update["output_dir"] = FOLDER_IN_ARRAY if options.array else FOLDER
         if task.model and options.requeue:
@@ -78,40 +80,12 @@ class Sbatch(JobFile):
         yield from _queue(plan, options)
         yield from (f"#SBATCH {words}" for words in options.sbatch)
         yield "set -euo pipefail"
+        yield from _only_one(plan, options)
         if options.container_image and options.nodes != 1:
             # pyxis mounts no home: the ranks of several nodes could not share the job's secret.
             yield 'export XDG_CACHE_HOME="$PWD/.cache"'
         yield from _variables(plan)
         yield from _start(plan, options)
-
-
-def _refuse_contradictions(spec: LaunchSpec, options: SbatchSpec) -> None:
-    if array := [words for words in options.sbatch if re.match(r"(--array|-a)\b", words)]:
-        raise SpecError(f"--sbatch '{array[0]}': type --array itself: the output folders and --requeue depend on it")
-    if (spec.hosts or spec.hostfile) and (options.nodes or options.ntasks_per_node):
-        given = "--nodes" if options.nodes else "--ntasks-per-node"
-        raise SpecError(f"{given}: the hosts of {'-H' if spec.hosts else '--hostfile'} say that: leave out one of them")
-    if (
-        options.array
-        and "output_dir" in spec.model_fields_set
-        and not re.search(r"{job}|{array}", str(spec.output_dir))
-    ):
-        raise SpecError(
-            f"--array: all jobs of the array would write into {spec.output_dir}: give --output-dir "
-            f"'{spec.output_dir}/{{array}}', or none"
-        )
-    if options.requeue and "{date}" in str(spec.output_dir):
-        raise SpecError(
-            f"--requeue: each start would write into another {spec.output_dir} and find no checkpoint: take {{job}}, "
-            "which stays the same"
-        )
-    if of_mpirun := _options_of_mpirun(spec):
-        for field in ("requeue", "signal", "container_image"):
-            if getattr(options, field):
-                raise SpecError(
-                    f"--{field.replace('_', '-')}: srun starts the ranks then, and not mpirun: leave out "
-                    + ", ".join(f"--{name.replace('_', '-')}" for name in sorted(of_mpirun))
-                )
 
 
 def _refuse_more_ranks_than_gpus(plan: Plan, options: SbatchSpec) -> None:
@@ -123,30 +97,6 @@ def _refuse_more_ranks_than_gpus(plan: Plan, options: SbatchSpec) -> None:
             f"--gpus-per-node {options.gpus_per_node}: each of the {ranks} ranks of a node takes a GPU: start at most "
             f"{gpus} on a node"
         )
-
-
-def _options_of_mpirun(spec: LaunchSpec) -> set[str]:
-    return spec.options_of_mpirun - {"cwd"}  # srun has it
-
-
-def _count(spec: LaunchSpec, options: SbatchSpec) -> int | None:
-    """Return the number of ranks; None if the hosts' slots say it."""
-    per_node = options.ntasks_per_node or options.gpu_count
-    made = (options.nodes or 1) * per_node if per_node else None
-    if spec.nprocs is None:
-        if spec.hosts or spec.hostfile:
-            return None
-        if not made:
-            raise SpecError(
-                "--emit sbatch: how many ranks? Give --nodes 2 --ntasks-per-node 4, --nodes 2 --gpus-per-node 4 or -n 8"
-            )
-        return made
-    if options.nodes and options.ntasks_per_node and spec.nprocs != made:
-        raise SpecError(
-            f"-n {spec.nprocs}: --nodes {options.nodes} and --ntasks-per-node {options.ntasks_per_node} make {made} "
-            "ranks: leave out -n"
-        )
-    return spec.nprocs
 
 
 def _hosts(plan: Plan) -> tuple[dict[str, int], bool]:
@@ -225,18 +175,17 @@ def _notice(plan: Plan) -> str:
 
 
 def _start(plan: Plan, options: SbatchSpec) -> Iterator[str]:
-    if _options_of_mpirun(plan.task.spec):
+    if options_of_mpirun(plan.task.spec):
         inside = replace(plan.request.shown(), hosts=(), hostfile=None)
         yield f"exec {shlex.join(plan.mpirun.write(inside))}"
         return
     srun = _srun(plan, options)
-    if _is_uneven(plan):
-        yield "# One line for each rank: Slurm would deal the ranks out evenly."
-        yield "SLURM_HOSTFILE=$(mktemp) && export SLURM_HOSTFILE"
-        yield f"printf '%s\\n' {shlex.join(row.host for row in plan.rows)} >\"$SLURM_HOSTFILE\""
-        srun += " --distribution=arbitrary"
+    if _is_uneven(plan):  # the host of each rank: Slurm would deal the ranks out evenly
+        srun += f" --distribution=arbitrary --nodelist={','.join(row.host for row in plan.rows)}"
+    for folder in _outside(plan, options):
+        yield f"mkdir -p {shlex.quote(folder)}"
     line = f"{srun} {shlex.join(plan.request.program)}"
-    yield from _again(line, options) if options.requeue else (f"exec {line}",)
+    yield from _again(line) if options.requeue else (f"exec {line}",)
 
 
 def _srun(plan: Plan, options: SbatchSpec) -> str:
@@ -247,7 +196,8 @@ def _srun(plan: Plan, options: SbatchSpec) -> str:
     if options.container_image:  # a container starts in its own folder, whatever --chdir says
         words.append(f"--container-image={shlex.quote(options.container_image)}")
         inside = folder or '"$PWD"'
-        words.append(f'--container-mounts="$PWD:$PWD" --container-workdir={inside}')
+        mounts = ",".join(['"$PWD:$PWD"', *(shlex.quote(f"{place}:{place}") for place in _outside(plan, options))])
+        words.append(f"--container-mounts={mounts} --container-workdir={inside}")
     elif folder:
         words.append(f"--chdir={folder}")
     if options.requeue:
@@ -255,18 +205,49 @@ def _srun(plan: Plan, options: SbatchSpec) -> str:
     return " ".join(words)
 
 
-def _again(line: str, options: SbatchSpec) -> Iterator[str]:
+def _outside(plan: Plan, options: SbatchSpec) -> list[str]:
+    """Return the folders outside the job's own in which the ranks of a container write: they are mounted, too.
+
+    Raises:
+        SpecError: A folder cannot be mounted.
+    """
+    named = {"--output-dir": plan.task.spec.output_dir, "--checkpoint-dir": _checkpoints(plan.task)}
+    folders = []
+    for option, folder in named.items() if options.container_image else ():
+        fixed = Path(*takewhile(lambda part: "{" not in part, folder.parts)) if folder else Path()
+        if ".." in fixed.parts or re.search("[:,]", str(fixed)):
+            raise SpecError(f"{option} {folder}: a container cannot mount it: give an absolute path without : , and ..")
+        folders += [str(fixed)] if fixed.is_absolute() else []
+    return list(dict.fromkeys(folders))
+
+
+def _only_one(plan: Plan, options: SbatchSpec) -> Iterator[str]:
+    """Give the line that refuses `sbatch --array`, if the jobs of an array would write into the same folder."""
+    shared = () if options.array else shared_folders(plan.task.spec, _checkpoints(plan.task))
+    for option, folder in shared:
+        said = (
+            f"unilaunch: sbatch --array: all jobs of the array would write into {option} {folder}: write this file "
+            "again with launch --emit sbatch --array"
+        )
+        yield f"if [[ -n ${{SLURM_ARRAY_TASK_ID:-}} ]]; then echo {shlex.quote(said)} >&2; exit 2; fi"
+
+
+def _checkpoints(task: Task[LaunchSpec]) -> Path | None:
+    return task.model.checkpoint_folder(task.options) if task.model else None
+
+
+def _again(line: str) -> Iterator[str]:
     """Give the lines that start the ranks, and put the job into the queue again once they have saved.
 
     Slurm sends SIGTERM to this script, too, if it ends the whole job: the script then waits for the ranks. After a
     preemption Slurm puts the job into the queue itself, and a job that the user has cancelled is not to come back.
     """
     # One job of an array has the id of the array: with that id Slurm would stop and requeue all of them.
-    own = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if options.array else "$SLURM_JOB_ID"
+    yield "job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}"
     yield "ended= code=0"
     yield "trap 'ended=yes' TERM  # Slurm ends the job: wait for the ranks, which save"
     yield f"{line} || code=$?"
-    yield f'if [[ $code = {REQUEUE} && -z $ended ]]; then scontrol requeue "{own}"; fi'
+    yield f'if [[ $code = {REQUEUE} && -z $ended ]]; then scontrol requeue "${{job:-$SLURM_JOB_ID}}"; fi'
     yield 'exit "$code"'
 
 
