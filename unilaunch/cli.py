@@ -79,10 +79,9 @@ def _do(arguments: Sequence[str], environ: Mapping[str, str], started: float) ->
             return _launch(arguments, environ)
         case "doctor":
             from unilaunch.doctor.checkup import doctor
-            from unilaunch.doctor.spec import DoctorSpec
-            from unilaunch.launch_spec import MpiSpec
+            from unilaunch.launch_spec import DoctorSpec, MpiSpec
 
-            shared = {*MpiSpec.model_fields, "hosts", "hostfile", "host_timeout"}  # with launch
+            shared = {*MpiSpec.model_fields, "hosts", "hostfile", "host_timeout", "measure", "healthy"}
             options = _checked(DoctorSpec, _fields(arguments), environ, shared)
             with _writing():
                 return doctor(options, environ)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
 
+from unilaunch.errors import EnvironmentMismatchError
+
 #: For each kind of device: the variable with the visible devices, and the names of its device files.
 DEVICES = {
     "cuda": ("CUDA_VISIBLE_DEVICES", re.compile(r"nvidia(\d+)")),
@@ -19,12 +21,16 @@ def visible_devices(environ: Mapping[str, str], folder: Path = Path("/dev")) -> 
 
     A launcher may let each rank open another device (Slurm with ConstrainDevices): then "0" is another one on each
     rank, and the devices are named by the numbers of their files.
+
+    Raises:
+        EnvironmentMismatchError: A variable has devices without commas between them.
     """
     seen = {}
     for kind, (variable, file_name) in DEVICES.items():
         files = {int(found[1]): path for path in folder.iterdir() if (found := file_name.fullmatch(path.name))}
         allowed = [number for number in sorted(files) if os.access(files[number], os.R_OK | os.W_OK)]
         if variable in environ:
+            _refuse_spaces(variable, environ[variable])
             names = _named(environ[variable], len(files) if kind == "cuda" and files else None)
             if kind == "cuda" and len(set(names)) < len(names):
                 names = []  # CUDA shows no device if one is named twice
@@ -35,6 +41,14 @@ def visible_devices(environ: Mapping[str, str], folder: Path = Path("/dev")) -> 
             names = [by_index.get(name, name) for name in names]
         seen[kind] = names
     return seen
+
+
+def _refuse_spaces(variable: str, value: str) -> None:
+    """Refuse devices without commas between them: the frameworks would see the first one only, or none."""
+    if any(len(entry.split()) > 1 for entry in value.split(",")):
+        raise EnvironmentMismatchError(
+            f"{variable}={value!r}: put commas between the devices: {','.join(value.split())}"
+        )
 
 
 def _named(value: str, most: int | None) -> list[str]:

@@ -129,7 +129,7 @@ def _add_run(parser: Parser, spec: type[RunSpec] = RunSpec) -> None:
 
 
 def _add_doctor(parser: Parser) -> None:
-    from unilaunch.doctor.spec import DoctorSpec
+    from unilaunch.launch_spec import DoctorSpec
 
     _add_options(parser, DoctorSpec, leave_out={*DoctorSpec.model_fields} - {"hostfile", "hosts", "measure", "healthy"})
     _add_mpi(parser)

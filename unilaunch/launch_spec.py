@@ -66,14 +66,20 @@ class MpiSpec(Spec):
     prefix: Path | None = Field(default=None, description="where Open MPI is installed on the other hosts")
     allow_run_as_root: bool = Field(default=False, description="let root start the job")
     oversubscribe: bool = Field(default=False, description="more ranks than slots, spread over the hosts")
-    bind_to: str | None = Field(default=None, description="what ranks are bound to: none, core, socket, ...")
-    map_by: str | None = Field(default=None, description="in which order ranks are placed: slot, node, ppr:N:node, ...")
-    rank_by: str | None = Field(default=None, description="how ranks are numbered")
+    bind_to: str | None = Field(
+        default=None, min_length=1, description="what ranks are bound to: none, core, socket, ..."
+    )
+    map_by: str | None = Field(
+        default=None, min_length=1, description="in which order ranks are placed: slot, node, ppr:N:node, ..."
+    )
+    rank_by: str | None = Field(default=None, min_length=1, description="how ranks are numbered")
     mca: Parameters = Field(default=(), description="an MCA parameter of Open MPI")
     export: tuple[Annotated[str, AfterValidator(_export)], ...] = Field(
         default=(), description="a variable that all ranks get"
     )
-    output_filename: str | None = Field(default=None, description="mpirun's own files of the ranks' output")
+    output_filename: str | None = Field(
+        default=None, min_length=1, description="mpirun's own files of the ranks' output"
+    )
     merge_stderr_to_stdout: bool = Field(default=False, description="one stream for both in mpirun's output")
     tag_output: bool = Field(default=False, description="mpirun writes [job,rank] at the start of each line")
     cwd: Path | None = Field(default=None, description="the folder in which the ranks start; default: this one")
@@ -141,3 +147,14 @@ class LaunchSpec(RunSpec, MpiSpec):
             options = fields.get("options", {})
             fields["options"] = {**of_model, **options} if isinstance(options, dict) else options
         return validate(cls, fields, sources)
+
+
+class DoctorSpec(LaunchSpec):
+    """The options of `unilaunch doctor`: the hosts, mpirun, and what to do beside the check."""
+
+    measure: bool = Field(
+        default=False, description="measure the speed of each host and of the network between them, and name slow ones"
+    )
+    healthy: Path | None = Field(
+        default=None, description="write a hostfile of the hosts with which nothing is wrong; implies --measure"
+    )

@@ -1,5 +1,6 @@
 """Parse the command line into fields with text values."""
 
+import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,8 @@ from unilaunch.words import Grammar, Words, is_option, refuse_python, split
 
 _HELP = ("-h", "--help", "--help-all")
 Hint = Callable[[str], str]
+#: A function: package.module:function, or FILE.py:function.
+_FUNCTION = re.compile(r"[\w./-]+:[A-Za-z_][\w.]*")
 #: Commands that start a program.
 _STARTING = ("run", "launch")
 
@@ -82,7 +85,8 @@ def _split(command: str, words: Sequence[str], parser: Parser) -> Words:
     refuse_python(first, words[: words.index("--")], args, grammar)
     if first == "-m" and args:
         return replace(found, own=(*found.own, *found.args[:2]), args=found.args[2:], target=f"-m {args[0]}")
-    return replace(found, own=(*found.own, first), args=tuple(args), target=first) if first.endswith(".py") else found
+    is_program = first.endswith(".py") or _FUNCTION.fullmatch(first)
+    return replace(found, own=(*found.own, first), args=tuple(args), target=first) if is_program else found
 
 
 def _grammar(command: str, words: Sequence[str], parser: Parser) -> Grammar:

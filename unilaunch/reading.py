@@ -128,9 +128,9 @@ def make_task(
 
 def known_fields() -> Iterator[Collection[str]]:
     """Yield the names of the options of `launch`, of each model and of each command, which are imported one by one."""
-    from unilaunch.launch_spec import LaunchSpec  # a rank needs this only for a UNILAUNCH_ variable
+    from unilaunch.launch_spec import DoctorSpec  # a rank needs this only for a UNILAUNCH_ variable
 
-    yield LaunchSpec.model_fields
+    yield DoctorSpec.model_fields  # those of `launch` too
     yield from (model.spec.model_fields for model in plugins.models().values())
     yield from (command.spec.model_fields for command in plugins.commands().values())
 

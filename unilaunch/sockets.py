@@ -4,10 +4,12 @@ import errno
 import socket
 import time
 from collections.abc import Iterable
+from resource import RLIMIT_NOFILE, getrlimit
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector, DefaultSelector
 from typing import Any, cast
 
 from unilaunch.addresses import FAMILIES, plain
+from unilaunch.errors import RendezvousError
 from unilaunch.handshake import ANSWER_SIZE, WELCOME, Caller, Listener, NotProvenError
 from unilaunch.limits import files_for_strangers
 from unilaunch.record import Record
@@ -23,12 +25,31 @@ _PAUSE = 0.2
 #: does when data were sent. Firewalls forget a connection on which nothing is sent.
 _PROBING = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 60, "TCP_KEEPCNT": 15}
 
+_NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
 
 def _set_up(connection: socket.socket) -> None:
     """Send small messages at once, and notice a lost host also while nothing is sent."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in {"TCP_NODELAY": 1, **_PROBING}.items():
         connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+def open_socket(address: str) -> socket.socket | None:
+    """Return a socket for connections to *address*; None if this host does not have its IP version.
+
+    Raises:
+        RendezvousError: This process, or this host, has no file descriptor left.
+    """
+    try:
+        return socket.socket(FAMILIES[":" in address], socket.SOCK_STREAM)
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            limit = getrlimit(RLIMIT_NOFILE)[0]
+            raise RendezvousError(
+                f"no socket for {address}: {error.strerror}: ulimit -n allows {limit} open files: raise it"
+            ) from None
+        return None
 
 
 class _Call(Record, frozen=False):
@@ -49,6 +70,9 @@ class Calls:
         identity: The caller's identity, for instance its rank.
         selector: The owner's selector.
         data: The `data` of the calls' entries in the selector.
+
+    Raises:
+        RendezvousError: There is no file descriptor left.
     """
 
     def __init__(
@@ -58,8 +82,12 @@ class Calls:
         self.calls: dict[socket.socket, _Call] = {}
         for address, port in places:
             try:
-                connection = socket.socket(FAMILIES[":" in address], socket.SOCK_STREAM)
-            except OSError:  # this host does not have that IP version
+                connection = open_socket(address)
+            except RendezvousError:
+                if self.calls:
+                    break
+                raise
+            if connection is None:
                 continue
             connection.setblocking(False)
             connection.connect_ex((address, port))
@@ -199,7 +227,7 @@ class Door:
         try:
             connection, _ = self.listener.accept()
         except OSError as error:
-            if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}:
+            if error.errno in _NO_ROOM:
                 self._make_room()
             return False
         connection.setblocking(False)

@@ -59,6 +59,7 @@ class Spec(BaseModel):
 
         def __init__(self, **fields: Any) -> None:
             """Check the fields; raise a SpecError of one line if they are not valid."""
+            _refuse_nul(fields, {name: name for name in fields})
             try:
                 super().__init__(**fields)
             except ValidationError as error:
@@ -196,6 +197,7 @@ def validate(kind: type[S], fields: Mapping[str, Any], sources: Mapping[str, str
     Raises:
         SpecError: One line that names every field that is not valid, its value and what is allowed.
     """
+    _refuse_nul(fields, sources)
     try:
         with _without_plugins():
             return kind.model_validate({name: _read_text(kind, name, value) for name, value in fields.items()})
@@ -216,6 +218,20 @@ def _without_plugins() -> Iterator[None]:
         finally:
             del os.environ[_PLUGINS]  # noqa: TID251
             os.environ.update({_PLUGINS: chosen} if chosen is not None else {})  # noqa: TID251
+
+
+def _refuse_nul(fields: Mapping[str, Any], sources: Mapping[str, str]) -> None:
+    """Refuse the letter NUL, which the system takes in no path, no variable and no argument."""
+    for name, value in fields.items():
+        if _has_nul(value):
+            raise SpecError(f"{_where(name, sources)}: must be text without the letter NUL, not {value!r}")
+
+
+def _has_nul(value: object) -> bool:
+    parts = chain.from_iterable(value.items()) if isinstance(value, Mapping) else value
+    if isinstance(parts, str | Path):
+        return "\0" in str(parts)
+    return isinstance(parts, list | tuple | chain) and any(map(_has_nul, parts))
 
 
 def holds_several(annotation: Any) -> bool:

@@ -36,6 +36,7 @@ class State:
         losses: Each epoch's.
         evaluations: As in `result.json`.
         decided: What decides the curve, by option.
+        counted: The epochs whose evaluations patience counts.
     """
 
     numbers: Floats
@@ -43,6 +44,7 @@ class State:
     losses: Sequence[float]
     evaluations: Sequence[Mapping[str, float | None]]
     decided: Mapping[str, Any] = field(default_factory=dict)
+    counted: Sequence[int] = ()
 
 
 def to_bytes(state: State, layers: Sequence[Layer]) -> bytes:
@@ -51,6 +53,7 @@ def to_bytes(state: State, layers: Sequence[Layer]) -> bytes:
 
     tensors = _split(state.numbers, layers)
     history = {"epoch": state.epoch, "losses": list(state.losses), "evaluations": list(state.evaluations)}
+    history["counted"] = list(state.counted)
     text = json.dumps({"format": FORMAT, **history, "decided": dict(state.decided)}, allow_nan=False)
     return save(tensors, {_HISTORY: text, _CHECKSUM: _checksum(text, tensors)})
 
@@ -72,7 +75,8 @@ def load(path: Path, layers: Sequence[Layer]) -> State:
         )
     kept = _ROWS if len(tensors) > len(shapes) else _ROWS[:1]
     rows = [np.concatenate([tensors[f"{name}{what}"].ravel() for name in expected]) for what in kept]
-    return State(np.stack(rows), int(told["epoch"]), told["losses"], told["evaluations"], told["decided"])
+    counted = told.get("counted", ())  # of an earlier version: none of its evaluations is counted
+    return State(np.stack(rows), int(told["epoch"]), told["losses"], told["evaluations"], told["decided"], counted)
 
 
 def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:

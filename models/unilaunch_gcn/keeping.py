@@ -27,14 +27,17 @@ class History:
     Attributes:
         losses: Each epoch's.
         evaluations: As in `result.json`. A metric of a split without nodes is None.
+        counted: The epochs whose evaluations patience counts: those of `--eval-every`, of each start its own.
     """
 
     losses: list[float] = field(default_factory=list)
     evaluations: list[dict[str, float | None]] = field(default_factory=list)
+    counted: list[int] = field(default_factory=list)
 
-    def val_losses(self, every: int = 1) -> list[float]:
-        """Return the validation loss of each evaluation after a multiple of *every* epochs; none without such nodes."""
-        chosen = (one for one in self.evaluations if (one["epoch"] or 0) % every == 0)
+    def val_losses(self, *, counted: bool = False) -> list[float]:
+        """Return the validation losses of all evaluations, or of the *counted* ones; none without validation nodes."""
+        epochs = set(self.counted)
+        chosen = (one for one in self.evaluations if not counted or one["epoch"] in epochs)
         return [loss for one in chosen if (loss := one["val_loss"]) is not None]
 
 
@@ -82,7 +85,7 @@ class Keeper:
             and losses[-1] < min([*losses[:-1], np.inf])
         ):
             weights = np.array(self.network.host(self.network.flat))[None]
-            self.best = self._state(weights, History(list(history.losses), list(history.evaluations)))
+            self.best = self._state(weights, History([*history.losses], [*history.evaluations], [*history.counted]))
 
     def save(self, history: History) -> None:
         """Write a checkpoint.
@@ -124,7 +127,8 @@ class Keeper:
         return np.stack([self.network.host(row) for row in (self.network.flat, self.adam.first, self.adam.second)])
 
     def _state(self, numbers: Floats, history: History) -> checkpoint.State:
-        return checkpoint.State(numbers, len(history.losses), history.losses, history.evaluations, self.decided)
+        epoch, counted = len(history.losses), history.counted
+        return checkpoint.State(numbers, epoch, history.losses, history.evaluations, self.decided, counted)
 
     def _make_folder(self) -> None:
         """Make the folder, or refuse one that cannot be written or is no run's; all ranks must call it."""
@@ -154,7 +158,9 @@ class Keeper:
                     checkpoint.check(state, self.decided, folder)
                 else:
                     checkpoint.check_best(folder, self.decided, alone=not damaged)
-        told = state and {"losses": list(state.losses), "evaluations": [dict(one) for one in state.evaluations]}
+        told = state and {
+            "losses": [*state.losses], "evaluations": [*map(dict, state.evaluations)], "counted": state.counted,
+        }  # fmt: skip
         shared = cast("Mapping[str, Any] | None", session.peers.share(cast("JsonValue", told))[0])
         if shared is None:
             session.log.say(f"no checkpoint in {folder}: from the start")
@@ -166,7 +172,7 @@ class Keeper:
         rows = network.local(buffer)
         for kept, row in zip((network.flat, self.adam.first, self.adam.second), rows, strict=True):
             kept[:] = row
-        history = History(shared["losses"], shared["evaluations"])
+        history = History(shared["losses"], shared["evaluations"], shared["counted"])
         self.saved = len(history.losses)
         self.adam.resume(self.saved)
         session.log.say(f"resumed after epoch {self.saved}, from {folder}")

@@ -213,13 +213,14 @@ class Training:
         self.finite.loss("loss of the evaluation", float(summed.sum()), epoch)  # or what a metric is made of
         evaluation = {"epoch": epoch, **self.network.objective.metrics(summed, self.part.split_sizes)}
         self.evaluations.append(evaluation)
+        self.history.counted += [epoch] if epoch % self.options.eval_every == 0 else []
         self.session.output.record(**evaluation, loss=self.losses[-1])
         self.keeper.note(self.history)
 
     def _out_of_patience(self) -> bool:
         """Count as a single run does: a run before may have ended between two evaluations, with one of its own."""
         patience = self.options.patience
-        losses = self.history.val_losses(self.options.eval_every)
+        losses = self.history.val_losses(counted=True)
         return patience is not None and len(losses) > patience and min(losses[-patience:]) >= min(losses[:-patience])
 
     def _say(self, *, last: bool) -> None:

@@ -357,6 +357,17 @@ def test_patience_counts_as_in_a_single_run(openmpi5: Launcher, tmp_path: Path) 
         assert again.result["epochs"] == whole
 
 
+@pytest.mark.usefixtures("by_numpy")
+def test_patience_counts_evaluations_of_another_interval(openmpi5: Launcher, tmp_path: Path) -> None:
+    """Those before a resume count as they were made: only common multiples did, so a training went on too long."""
+    arguments = ["run", "--data-dir", "data", "--lr", "0.5", "--patience", "2", "--epochs"]
+    whole = openmpi5.unilaunch(2, [*arguments, "200", "--eval-every", "4"], tmp_path).check().result["epochs"]
+    before = whole - 4  # one evaluation was no better
+    openmpi5.unilaunch(2, [*arguments, str(before), "--eval-every", "4"], tmp_path).check()
+    again = openmpi5.unilaunch(2, [*arguments, "200", "--eval-every", str(whole), "--resume"], tmp_path).check()
+    assert again.result["epochs"] == whole
+
+
 def test_what_was_never_evaluated_is_evaluated(openmpi5: Launcher, tmp_path: Path) -> None:
     """A checkpoint of all epochs, older than any evaluation: the result is that of one training."""
     arguments = ["run", *OPTIONS, "--no-save-model", "--eval-every", "100", "--epochs"]

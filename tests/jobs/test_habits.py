@@ -37,6 +37,8 @@ TAKEN: list[tuple[str, dict[str, Any]]] = [
     ("run train.py --lr 0.1", LR),
     ("run --seed 3 train.py --hostfile x", {"seed": 3, "args": ("--hostfile", "x")}),
     ("launch -n 2 train.py ''", {**TWO, "args": ("",)}),
+    ("launch -n 2 -- train:main lr=0.1", {"nprocs": 2, "target": "train:main", "args": ("lr=0.1",)}),
+    ("launch -n 2 -- train.py:main 3", {"nprocs": 2, "target": "train.py:main", "args": ("3",)}),
     ("launch -n 2 -- -m train --lr 0.1", {"nprocs": 2, "target": "-m train", "args": ("--lr", "0.1")}),
     # mpirun
     ("launch -np 2 train.py", TWO),
@@ -126,6 +128,8 @@ ANSWERED = [
     ("launch --worker_num 2 --sim_rank_id=0 train.py", "type -x RANK_ID=0"),
     ("launch --worker_num 2 --bind_numa True train.py", "type --bind-to numa"),
     ("launch -n 2 --mca btl", "--mca: expected 2 arguments"),
+    ("launch -n 2 --bind-to '' train.py", "--bind-to: must be"),
+    ("launch -n 2 --map-by= train.py", "--map-by: must be"),
     ("launch -n 2 --module train", "--module: type -m MODULE"),
     ("launch -n 2 --local-ranks-filter 0 train.py", "type --console all"),
     ("launch -n 2 --virtual-local-rank train.py", "takes that of LOCAL_RANK"),

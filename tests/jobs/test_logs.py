@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.mpirun import Launcher, alone
+from jobs.mpirun import UNPRIVILEGED, Launcher, alone, finish
 from unilaunch.logs import show
 from unilaunch.logs.lines import LogLine
 from unilaunch.logs.merging import FoldedLine
@@ -114,6 +114,23 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "kept" / "1" / "rank.0" / "stdout").symlink_to("nowhere")
     job = alone(["-m", "unilaunch", "logs", "kept"], tmp_path)
     assert (job.returncode, job.console) == (2, "unilaunch: kept/1/rank.0/stdout: No such file or directory\n")
+
+
+@pytest.mark.parametrize("words", ["logs", "logs --follow", "status", "stacks", "report"])
+@pytest.mark.parametrize("closed", ["log_output", "log_output/rank.0"])
+def test_a_folder_that_may_not_be_read_is_one_line(words: str, closed: str, tmp_path: Path) -> None:
+    """It was said to have no output of ranks."""
+    (tmp_path / "log_output" / "rank.0").mkdir(parents=True)
+    (tmp_path / closed).chmod(0)
+    line = [*UNPRIVILEGED, sys.executable, "-m", "unilaunch", *words.split()]
+    try:
+        job = finish(line, tmp_path, {}, 60)
+    finally:
+        (tmp_path / closed).chmod(0o700)
+    assert job.returncode == 2
+    (said,) = job.console.splitlines()
+    expected = ("no permission to read it", "Permission denied", "the job there belongs to another user")
+    assert any(text in said for text in expected), said
 
 
 def test_on_a_terminal_only_colours_are_left(monkeypatch: pytest.MonkeyPatch) -> None:

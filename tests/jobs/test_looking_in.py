@@ -127,6 +127,7 @@ def test_a_bare_mpirun_can_be_looked_into(tmp_path: Path) -> None:
         _await(lambda: 'unilaunch_steps_total{rank="1"' in _metrics(port))
         told = _await(lambda: (now := _status(tmp_path))["ranks"] and now["ranks"][0]["seconds_per_step"] and now)
         assert [rank["phase"] for rank in told["ranks"]] == ["program", "program"]
+        assert "unilaunch_received_bytes_total{" not in _metrics(port)  # nobody counts them
         code, stacks = _ask(tmp_path, "stacks", "--full")
         assert (code, "straggling.py" in stacks) == (0, True)
         stop.touch()

@@ -129,6 +129,10 @@ def test_the_doctor_checks_the_hosts_of_the_environment(tmp_path: Path, monkeypa
     assert "UNILAUNCH_HOSTFILE" in done.stderr or "none: no such file" in done.stderr
     typed = _unilaunch(["doctor", "-H", "a:0"], tmp_path)  # hosts on the line win, as with launch
     assert typed.stderr.startswith("unilaunch: -H a:0: column 1: 'a:0': expected name:SLOTS")
+    monkeypatch.delenv("UNILAUNCH_HOSTFILE")
+    monkeypatch.setenv("UNILAUNCH_MEASURE", "perhaps")
+    assert _unilaunch(["doctor"], tmp_path).stderr.startswith("unilaunch: UNILAUNCH_MEASURE: must be a valid boolean")
+    assert _unilaunch(["explain"], tmp_path).returncode == 0  # it is the option of another command
 
 
 def test_ranks_of_each_of_several_hosts_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,3 +173,14 @@ def test_parameters_of_mpirun_are_a_dict_or_pairs() -> None:
     wrong: Any = {"btl self": "1"}
     with pytest.raises(SpecError, match="the parameter's name and its value, as two words: --mca btl self"):
         LaunchSpec(mca=wrong)
+
+
+@pytest.mark.parametrize(("field", "value"), [
+    ("hosts", "a\0b"), ("env", {"A": "\0"}), ("args", ["x", "\0"]), ("output_dir", Path("a\0")), ("mca", [["a", "\0"]]),
+])  # fmt: skip
+def test_the_letter_nul_is_refused(field: str, value: Any) -> None:
+    """In Python and in a file; the system takes it nowhere, and it was a traceback."""
+    with pytest.raises(SpecError, match=f"^{field}: must be text without the letter NUL, not "):
+        LaunchSpec(**{field: value})
+    with pytest.raises(SpecError, match=f"^--spec: {field}: must be text without the letter NUL"):
+        validate(LaunchSpec, {field: value}, {field: f"--spec: {field}"})

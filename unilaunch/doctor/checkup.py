@@ -16,12 +16,12 @@ from typing import Any
 from unilaunch.addresses import own_names
 from unilaunch.doctor.diagnosis import Finding, Visit, diagnose, differing
 from unilaunch.doctor.slow import Measured, find_slow, healthy, read_measured, table
-from unilaunch.doctor.spec import DoctorSpec
 from unilaunch.errors import InputError
 from unilaunch.hostfile import Host, format_hostfile
 from unilaunch.job.find import find_mpirun
 from unilaunch.job.login import log_in
 from unilaunch.job.plan import hosts_of
+from unilaunch.launch_spec import DoctorSpec
 from unilaunch.launchers.allocation import allocated_hosts
 from unilaunch.launchers.mpirun import Mpirun, Request
 from unilaunch.monitor.inbox import Inbox, listen

@@ -9,6 +9,7 @@ from typing import Any
 
 from unilaunch.errors import InputError
 from unilaunch.output.claim import read_marker
+from unilaunch.output.files import refuse_unreadable
 from unilaunch.output.folder import SOCKET
 
 _PATIENCE = 30.0  # seconds for an answer
@@ -78,7 +79,8 @@ def _unanswered(folder: Path) -> InputError:
 
 
 def not_running(folder: Path) -> InputError:
-    """Return why the job of *folder* cannot be inspected."""
+    """Return why the job of *folder* cannot be inspected; raise it where this user may not read the folder."""
+    refuse_unreadable(folder)
     marker = read_marker(folder)
     if marker is None:
         return InputError(f"{folder}: no output folder of a job: expected the folder that --output-dir names")

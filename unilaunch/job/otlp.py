@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -13,7 +14,10 @@ from unilaunch.errors import PluginError, one_line
 from unilaunch.monitor.metrics import list_metrics
 
 _EVERY = 5000  # milliseconds between two exports
+_TICK = 0.05
 _PATIENCE = 5  # seconds for the collector's answer
+_LAST = 1  # seconds for the last export, if the export before it has failed
+_MOST_SERIES = 50_000  # label sets of all metrics: ten of each of 4,096 ranks
 _SECTION = "/v1/metrics"
 
 
@@ -22,6 +26,8 @@ class _Faults(logging.Filter):
 
     Attributes:
         thread: The thread that exports; lines of other threads stay.
+        reason: Why the export that is under way was not received; "" if nothing is known.
+        is_told: Whether the user knows.
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -34,10 +40,36 @@ class _Faults(logging.Filter):
             return True
         if record.levelno < logging.ERROR:  # it is tried again
             self.reason = record.getMessage()
-        elif not self.is_told:
-            self.is_told = True
-            self.tell(one_line(self.reason or record.getMessage()))
+        else:
+            self.reason = self.reason or record.getMessage()
+            self.tell_once()
         return False
+
+    def tell_once(self) -> None:
+        """Show the user why the metrics do not arrive."""
+        if not self.is_told:
+            self.is_told = True
+            self.tell(one_line(self.reason))
+
+
+class _Bound:
+    """Keeps the number of label sets below a limit: the SDK and the collector keep each set for ever."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self.tell, self.known, self.is_told = tell, set[tuple[Any, ...]](), False
+
+    def admits(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Return whether a metric is sent with these labels."""
+        one = (name, *labels.values())
+        if one not in self.known and len(self.known) >= _MOST_SERIES:
+            if not self.is_told:
+                self.tell(
+                    f"more than {_MOST_SERIES} metrics and labels: others are not sent; do figures have few names?"
+                )
+            self.is_told = True
+            return False
+        self.known.add(one)
+        return True
 
 
 @contextmanager
@@ -69,11 +101,12 @@ def exporting(url: str, snapshot: Callable[[], Mapping[str, Any]], tell: Callabl
     meter = provider.get_meter("unilaunch")
 
     faults = _Faults(lambda why: tell(f"--otlp {url}: the metrics do not arrive, the job goes on: {why}"))
+    bound = _Bound(lambda text: tell(f"--otlp {url}: {text}"))
 
     def observe(name: str, _: object) -> list[Any]:
-        faults.thread = threading.get_ident()
+        faults.thread, faults.reason = threading.get_ident(), ""
         (metric,) = [one for one in list_metrics(snapshot()) if one.name == name]
-        return [Observation(value, labels) for labels, value in metric.samples]
+        return [Observation(value, labels) for labels, value in metric.samples if bound.admits(name, labels)]
 
     for metric in list_metrics(snapshot()):
         make = meter.create_observable_counter if metric.kind == "counter" else meter.create_observable_gauge
@@ -83,5 +116,21 @@ def exporting(url: str, snapshot: Callable[[], Mapping[str, Any]], tell: Callabl
     try:
         yield
     finally:
+        _end(provider, faults, lambda: logger.removeFilter(faults))
+
+
+def _end(provider: Any, faults: _Faults, close: Callable[[], None]) -> None:
+    """Send the last figures; do not wait for a collector that cannot be reached. *close* is called after that."""
+
+    def send() -> None:
         provider.shutdown(timeout_millis=1000 * _PATIENCE)
-        logger.removeFilter(faults)
+        close()
+
+    sending = threading.Thread(target=send, daemon=True)
+    sending.start()
+    until = time.monotonic() + (_LAST if faults.is_told else _PATIENCE)
+    while sending.is_alive() and time.monotonic() < until and not faults.reason:
+        sending.join(_TICK)
+    if sending.is_alive() or time.monotonic() >= until:
+        faults.reason = faults.reason or "the last figures got no answer"
+        faults.tell_once()

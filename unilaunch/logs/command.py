@@ -21,6 +21,7 @@ from unilaunch.logs.lines import LogLine
 from unilaunch.logs.merging import FoldedLine, choose, fold
 from unilaunch.logs.show import as_json, as_text, without_escapes
 from unilaunch.output.claim import is_held
+from unilaunch.output.files import refuse_unreadable
 from unilaunch.spec import Spec
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -65,6 +66,7 @@ class LogsCommand(Command):
         allow_files(_FILES)
         if options.follow:
             if not find_streams(options.folder):
+                refuse_unreadable(options.folder)
                 say(f"waiting for output in {options.folder}")
             lines = follow(
                 Ending(options.folder),
@@ -80,6 +82,7 @@ class LogsCommand(Command):
 def _existing(folder: Path, spans: list[range] | None, asked: str | None) -> list[Stream]:
     streams = find_streams(folder)
     if not streams:
+        refuse_unreadable(folder)
         raise InputError(
             f"{folder}: no output of ranks: expected {folder}/rank.N/stdout, or what mpirun --output-filename "
             f"{folder} writes"

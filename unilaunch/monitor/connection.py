@@ -9,6 +9,7 @@ from contextlib import suppress
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
 from typing import Any
 
+from unilaunch.errors import RendezvousError
 from unilaunch.limits import probes
 from unilaunch.monitor.messages import BadMessageError, Message, decode, encode, take_lines
 from unilaunch.sockets import Calls
@@ -94,7 +95,9 @@ class Connection:
 
     def _call(self) -> None:
         self.tries, self.called_at = self.tries + 1, time.monotonic()
-        self.calls = Calls(self.places, self.secret, 0, self.selector, self)
+        self.calls = Calls((), self.secret, 0, self.selector, self)
+        with suppress(RendezvousError):  # no file descriptor is left: the next try may find one
+            self.calls = Calls(self.places, self.secret, 0, self.selector, self)
 
     def send(self, message: Message, rank: int) -> None:
         """Send a message of a rank or its agent as soon as the socket can take it."""

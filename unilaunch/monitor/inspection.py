@@ -169,7 +169,7 @@ def _rank(number: int, seen: RankSeen, now: float) -> dict[str, Any]:
         "steps": seen.pace.steps,
         "busy_seconds": seen.pace.busy,
         "seconds_per_step": seen.step_seconds or None,
-        "received_bytes": seen.pace.received,
+        "received_bytes": seen.pace.received or None,  # a program that does not count them
         "memory_bytes": 0 if exited else seen.pace.memory,
         "idle_seconds": max(0.0, now - seen.moved) if seen.moved and not exited else None,
         "exit_code": seen.exit_code,

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from unilaunch.errors import PeerLostError, RefusedTogetherError, StoppedError, UnilaunchError
 from unilaunch.json_value import JsonValue
+from unilaunch.overriding import override
 from unilaunch.record import Record, field
 
 
@@ -26,6 +27,13 @@ class Cause(StrEnum):
     STALLED = "stalled"
     ENDED_FROM_OUTSIDE = "ended from outside"
     REFUSED_INPUT = "refused input"
+    UNKNOWN = "unknown"
+
+    @classmethod
+    @override
+    def _missing_(cls, value: object) -> "Cause | None":
+        """Return UNKNOWN for the cause of another version of unilaunch: the rest of its record can be read."""
+        return cls.UNKNOWN if isinstance(value, str) else None
 
 
 class Failure(Record):

@@ -7,6 +7,7 @@ from errno import EINVAL
 from pathlib import Path
 from typing import Any
 
+from unilaunch.errors import InputError
 from unilaunch.output.failure import Failure
 
 _TAIL = 8192  # bytes at the end of a log in which its last lines are searched
@@ -19,6 +20,25 @@ def open_file(path: str | Path, flags: int) -> int:
         OSError: It cannot be opened, or it is a link: another user may have made the link.
     """
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+
+
+def refuse_unreadable(folder: Path) -> None:
+    """Raise an error if this user may not list an output folder, or a rank's folder in it.
+
+    Where a folder may not be listed, `glob` finds nothing in it.
+
+    Raises:
+        InputError: This user has no permission.
+    """
+    try:
+        for path in folder.iterdir():
+            if path.name.startswith("rank."):
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    next(path.iterdir(), None)
+    except PermissionError as error:
+        raise InputError(f"{error.filename}: no permission to read it: ask the owner of the job") from None
+    except OSError:  # there is no such folder
+        return
 
 
 def append(path: Path, text: str) -> None:

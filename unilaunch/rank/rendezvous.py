@@ -10,7 +10,6 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from unilaunch.addresses import (
-    FAMILIES,
     interface_addresses,
     interface_of,
     is_loopback,
@@ -24,6 +23,7 @@ from unilaunch.backend import Peers, Rendezvous
 from unilaunch.errors import RendezvousError
 from unilaunch.json_value import JsonValue
 from unilaunch.record import Record
+from unilaunch.sockets import open_socket
 from unilaunch.world import World
 
 if TYPE_CHECKING:
@@ -122,9 +122,8 @@ def _trials(addresses: Sequence[str], port: int) -> Iterator[dict[str, _Trial]]:
     with DefaultSelector() as selector, ExitStack() as kept:
         for called in addresses:
             for place in resolve(called):
-                with suppress(OSError):  # this host does not have that IP version
-                    connection = kept.enter_context(socket.socket(FAMILIES[":" in place], socket.SOCK_STREAM))
-                    connection.setblocking(False)
+                if connection := open_socket(place):
+                    kept.enter_context(connection).setblocking(False)
                     connection.connect_ex((place, port))
                     selector.register(connection, EVENT_WRITE, called)
         while selector.get_map():

@@ -16,7 +16,7 @@ from unilaunch.exports import LEFT_OUT, STARTED_IN
 from unilaunch.monitor.stragglers import Straggler
 from unilaunch.monitor.verdict import judge
 from unilaunch.output.failure import Failure
-from unilaunch.output.files import as_json, last_lines
+from unilaunch.output.files import as_json, last_lines, refuse_unreadable
 from unilaunch.record import replace
 from unilaunch.report.run import LARGEST, Event, Figure, RankRun, Report, Result, Run, Settings, UsageRow
 from unilaunch.report_layout import ReportLayout
@@ -64,6 +64,7 @@ def _reading(folder: Path) -> Iterator[None]:
 def _ranks(folder: Path, layout: ReportLayout | None) -> list[RankRun]:
     rank_dirs = [path for path in folder.glob("rank.*") if path.name[5:].isdecimal() and path.is_dir()]
     if not rank_dirs:
+        refuse_unreadable(folder)
         raise InputError(f"{folder}: no output of a run: expected {folder}/rank.0/events.jsonl and the like")
     return sorted((_rank(path, layout) for path in rank_dirs), key=lambda rank: rank.rank)
 

@@ -1,6 +1,7 @@
 """Live metrics to a real OpenTelemetry collector."""
 
 import re
+import socket
 import sys
 import time
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from jobs.collector import collecting, read_points
+from jobs.ports import free_ports
 from unilaunch.errors import PluginError
 from unilaunch.job import otlp
 from unilaunch.job.otlp import exporting
@@ -49,6 +51,38 @@ def test_a_collector_that_is_not_there_is_named_once(monkeypatch: pytest.MonkeyP
     (line,) = told
     assert line.startswith("--otlp http://127.0.0.1:port: the metrics do not arrive, the job goes on: ")
     assert capfd.readouterr() == ("", "")
+
+
+def test_an_unreachable_collector_does_not_delay_the_end() -> None:
+    """Its port is closed, or it never answers; that took 3 to 5 seconds."""
+    told: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        closed = f"http://127.0.0.1:{free_ports(1)[0]}"
+        assert _seconds_of_the_end(closed, told.append) < 1
+        assert "Connection refused" in "".join(told)
+        with exporting(f"http://127.0.0.1:{silent.getsockname()[1]}", lambda: JOB, told.append):
+            pass  # nothing is known of it yet: it gets its 5 seconds
+    assert len(told) == 2
+    assert told[1].endswith("the job goes on: the last figures got no answer")
+
+
+def _seconds_of_the_end(url: str, tell: Any) -> float:
+    with exporting(url, lambda: JOB, tell):
+        begin = time.monotonic()
+    return time.monotonic() - begin
+
+
+def test_label_sets_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that names a figure anew at each step; the figures that are known still go out."""
+    monkeypatch.setattr(otlp, "_MOST_SERIES", 20)
+    told: list[str] = []
+    rank = {**RANK, "values": {f"loss {at}": float(at) for at in range(100)}}
+    with collecting(tmp_path / "log") as url, exporting(url, lambda: {**JOB, "ranks": [rank]}, told.append):
+        pass
+    points = read_points(tmp_path / "log")[1]
+    assert len(points["unilaunch.value"]) < 20
+    assert points["unilaunch.ranks"] == [({}, 1)]
+    assert len([line for line in told if "more than 20 metrics and labels: others are not sent" in line]) == 1
 
 
 def test_without_the_sdk_the_command_to_install_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

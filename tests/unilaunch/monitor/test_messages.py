@@ -85,7 +85,7 @@ def test_a_false_field_is_no_message(kind: type[Message], values: dict[str, Any]
     b'[1, "Exited"]',
     b'["1", "Done", {}]',
     b'[1, "__class__", {}]',
-    b'[1, "Failed", {"failure": {"cause": "bad luck", "message": "", "exit_code": 1}}]',
+    b'[1, "Failed", {"failure": {"cause": 3, "message": "", "exit_code": 1}}]',
     b'[1, "Progress", {"facts": [], "age": 1}]',
     b'[1, "Progress", {"facts": {}, "age": 1' + 400 * b"0" + b"}]",
 ])  # fmt: skip

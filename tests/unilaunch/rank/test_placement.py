@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unilaunch.devices import visible_devices
-from unilaunch.errors import PlacementError
+from unilaunch.errors import EnvironmentMismatchError, PlacementError
 from unilaunch.rank.placement import Facts, place
 
 KINDS = ("cuda", "npu", "cpu")
@@ -69,6 +69,14 @@ def test_visible_devices(environ: dict[str, str], files: list[str], expected: li
     for name in files:
         (tmp_path / name).touch()
     assert visible_devices(environ, tmp_path)["cuda"] == expected
+
+
+@pytest.mark.parametrize("variable", ["CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES"])
+def test_devices_without_commas_are_refused(variable: str, tmp_path: Path) -> None:
+    """The job would run on one of them, or on the CPU."""
+    with pytest.raises(EnvironmentMismatchError, match=f"{variable}='0 1': put commas between the devices: 0,1"):
+        visible_devices({variable: "0 1"}, tmp_path)
+    assert visible_devices({variable: " 0, 1 "}, tmp_path)
 
 
 def test_ascend_devices_are_masked_by_their_own_variable(tmp_path: Path) -> None:

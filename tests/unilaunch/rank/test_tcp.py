@@ -609,3 +609,16 @@ def test_a_rank_lost_in_a_collective_is_noticed() -> None:
         return "unnoticed"
 
     assert _on_ranks(2, work)[0].startswith("rank 1 is lost")
+
+
+def test_a_process_without_a_free_descriptor_says_so() -> None:
+    """It was taken for a host without that IP version: the rank "did not find rank 0"."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, limits[1]))  # one is left, for the selector
+    try:
+        with pytest.raises(RendezvousError, match=rf"Too many open files: ulimit -n allows {free + 1} open files"):
+            call([("127.0.0.1", 9), ("::1", 9)], new_secret(), 1, 1.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

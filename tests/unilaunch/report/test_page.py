@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from unilaunch import plugins
+from unilaunch.monitor.verdict import judge
+from unilaunch.output.failure import Cause, Failure
 from unilaunch.output.files import last_lines
 from unilaunch.report.chart import Chart, Curve
 from unilaunch.report.page import make_page
@@ -112,6 +114,19 @@ def test_odd_content_of_a_run_is_no_reason_to_refuse_it(tmp_path: Path) -> None:
     assert run.report is not None
     assert "no image in file?.txt" in run.report.verdict
     make_page([("one", run)])
+
+
+def test_a_cause_of_another_version_is_read(tmp_path: Path) -> None:
+    """Of a failure and of a report: the rest of both is known."""
+    failure = Failure(Cause.EXIT, "the moon", 3, rank=0)
+    (tmp_path / "rank.0").mkdir()
+    for path, content in (("rank.0/failure.json", vars(failure)), ("report.json", judge([failure]).as_json())):
+        (tmp_path / path).write_text(json.dumps(content).replace('"exit"', '"eclipse"'))
+    run = read_run(tmp_path)
+    assert run.ranks[0].failure
+    assert run.ranks[0].failure.cause is Cause.UNKNOWN
+    assert run.report
+    assert "the moon" in run.report.verdict
 
 
 def test_a_curve_whose_values_differ_by_a_rounding_error_is_drawn() -> None:
