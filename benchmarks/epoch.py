@@ -51,7 +51,10 @@ BOUNDS = (
     (0.5, "mindspore", "torch", 1.1),
 )
 #: Rows of own_models.py: kind, way, and columns. PyG's SAGEConv aggregates 300 features; ours multiplies first.
-LAYERS = (("gat", "pyg", 336), ("gat", "own", 336), ("sage", "pyg", 556), ("sage", "csr", 556), ("sage", "own", 336))
+LAYERS = (
+    ("gat", "pyg", 336), ("gat", "own", 336), ("gat", "mindspore", 336),
+    ("sage", "pyg", 556), ("sage", "csr", 556), ("sage", "own", 336), ("sage", "mindspore", 336),
+)  # fmt: skip
 OPTIONS = ["--layers", "3", "--hidden", "128", "--weight-decay", "0", "--threads", "1"]
 HEAD = f"{'s/epoch':>8} {'least':>6} {'most':>6} {'columns':>7}  {'loss, first and last':22} peak MB"
 Figures = dict[str, Any]

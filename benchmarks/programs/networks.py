@@ -1,6 +1,6 @@
 """Train one network on the benchmark graph and print figures as JSON, one line for each rank. For own_models.py.
 
-    python benchmarks/programs/models.py {pyg,csr,distribute,own} {gat,sage,gin} GRAPH.npz PARTS EPOCHS
+    python benchmarks/programs/networks.py {pyg,csr,distribute,own} {gat,sage,gin} GRAPH.npz PARTS EPOCHS
 
 pyg, csr: PyG's layers on the whole graph in one process, on edge_index or on torch's CSR matrix. distribute: the same
 layers on this rank's part. own: unilaunch's layers. The seconds are the median of the epochs but the first.
