@@ -223,8 +223,9 @@ def _outside(plan: Plan, options: SbatchSpec) -> list[str]:
 
 def _only_one(plan: Plan, options: SbatchSpec) -> Iterator[str]:
     """Give the line that refuses `sbatch --array`, if the jobs of an array would write into the same folder."""
-    shared = () if options.array else shared_folders(plan.task.spec, _checkpoints(plan.task))
-    for option, folder in shared:
+    shared = next(shared_folders(plan.task.spec, _checkpoints(plan.task)), None)
+    if shared and not options.array:
+        option, folder = shared
         said = (
             f"unilaunch: sbatch --array: all jobs of the array would write into {option} {folder}: write this file "
             "again with launch --emit sbatch --array"
