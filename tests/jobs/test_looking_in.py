@@ -148,6 +148,32 @@ def test_a_collector_receives_the_figures_of_a_training(openmpi5: Launcher, tmp_
     assert {labels["rank"] for labels, value in points["unilaunch.steps_total"] if value == 3} == {"0", "1"}
 
 
+#: Stands in a function of C, below one of Python's, until the file "stop" is there.
+NATIVE = """
+import ctypes, os
+libc = ctypes.CDLL(None)
+def below_python():
+    while not os.path.exists("stop"):
+        libc.usleep(100_000)
+below_python()
+"""
+
+
+def test_py_spy_shows_the_frames_of_c(openmpi5: Launcher, tmp_path: Path) -> None:
+    """Both ranks stand in one place: the C function that the script calls, and the script's below it."""
+    (tmp_path / "native.py").write_text(NATIVE)
+    options = ["--mpirun", str(openmpi5.path), "--allow-run-as-root", "--oversubscribe"]
+    line = [sys.executable, "-m", "unilaunch", "launch", "-n", "2", *options, "native.py"]
+    with _running(line, tmp_path):
+        _await(lambda: {rank["phase"] for rank in _status(tmp_path)["ranks"]} == {"program"})
+        inside = re.compile(r"^ranks 0-1: .*usleep.*below_python \(native\.py:\d\)", re.MULTILINE)
+        _await(lambda: inside.search(told := _ask(tmp_path, "stacks", "--native")[1]) and told)
+        _, full = _ask(tmp_path, "stacks", "--native", "--full")
+        assert re.search(r"^    Process \d+: .*unilaunch run", full, re.MULTILINE)
+        assert "libffi" in full
+        (tmp_path / "stop").touch()
+
+
 def test_a_py_spy_that_cannot_be_started(openmpi5: Launcher, tmp_path: Path) -> None:
     """A line says so, and the job goes on."""
     venv.create(tmp_path / "env", symlinks=True)

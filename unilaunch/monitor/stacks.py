@@ -38,9 +38,11 @@ def group(stacks: Mapping[int, Stack]) -> list[dict[str, Any]]:
 
 
 def describe(stack: str, progress: Mapping[str, Any]) -> str:
-    """Return the main thread's frames, innermost first: "all_reduce (mpi.py:152) < train (model.py:96), in ..."."""
+    """Return the main thread's innermost frames, at least one of Python's: "reduce (mpi.py:152) < fit (train.py:9)"."""
     frames = _main_thread(stack)
-    text = " < ".join(f"{function} ({file.rpartition('/')[2]}:{line})" for file, line, function in frames[:_SHOWN])
+    shown = [*frames[:_SHOWN]]
+    shown += [frame for frame in frames[_SHOWN:] if frame[0].endswith(".py")][: not _has_python(shown)]
+    text = " < ".join(f"{function} ({file.rpartition('/')[2]}:{line})" for file, line, function in shown)
     step = Step.from_facts(progress)
     doing = step.place if step else f"phase {progress.get('phase')!r}"
     where = text or stack.partition("\n")[0]
@@ -63,12 +65,18 @@ def _is_frame(lines: Sequence[str]) -> bool:
     return bool(lines) and _FRAME.match(lines[0]) is not None
 
 
+def _has_python(frames: Sequence[tuple[str, str, str]]) -> bool:
+    return any(frame[0].endswith(".py") for frame in frames)
+
+
 def _main_thread(stack: str) -> Sequence[tuple[str, str, str]]:
     """Return the frames (file, line, function) of the main thread: faulthandler's last one, py-spy's first one."""
     if native := _NATIVE_THREAD.split(stack, maxsplit=2)[1:2]:
         found_frames = _NATIVE_FRAME.finditer(native[0])
     else:
         found_frames = _FRAME.finditer(_THREAD.split(stack)[-1])
-    frames = [(found["file"], found["line"] or "?", found["function"]) for found in found_frames]
-    own = [frame for frame in frames if not any(part in frame[0] for part in _LAUNCHER)]
+    # An address without a name says nothing, and differs between ranks. py-spy leaves out where a package is installed.
+    frames = [(found["file"], found["line"] or "?", found["function"]) for found in found_frames
+              if not found["function"].startswith("0x")]  # fmt: skip
+    own = [frame for frame in frames if not any(part in f"/{frame[0]}" for part in _LAUNCHER)]
     return own or frames

@@ -39,6 +39,12 @@ def test_native_stacks_are_read_as_pyspy_writes_them() -> None:
         "    pthread_cond_wait (libc.so.6)\n    c10d::Work::wait(long) (libtorch_cpu.so)\n    main (train.py:7)\n"
         "Thread 19 (active)\n    other (libc.so.6)\n"
     )  # fmt: skip
+    below = text.replace("    pthread", "    a (b.so)\n    0x7f (b.so)\n    b (b.so)\n    pthread")
+    below = below.replace("    main (train.py:7)", "    main (train.py:7)\n    run (unilaunch/rank/run.py:7)")
+    told = (
+        "a (b.so:?) < b (b.so:?) < pthread_cond_wait (libc.so.6:?) < c10d::Work::wait(long) (libtorch_cpu.so:?) < main"
+    )
+    assert describe(below, {"phase": "program"}) == f"{told} (train.py:7), in phase 'program'"
     where = "pthread_cond_wait (libc.so.6:?) < c10d::Work::wait(long) (libtorch_cpu.so:?) < main (train.py:7)"
     assert describe(text, {"phase": "program"}) == f"{where}, in phase 'program'"
 
