@@ -11,7 +11,8 @@ With --own-layers: `ug.torch`'s and `ug.mindspore`'s GATConv and SAGEConv, and a
 4 parts in float64 against PyG's layers in one process. One part has no launcher, 2 and 4 parts have `launch`, 3 parts
 are started in four ways. Three graphs: Cora, Amazon Photo, and a directed, weighted one with isolated nodes and a part
 without training nodes. The difference is the largest of a loss, a final weight or a score of a node. The line `PyG`
-compares PyG with itself, its edges in another order, in one process: that is what rounding alone does.
+compares PyG with itself, its edges in another order, in one process: that is what rounding alone does. The line
+`MindSpore` is a network of MindSpore's own operators in one process, compared with PyG like all others.
 
 With --distribute: models of PyG that are not changed (GATConv, SAGEConv, GINConv, TransformerConv, GCNConv and a class
 of a user's own) in the same way.
@@ -75,6 +76,7 @@ class Study:
         name: What the verdict is about.
         kinds: The networks.
         programs: The program that trains them, by framework.
+        plain: A program that trains them without us in one process, by framework: PyG is not the only measure.
         train_by_pyg: Makes the curves, weights and scores of PyG.
         differences: The largest difference from them, by kind.
     """
@@ -82,17 +84,18 @@ class Study:
     name: str
     kinds: Sequence[str]
     programs: Mapping[str, str]
+    plain: Mapping[str, str]
     train_by_pyg: Callable[..., dict[str, Any]]
     differences: Callable[[Path, dict[str, Any]], dict[str, float]]
 
 
 OWN_LAYERS = Study(
-    "own layers", KINDS, own_layers.PROGRAMS,
+    "own layers", KINDS, own_layers.PROGRAMS, {"MindSpore": own_layers.PLAIN_MINDSPORE},
     lambda dataset, folder, epochs, **how: own_layers.train_by_pyg(dataset, folder, KINDS, epochs, **how),
     partial(own_layers.difference, kinds=KINDS),
 )  # fmt: skip
 DISTRIBUTE = Study(
-    "distribute", own_models.KINDS, {"torch": own_models.PROGRAM}, own_models.train_by_pyg,
+    "distribute", own_models.KINDS, {"torch": own_models.PROGRAM}, {}, own_models.train_by_pyg,
     partial(own_models.differences, cases=own_models.KINDS),
 )  # fmt: skip
 
@@ -159,13 +162,14 @@ def _compare(study: Study, epochs: int, graphs: Mapping[str, str], folder: Path,
         np.savez(found, **study.train_by_pyg(dataset, folder, epochs, shuffle_edges=True))
         expected = study.train_by_pyg(dataset, folder, epochs)
         _print_row(graph, "PyG", "1", "1 process", _numbers(study.differences(found, expected)))
-        for framework, program in study.programs.items():
-            for parts, start, line in _starts(cluster):
-                found.unlink()
-                _run([*line, program, dataset, str(folder), str(found), str(epochs), *study.kinds], folder, cluster)
-                apart = study.differences(found, expected)
-                _print_row(graph, framework.partition("_")[0], str(parts), start, _numbers(apart))
-                furthest = max(furthest, *apart.values())
+        alone = [(framework, program, 1, "1 process", [sys.executable]) for framework, program in study.plain.items()]
+        ours = [(*one, *start) for one in study.programs.items() for start in _starts(cluster)]
+        for framework, program, parts, start, line in (*alone, *ours):
+            found.unlink()
+            _run([*line, program, dataset, str(folder), str(found), str(epochs), *study.kinds], folder, cluster)
+            apart = study.differences(found, expected)
+            _print_row(graph, framework.partition("_")[0], str(parts), start, _numbers(apart))
+            furthest = max(furthest, *apart.values())
     return verdict(study.name, furthest, BOUNDS["float64"])
 
 

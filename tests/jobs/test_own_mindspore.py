@@ -15,7 +15,7 @@ import pytest
 from jobs.coming_from import VARIABLES, write_program
 from jobs.conftest import _find
 from jobs.mpirun import alone, finish, one_start
-from jobs.own_layers import LAYERS, PROGRAMS, difference, train_by_pyg, write_directed_graph
+from jobs.own_layers import LAYERS, PLAIN_MINDSPORE, PROGRAMS, difference, train_by_pyg, write_directed_graph
 
 pytestmark = pytest.mark.xdist_group("own mindspore")
 
@@ -93,6 +93,15 @@ def _start(start: str, program: list[str], folder: Path) -> None:
 def test_mindspore(start: str, run: Callable[[str], Path], expected: dict[str, Any]) -> None:
     """Under every launcher and on 1, 2 and 4 parts, one of them without an edge, in float64."""
     for kind, apart in difference(run(start) / "out.npz", expected, KINDS).items():
+        assert apart <= 1e-10, kind
+
+
+def test_mindspore_without_us(folder: Path, expected: dict[str, Any], tmp_path: Path) -> None:
+    """A network of MindSpore's own operators on the whole graph, so that the above is equal to it too."""
+    kinds = ["gat", "sage", "weighted"]
+    line = [PLAIN_MINDSPORE, str(folder / "graph.npz"), str(folder), "out.npz", str(EPOCHS), *kinds]
+    alone(line, tmp_path).check()
+    for kind, apart in difference(tmp_path / "out.npz", expected, kinds).items():
         assert apart <= 1e-10, kind
 
 
