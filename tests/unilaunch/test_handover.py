@@ -61,7 +61,8 @@ def _task(what: Target, /, **values: Any) -> Task[LaunchSpec]:
     return make_task(LaunchSpec, what, values, {})
 
 
-_TEXTS = st.text(max_size=8) | st.sampled_from(["-out", "--", "a b", "é", "path", "tuple"])
+_LETTERS = st.characters(codec="utf-8", exclude_characters="\0")  # NUL is refused
+_TEXTS = st.text(_LETTERS, max_size=8) | st.sampled_from(["-out", "--", "a b", "é", "path", "tuple"])
 _VALUES = st.fixed_dictionaries(
     {},
     optional={

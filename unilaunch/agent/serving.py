@@ -84,9 +84,9 @@ class Host:
             agent.forget()
             channel.close()
             return _become(shim, channel, self.variables, self.own["limits"])
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
         hidden = find_hidden_output(shim.request["launcher"], shim.request["environ"])
         agent.add(pid, channel, shim, hidden, own_group=True)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)  # not before: a signal must be noted for this rank too
         return None
 
     def _start(self, environ: Mapping[str, str]) -> Agent:

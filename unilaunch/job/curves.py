@@ -20,7 +20,7 @@ class Point(Record):
     """A number of a step.
 
     Attributes:
-        name: Its name, as "loss".
+        name: Its name, as "seconds".
         value: The number.
         step: The step's number.
         time: When it was recorded, in seconds since 1970.

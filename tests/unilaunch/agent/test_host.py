@@ -29,6 +29,10 @@ import warm
 shim.PATIENCE = float(os.environ.get('OMPI_TEST_PATIENCE', '60'))
 rank_process._ECHO = float(os.environ.get('OMPI_TEST_ECHO', '0.2'))
 rank_process.FAREWELL = 20.0
+if 'OMPI_TEST_BUSY' in os.environ:  # an agent that gets no processor right after it has forked a rank
+    from unilaunch.agent import serving
+    find = serving.find_hidden_output
+    serving.find_hidden_output = lambda *given: (time.sleep(1), find(*given))[1]
 if 'OMPI_TEST_OOM' in os.environ: host.oom_kills = iter([3, 4]).__next__
 def work(started, status):
     seen = dict(pid=os.getpid(), group=os.getpgid(0), agent=os.getppid(), warm=warm.PID, started=started,
@@ -181,12 +185,13 @@ def test_a_shim_exits_as_its_rank_does(end: str, code: int, tmp_path: Path) -> N
         assert launcher.codes() == [code] * 3
 
 
-def test_a_signal_and_an_end_go_through_the_shim(tmp_path: Path) -> None:
+@pytest.mark.parametrize("busy", [{}, {"OMPI_TEST_BUSY": "1"}], ids=["prompt", "busy"])
+def test_a_signal_and_an_end_go_through_the_shim(busy: dict[str, str], tmp_path: Path) -> None:
     """The launcher's signal reaches the rank; the rank of a shim that is killed is ended."""
     body = "signal.signal(signal.SIGTERM, lambda *_: (print('got it', flush=True), os._exit(5)))\n    time.sleep(60)"
     with _launcher(tmp_path, body=body) as launcher:
-        launcher.start(2, stdout=subprocess.PIPE)
-        launcher.start(2, stdout=subprocess.PIPE)
+        launcher.start(2, stdout=subprocess.PIPE, env=busy)
+        launcher.start(2, stdout=subprocess.PIPE, env=busy)
         ranks = [launcher.seen(rank)["pid"] for rank in range(2)]
         shims = [child.pid for child in launcher.children]
         _until(lambda: all(catches(process, signal.SIGTERM) for process in ranks + shims))
@@ -198,7 +203,8 @@ def test_a_signal_and_an_end_go_through_the_shim(tmp_path: Path) -> None:
         _until(lambda: not any(_is_alive(process) for process in ranks))
 
 
-def test_a_signal_for_every_process_reaches_a_rank_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("busy", [{}, {"OMPI_TEST_BUSY": "1"}], ids=["prompt", "busy"])
+def test_a_signal_for_every_process_reaches_a_rank_once(busy: dict[str, str], tmp_path: Path) -> None:
     """Slurm sends it to the ranks, their shims and their agent; a handler that saves would interrupt itself."""
     body = (
         "came = []; signal.signal(signal.SIGUSR1, lambda *_: came.append(1))\n"
@@ -208,7 +214,7 @@ def test_a_signal_for_every_process_reaches_a_rank_once(tmp_path: Path) -> None:
     )
     with _launcher(tmp_path, body=body) as launcher:
         for _ in range(2):
-            launcher.start(2, stdout=subprocess.PIPE, env={"OMPI_TEST_ECHO": "60"})
+            launcher.start(2, stdout=subprocess.PIPE, env={"OMPI_TEST_ECHO": "60", **busy})
         seen = [launcher.seen(rank) for rank in range(2)]
         _until(lambda: len(list(tmp_path.glob("*.ready"))) == 2)
         shims = [child.pid for child in launcher.children]
