@@ -98,5 +98,6 @@ def _memory(statistics: PartitionStatistics, layers: Sequence[Layer], itemsize: 
     if layers[0].heads:
         edges, halo = (statistics.edges + statistics.nodes) * 12, 2 * sum(layer.width for layer in layers)
     else:
-        edges, halo = statistics.edges * 4, 2 * max((layer.width for layer in layers if layer.exchanges), default=0)
+        edges = statistics.edges * (8 if statistics.is_directed else 4)
+        halo = 2 * max((layer.width for layer in layers if layer.exchanges), default=0)
     return int((statistics.nodes * rows * itemsize + edges + statistics.halo * halo * itemsize).max())

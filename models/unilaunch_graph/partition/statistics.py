@@ -25,6 +25,7 @@ class PartitionStatistics:
         edges: Directed edges that end in each part. (num_parts,)
         cut: Edges between parts; in a symmetric graph the two directions count as one edge.
         traffic: Rows that part i sends to part j in an exchange of all halo rows.
+        is_directed: Whether the graph is directed: then its edges are kept by source too.
         exchanged: The traffic of each layer's exchanges, forward and backward, in a training that leaves out rows;
             empty: each is *traffic*.
     """
@@ -34,6 +35,7 @@ class PartitionStatistics:
     edges: NDArray[np.int64]
     cut: int
     traffic: Traffic
+    is_directed: bool = False
     exchanged: Sequence[tuple[Traffic, Traffic]] = ()
 
     @property
@@ -59,7 +61,8 @@ def count(graph: Graph, owner: NDArray[np.int64], num_parts: int) -> PartitionSt
     traffic, cut = _count(by_source, owner, num_parts, every, every)
     edges = np.bincount(owner, weights=graph.degrees, minlength=num_parts).astype(np.int64)
     nodes_of = np.bincount(owner, minlength=num_parts)
-    return PartitionStatistics(graph.num_nodes, nodes_of, edges, cut if graph.is_directed else cut // 2, traffic)
+    cut = cut if graph.is_directed else cut // 2
+    return PartitionStatistics(graph.num_nodes, nodes_of, edges, cut, traffic, graph.is_directed)
 
 
 def _count(

@@ -1,6 +1,7 @@
 """The counts and predictions of `plan`."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -173,3 +174,14 @@ def test_a_plan_for_a_gpu_measures_nothing(tmp_path: Path, capfd: pytest.Capture
     assert shown.splitlines()[1].endswith("yes")
     with pytest.raises(SpecError, match="--conv gat --device h100: attention runs on cpu only"):
         PlanCommand().run(spec.model_validate({**options, "conv": "gat"}))
+
+
+def test_edges_of_a_directed_graph_are_kept_twice() -> None:
+    """By target and by source: four bytes more for each edge. Everything else is a symmetric graph's."""
+    graph = make_graph(12, [(a, (a + 1) % 12) for a in range(12)])
+    layers, owner = plan_layers(GcnSpec(conv="sage"), 3, 2), np.zeros(12, np.int64)
+    memory = [
+        predict(count(one, owner, 1), layers, "float32", 0.5, Machine(1e-6, 1e9)).memory
+        for one in (graph, replace(graph, is_directed=True))
+    ]
+    assert memory[1] - memory[0] == 4 * 24
