@@ -135,8 +135,11 @@ class Model(ABC):
         """Return whether a run with *options* continues from the checkpoints in the output folder."""
         return False
 
-    def checkpoint_folder(self, options: Any) -> Path | None:  # noqa: ARG002
-        """Return the folder of checkpoints that *options* names; None if they are in the output folder, or not kept."""
+    def checkpoint_folder(self, options: Any) -> tuple[str, Path] | None:  # noqa: ARG002
+        """Return the option that names a folder of checkpoints, and the folder.
+
+        None: they are in the output folder, or not kept.
+        """
         return None
 
     def restartable(self, options: Any) -> Any:

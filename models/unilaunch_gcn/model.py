@@ -76,8 +76,8 @@ class GcnModel(Model):
         return options.resume
 
     @override
-    def checkpoint_folder(self, options: "GcnSpec") -> Path | None:
-        return options.checkpoint_dir
+    def checkpoint_folder(self, options: "GcnSpec") -> tuple[str, Path] | None:
+        return ("--checkpoint-dir", options.checkpoint_dir) if options.checkpoint_dir else None
 
     @override
     def restartable(self, options: "GcnSpec") -> "GcnSpec":

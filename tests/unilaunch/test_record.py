@@ -73,9 +73,9 @@ def test_functions_of_dataclasses_take_a_record() -> None:
 
 
 def test_pydantic_reads_a_record() -> None:
-    """As `report` reads a rank's failure.json: every field is checked."""
+    """As `report` reads a rank's failure.json: every field is checked; the cause may be another version's."""
     failure = describe_exit(-9)
     adapter = TypeAdapter(Failure)
     assert adapter.validate_json(json.dumps(vars(failure))) == failure
     with pytest.raises(ValidationError, match="3 validation errors"):
-        adapter.validate_json('{"cause": "nonsense", "message": 3, "exit_code": "x"}')
+        adapter.validate_json('{"cause": 3, "message": 3, "exit_code": "x"}')

@@ -90,7 +90,7 @@ def go_on(task: Task[LaunchSpec], options: PodSpec, *, new: Sequence[str] = ("{d
     if not spec.max_restarts:
         return task
     named = task.model.checkpoint_folder(task.options) if task.model else None
-    option, kept = ("--checkpoint-dir", named) if named else ("--output-dir", spec.output_dir)
+    option, kept = named or ("--output-dir", spec.output_dir)
     folder = PurePosixPath(kept)
     if not any(folder.is_relative_to(volume.partition(":")[2]) for volume in options.volume):
         raise SpecError(

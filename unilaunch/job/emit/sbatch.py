@@ -211,10 +211,11 @@ def _outside(plan: Plan, options: SbatchSpec) -> list[str]:
     Raises:
         SpecError: A folder cannot be mounted.
     """
-    named = {"--output-dir": plan.task.spec.output_dir, "--checkpoint-dir": _checkpoints(plan.task)}
+    checkpoints = _checkpoints(plan.task)
+    named = [("--output-dir", plan.task.spec.output_dir), *([checkpoints] if checkpoints else [])]
     folders = []
-    for option, folder in named.items() if options.container_image else ():
-        fixed = Path(*takewhile(lambda part: "{" not in part, folder.parts)) if folder else Path()
+    for option, folder in named if options.container_image else ():
+        fixed = Path(*takewhile(lambda part: "{" not in part, folder.parts))
         if ".." in fixed.parts or re.search("[:,]", str(fixed)):
             raise SpecError(f"{option} {folder}: a container cannot mount it: give an absolute path without : , and ..")
         folders += [str(fixed)] if fixed.is_absolute() else []
@@ -233,7 +234,7 @@ def _only_one(plan: Plan, options: SbatchSpec) -> Iterator[str]:
         yield f"if [[ -n ${{SLURM_ARRAY_TASK_ID:-}} ]]; then echo {shlex.quote(said)} >&2; exit 2; fi"
 
 
-def _checkpoints(task: Task[LaunchSpec]) -> Path | None:
+def _checkpoints(task: Task[LaunchSpec]) -> tuple[str, Path] | None:
     return task.model.checkpoint_folder(task.options) if task.model else None
 
 

@@ -11,7 +11,7 @@ from unilaunch.launch_spec import LaunchSpec
 _OF_A_JOB = re.compile(r"{job}|{array}")  # each job of an array has another value
 
 
-def refuse_contradictions(spec: LaunchSpec, options: SbatchSpec, checkpoints: Path | None) -> None:
+def refuse_contradictions(spec: LaunchSpec, options: SbatchSpec, checkpoints: tuple[str, Path] | None) -> None:
     """Raise an error for options that contradict each other.
 
     Args:
@@ -29,7 +29,7 @@ def refuse_contradictions(spec: LaunchSpec, options: SbatchSpec, checkpoints: Pa
         raise SpecError(f"{given}: the hosts of {'-H' if spec.hosts else '--hostfile'} say that: leave out one of them")
     if options.array and (shared := next(shared_folders(spec, checkpoints), None)):
         option, folder = shared
-        instead = "leave it out" if folder == checkpoints else f"give {option} '{folder}/{{array}}', or none"
+        instead = "leave it out" if shared == checkpoints else f"give {option} '{folder}/{{array}}', or none"
         raise SpecError(f"--array: all jobs of the array would write into {option} {folder}: {instead}")
     if options.requeue and not checkpoints and "{date}" in str(spec.output_dir):
         raise SpecError(
@@ -45,12 +45,12 @@ def refuse_contradictions(spec: LaunchSpec, options: SbatchSpec, checkpoints: Pa
                 )
 
 
-def shared_folders(spec: LaunchSpec, checkpoints: Path | None) -> Iterator[tuple[str, Path]]:
+def shared_folders(spec: LaunchSpec, checkpoints: tuple[str, Path] | None) -> Iterator[tuple[str, Path]]:
     """Yield option and folder of what the jobs of an array would all write into, since the user has named it."""
     if "output_dir" in spec.model_fields_set and not _OF_A_JOB.search(str(spec.output_dir)):
         yield "--output-dir", spec.output_dir
     if checkpoints:
-        yield "--checkpoint-dir", checkpoints
+        yield checkpoints
 
 
 def options_of_mpirun(spec: LaunchSpec) -> set[str]:
