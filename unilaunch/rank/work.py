@@ -41,7 +41,10 @@ def work(rank: Rank) -> int:
         else:
             rank.output.append_stderr(f"unilaunch: {error}\n")
         rank.status.fail(error, error.exit_code, together=True)
-        return _ended(rank, error.exit_code)
+        code = _ended(rank, error.exit_code)
+        if rank.status.stopped:  # another rank may still be in MPI, and Open MPI ends it if it finds a socket closed
+            rank.status.wait_for_release()
+        return code
     except BaseException as error:  # noqa: BLE001  (every failure of a rank, also SystemExit and Ctrl-C of a program)
         if rank.task.model is None:
             program.leave_out_launcher(error)
