@@ -97,7 +97,10 @@ def test_a_virtual_environment_that_other_hosts_do_not_find_is_said(cluster: Clu
     hosts = cluster.hostfile([1, 1], tmp_path)
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     line = [str(mpirun), "--hostfile", str(hosts), "-n", "2", "python", "-m", "unilaunch", "run", "train.py"]
-    job = cluster.run(0, line, tmp_path, {"PATH": f"{BIN}:{LOGIN['PATH']}", **root}, deadline=DEADLINE)
-    assert job.returncode
-    (hint,) = (said for said in job.refusals() if "the ranks of other hosts did not come" in said)
-    assert "type mpirun -x PATH ..." in hint
+    hints: list[str] = []
+    for _ in range(10):  # on a busy machine mpirun can end rank 0 while its Python still starts: then nobody can say it
+        job = cluster.run(0, line, tmp_path, {"PATH": f"{BIN}:{LOGIN['PATH']}", **root}, deadline=DEADLINE)
+        assert job.returncode
+        if hints := [said for said in job.refusals() if "the ranks of other hosts did not come" in said]:
+            break
+    assert "type mpirun -x PATH ..." in hints[0]
