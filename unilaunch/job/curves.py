@@ -104,9 +104,7 @@ def _read_points(path: Path, begin: int, step: str) -> tuple[int, list[Point]]:
         with suppress(ValueError):
             row = json.loads(line)
             if isinstance(row, dict) and type(row.get(step)) is int:
-                when, numbers = (
-                    row.get("time") or time.time(),
-                    {name: row[name] for name in row.keys() - {step, "time"}},
-                )
+                when = row.get("time") or time.time()
+                numbers = {name: row[name] for name in row.keys() - {step, "time"}}
                 points += [Point(*one, row[step], when) for one in numbers.items() if type(one[1]) in {int, float}]
     return len(new), points
