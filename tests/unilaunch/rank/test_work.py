@@ -66,7 +66,7 @@ def test_a_stopped_rank_exits_with_the_others(monkeypatch: pytest.MonkeyPatch, *
     monkeypatch.setattr(work, "_do", MagicMock(side_effect=StoppedError("stopped after epoch 20 of 200")))
     if by_user:
         agents.send(STOP)
-    with ThreadPoolExecutor(1) as thread, agents:
+    with ThreadPoolExecutor(1) as thread, agents, ranks:
         code = thread.submit(work.work, rank)
         if by_user:
             with pytest.raises(StillWorks):
