@@ -1,6 +1,7 @@
 """Train with the measurement of waits and without it, in turns, and print the seconds of each block: stragglers.py.
 
-Three kinds of blocks: all steps measured; none measured, but noted; neither.
+Blocks with what is looked at, and blocks without. Of whole steps all are measured; of light ones, which do little but
+meet, none is measured, but each is noted.
 """
 
 import json
@@ -11,10 +12,16 @@ from typing import Any
 
 STEPS = 16  # of a block
 WIDTH, BATCH = 512, 256
+LIGHT = 8  # a width: its step does little but meet
+#: What a backend's `waits.STRETCH` is for a kind of block: all measured, or none.
+ALL, NONE = 10**9, 0
+Step = Callable[[], object]
+#: Sets STRETCH; None takes the measurement away.
+Switch = Callable[[int | None], None]
 
 
-def torch_steps() -> tuple[Callable[[], None], Callable[[int], None]]:
-    """Return a step of DistributedDataParallel, and what switches the measurement."""
+def torch_steps() -> tuple[Step, Step, Switch]:
+    """Return a step of DistributedDataParallel, a light one, and what switches the measurement."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -23,24 +30,29 @@ def torch_steps() -> tuple[Callable[[], None], Callable[[int], None]]:
 
     dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())
-    layers = [torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU(), torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU()]
-    net: Any = DistributedDataParallel(torch.nn.Sequential(*layers, torch.nn.Linear(WIDTH, 10)))
-    optimizer = torch.optim.SGD(net.parameters(), 0.01)
-    x, y = torch.randn(BATCH, WIDTH), torch.randint(10, (BATCH,))
 
-    def step() -> None:
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(net(x), y)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        dist.all_reduce(total := loss.detach())
-        assert total.isfinite()
+    def make_step(width: int) -> Step:
+        layers = [torch.nn.Linear(width, width), torch.nn.ReLU(), torch.nn.Linear(width, width), torch.nn.ReLU()]
+        net: Any = DistributedDataParallel(torch.nn.Sequential(*layers, torch.nn.Linear(width, 10)))
+        optimizer = torch.optim.SGD(net.parameters(), 0.01)
+        x, y = torch.randn(BATCH, width), torch.randint(10, (BATCH,))
 
-    return step, _switch(waits, (dist.Work, "wait"), (DistributedDataParallel, "_post_forward"))
+        def step() -> None:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(net(x), y)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            dist.all_reduce(total := loss.detach())
+            assert total.isfinite()
+
+        return step
+
+    switch = _switch(waits, (dist.Work, "wait"), (DistributedDataParallel, "_post_forward"))
+    return make_step(WIDTH), make_step(LIGHT), switch
 
 
-def mindspore_steps() -> tuple[Callable[[], None], Callable[[int], None]]:
-    """Return a step with four AllReduces, and what switches the measurement."""
+def mindspore_steps() -> tuple[Step, Step, Switch]:
+    """Return a step with four AllReduces, these alone on short rows, and what switches the measurement."""
     import mindspore as ms
     import numpy as np
     from mindspore import nn, ops
@@ -63,11 +75,15 @@ def mindspore_steps() -> tuple[Callable[[], None], Callable[[int], None]]:
         optimizer(tuple(all_reduce(gradient) / size for gradient in gradients))
         assert np.isfinite(loss.asnumpy())
 
-    return step, _switch(waits, (type(all_reduce), "__call__"))
+    def light() -> None:
+        for _ in optimizer.parameters:
+            all_reduce(x[0, :LIGHT]).asnumpy()
+
+    return step, light, _switch(waits, (type(all_reduce), "__call__"))
 
 
-def _switch(waits: Any, *places: tuple[Any, str]) -> Callable[[int], None]:
-    """Return a function that sets how a block is measured: 0 all, 1 none but noted, 2 not at all.
+def _switch(waits: Any, *places: tuple[Any, str]) -> Switch:
+    """Return a function that sets how a block is measured.
 
     Args:
         waits: The backend's module, with STRETCH: how many are measured in a row.
@@ -75,24 +91,31 @@ def _switch(waits: Any, *places: tuple[Any, str]) -> Callable[[int], None]:
     """
     replaced = [getattr(*place) for place in places]
 
-    def switch(how: int) -> None:
-        waits.STRETCH = 10**9 if how == 0 else 0
+    def switch(stretch: int | None) -> None:
+        waits.STRETCH = stretch or 0
         for (kind, name), function in zip(places, replaced, strict=True):
-            setattr(kind, name, function.__wrapped__ if how == 2 else function)
+            setattr(kind, name, function.__wrapped__ if stretch is None else function)
 
     return switch
 
 
+def seconds_of(step: Step, switch: Switch, stretch: int, blocks: int) -> list[tuple[float, float]]:
+    """Return the seconds of a step with the measurement and without, of each pair of neighbours."""
+    pairs = []
+    for block in range(-1, blocks):  # the first pair is not counted
+        took = {}
+        for how in (stretch, None) if block % 2 else (None, stretch):
+            switch(how)
+            begin = time.perf_counter()
+            for _ in range(STEPS):
+                step()
+            took[how] = (time.perf_counter() - begin) / STEPS
+        pairs.append((took[stretch], took[None]))
+    return pairs[1:]
+
+
 blocks, framework = int(sys.argv[1]), sys.argv[2]
-step, switch = {"torch": torch_steps, "mindspore": mindspore_steps}[framework]()
-seconds: list[list[float]] = [[], [], []]
-for block in range(-3, 3 * blocks):  # the first three are not counted
-    how = (block + block // 3) % 3  # in an order that rotates: nothing periodic meets the same kind each time
-    switch(how)
-    begin = time.perf_counter()
-    for _ in range(STEPS):
-        step()
-    if block >= 0:
-        seconds[how].append(time.perf_counter() - begin)
-sys.stdout.write(f"BLOCKS {json.dumps({'steps': STEPS, 'seconds': seconds})}\n")
+step, light, switch = {"torch": torch_steps, "mindspore": mindspore_steps}[framework]()
+figures = {"measured": seconds_of(step, switch, ALL, blocks), "noted": seconds_of(light, switch, NONE, 10 * blocks)}
+sys.stdout.write(f"BLOCKS {json.dumps(figures)}\n")
 sys.stdout.flush()
