@@ -1,8 +1,8 @@
 """How far the loss curves of Cora lie apart: 1, 2, 3 and 4 parts, torch and MindSpore, over 200 epochs.
 
     python benchmarks/parity.py [--seeds 5]
-    python benchmarks/parity.py --own-layers [--hosts] [--epochs 100] [--data-dir DIR] [--graphs directed cora ...]
-    python benchmarks/parity.py --distribute [--hosts] [--epochs 100] [--data-dir DIR] [--graphs directed cora ...]
+    python benchmarks/parity.py {--own-layers,--distribute} [--hosts] [--epochs 100] [--data-dir DIR]
+        [--graphs directed cora ...] [--backends torch mindspore] [--parts 1 2 3 4] [--kinds gat sage ...]
 
 The table compares each with torch on one part; the bounds (1e-10 in float64, 1e-5 in float32) are on the two curves of
 the same seed that lie furthest apart, whichever they are. Reads ../shared/datasets/planetoid.
@@ -18,6 +18,7 @@ With --distribute: models of PyG that are not changed (GATConv, SAGEConv, GINCon
 of a user's own) in the same way.
 
 With --hosts the three parts are on three hosts, which are namespaces of this machine (tests/cluster/hosts.py; as root).
+The other options leave out rows and columns: the whole table takes hours.
 """
 
 import argparse
@@ -26,7 +27,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,8 @@ from cluster.hosts import Cluster
 from jobs import own_layers, own_models
 
 BOUNDS = {"float64": 1e-10, "float32": 1e-5}
-RUNS = [(backend, parts) for backend in ("torch", "mindspore") for parts in (1, 2, 3, 4)]
+BACKENDS, PARTS = ("torch", "mindspore"), (1, 2, 3, 4)
+RUNS = [(backend, parts) for backend in BACKENDS for parts in PARTS]
 EPOCHS = 200
 #: Of `jobs.own_layers`.
 KINDS = ("gat", "sage", "weighted")
@@ -86,17 +87,16 @@ class Study:
     programs: Mapping[str, str]
     plain: Mapping[str, str]
     train_by_pyg: Callable[..., dict[str, Any]]
-    differences: Callable[[Path, dict[str, Any]], dict[str, float]]
+    differences: Callable[[Path, dict[str, Any], Sequence[str]], dict[str, float]]
 
 
 OWN_LAYERS = Study(
     "own layers", KINDS, own_layers.PROGRAMS, {"MindSpore": own_layers.PLAIN_MINDSPORE},
-    lambda dataset, folder, epochs, **how: own_layers.train_by_pyg(dataset, folder, KINDS, epochs, **how),
-    partial(own_layers.difference, kinds=KINDS),
+    own_layers.train_by_pyg, own_layers.difference,
 )  # fmt: skip
 DISTRIBUTE = Study(
-    "distribute", own_models.KINDS, {"torch": own_models.PROGRAM}, {}, own_models.train_by_pyg,
-    partial(own_models.differences, cases=own_models.KINDS),
+    "distribute", own_models.KINDS, {"torch": own_models.PROGRAM}, {},
+    own_models.train_by_pyg, own_models.differences,
 )  # fmt: skip
 
 
@@ -110,6 +110,9 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--data-dir", type=Path, default=SHARED)
     parser.add_argument("--graphs", nargs="+", default=GRAPHS, choices=GRAPHS)
+    parser.add_argument("--backends", nargs="+", default=BACKENDS, choices=BACKENDS)
+    parser.add_argument("--parts", nargs="+", type=int, default=PARTS, choices=PARTS)
+    parser.add_argument("--kinds", nargs="+", choices=sorted({*OWN_LAYERS.kinds, *DISTRIBUTE.kinds}))
     options = parser.parse_args()
     if options.study is None:
         return 0 if _gcn(options.seeds) else 1
@@ -120,7 +123,7 @@ def main() -> int:
         keys.mkdir()
         cluster = kept.enter_context(Cluster(3, keys)) if options.hosts else None
         graphs = {name: paths[name] for name in options.graphs}
-        return 0 if _compare(options.study, options.epochs, graphs, folder, cluster) else 1
+        return 0 if _compare(options, graphs, folder, cluster) else 1
 
 
 def _gcn(seeds: int) -> bool:
@@ -143,6 +146,18 @@ def _gcn(seeds: int) -> bool:
     return kept
 
 
+def _rows(options: argparse.Namespace, cluster: Cluster | None) -> Iterator[tuple[str, str, int, str, list[str]]]:
+    """Yield backend, program, parts, launcher and command of each row that is not left out."""
+    for backend, program in options.study.plain.items():
+        if backend.lower() in options.backends and 1 in options.parts:
+            yield backend, program, 1, "1 process", [sys.executable]
+    for name, program in options.study.programs.items():
+        backend = name.partition("_")[0]
+        for parts, start, line in _starts(cluster):
+            if backend in options.backends and parts in options.parts:
+                yield backend, program, parts, start, line
+
+
 def _starts(cluster: Cluster | None) -> Iterator[tuple[int, str, list[str]]]:
     """Yield parts, launcher and command: 3 parts under each launcher; 1, 2 and 4 parts of one host in one way."""
     if not cluster:
@@ -153,22 +168,21 @@ def _starts(cluster: Cluster | None) -> Iterator[tuple[int, str, list[str]]]:
         yield 3, start, line
 
 
-def _compare(study: Study, epochs: int, graphs: Mapping[str, str], folder: Path, cluster: Cluster | None) -> bool:
-    """Print a table of graph, framework, parts and launcher, and return whether each difference keeps its bound."""
-    furthest = 0.0
-    _print_row("graph", "framework", "parts", "start", [f"{kind:>8.8}" for kind in study.kinds])
+def _compare(options: argparse.Namespace, graphs: Mapping[str, str], folder: Path, cluster: Cluster | None) -> bool:
+    """Print a table of graph, backend, parts and launcher, and return whether each difference keeps its bound."""
+    study, epochs, furthest = options.study, options.epochs, 0.0
+    kinds = [kind for kind in study.kinds if kind in (options.kinds or study.kinds)]
+    _print_row("graph", "framework", "parts", "start", [f"{kind:>8.8}" for kind in kinds])
     for graph, dataset in graphs.items():
         found = folder / "out.npz"
-        np.savez(found, **study.train_by_pyg(dataset, folder, epochs, shuffle_edges=True))
-        expected = study.train_by_pyg(dataset, folder, epochs)
-        _print_row(graph, "PyG", "1", "1 process", _numbers(study.differences(found, expected)))
-        alone = [(framework, program, 1, "1 process", [sys.executable]) for framework, program in study.plain.items()]
-        ours = [(*one, *start) for one in study.programs.items() for start in _starts(cluster)]
-        for framework, program, parts, start, line in (*alone, *ours):
+        np.savez(found, **study.train_by_pyg(dataset, folder, kinds, epochs, shuffle_edges=True))
+        expected = study.train_by_pyg(dataset, folder, kinds, epochs)
+        _print_row(graph, "PyG", "1", "1 process", _numbers(study.differences(found, expected, kinds)))
+        for backend, program, parts, start, line in _rows(options, cluster):
             found.unlink()
-            _run([*line, program, dataset, str(folder), str(found), str(epochs), *study.kinds], folder, cluster)
-            apart = study.differences(found, expected)
-            _print_row(graph, framework.partition("_")[0], str(parts), start, _numbers(apart))
+            _run([*line, program, dataset, str(folder), str(found), str(epochs), *kinds], folder, cluster)
+            apart = study.differences(found, expected, kinds)
+            _print_row(graph, backend, str(parts), start, _numbers(apart))
             furthest = max(furthest, *apart.values())
     return verdict(study.name, furthest, BOUNDS["float64"])
 

@@ -45,9 +45,10 @@ def main() -> None:
     part = ug.mindspore.load(path, partition_dir=parts, normalize_features=False)
     net = Net(kind, part.num_features)
     adam = ug.mindspore.Adam(net.trainable_params(), 0.005)
+    cross_entropy = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="none")
 
     def loss_of() -> Tensor:
-        losses = ops.cross_entropy(net(part.x, part)[part.train_mask], part.y[part.train_mask], reduction="none")
+        losses = cross_entropy(net(part.x, part)[part.train_mask], part.y[part.train_mask])
         return ug.mindspore.mean(losses, part.num_train)
 
     step = ms.value_and_grad(loss_of, None, adam.parameters)

@@ -32,7 +32,7 @@ EPOCHS = 4
 @pytest.fixture(scope="module")
 def expected(cora: Path) -> Arrays:
     """What PyG alone leaves, in this process."""
-    return train_by_pyg("cora", cora, EPOCHS)
+    return train_by_pyg("cora", cora, KINDS, EPOCHS)
 
 
 def _line(cora: Path, cases: tuple[str, ...]) -> list[str]:

@@ -4,12 +4,29 @@ from typing import Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor, ops
+from mindspore import Tensor, nn, ops
 from numpy.typing import NDArray
 
 from unilaunch_graph.arrays import FloatType, HostFunction
 from unilaunch_graph.mindspore.part import GraphPart
-from unilaunch_mindspore.linear import Apply, Call, OnHost
+from unilaunch_mindspore.linear import Apply, Call, OnHost, widened
+
+
+class _AddBias(nn.Cell):  # type: ignore[misc]
+    """Add a bias to each row: MindSpore's own operators take ten times as long, mainly for the bias's gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add = ops.BiasAdd()
+
+    def construct(self, rows: Tensor, bias: Tensor) -> Tensor:
+        """Return each row plus *bias*."""
+        return self.add(rows, bias)
+
+    def bprop(self, rows: Tensor, bias: Tensor, out: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002  (MindSpore's signature)
+        """Return the gradients of both."""
+        wide = widened(grad)
+        return grad, ops.mm(ops.ones((1, len(grad)), wide.dtype), wide)[0].astype(bias.dtype)
 
 
 class _MindSpore:
@@ -31,6 +48,9 @@ class _MindSpore:
     def product(self, rows: Tensor, weight: Tensor) -> Tensor:
         return ops.mm(rows, weight)  # the backward of matmul takes twice as long
 
+    def biased(self, rows: Tensor, bias: Tensor) -> Tensor:
+        return _add_bias(rows, bias)
+
     def relu(self, rows: Tensor) -> Tensor:
         return ops.relu(rows)
 
@@ -44,4 +64,14 @@ class _MindSpore:
         return None
 
 
+class Linear(nn.Dense):  # type: ignore[misc]
+    """MindSpore's Dense layer for matrices, with a faster bias."""
+
+    def construct(self, rows: Tensor) -> Tensor:
+        """Return rows @ weight.T + bias."""
+        out = MINDSPORE.product(rows, self.weight.T)
+        return out if self.bias is None else MINDSPORE.biased(out, self.bias)
+
+
+_add_bias = _AddBias()
 MINDSPORE = _MindSpore()

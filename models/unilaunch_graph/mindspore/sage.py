@@ -6,7 +6,7 @@ import mindspore as ms
 from mindspore import Tensor, nn, ops
 from typing_extensions import override
 
-from unilaunch_graph.mindspore.layer import MINDSPORE
+from unilaunch_graph.mindspore.layer import MINDSPORE, Linear
 from unilaunch_graph.mindspore.part import GraphPart
 from unilaunch_graph.network.sage import GraphSage
 
@@ -20,8 +20,8 @@ class SAGEConv(GraphSage, nn.Cell):  # type: ignore[misc]
     framework, name = MINDSPORE, "ug.mindspore.SAGEConv"
 
     @override
-    def linear(self, in_channels: int, out_channels: int, bias: bool, dtype: Any) -> nn.Dense:
-        return nn.Dense(in_channels, out_channels, has_bias=bias, dtype=dtype or ms.float32)
+    def linear(self, in_channels: int, out_channels: int, bias: bool, dtype: Any) -> Linear:
+        return Linear(in_channels, out_channels, has_bias=bias, dtype=dtype or ms.float32)
 
     @override
     def normalized(self, rows: Tensor) -> Tensor:

@@ -109,7 +109,7 @@ class GraphAttention(Layer):
         if self.res is not None:
             out = out + self.res(x)
         if self.bias is not None:
-            return out + self.bias
+            return use.biased(out, self.bias)
         return out * 1  # rows that the caller may write to: backward needs the function's own
 
     def _dropout(self, x: Any, part: Any, edges: ChosenEdges, seed: int | None) -> EdgeDropout | None:

@@ -25,6 +25,9 @@ class Framework(Protocol):
     def product(self, rows: Any, weight: Any) -> Any:
         """Return the product of two matrices."""
 
+    def biased(self, rows: Any, bias: Any) -> Any:
+        """Return each row plus *bias*."""
+
     def relu(self, rows: Any) -> Any:
         """Return max(0, rows)."""
 

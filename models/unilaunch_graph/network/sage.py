@@ -68,7 +68,7 @@ class GraphSage(Layer):
         rows = x if self.lin is None else self.framework.relu(self.lin(x))
         if self.out_channels < self.in_channels:
             out = self._aggregate(self.framework.product(rows, self.lin_l.weight.T), part)
-            out = out if self.lin_l.bias is None else out + self.lin_l.bias
+            out = out if self.lin_l.bias is None else self.framework.biased(out, self.lin_l.bias)
         else:
             out = self.lin_l(self._aggregate(rows, part))
         if self.lin_r is not None:

@@ -45,6 +45,9 @@ class _Torch:
     def product(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return rows @ weight
 
+    def biased(self, rows: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return rows + bias
+
     def relu(self, rows: torch.Tensor) -> torch.Tensor:
         return rows.relu()
 

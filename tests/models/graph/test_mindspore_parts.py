@@ -161,6 +161,21 @@ def test_layers_refuse_other_rows_and_types() -> None:
             layer(part.x[:, 0], part)
 
 
+@pytest.mark.parametrize("kind", [ms.float16, ms.float32, ms.float64], ids=str)
+@pytest.mark.parametrize(
+    ("width", "layer"), [(3, ug.mindspore.SAGEConv), (8, ug.mindspore.SAGEConv), (8, ug.mindspore.GATConv)]
+)
+def test_the_gradient_of_a_bias_is_the_sum_of_the_rows_gradients(layer: Any, width: int, kind: Any) -> None:
+    """Of 3,000 rows, in the bias's type: summed in float16 they would stop at 2048."""
+    part = part_of(3000, [(0, 1), (1, 2)])
+    net = layer(4, width, dtype=kind)
+    bias = net.bias if layer is ug.mindspore.GATConv else net.lin_l.bias
+    (gradient,) = ms.grad(lambda rows: net(rows, part), None, [bias])(ops.ones((3000, 4), kind))
+
+    assert gradient.dtype == kind
+    assert gradient.tolist() == [3000] * width
+
+
 def test_segment_sum_of_bool_counts() -> None:
     part = part_of(2, [(0, 1), (1, 1), (0, 0)])
     edges = Tensor([True] * 3)
