@@ -19,6 +19,7 @@ from unilaunch.logs.layouts import Stream, find_streams
 from unilaunch.logs.lines import LogLine
 from unilaunch.monitor.inbox import Inbox
 from unilaunch.monitor.rank_seen import RankSeen, RankState
+from unilaunch.output.failure import split_phase
 from unilaunch.output.result import LaunchResult
 from unilaunch.record import Record, replace
 from unilaunch.step import Step
@@ -178,9 +179,8 @@ class Job:
 
 
 def _status(rank: int, seen: RankSeen) -> RankStatus:
-    phase = seen.progress.get("phase")
-    step = Step.last_from_facts(seen.progress)
-    return RankStatus(rank, seen.host, seen.device, seen.state, phase if isinstance(phase, str) else None, step)
+    phase, _ = split_phase(seen.progress)
+    return RankStatus(rank, seen.host, seen.device, seen.state, phase, Step.last_from_facts(seen.progress))
 
 
 _running: WeakSet[Job] = WeakSet()
