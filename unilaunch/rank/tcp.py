@@ -64,8 +64,14 @@ def accept_ranks(
     """
     connections: dict[int, socket.socket] = {}
     missing = set(expected)
+
+    def welcome(connection: socket.socket, rank: int) -> None:
+        connection.setblocking(True)
+        connections[rank] = connection
+        missing.remove(rank)
+
     with DefaultSelector() as selector:
-        door = sockets.Door(listener, secret, selector, missing)
+        door = sockets.Door(listener, secret, selector, welcome, missing)
         try:
             while missing:
                 left = deadline - time.monotonic()
@@ -76,11 +82,7 @@ def accept_ranks(
                         "started, and can their hosts reach each other? --timeout gives them longer"
                     )
                 for key, _ in selector.select(min(left, _TICK)):
-                    if came := door.ready(key.fileobj):
-                        connection, rank = came
-                        connection.setblocking(True)
-                        connections[rank] = connection
-                        missing.remove(rank)
+                    key.data()
                 door.tick()
         finally:
             door.close()

@@ -50,8 +50,8 @@ class _Agent:
             self.connection.send(message, rank)
 
     def turn(self) -> None:
-        for key, events in self.selector.select(0.01):
-            key.data.ready(key.fileobj, events)
+        for key, _ in self.selector.select(0.01):
+            key.data()
         self.connection.look()
 
     def close(self) -> None:
