@@ -14,9 +14,8 @@ from unilaunch.agent.channel import Channel
 from unilaunch.agent.display import Shown
 from unilaunch.agent.evidence import find_evidence
 from unilaunch.agent.output import Output
-from unilaunch.agent.progress import ProgressTeller
+from unilaunch.agent.progress import ProgressTeller, Usage
 from unilaunch.agent.stack_reader import NEVER, StackReader
-from unilaunch.agent.usage import Usage
 from unilaunch.cgroups import oom_kills
 from unilaunch.errors import REQUEUE
 from unilaunch.monitor import messages
