@@ -12,7 +12,17 @@ from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
 from unilaunch.exports import secrets, without_secrets
 from unilaunch.spec import RunSpec, Spec, validate
 from unilaunch.spec_file import read_file
-from unilaunch.written_as import written_as
+
+
+def written_as(pattern: str, what: str) -> AfterValidator:
+    """Return a check that the whole text matches a regular expression; *what* says in words which text does."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(what)
+        return text
+
+    return AfterValidator(check)
 
 
 def _pairs(parameters: object) -> object:

@@ -1,4 +1,4 @@
-"""Follow the numbers of each step that rank 0 records while a job runs, for a program that draws curves."""
+"""Follow the numbers of each step that rank 0 records while a job runs, and write them for TensorBoard."""
 
 import json
 import time
@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 
+from unilaunch.errors import OutputError, PluginError
 from unilaunch.record import Record
 from unilaunch.report_layout import ReportLayout
 
@@ -54,6 +55,36 @@ def following(find: Find, layout: ReportLayout, write: Write, close: Callable[[]
     finally:
         ended.set()
         thread.join(_FAILING if reader.is_failing else _LAST)
+
+
+@contextmanager
+def writing(folder: Path, find: Find, layout: ReportLayout) -> Iterator[None]:
+    """Write rank 0's records into *folder*, with tensorboardX, while the block runs, and the rest at its end.
+
+    Args:
+        folder: The folder for `tensorboard --logdir`.
+        find: Returns rank 0's folder; None while there is none. Called in another thread.
+        layout: The layout of the model's report.
+
+    Raises:
+        PluginError: tensorboardX is not installed.
+        OutputError: The folder cannot be written.
+    """
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError as error:
+        raise PluginError(f"--tensorboard {folder}: {error}: pip install 'unilaunch[tensorboard]'") from None
+    try:
+        writer = SummaryWriter(str(folder))
+    except OSError as error:
+        raise OutputError(f"--tensorboard {folder}: {error.strerror}: choose a folder that can be written") from None
+
+    def write(points: Sequence[Point]) -> None:
+        for point in points:
+            writer.add_scalar(point.name, point.value, point.step, walltime=point.time)
+
+    with following(find, layout, write, writer.close):
+        yield
 
 
 class _Reader:

@@ -47,7 +47,7 @@ def _draw_curves(plan: Plan, inbox: Inbox, say: Callable[[str], None], kept: Exi
         return root if 0 in ranks and ranks[0].run and is_ours(root, ranks[0].run) else None
 
     if spec.tensorboard and model:
-        from unilaunch.job.tensorboard import writing
+        from unilaunch.job.curves import writing
 
         kept.enter_context(writing(spec.tensorboard, find, model.report))
     if spec.mlflow and model:

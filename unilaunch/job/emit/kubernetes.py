@@ -13,11 +13,10 @@ from pydantic import Field
 from unilaunch.errors import SpecError
 from unilaunch.exports import secrets
 from unilaunch.job.plan import Plan
-from unilaunch.launch_spec import LaunchSpec
+from unilaunch.launch_spec import LaunchSpec, written_as
 from unilaunch.record import replace
 from unilaunch.spec import Spec
 from unilaunch.task import Task
-from unilaunch.written_as import written_as
 
 #: What a pod asks for, by kind of device.
 DEVICES = {"cuda": "nvidia.com/gpu", "npu": "huawei.com/Ascend910"}

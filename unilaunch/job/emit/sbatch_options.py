@@ -8,9 +8,8 @@ from typing import Annotated
 from pydantic import Field
 
 from unilaunch.errors import SpecError
-from unilaunch.launch_spec import LaunchSpec
+from unilaunch.launch_spec import LaunchSpec, written_as
 from unilaunch.spec import Spec
-from unilaunch.written_as import written_as
 
 Time = Annotated[str, written_as(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}", "written as MINUTES, HH:MM:SS or DAYS-HH:MM:SS")]
 Memory = Annotated[str, written_as(r"\d+[KMGT]?", "written as 16G")]
