@@ -69,7 +69,7 @@ def differing(found: Mapping[str, str | None], what: str, fix: str) -> Iterator[
         if version != usual:
             has = f"has {what} {version}" if version else f"has no {what}"
             others = f"the others {usual}" if usual else "the others have none"
-            yield Finding(f"{host} {has}, {others}: {fix.format(version=usual)}", hosts=(host,))
+            yield Finding(f"{host} {has}, {others}: {fix}", hosts=(host,))
 
 
 def _packages(found: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
