@@ -13,7 +13,7 @@ from unilaunch.backend import Backend
 from unilaunch.devices import visible_devices
 from unilaunch.launchers import detect
 from unilaunch.rank.framework_env import THREADS
-from unilaunch.rank.garbage_collector import uncollected
+from unilaunch.rank.interpreter import uncollected
 from unilaunch.target import Target
 from unilaunch.task import Task
 

@@ -17,10 +17,9 @@ from unilaunch.monitor import messages
 from unilaunch.output.failure import is_out_of_memory
 from unilaunch.output.log import LINE, Log
 from unilaunch.rank import current, mpi, program
-from unilaunch.rank.ending import run_exit_functions
 from unilaunch.rank.framework_env import framework_env
-from unilaunch.rank.garbage_collector import let_triton_be_collected, uncollected
 from unilaunch.rank.identity import Rank
+from unilaunch.rank.interpreter import let_triton_be_collected, run_exit_functions, uncollected
 from unilaunch.record import replace
 from unilaunch.values import into_text, pack
 
