@@ -172,10 +172,10 @@ def call(places: Iterable[tuple[str, int]], secret: bytes, identity: int, timeou
                     key.data()
         finally:
             calls.close()
-    for connection in found:
+    connection = next(iter(found), None)
+    if connection:
         connection.setblocking(True)
-        return connection
-    return None
+    return connection
 
 
 class Door:

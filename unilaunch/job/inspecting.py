@@ -51,8 +51,7 @@ def _draw_curves(plan: Plan, inbox: Inbox, say: Callable[[str], None], kept: Exi
 
         kept.enter_context(writing(spec.tensorboard, find, model.report))
     if spec.mlflow and model:
-        from unilaunch.job.curves import following
-        from unilaunch.job.mlflow import MlflowRun
+        from unilaunch.job.curves import MlflowRun, following
 
         options = plan.task.options.to_json() if plan.task.options else {}
         run = MlflowRun(
