@@ -94,7 +94,7 @@ class Agent:
         if self.connection:
             self.connection.close()
         if self.monitor:
-            self.monitor.forget()
+            self.monitor.inbox.forget()
         for one in self.ranks:
             one.rank.let_go()
             if not one.closed:

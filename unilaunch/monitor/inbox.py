@@ -135,9 +135,9 @@ class Inbox:
         self.selector.close()
 
     def forget(self) -> None:
-        """Close the sockets, in a process that was forked and does not know the selector."""
-        for own in (self.door.listener, *self.door.strangers, *self.unread):
-            own.close()
+        """Close every socket in the selector, also those of others, in a process that was forked: none is for it."""
+        for key in self.selector.get_map().values():
+            key.fileobj.close()  # type: ignore[union-attr]  # in an agent only sockets are registered
 
     def __enter__(self) -> Self:
         return self

@@ -80,11 +80,6 @@ class Inspection:
         for server in self.servers:
             server.close()
 
-    def forget(self) -> None:
-        """Close the sockets, in a process that was forked and does not know the selector."""
-        for server in self.servers:
-            server.forget()
-
     def _open(self) -> None:
         """Listen in the output folder; if that is not possible, continue without a socket."""
         path = self.root / SOCKET
