@@ -286,7 +286,7 @@ class Agent:
         """Show how a rank failed, if no monitor received the failure and the rank did not show it."""
         from unilaunch.monitor.verdict import judge, show
 
-        heard = self.monitor or (self.connection and self.connection.connection and one.rank.number != NO_RANK)
+        heard = self.monitor or (self.is_connected and one.rank.number != NO_RANK)
         if one.rank.failure and not heard and (one.rank.output.last_words or not one.rank.known):
             one.rank.output.streams[1].say(show(judge([one.rank.failure]), unseen=False))
         if one.rank.number == 0:
