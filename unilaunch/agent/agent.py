@@ -130,7 +130,9 @@ class Agent:
         self.loop.turn(min(_TICK, soon, max(0.0, due)))
         self._reap()
         if self.launcher and os.getppid() != self.launcher:
-            self._lose_launcher()
+            self.launcher = 0
+            for one in self.ranks:
+                one.lose_launcher()
         self._tend_ranks()
         if self.connection:
             self.connection.look()
@@ -173,11 +175,6 @@ class Agent:
                         one.rank.exited(status, usage)
                         patience = self.connection.host_timeout if self.connection else 0.0
                         one.waits_until = time.monotonic() + _ORDER + patience
-
-    def _lose_launcher(self) -> None:
-        self.launcher = 0
-        for one in self.ranks:
-            one.lose_launcher()
 
     def _may_go(self, one: Supervised) -> bool:
         """Return whether the shim may exit: the launcher may end the other ranks as soon as it does."""
