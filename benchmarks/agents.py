@@ -66,9 +66,9 @@ class Agents:
     def run(self) -> None:
         """Do what the pipe says, until it says nothing more."""
         while True:
-            for key, events in self.selector.select(1.0):
+            for key, _ in self.selector.select(1.0):
                 if key.fileobj is not self.pipe:
-                    key.data.ready(key.fileobj, events)
+                    key.data()
                 elif (word := self.pipe.recv()) == "end":
                     return
                 else:

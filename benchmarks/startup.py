@@ -128,7 +128,7 @@ def _scale(folder: str) -> dict[str, float]:
 
 def uncollected(framework: str) -> str:
     """Return a program that imports *framework* as a rank does, and ends."""
-    return f"from unilaunch.rank.garbage_collector import uncollected\nwith uncollected(): import {framework}"
+    return f"from unilaunch.rank.interpreter import uncollected\nwith uncollected(): import {framework}"
 
 
 def _install_probe(folder: Path) -> None:

@@ -5,8 +5,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from errno import EDQUOT, EFBIG, ENOSPC, EPIPE
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from unilaunch.task import Task
 
 S = TypeVar("S", bound="Spec")
+T = TypeVar("T")
 
 
 def main() -> NoReturn:
@@ -83,18 +83,15 @@ def _do(arguments: Sequence[str], environ: Mapping[str, str], started: float) ->
 
             shared = {*MpiSpec.model_fields, "hosts", "hostfile", "host_timeout", "measure", "healthy"}
             options = _checked(DoctorSpec, _fields(arguments), environ, shared)
-            with _writing():
-                return doctor(options, environ)
+            return _write(lambda: doctor(options, environ))
         case "explain":
             from unilaunch.explain import explain
             from unilaunch.spec import RunSpec
 
             spec = _checked(RunSpec, _fields(arguments), environ, set(RunSpec.model_fields))
-            with _writing():
-                return explain(spec, environ, started)
+            return _write(lambda: explain(spec, environ, started))
         case _:
             return _do_command(arguments, environ)
-    return 0
 
 
 def _wants_help(arguments: Sequence[str]) -> bool:
@@ -151,9 +148,7 @@ def _parsed(arguments: Sequence[str]) -> dict[str, Any]:
     """Return the options and the command that were typed; the help, if it was requested, is written to its end."""
     from unilaunch.options import parse
 
-    with _writing():
-        return parse(arguments)
-    raise AssertionError
+    return _write(lambda: parse(arguments))
 
 
 def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -168,8 +163,7 @@ def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     if kind:
         from unilaunch.job.emit import emit
 
-        with _writing():
-            sys.stdout.write(emit(str(kind), given, environ, per_host))
+        _write(lambda: sys.stdout.write(emit(str(kind), given, environ, per_host)))
         return 0
     task = read_task(LaunchSpec, given, environ)
     if per_host:
@@ -177,8 +171,7 @@ def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     if dry_run or as_json:
         from unilaunch.job.show import show_plan
 
-        with _writing():
-            show_plan(make_plan(task, environ), as_json=bool(as_json))
+        _write(lambda: show_plan(make_plan(task, environ), as_json=bool(as_json)))
         return 0
     from unilaunch.job.restart import launch_attended
 
@@ -205,14 +198,13 @@ def _do_command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     options = _checked(command.spec, given, environ, set(command.spec.model_fields))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # names of files and output of ranks may have any encoding
-    with _writing():
-        return command.run(options)
-    return 0
+    return _write(lambda: command.run(options))
 
 
-@contextmanager
-def _writing() -> Iterator[None]:
-    """Write the output of a command to its end; a reader who has enough (head, less) is no error.
+def _write(run: Callable[[], T]) -> T:
+    """Call what writes the output of a command, write that to its end, and return the value.
+
+    A reader who has enough (head, less) is no error.
 
     Raises:
         InputError: A file cannot be read; the message names it.
@@ -221,7 +213,7 @@ def _writing() -> Iterator[None]:
     """
     try:
         try:
-            yield
+            value = run()
         except SystemExit:  # the help was shown
             sys.stdout.flush()
             raise
@@ -235,6 +227,7 @@ def _writing() -> Iterator[None]:
         if error.errno == EPIPE:
             sys.exit(0)
         raise OutputError(f"the output cannot be written: {error.strerror}") from None
+    return value
 
 
 def _checked(kind: "type[S]", given: Mapping[str, object], environ: Mapping[str, str], fields: Collection[str]) -> "S":

@@ -77,7 +77,7 @@ def _ignored(seen: list[Evidence]) -> Iterator[str]:
         if not one.chosen:
             said = _identity(one.info) if one.info else one.error
             yield f"  ignored  {one.name}: {said}"
-            yield f"           {one.why.removeprefix('ignored: ')}"
+            yield f"           {one.why}"
 
 
 def _hardware(environ: Mapping[str, str]) -> Iterator[str]:

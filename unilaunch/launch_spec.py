@@ -13,21 +13,16 @@ from unilaunch.exports import secrets, without_secrets
 from unilaunch.spec import RunSpec, Spec, validate
 from unilaunch.spec_file import read_file
 
-_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-#: Open MPI 5 takes the names that begin with NAME for NAME*.
-_EXPORT = re.compile(r"[A-Za-z_][\w.]*\*?", re.ASCII)
 
+def written_as(pattern: str, what: str) -> AfterValidator:
+    """Return a check that the whole text matches a regular expression; *what* says in words which text does."""
 
-def _variable(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise ValueError("a variable's name: letters, digits and _")
-    return name
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(what)
+        return text
 
-
-def _parameter(name: str) -> str:
-    if not name or "=" in name or " " in name:
-        raise ValueError("the parameter's name and its value, as two words: --mca btl self")
-    return name
+    return AfterValidator(check)
 
 
 def _pairs(parameters: object) -> object:
@@ -45,18 +40,16 @@ def _url(text: str) -> str:
     raise ValueError("an address, such as http://HOST:4318")
 
 
-def _export(text: str) -> str:
-    if not _EXPORT.fullmatch(text.partition("=")[0]):
-        raise ValueError("a variable, NAME or NAME=VALUE")
-    return text
-
-
-_Parameter = tuple[Annotated[str, AfterValidator(_parameter)], str]
+_Parameter = tuple[
+    Annotated[str, written_as(r"[^= ]+", "the parameter's name and its value, as two words: --mca btl self")], str
+]
 Parameters = Annotated[
     tuple[_Parameter, ...],
     BeforeValidator(_pairs, json_schema_input_type=tuple[_Parameter, ...] | dict[str, str | int | float]),
 ]
-Variable = Annotated[str, AfterValidator(_variable)]
+Variable = Annotated[str, written_as(r"(?a)[A-Za-z_]\w*", "a variable's name: letters, digits and _")]
+#: Open MPI 5 takes the names that begin with NAME for NAME*.
+Export = Annotated[str, written_as(r"(?as)[A-Za-z_][\w.]*\*?(=.*)?", "a variable, NAME or NAME=VALUE")]
 
 
 class MpiSpec(Spec):
@@ -74,9 +67,7 @@ class MpiSpec(Spec):
     )
     rank_by: str | None = Field(default=None, min_length=1, description="how ranks are numbered")
     mca: Parameters = Field(default=(), description="an MCA parameter of Open MPI")
-    export: tuple[Annotated[str, AfterValidator(_export)], ...] = Field(
-        default=(), description="a variable that all ranks get"
-    )
+    export: tuple[Export, ...] = Field(default=(), description="a variable that all ranks get")
     output_filename: str | None = Field(
         default=None, min_length=1, description="mpirun's own files of the ranks' output"
     )

@@ -1,12 +1,15 @@
-"""Connect the processes of a job: `Calls` connects to a listener, and `Door` accepts callers that know the secret."""
+"""Connect the processes of a job: `Calls` connects to a listener, and `Door` accepts callers that know the secret.
+
+In the selectors of a job's processes the `data` of an entry is the function to call when the entry is ready.
+"""
 
 import errno
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from resource import RLIMIT_NOFILE, getrlimit
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector, DefaultSelector
-from typing import Any, cast
 
 from unilaunch.addresses import FAMILIES, plain
 from unilaunch.errors import RendezvousError
@@ -64,21 +67,28 @@ class _Call(Record, frozen=False):
 class Calls:
     """Connects to several addresses at once, and keeps the first connection whose handshake succeeds.
 
+    That connection is non-blocking, and is no longer registered in the selector.
+
     Args:
         places: Addresses and ports.
         secret: The secret of this attempt.
         identity: The caller's identity, for instance its rank.
         selector: The owner's selector.
-        data: The `data` of the calls' entries in the selector.
+        succeed: Called with the connection that is kept, when the other calls are closed.
 
     Raises:
         RendezvousError: There is no file descriptor left.
     """
 
     def __init__(
-        self, places: Iterable[tuple[str, int]], secret: bytes, identity: int, selector: BaseSelector, data: Any
+        self,
+        places: Iterable[tuple[str, int]],
+        secret: bytes,
+        identity: int,
+        selector: BaseSelector,
+        succeed: Callable[[socket.socket], None],
     ) -> None:
-        self.selector, self.data = selector, data
+        self.selector, self.succeed = selector, succeed
         self.calls: dict[socket.socket, _Call] = {}
         for address, port in places:
             try:
@@ -91,12 +101,8 @@ class Calls:
                 continue
             connection.setblocking(False)
             connection.connect_ex((address, port))
-            selector.register(connection, EVENT_WRITE, data)
+            selector.register(connection, EVENT_WRITE, partial(self._hear, connection))
             self.calls[connection] = _Call(Caller(secret, f"{plain(address)} {port}", identity))
-
-    def __contains__(self, fileobj: object) -> bool:
-        """Whether *fileobj* is a call whose handshake has not ended."""
-        return fileobj in self.calls
 
     def __len__(self) -> int:
         """Return the number of calls whose handshake has not ended."""
@@ -107,30 +113,30 @@ class Calls:
         """Further seconds to wait: a listener that has this end's proof may count the caller as accepted already."""
         return _PATIENCE if any(one.proven for one in self.calls.values()) else 0.0
 
-    def ready(self, connection: socket.socket) -> socket.socket | None:
-        """Continue one call; when its handshake succeeds, return its connection and close the other calls.
-
-        The connection is non-blocking, and is registered in the selector for reading.
-        """
+    def _hear(self, connection: socket.socket) -> None:
+        """Continue one call; when its handshake succeeds, keep its connection and close the other calls."""
+        if connection not in self.calls:  # closed in this turn
+            return
         try:
             if not self._go_on(connection, self.calls[connection]):
-                return None
+                return
         except BlockingIOError:
-            return None
+            return
         except (OSError, NotProvenError):
             self._give_up(connection)
-            return None
+            return
         del self.calls[connection]
+        self.selector.unregister(connection)
         self.close()
         _set_up(connection)
-        return connection
+        self.succeed(connection)
 
     def _go_on(self, connection: socket.socket, call: _Call) -> bool:
         """Do the next step of the handshake; True after the last step."""
         if not call.connected:
             connection.send(call.caller.hello)
             call.connected = True
-            self.selector.modify(connection, EVENT_READ, self.data)
+            self.selector.modify(connection, EVENT_READ, partial(self._hear, connection))
             return False
         if call.proven:
             if connection.recv(len(WELCOME)) != WELCOME:
@@ -157,17 +163,19 @@ class Calls:
 def call(places: Iterable[tuple[str, int]], secret: bytes, identity: int, timeout: float) -> socket.socket | None:
     """Return a blocking connection to the first of *places* that proves itself within *timeout* seconds, or None."""
     deadline = time.monotonic() + timeout
+    found: list[socket.socket] = []
     with DefaultSelector() as selector:
-        calls = Calls(places, secret, identity, selector, None)
+        calls = Calls(places, secret, identity, selector, found.append)
         try:
             while calls and (left := deadline + calls.grace - time.monotonic()) > 0:
                 for key, _ in selector.select(left):
-                    if key.fileobj in calls and (connection := calls.ready(cast("socket.socket", key.fileobj))):
-                        connection.setblocking(True)
-                        return connection
+                    key.data()
         finally:
             calls.close()
-    return None
+    connection = next(iter(found), None)
+    if connection:
+        connection.setblocking(True)
+    return connection
 
 
 class Door:
@@ -176,31 +184,28 @@ class Door:
     Args:
         listener: The socket; its port is part of the proofs.
         secret: The secret of this attempt.
-        selector: The owner's selector; the door's entries have the door as their `data`.
+        selector: The owner's selector.
+        welcome: Called with the connection and the identity of each caller that has proven itself. The connection is
+            non-blocking, and is no longer registered in the selector.
         expected: The identities that are still expected, kept by the owner; others are closed without WELCOME: a caller
             that calls several addresses keeps the connection on which it is welcome. None: all are welcome.
     """
 
     def __init__(
-        self, listener: socket.socket, secret: bytes, selector: BaseSelector, expected: set[int] | None = None
+        self,
+        listener: socket.socket,
+        secret: bytes,
+        selector: BaseSelector,
+        welcome: Callable[[socket.socket, int], None],
+        expected: set[int] | None = None,
     ) -> None:
-        self.listener, self.secret, self.selector, self.expected = listener, secret, selector, expected
+        self.listener, self.secret, self.selector = listener, secret, selector
+        self.welcome, self.expected = welcome, expected
         self.port = int(listener.getsockname()[1])
         self.strangers: dict[socket.socket, tuple[Listener, float]] = {}  # oldest first, each with its deadline
         self.closed_until: float | None = None
         listener.setblocking(False)
-        selector.register(listener, EVENT_READ, self)
-
-    def ready(self, fileobj: Any) -> tuple[socket.socket, int] | None:
-        """Handle one socket of the door; return the connection and the identity of a caller that has proven itself.
-
-        The connection is non-blocking, and is no longer registered in the selector.
-        """
-        if fileobj is self.listener:
-            while self._accept():
-                pass
-            return None
-        return self._hear(fileobj)
+        selector.register(listener, EVENT_READ, self._accept_all)
 
     def tick(self) -> None:
         """Close the connections of callers that have not proven themselves in time. The owner calls it repeatedly."""
@@ -209,7 +214,7 @@ class Door:
             self._send_away(next(iter(self.strangers)))
         if self.closed_until is not None and now > self.closed_until:
             self.closed_until = None
-            self.selector.register(self.listener, EVENT_READ, self)
+            self.selector.register(self.listener, EVENT_READ, self._accept_all)
 
     def close(self) -> None:
         """Close the connections of all callers that have not proven themselves, and the listening socket."""
@@ -218,6 +223,10 @@ class Door:
         if self.closed_until is None:
             self.selector.unregister(self.listener)
         self.listener.close()
+
+    def _accept_all(self) -> None:
+        while self._accept():
+            pass
 
     def _accept(self) -> bool:
         """Accept one connection; False if there is none, or no room for it."""
@@ -233,7 +242,7 @@ class Door:
         connection.setblocking(False)
         place = f"{plain(connection.getsockname()[0])} {self.port}"
         self.strangers[connection] = Listener(self.secret, place), time.monotonic() + _PATIENCE
-        self.selector.register(connection, EVENT_READ, self)
+        self.selector.register(connection, EVENT_READ, partial(self._hear, connection))
         return len(self.strangers) < most
 
     def _make_room(self) -> None:
@@ -244,9 +253,9 @@ class Door:
             self.selector.unregister(self.listener)
             self.closed_until = time.monotonic() + _PAUSE
 
-    def _hear(self, stranger: socket.socket) -> tuple[socket.socket, int] | None:
+    def _hear(self, stranger: socket.socket) -> None:
         if stranger not in self.strangers:  # closed in this turn
-            return None
+            return
         greeting, _ = self.strangers[stranger]
         try:
             data = stranger.recv(greeting.wanted)
@@ -256,7 +265,7 @@ class Door:
             else:
                 data = b""
         except BlockingIOError:
-            return None
+            return
         except (OSError, NotProvenError):
             data = b""
         if not data:
@@ -265,8 +274,7 @@ class Door:
             del self.strangers[stranger]
             self.selector.unregister(stranger)
             _set_up(stranger)
-            return stranger, greeting.identity
-        return None
+            self.welcome(stranger, greeting.identity)
 
     def _send_away(self, stranger: socket.socket) -> None:
         del self.strangers[stranger]

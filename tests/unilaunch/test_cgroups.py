@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from unilaunch import cgroups
 from unilaunch.cgroups import cpu_quota, memory_limit
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -86,8 +87,10 @@ def test_what_the_oom_killer_ends_is_counted(seen: str) -> None:
         assert _run_in(inner, "memory", seen, KILLED) == "-9 1"
 
 
-def test_the_files_of_version_2(tmp_path: Path) -> None:
+def test_the_files_of_version_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The smallest value of all levels."""
+    monkeypatch.setattr(cgroups, "_ROOT", tmp_path)
+    monkeypatch.setattr(cgroups, "_OWN", tmp_path / "own")
     (tmp_path / "own").write_text("0::/job/step/task\n")
     (tmp_path / "job" / "step" / "task").mkdir(parents=True)
     limits = {
@@ -96,9 +99,9 @@ def test_the_files_of_version_2(tmp_path: Path) -> None:
     }  # fmt: skip
     for name, text in limits.items():
         (tmp_path / name).write_text(f"{text}\n")
-    assert memory_limit(tmp_path, tmp_path / "own") == 2000
-    assert cpu_quota(tmp_path, tmp_path / "own") == 4.0
+    assert memory_limit() == 2000
+    assert cpu_quota() == 4.0
     (tmp_path / "own").write_text("0::/seen/by/the/host\n")
-    assert cpu_quota(tmp_path, tmp_path / "own") is None
+    assert cpu_quota() is None
     (tmp_path / "cpu.max").write_text("50000 100000\n")
-    assert cpu_quota(tmp_path, tmp_path / "own") == 0.5
+    assert cpu_quota() == 0.5

@@ -94,7 +94,7 @@ class Agent:
         if self.connection:
             self.connection.close()
         if self.monitor:
-            self.monitor.forget()
+            self.monitor.inbox.forget()
         for one in self.ranks:
             one.rank.let_go()
             if not one.closed:
@@ -130,7 +130,9 @@ class Agent:
         self.loop.turn(min(_TICK, soon, max(0.0, due)))
         self._reap()
         if self.launcher and os.getppid() != self.launcher:
-            self._lose_launcher()
+            self.launcher = 0
+            for one in self.ranks:
+                one.lose_launcher()
         self._tend_ranks()
         if self.connection:
             self.connection.look()
@@ -173,11 +175,6 @@ class Agent:
                         one.rank.exited(status, usage)
                         patience = self.connection.host_timeout if self.connection else 0.0
                         one.waits_until = time.monotonic() + _ORDER + patience
-
-    def _lose_launcher(self) -> None:
-        self.launcher = 0
-        for one in self.ranks:
-            one.lose_launcher()
 
     def _may_go(self, one: Supervised) -> bool:
         """Return whether the shim may exit: the launcher may end the other ranks as soon as it does."""
@@ -286,7 +283,7 @@ class Agent:
         """Show how a rank failed, if no monitor received the failure and the rank did not show it."""
         from unilaunch.monitor.verdict import judge, show
 
-        heard = self.monitor or (self.connection and self.connection.connection and one.rank.number != NO_RANK)
+        heard = self.monitor or (self.is_connected and one.rank.number != NO_RANK)
         if one.rank.failure and not heard and (one.rank.output.last_words or not one.rank.known):
             one.rank.output.streams[1].say(show(judge([one.rank.failure]), unseen=False))
         if one.rank.number == 0:

@@ -86,7 +86,7 @@ def _live(work: Work, started: float, status: "Status") -> int:
     """Do the rank's work. A rank that ends before the others exits at once: MPI_Finalize would wait for them."""
     code = work(started, status)
     if status.failed or status.released:
-        from unilaunch.rank.ending import flush_files, run_exit_functions
+        from unilaunch.rank.interpreter import flush_files, run_exit_functions
 
         flush_files()  # first: the agent kills a failed rank whose threads or exit functions take long
         run_exit_functions()

@@ -7,8 +7,6 @@ from contextlib import suppress
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
-from unilaunch.monitor.connection import Connection
-
 
 class Loop:
     """Waits until a watched file can be read, a child exits, or a signal arrives."""
@@ -37,11 +35,8 @@ class Loop:
 
     def turn(self, seconds: float) -> None:
         """Wait for the next event, at most *seconds*, and handle it."""
-        for key, events in self.selector.select(seconds):
-            if isinstance(key.data, Connection):
-                key.data.ready(key.fileobj, events)
-            else:
-                key.data()
+        for key, _ in self.selector.select(seconds):
+            key.data()
 
     def leave(self) -> None:
         """Close the agent's selector and pipes, in a rank that has been forked from it."""

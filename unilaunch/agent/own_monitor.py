@@ -61,12 +61,6 @@ class OwnMonitor:
             self._inspect()
         return self.monitor.verdict.exit_code if self.monitor.ending and self.monitor.verdict else None
 
-    def forget(self) -> None:
-        """Close the sockets, in a process that was forked and does not know the selectors."""
-        self.inbox.forget()
-        if self.inspection:
-            self.inspection.forget()
-
     def conclude(self) -> None:
         """Show how the job failed, if that was not shown before, and end the inspection."""
         if self.inspection:

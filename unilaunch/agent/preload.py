@@ -1,16 +1,20 @@
 """Import the modules that every rank needs only once, in the process from which the ranks are forked."""
 
+import ast
 import importlib
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unilaunch.agent.first_import import first_import
 from unilaunch.backend import Backend
 from unilaunch.devices import visible_devices
 from unilaunch.launchers import detect
 from unilaunch.rank.framework_env import THREADS
-from unilaunch.rank.garbage_collector import uncollected
+from unilaunch.rank.interpreter import uncollected
+from unilaunch.target import Target
 from unilaunch.task import Task
 
 if TYPE_CHECKING:
@@ -18,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Modules that an agent and its ranks always import.
 _OURS = ("unilaunch.agent.agent", "unilaunch.rank.run")
+#: Packages that the frameworks import too.
+_HARMLESS = {*sys.stdlib_module_names, "numpy"}
 
 
 def preload(task: "Task[RunSpec]", environ: Mapping[str, str]) -> dict[str, str] | None:
@@ -60,3 +66,57 @@ def _first_backend(task: "Task[RunSpec]") -> Backend | None:
         return task.backends[0]
     frameworks = {backend.framework: backend for backend in task.backends}
     return frameworks.get(first_import(task.target, frameworks) or "")
+
+
+def first_import(target: Target, frameworks: Collection[str]) -> str | None:
+    """Return the framework that a program imports first; None if there is none, or if a statement before may change it.
+
+    A docstring, imports of the standard library and of numpy, and plain constants may come before the import.
+
+    Args:
+        target: A script, a module or a function.
+        frameworks: The packages to look for.
+    """
+    try:
+        for file in _files(target):
+            for statement in ast.parse(file.read_bytes()).body:
+                for name in _imported(statement):
+                    if (file.parent / name).exists() or (file.parent / f"{name}.py").exists():
+                        return None  # a file beside it has the name of a library: Python decides at run time
+                    if name in frameworks:
+                        return name
+                    if name not in _HARMLESS:
+                        return None
+    except (OSError, SyntaxError, ValueError):
+        pass
+    return None
+
+
+def _imported(statement: ast.stmt) -> Iterator[str]:
+    """Return the packages that a statement imports."""
+    match statement:
+        case ast.Import(names):
+            yield from (name.name.partition(".")[0] for name in names)
+        case ast.ImportFrom(module=str(module), level=0):
+            yield module.partition(".")[0]
+        case ast.Expr(ast.Constant()) | ast.Assign(value=ast.Constant(), targets=[ast.Name()]):
+            pass
+        case _:
+            raise ValueError("a statement whose effect is unknown")
+
+
+def _files(target: Target) -> Iterator[Path]:
+    """Return the files that Python executes for *target*, in their order."""
+    if target.file or target.source:
+        yield from filter(None, [target.file])
+        return
+    path: list[str] | None = [str(Path.cwd()), *sys.path[1:]]
+    parts = target.name.partition(":")[0].split(".")
+    for number in range(1, len(parts) + 1):
+        spec = PathFinder.find_spec(".".join(parts[:number]), path)
+        if not spec or not spec.origin or not spec.origin.endswith(".py"):
+            raise ValueError("a module whose source is unknown")
+        yield Path(spec.origin)
+        path = list(spec.submodule_search_locations or ())
+    if target.kind == "module" and path:
+        yield Path(path[0], "__main__.py")

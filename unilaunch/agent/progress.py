@@ -1,22 +1,31 @@
-"""Report a rank's progress: its agent sends changes to the monitor, with the time since it noticed them."""
+"""What a rank does and uses: its agent sends changes of its progress to the monitor, and writes `usage.jsonl`."""
 
+import json
+import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
+from resource import struct_rusage
 
 from unilaunch.agent.output import Output
-from unilaunch.agent.usage import read_usage
 from unilaunch.json_value import JsonValue
+from unilaunch.launchers.ancestry import stat_of
 from unilaunch.monitor.messages import Progress
+from unilaunch.output.files import append
 from unilaunch.rank.status_page import StatusPage
 
 _TELL = 0.5  # least seconds between two messages on progress
 _TELL_PACE = 1.0  # the same, if only the pace has changed
 _TELL_MEMORY = 10.0  # the same, if neither has changed: the memory is sent
 _LOOK = 0.1  # seconds between two readings of the status page
+_LEAST = 1.0  # seconds between two rows of `usage.jsonl`
+_SHARE = 1 / 500  # least share of the elapsed time between two rows: the file of a day has 3,000 rows, not 86,400
+_TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 
 
 class ProgressTeller:
-    """Reads a rank's status page, and how much it has written.
+    """Reads a rank's status page, and how much it has written; the monitor gets the time since a change was noticed.
 
     Args:
         pid: The rank's process number.
@@ -53,3 +62,44 @@ class ProgressTeller:
             with suppress(OSError, IndexError):  # the process has ended
                 _, memory = read_usage(self.pid)
             self.tell(Progress(self.doing, round(now - self.seen_at, 3), *pace, memory))
+
+
+class Usage:
+    """Records the processor time and the memory of a rank, from /proc; this costs about 0.1 ms a second.
+
+    Args:
+        process: The rank's process number.
+    """
+
+    def __init__(self, process: int) -> None:
+        self._process = process
+        self._path: Path | None = None
+        self._began = self._due = 0.0
+
+    def open(self, folder: Path) -> None:
+        """Write to *folder* from now on."""
+        self._path = folder / "usage.jsonl"
+        self._began = self._due = time.monotonic()
+
+    def tick(self, now: float) -> None:
+        """Write a row if it is time; *now* is of `time.monotonic`."""
+        if self._path and now >= self._due:
+            self._due = now + max(_LEAST, _SHARE * (now - self._began))
+            with suppress(OSError):  # the process has ended
+                cpu, memory = read_usage(self._process)
+                self._write(cpu=cpu, memory=memory)
+
+    def conclude(self, usage: struct_rusage) -> None:
+        """Write the last row: all processor time, and the peak of the memory."""
+        self._write(cpu=round(usage.ru_utime + usage.ru_stime, 3), peak=usage.ru_maxrss * 1024)
+
+    def _write(self, **row: float) -> None:
+        if self._path:
+            with suppress(OSError):  # a full disk must not make the job fail
+                append(self._path, json.dumps({"time": round(time.time(), 3), **row}) + "\n")
+
+
+def read_usage(process: int) -> tuple[float, int]:
+    """Return the processor seconds of a process and of its ended children, and its memory in bytes."""
+    fields = stat_of(process)[1]
+    return sum(map(int, fields[11:15])) / _TICKS, int(fields[21]) * _PAGE

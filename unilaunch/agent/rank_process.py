@@ -14,14 +14,13 @@ from unilaunch.agent.channel import Channel
 from unilaunch.agent.display import Shown
 from unilaunch.agent.evidence import find_evidence
 from unilaunch.agent.output import Output
-from unilaunch.agent.progress import ProgressTeller
+from unilaunch.agent.progress import ProgressTeller, Usage
 from unilaunch.agent.stack_reader import NEVER, StackReader
-from unilaunch.agent.usage import Usage
 from unilaunch.cgroups import oom_kills
 from unilaunch.errors import REQUEUE
 from unilaunch.monitor import messages
 from unilaunch.monitor.messages import NO_RANK, BadMessageError, OfAgent, OfRank
-from unilaunch.output.failure import Cause, Failure, describe_exit
+from unilaunch.output.failure import Cause, Failure, describe_exit, split_phase
 from unilaunch.output.files import write_failure
 from unilaunch.record import replace
 
@@ -277,9 +276,8 @@ class RankProcess:
         seen = self.ended_by or describe_exit(self.returncode, oom_kills=oom_kills() - self.kills)
         if (self.from_outside or -self.returncode in self.passed_on) and not self.ended_by:
             seen = replace(seen, cause=Cause.ENDED_FROM_OUTSIDE)
-        doing = self.progress.doing
-        phase = doing.pop("phase", None)
-        return replace(seen, phase=phase if isinstance(phase, str) else None, progress=doing)
+        phase, progress = split_phase(self.progress.doing)
+        return replace(seen, phase=phase, progress=progress)
 
     def _record(self, known: Failure) -> None:
         """Write how the rank failed to `failure.json`, and send it to the monitor."""

@@ -4,6 +4,7 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
@@ -35,7 +36,7 @@ class Requests:
         self.selector = DefaultSelector()
         self._unheard: dict[Shim, float] = {}  # shims that must still send, each with its deadline
         door.setblocking(False)
-        self.selector.register(door, EVENT_READ)
+        self.selector.register(door, EVENT_READ, self._accept)
 
     @property
     def is_empty(self) -> bool:
@@ -45,10 +46,7 @@ class Requests:
     def take(self, patience: float) -> None:
         """Read requests and acknowledgements; wait at most *patience* seconds for the first."""
         for key, _ in self.selector.select(patience):
-            if key.data is None:
-                self._accept()
-            else:
-                self._hear(key.data)
+            key.data()
         now = time.monotonic()
         for shim in [shim for shim, until in self._unheard.items() if now > until]:
             self._stop_hearing(shim)
@@ -87,7 +85,7 @@ class Requests:
 
     def _await(self, shim: Shim) -> None:
         self._unheard[shim] = time.monotonic() + _PATIENCE
-        self.selector.register(shim.connection, EVENT_READ, shim)
+        self.selector.register(shim.connection, EVENT_READ, partial(self._hear, shim))
 
     def _stop_hearing(self, shim: Shim) -> None:
         del self._unheard[shim]

@@ -49,7 +49,6 @@ class Host:
         self.own, self.launcher, self.expected = own, launcher, expected
         self.variables: Mapping[str, str] = {}
         self.agent: Agent | None = None
-        self.attempt = 0
         self.idle_since = time.monotonic()
         self.may_start_again = False
         self.replaced: Mapping[signal.Signals, Any] = {}
@@ -59,14 +58,14 @@ class Host:
         for shim in list(self.requests.waiting):
             environ = shim.request["environ"]
             agent, attempt = self.agent or self._start(environ), attempt_of(environ)
-            if attempt > self.attempt and not agent.is_over:
+            if attempt > agent.attempt and not agent.is_over:
                 continue
-            if attempt > self.attempt and agent.is_connected:
-                self.attempt, self.requests.asked = attempt, len(self.requests.waiting)
+            if attempt > agent.attempt and agent.is_connected:
+                self.requests.asked = len(self.requests.waiting)
                 self.launcher, self.expected = shim.request["launcher"], shims.local_size(environ)
                 allow_files(_FILES * self.expected)  # without a lost host, this one may have more ranks
                 agent.begin_again(attempt)
-            if attempt == self.attempt:
+            if attempt == agent.attempt:
                 self.may_start_again = may_start_again(environ)
                 self.requests.offer(shim)
             else:  # of an earlier attempt, or there is no monitor: it needs its own agent
@@ -90,7 +89,7 @@ class Host:
         return None
 
     def _start(self, environ: Mapping[str, str]) -> Agent:
-        self.agent, self.attempt = Agent(environ, 0), attempt_of(environ)
+        self.agent = Agent(environ, 0)
         self.agent.loop.watch(self.requests.selector.fileno(), partial(self.requests.take, 0))
         # No signal that this process gets itself is passed on: Slurm, say, has sent it to every process of the step.
         self.replaced = pass_signals_on(partial(self.agent.note_signal, has_it=True))

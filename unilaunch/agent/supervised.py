@@ -4,11 +4,10 @@ import time
 from functools import partial
 
 from unilaunch.agent.loop import Loop
-from unilaunch.agent.native_stacks import tell_native_stacks
 from unilaunch.agent.output import Stream
 from unilaunch.agent.rank_process import RankProcess
 from unilaunch.agent.shim import Shim
-from unilaunch.agent.stack_reader import NEVER
+from unilaunch.agent.stack_reader import NEVER, read_native
 from unilaunch.monitor import messages
 from unilaunch.output.failure import Cause, Failure
 
@@ -43,8 +42,8 @@ class Supervised:
 def order_rank(rank: RankProcess, order: messages.Message, loop: Loop) -> None:
     """Apply an order of the monitor to one rank; work that takes time is done in the agent's loop."""
     match order:
-        case messages.ShowStacks(native=True):
-            tell_native_stacks(rank, loop)
+        case messages.ShowStacks(native=True) if rank.is_running:
+            read_native(rank.pid, loop, lambda text: rank.tell(rank, messages.Stack(text, rank.progress.doing)))
         case messages.ShowStacks():
             rank.ask_stack()
         case messages.PassSignal(number):

@@ -190,13 +190,13 @@ def _judge(inbox: Inbox, hosts: Sequence[Host], arrived: Mapping[int, float], sa
     visits, findings = [], []
     for host in hosts:
         if host.name not in ranks:
-            visits.append(Visit(host.name, host.slots, None))
+            visits.append(Visit(host.name, host.slots, {}))
             continue
         rank = ranks[host.name]
         facts = told[rank]["facts"]
         skew = float(facts["time"]) - arrived.get(rank, float(facts["time"]))
         visits.append(Visit(host.name, host.slots, facts, skew, inbox.ranks[rank].host))
-    silent = tuple(visit.host for visit in visits if visit.facts is None)
+    silent = tuple(visit.host for visit in visits if not visit.facts)
     if silent:
         first = "; ".join(said[:3]) or "mpirun says nothing"
         findings.append(Finding(f"{', '.join(silent)}: mpirun could not start a rank there: {first}", hosts=silent))

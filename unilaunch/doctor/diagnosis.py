@@ -18,14 +18,14 @@ class Visit(Record):
     Attributes:
         host: Its name in the hostfile.
         slots: Ranks that the host takes; None if the hostfile does not say.
-        facts: `probe.facts`; None if the host did not answer.
+        facts: `probe.facts`; empty if the host did not answer.
         skew: Seconds that its clock is ahead of the launching host's, including the time that the message took.
         named: The host's name for itself.
     """
 
     host: str
     slots: int | None
-    facts: Mapping[str, Any] | None
+    facts: Mapping[str, Any]
     skew: float = 0.0
     named: str = ""
 
@@ -46,18 +46,14 @@ class Finding(Record):
 
 def diagnose(visits: Sequence[Visit]) -> list[Finding]:
     """Return everything that is wrong or differs."""
-    told = {visit.host: visit for visit in visits if visit.facts is not None}
+    told = {visit.host: visit for visit in visits if visit.facts}
     return [
-        *differing({host: _facts(visit)["python"] for host, visit in told.items()}, "Python", "use one version"),
-        *_packages({host: _facts(visit)["packages"] for host, visit in told.items()}),
+        *differing({host: visit.facts["python"] for host, visit in told.items()}, "Python", "use one version"),
+        *_packages({host: visit.facts["packages"] for host, visit in told.items()}),
         *(finding for visit in told.values() for finding in _host(visit)),
         *_names(told),
         *_folder(told),
     ]
-
-
-def _facts(visit: Visit) -> Mapping[str, Any]:
-    return visit.facts or {}
 
 
 def differing(found: Mapping[str, str | None], what: str, fix: str) -> Iterator[Finding]:
@@ -69,7 +65,7 @@ def differing(found: Mapping[str, str | None], what: str, fix: str) -> Iterator[
         if version != usual:
             has = f"has {what} {version}" if version else f"has no {what}"
             others = f"the others {usual}" if usual else "the others have none"
-            yield Finding(f"{host} {has}, {others}: {fix.format(version=usual)}", hosts=(host,))
+            yield Finding(f"{host} {has}, {others}: {fix}", hosts=(host,))
 
 
 def _packages(found: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
@@ -81,7 +77,7 @@ def _packages(found: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
 
 
 def _host(visit: Visit) -> Iterator[Finding]:
-    facts, host = _facts(visit), visit.host
+    facts, host = visit.facts, visit.host
     for fault in facts["faults"]:
         yield Finding(f"{host}: {fault}", hosts=(host,))
     devices = {kind: number for kind, number in facts["devices"].items() if number}
@@ -115,7 +111,7 @@ def _names(told: Mapping[str, Visit]) -> Iterator[Finding]:
 
 
 def _folder(told: Mapping[str, Visit]) -> Iterator[Finding]:
-    alone = [host for host, visit in told.items() if not _facts(visit)["shares_folder"]]
+    alone = [host for host, visit in told.items() if not visit.facts["shares_folder"]]
     if alone:
         yield Finding(
             f"{', '.join(alone)}: other files than here: copy scripts and data there; logs stay, results and "

@@ -1,12 +1,16 @@
-"""Follow the numbers of each step that rank 0 records while a job runs, for a program that draws curves."""
+"""A model's curves while a job runs: the numbers of each step that rank 0 records, for TensorBoard or MLflow."""
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from http.client import HTTPException
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
+from urllib.request import Request, urlopen
 
+from unilaunch.errors import OutputError, PluginError
 from unilaunch.record import Record
 from unilaunch.report_layout import ReportLayout
 
@@ -54,6 +58,85 @@ def following(find: Find, layout: ReportLayout, write: Write, close: Callable[[]
     finally:
         ended.set()
         thread.join(_FAILING if reader.is_failing else _LAST)
+
+
+@contextmanager
+def writing(folder: Path, find: Find, layout: ReportLayout) -> Iterator[None]:
+    """Write rank 0's records into *folder*, with tensorboardX, while the block runs, and the rest at its end.
+
+    Args:
+        folder: The folder for `tensorboard --logdir`.
+        find: Returns rank 0's folder; None while there is none. Called in another thread.
+        layout: The layout of the model's report.
+
+    Raises:
+        PluginError: tensorboardX is not installed.
+        OutputError: The folder cannot be written.
+    """
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError as error:
+        raise PluginError(f"--tensorboard {folder}: {error}: pip install 'unilaunch[tensorboard]'") from None
+    try:
+        writer = SummaryWriter(str(folder))
+    except OSError as error:
+        raise OutputError(f"--tensorboard {folder}: {error.strerror}: choose a folder that can be written") from None
+
+    def write(points: Sequence[Point]) -> None:
+        for point in points:
+            writer.add_scalar(point.name, point.value, point.step, walltime=point.time)
+
+    with following(find, layout, write, writer.close):
+        yield
+
+
+class MlflowRun:
+    """A run of the MLflow server at *url*, made at the first `write`; *tell* shows a line if points do not arrive.
+
+    It uses MLflow's REST API. MLFLOW_EXPERIMENT_NAME and MLFLOW_TRACKING_TOKEN in *environ* have their usual meaning.
+    """
+
+    def __init__(
+        self, url: str, name: str, options: Mapping[str, Any], environ: Mapping[str, str], tell: Callable[[str], None]
+    ) -> None:
+        self.url, self.name, self.options, self.tell = url, name, options, tell
+        self.experiment, self.run = environ.get("MLFLOW_EXPERIMENT_NAME") or "unilaunch", ""
+        token = environ.get("MLFLOW_TRACKING_TOKEN")
+        self.headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+
+    def write(self, points: Sequence[Point]) -> None:
+        """Send points. Raises OSError if they do not arrive."""
+        try:
+            self.run = self.run or self._begin()
+            metrics = [{"key": each.name, "value": each.value, "step": each.step, "timestamp": round(1000 * each.time)}
+                       for each in points]  # fmt: skip
+            self._post("runs/log-batch", run_id=self.run, metrics=metrics)
+        except (OSError, LookupError, TypeError) as error:
+            self.tell(f"--mlflow {self.url}: the curves do not arrive, the job goes on: {error}")
+            self.tell = lambda _: None
+            raise OSError from None
+
+    def end(self, status: str) -> None:
+        """Record how the job has ended: FINISHED, FAILED or KILLED. Raises OSError if that does not arrive."""
+        if self.run:
+            self._post("runs/update", run_id=self.run, status=status, end_time=round(1000 * time.time()))
+
+    def _begin(self) -> str:
+        known = self._post("experiments/search", filter=f"name = '{self.experiment}'", max_results=1).get("experiments")
+        number = (known[0] if known else self._post("experiments/create", name=self.experiment))["experiment_id"]
+        made = self._post("runs/create", experiment_id=number, run_name=self.name, start_time=round(1000 * time.time()))
+        run = str(made["run"]["info"]["run_id"])
+        params = [{"key": key, "value": str(value)[:500]} for key, value in self.options.items()]
+        self._post("runs/log-batch", run_id=run, params=params[:100])  # MLflow's limits
+        return run
+
+    def _post(self, method: str, **fields: Any) -> Any:
+        address, body = f"{self.url.rstrip('/')}/api/2.0/mlflow/{method}", json.dumps(fields).encode()
+        try:
+            with urlopen(Request(address, body, self.headers), timeout=10) as answer:  # noqa: S310  (http only)
+                return json.loads(answer.read())
+        except (ValueError, HTTPException) as error:  # this is no MLflow server
+            raise OSError(f"{type(error).__name__}: {error}") from None
 
 
 class _Reader:

@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +20,7 @@ from unilaunch.logs.layouts import Stream, find_streams
 from unilaunch.logs.lines import LogLine
 from unilaunch.monitor.inbox import Inbox
 from unilaunch.monitor.rank_seen import RankSeen, RankState
+from unilaunch.output.failure import split_phase
 from unilaunch.output.result import LaunchResult
 from unilaunch.record import Record, replace
 from unilaunch.step import Step
@@ -76,8 +78,7 @@ class Job:
         self._plan, self._environ, self._files = plan, environ, files
         self._caller = Caller(Asked(), attended, self._note_start)
         self._inbox: Inbox | None = None
-        self._result: LaunchResult | None = None
-        self._error: BaseException | None = None
+        self._end: Future[LaunchResult] = Future()
         self._thread = threading.Thread(target=self._run, name="unilaunch job", daemon=True)
         _running.add(self)
         self._thread.start()
@@ -90,16 +91,16 @@ class Job:
     @property
     def status(self) -> JobStatus:
         """The state of the job."""
-        if self._thread.is_alive():
+        if not self._end.done():
             if self._caller.asked.number:
                 return JobStatus.STOPPING
             known = self._known().values()
             return JobStatus.RUNNING if any(seen.run for seen in known) else JobStatus.STARTING
-        if self._result is None:
+        if self._end.exception():
             return JobStatus.FAILED
-        if self._result.interrupted:
+        if self._end.result().interrupted:
             return JobStatus.STOPPED
-        return JobStatus.FAILED if self._result.returncode else JobStatus.DONE
+        return JobStatus.FAILED if self._end.result().returncode else JobStatus.DONE
 
     @property
     def ranks(self) -> tuple[RankStatus, ...]:
@@ -129,10 +130,7 @@ class Job:
             signal.raise_signal(received[0])
         if self._thread.is_alive():
             raise TimeoutError(f"the job in {self.output_dir} still runs after {timeout:g} s")
-        if self._error:
-            raise self._error
-        assert self._result  # noqa: S101  (the thread has set one of the two)
-        return self._result
+        return self._end.result()
 
     def cancel(self) -> None:
         """Stop the job as SIGTERM does: the ranks have `grace` seconds to end; a second call ends them at once."""
@@ -152,7 +150,7 @@ class Job:
         if not any(seen.run for seen in self._known().values()):
             return  # the output in the folder is of an earlier run
         if follow:
-            lines = logs_follow.follow(lambda: not self._thread.is_alive(), lambda: self._streams(rank))
+            lines = logs_follow.follow(self._end.done, lambda: self._streams(rank))
             yield from (line for line in lines if line)
         else:
             yield from logs_follow.read(self._streams(rank))
@@ -164,9 +162,9 @@ class Job:
         try:
             result = run(self._plan, self._environ, self._caller)
             ranks = tuple(replace(one, value=unpack(one.value, one.log_dir)) for one in result.ranks)
-            self._result = replace(result, ranks=ranks)
+            self._end.set_result(replace(result, ranks=ranks))
         except BaseException as error:  # noqa: BLE001  (`wait` raises it)
-            self._error = error
+            self._end.set_exception(error)
         finally:
             self._files.cleanup()
 
@@ -178,9 +176,8 @@ class Job:
 
 
 def _status(rank: int, seen: RankSeen) -> RankStatus:
-    phase = seen.progress.get("phase")
-    step = Step.last_from_facts(seen.progress)
-    return RankStatus(rank, seen.host, seen.device, seen.state, phase if isinstance(phase, str) else None, step)
+    phase, _ = split_phase(seen.progress)
+    return RankStatus(rank, seen.host, seen.device, seen.state, phase, Step.last_from_facts(seen.progress))
 
 
 _running: WeakSet[Job] = WeakSet()

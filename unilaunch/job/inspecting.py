@@ -47,12 +47,11 @@ def _draw_curves(plan: Plan, inbox: Inbox, say: Callable[[str], None], kept: Exi
         return root if 0 in ranks and ranks[0].run and is_ours(root, ranks[0].run) else None
 
     if spec.tensorboard and model:
-        from unilaunch.job.tensorboard import writing
+        from unilaunch.job.curves import writing
 
         kept.enter_context(writing(spec.tensorboard, find, model.report))
     if spec.mlflow and model:
-        from unilaunch.job.curves import following
-        from unilaunch.job.mlflow import MlflowRun
+        from unilaunch.job.curves import MlflowRun, following
 
         options = plan.task.options.to_json() if plan.task.options else {}
         run = MlflowRun(

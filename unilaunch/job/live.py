@@ -27,11 +27,10 @@ class Live:
 
     Args:
         shown: Whether there is a live line.
-        attended: Whether the user waits for the job: then typed text goes to rank 0.
     """
 
-    def __init__(self, *, shown: bool, attended: bool = True) -> None:
-        self.shown, self.attended = shown, attended
+    def __init__(self, *, shown: bool) -> None:
+        self.shown = shown
         self.text = ""
         self.drawn = 0.0
         self.open_line = False

@@ -85,17 +85,18 @@ def start(plan: Plan, environ: Mapping[str, str], inbox: Inbox, caller: Caller) 
         TemporaryDirectory(prefix="unilaunch-", ignore_cleanup_errors=True) as session,
         ExitStack() as kept,
     ):
-        live = Live(shown=caller.attended and is_terminal(sys.stderr), attended=caller.attended)
+        live = Live(shown=caller.attended and is_terminal(sys.stderr))
         if not allow_files(_FILES * len(plan.rows)):
             live.say(_few_files(len(plan.rows)))
         monitor = Monitor(inbox, len(plan.rows), plan.request.several, spec.stall_timeout, spec.abort)
         inspection = kept.enter_context(inspecting(plan, monitor, live.say))
         request, command = plan.request.started(), without_secrets(sys.orig_argv)
         task = replace(plan.task, command=command, host=socket.gethostname())
-        stdin = _input(attended=caller.attended) != subprocess.DEVNULL
-        line = plan.mpirun.start_line(request, (MONITOR, SPEC), session, stdin=stdin)
+        stdin = _input(attended=caller.attended)
+        line = plan.mpirun.start_line(request, (MONITOR, SPEC), session, stdin=stdin != subprocess.DEVNULL)
         environ = {**request.environ, MONITOR: environ[MONITOR], SPEC: handover.hand_over(task)}
-        returncode = _run(line, environ, inspection, Stop(monitor, asked, spec.grace, live), live)
+        process = _begin(line, environ, stdin, shown=live.shown)
+        returncode = _run(process, inspection, Stop(monitor, asked, spec.grace, live), live)
         stopped = 0 if monitor.ending else asked.number  # a failure before the stop is still a failure
         verdict = None if stopped else _judge(plan, monitor, returncode)
         result = _collect(plan, inbox, _exit_code(returncode, verdict, stopped, inbox), verdict)
@@ -130,11 +131,11 @@ def _input(*, attended: bool) -> int | None:
     return subprocess.DEVNULL
 
 
-def _run(line: Sequence[str], environ: Mapping[str, str], inspection: Inspection, stop: Stop, live: Live) -> int:
-    """Run mpirun, and return its exit code."""
+def _run(process: "subprocess.Popen[bytes]", inspection: Inspection, stop: Stop, live: Live) -> int:
+    """Return the exit code of mpirun, which has been started."""
     monitor = inspection.monitor
     with (
-        _begin(line, environ, live) as process,
+        process,
         killed_at_an_error(process.pid),
         live.passing(process.stdout, process.stderr),
         passing_input(process.stdin),
@@ -147,12 +148,13 @@ def _run(line: Sequence[str], environ: Mapping[str, str], inspection: Inspection
     return returncode
 
 
-def _begin(line: Sequence[str], environ: Mapping[str, str], live: Live) -> "subprocess.Popen[bytes]":
-    shown = subprocess.PIPE if live.shown else None
-    typed = _input(attended=live.attended)
+def _begin(
+    line: Sequence[str], environ: Mapping[str, str], stdin: int | None, *, shown: bool
+) -> "subprocess.Popen[bytes]":
+    stdout = subprocess.PIPE if shown else None
     try:
         return subprocess.Popen(
-            line, bufsize=0, env=environ, start_new_session=True, stdin=typed, stdout=shown, stderr=subprocess.PIPE
+            line, bufsize=0, env=environ, start_new_session=True, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE
         )
     except OSError as error:
         why = f"{error.strerror}: give large arguments in a file" if error.errno == E2BIG else error.strerror

@@ -146,4 +146,4 @@ def _look(name: str, environ: Mapping[str, str]) -> Evidence | None:
 def _judge(evidence: Evidence, chosen: str, reason: str) -> Evidence:
     if evidence.name == chosen:
         return replace(evidence, chosen=True, why=reason)
-    return replace(evidence, why=f"ignored: {chosen} is {reason}; these variables are around it, or left over")
+    return replace(evidence, why=f"{chosen} is {reason}; these variables are around it, or left over")

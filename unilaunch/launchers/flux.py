@@ -23,11 +23,7 @@ class Flux(Launcher):
 
     @override
     def detect(self, environ: Mapping[str, str]) -> LauncherInfo | None:
-        """Read Flux's variables; None when this process is no task of a Flux job.
-
-        Raises:
-            EnvironmentMismatchError: Some of the variables are missing, or one has an invalid value.
-        """
+        """Read Flux's variables; None when this process is no task of a Flux job."""
         if RANK not in environ:
             return None
         run_id = f"flux-{environ[JOB]}" if JOB in environ else ""

@@ -35,9 +35,6 @@ class Hydra(Launcher):
         """Read Hydra's variables; None when this process was not started by its mpiexec.
 
         PMI_RANK alone may be another launcher's (srun --mpi=pmi2), so one of Hydra's other variables must be set too.
-
-        Raises:
-            EnvironmentMismatchError: Some of the variables are missing, or one has an invalid value.
         """
         if LOCAL_RANK not in environ and LOCAL_SIZE not in environ:
             return None

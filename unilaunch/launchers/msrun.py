@@ -25,11 +25,7 @@ class Msrun(Launcher):
 
     @override
     def detect(self, environ: Mapping[str, str]) -> LauncherInfo | None:
-        """Read msrun's variables; None when this process is not a worker of msrun.
-
-        Raises:
-            EnvironmentMismatchError: Some of the variables are missing, or one has an invalid value.
-        """
+        """Read msrun's variables; None when this process is not a worker of msrun."""
         if environ.get(ROLE) != WORKER:
             return None
         rank = next((name for name in RANKS if name in environ), RANKS[0])

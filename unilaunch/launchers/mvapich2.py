@@ -22,11 +22,7 @@ class Mvapich2(Launcher):
 
     @override
     def detect(self, environ: Mapping[str, str]) -> LauncherInfo | None:
-        """Read MVAPICH's variables; None when this process was not started by it.
-
-        Raises:
-            EnvironmentMismatchError: Some of the variables are missing, or one has an invalid value.
-        """
+        """Read MVAPICH's variables; None when this process was not started by it."""
         for version, prefix in VERSIONS.items():
             names = [prefix + name for name in NEEDED]
             if any(name in environ for name in names):

@@ -46,11 +46,7 @@ class OpenMpi(Launcher):
 
     @override
     def detect(self, environ: Mapping[str, str]) -> LauncherInfo | None:
-        """Read Open MPI's variables; None when this process was not started by its mpirun.
-
-        Raises:
-            EnvironmentMismatchError: Some of the variables are missing, or one has an invalid value.
-        """
+        """Read Open MPI's variables; None when this process was not started by its mpirun."""
         if not any(name in environ for name in NEEDED):
             return None
         five = VERSION in environ or DAEMON in environ

@@ -44,9 +44,6 @@ class Slurm(Launcher):
 
         The local rank is left to the ranks: several of Slurm's nodes can be one machine. A single task names no start:
         it may be a shell (srun --pty bash) in which one run follows the other.
-
-        Raises:
-            EnvironmentMismatchError: Some of the variables are missing, or one has an invalid value.
         """
         if STEP not in environ or (is_number(environ[STEP], 10) and int(environ[STEP]) > LAST_STEP):
             return None

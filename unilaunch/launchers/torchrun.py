@@ -38,9 +38,6 @@ class Torchrun(Launcher):
 
         With several agents the local rank is left to the ranks: two agents can be on one machine.
         The restarts are not in the run's name: each agent counts those that its own ranks have caused.
-
-        Raises:
-            EnvironmentMismatchError: Some of the variables are missing, or one has an invalid value.
         """
         if RUN not in environ:
             return _by_hand(environ)

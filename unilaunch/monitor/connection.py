@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
-from typing import Any
 
 from unilaunch.errors import RendezvousError
 from unilaunch.limits import probes
@@ -95,9 +94,15 @@ class Connection:
 
     def _call(self) -> None:
         self.tries, self.called_at = self.tries + 1, time.monotonic()
-        self.calls = Calls((), self.secret, 0, self.selector, self)
+        self.calls = Calls((), self.secret, 0, self.selector, self._open)
         with suppress(RendezvousError):  # no file descriptor is left: the next try may find one
-            self.calls = Calls(self.places, self.secret, 0, self.selector, self)
+            self.calls = Calls(self.places, self.secret, 0, self.selector, self._open)
+
+    def _open(self, connection: socket.socket) -> None:
+        notice_silence(connection, self.host_timeout)
+        self.connection, self.tries = connection, 0
+        self.selector.register(connection, EVENT_READ, self._ready)
+        self._flush()
 
     def send(self, message: Message, rank: int) -> None:
         """Send a message of a rank or its agent as soon as the socket can take it."""
@@ -145,16 +150,9 @@ class Connection:
             self.probe.close()
             self.probe = None
 
-    def ready(self, fileobj: Any, events: int) -> None:
-        """Read or write, as the selector reports."""
-        if fileobj in self.calls:
-            if connection := self.calls.ready(fileobj):
-                notice_silence(connection, self.host_timeout)
-                self.connection, self.tries = connection, 0
-        elif events & EVENT_READ:
-            self._read()
-        if self.connection:
-            self._flush()
+    def _ready(self) -> None:
+        self._read()
+        self._flush()
 
     def _read(self) -> None:
         connection = self.connection
@@ -185,7 +183,7 @@ class Connection:
         except OSError as error:
             self._break(error)
             return
-        self.selector.modify(self.connection, EVENT_READ | (EVENT_WRITE if self.outgoing else 0), self)
+        self.selector.modify(self.connection, EVENT_READ | (EVENT_WRITE if self.outgoing else 0), self._ready)
 
     def _break(self, error: OSError) -> None:
         self.host_lost = error.errno in _UNREACHABLE

@@ -62,11 +62,6 @@ class HttpServer:
             self.selector.unregister(self.listener)
         self.listener.close()
 
-    def forget(self) -> None:
-        """Close the sockets, in a process that was forked and does not know the selector."""
-        for own in (self.listener, *self.visitors):
-            own.close()
-
     def _welcome(self) -> None:
         try:
             connection, _ = self.listener.accept()

@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Self
 
 from unilaunch import addresses, sockets
@@ -14,12 +15,11 @@ from unilaunch.monitor import messages
 from unilaunch.monitor.connection import notice_silence
 from unilaunch.monitor.messages import LARGEST, BadMessageError, End, Message, OfAgent, OfRank, Order
 from unilaunch.monitor.rank_seen import RankSeen, RankState
-from unilaunch.output.failure import Cause, Failure
+from unilaunch.output.failure import Cause, Failure, split_phase
 from unilaunch.record import Record
 
 #: Most seconds for which messages are read before other work is done.
 _AT_ONCE = 0.02
-_WAKE = "wake"
 
 
 class Inbox:
@@ -42,7 +42,8 @@ class Inbox:
     def __init__(self, listener: socket.socket, secret: bytes, host_timeout: float) -> None:
         self.host_timeout, self.received = host_timeout, 0
         self.selector = selectors.DefaultSelector()
-        self.door = sockets.Door(listener, secret, self.selector)
+        self.door = sockets.Door(listener, secret, self.selector, self._welcome)
+        self.until = 0.0  # when `take` must return, in seconds of time.monotonic
         self.unread: dict[socket.socket, bytearray] = {}
         self.ranks_of: dict[socket.socket, set[int]] = {}
         self.asking: set[socket.socket] = set()  # connections that wait for rank 0's address
@@ -73,18 +74,11 @@ class Inbox:
         call; this way it does not do so after each message.
         """
         ready = self.selector.select(patience)
-        until = time.monotonic() + _AT_ONCE
+        self.until = time.monotonic() + _AT_ONCE
         while ready:
             for key, _ in ready:
-                if key.data is _WAKE:
-                    until = 0.0
-                elif callable(key.data):
-                    key.data()
-                elif key.data is not self.door:
-                    self._read(key.fileobj)  # type: ignore[arg-type]  # only sockets are registered
-                elif agent := self.door.ready(key.fileobj):
-                    self._welcome(agent[0])
-            ready = self.selector.select(0) if time.monotonic() < until else []
+                key.data()
+            ready = self.selector.select(0) if time.monotonic() < self.until else []
         self.door.tick()
 
     @contextmanager
@@ -95,7 +89,7 @@ class Inbox:
         except (OSError, AttributeError):  # no pidfd before Linux 5.3: the end is noticed after `take`
             yield
             return
-        self.selector.register(descriptor, selectors.EVENT_READ, _WAKE)
+        self.selector.register(descriptor, selectors.EVENT_READ, self._wake)
         try:
             yield
         finally:
@@ -141,9 +135,9 @@ class Inbox:
         self.selector.close()
 
     def forget(self) -> None:
-        """Close the sockets, in a process that was forked and does not know the selector."""
-        for own in (self.door.listener, *self.door.strangers, *self.unread):
-            own.close()
+        """Close every socket in the selector, also those of others, in a process that was forked: none is for it."""
+        for key in self.selector.get_map().values():
+            key.fileobj.close()  # type: ignore[union-attr]  # in an agent only sockets are registered
 
     def __enter__(self) -> Self:
         return self
@@ -151,14 +145,17 @@ class Inbox:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _welcome(self, connection: socket.socket) -> None:
+    def _wake(self) -> None:
+        self.until = 0.0
+
+    def _welcome(self, connection: socket.socket, _: int) -> None:
         notice_silence(connection, self.host_timeout)
         # Sending an order must have a time limit too; with this option the number of probes has no effect.
         wait = max(1.0, self.host_timeout - 0.5)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * wait))
         self.unread[connection] = bytearray()
         self.ranks_of[connection] = set()
-        self.selector.register(connection, selectors.EVENT_READ)
+        self.selector.register(connection, selectors.EVENT_READ, partial(self._read, connection))
 
     def _read(self, connection: socket.socket) -> None:
         cause, reason = Cause.LOST_AGENT, "its processes have exited"
@@ -236,7 +233,7 @@ class Inbox:
 
 def _lost(rank: int, seen: RankSeen, cause: Cause, reason: str) -> Failure:
     """Return the failure of a rank whose agent no longer sends messages."""
-    phase = seen.progress.get("phase")
+    phase, progress = split_phase(seen.progress)
     return Failure(
         cause=cause,
         message=f"its connection broke: {reason}",
@@ -244,8 +241,8 @@ def _lost(rank: int, seen: RankSeen, cause: Cause, reason: str) -> Failure:
         rank=rank,
         host=seen.host,
         device=seen.device,
-        phase=phase if isinstance(phase, str) else None,
-        progress=seen.progress,
+        phase=phase,
+        progress=progress,
     )
 
 

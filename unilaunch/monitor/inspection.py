@@ -22,6 +22,7 @@ from unilaunch.monitor.monitor import STACKS, Monitor
 from unilaunch.monitor.rank_seen import RankSeen, RankState
 from unilaunch.monitor.stragglers import Stragglers
 from unilaunch.output.claim import is_ours
+from unilaunch.output.failure import split_phase
 from unilaunch.output.files import append
 from unilaunch.output.folder import SOCKET, event_line, rank_folder
 from unilaunch.step import Step
@@ -78,11 +79,6 @@ class Inspection:
                 (self.root / SOCKET).unlink()
         for server in self.servers:
             server.close()
-
-    def forget(self) -> None:
-        """Close the sockets, in a process that was forked and does not know the selector."""
-        for server in self.servers:
-            server.forget()
 
     def _open(self) -> None:
         """Listen in the output folder; if that is not possible, continue without a socket."""
@@ -156,14 +152,14 @@ def listen_for_metrics(address: str, port: int) -> socket.socket:
 
 
 def _rank(number: int, seen: RankSeen, now: float) -> dict[str, Any]:
-    phase, step = seen.progress.get("phase"), Step.last_from_facts(seen.progress)
+    step = Step.last_from_facts(seen.progress)
     exited = seen.state is RankState.EXITED
     return {
         "rank": number,
         "host": seen.host,
         "device": seen.device,
         "state": seen.state.value,
-        "phase": phase if isinstance(phase, str) else None,
+        "phase": split_phase(seen.progress)[0],
         "step": {"kind": step.kind, "number": step.number, "total": step.total} if step else None,
         "values": dict(step.values) if step else {},
         "steps": seen.pace.steps,

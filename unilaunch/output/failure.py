@@ -103,19 +103,25 @@ def describe_exception(
         together: Whether all ranks fail in the same way.
         told: Whether the rank itself has shown why.
     """
-    phase = doing.get("phase")
+    phase, progress = split_phase(doing)
     return Failure(
         cause=_cause_of(error),
         message=str(error),
         exit_code=exit_code,
         error="" if type(error) is RefusedTogetherError else type(error).__name__,
-        phase=phase if isinstance(phase, str) else None,
-        progress={name: value for name, value in doing.items() if name != "phase"},
+        phase=phase,
+        progress=progress,
         traceback=() if isinstance(error, (SystemExit, UnilaunchError)) else tuple(traceback.format_exception(error)),
         together=together,
         told=told,
         final=isinstance(error, UnilaunchError) and error.final,
     )
+
+
+def split_phase(doing: Mapping[str, JsonValue]) -> tuple[str | None, dict[str, JsonValue]]:
+    """Return a rank's phase, None if it has reported none, and its model's progress."""
+    phase = doing.get("phase")
+    return phase if isinstance(phase, str) else None, {name: doing[name] for name in doing if name != "phase"}
 
 
 def _cause_of(error: BaseException) -> Cause:

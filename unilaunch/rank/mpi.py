@@ -115,7 +115,6 @@ def join(found: LauncherInfo, thread_level: str = "serialized", board: Board | N
     Raises:
         EnvironmentMismatchError: mpi4py or libmpi is missing, or MPI's ranks differ from the launcher's variables.
     """
-    check(found)
     try:
         import mpi4py
 

@@ -16,7 +16,7 @@ from unilaunch.errors import SpecError
 from unilaunch.json_value import JsonValue
 from unilaunch.monitor.messages import LARGEST
 from unilaunch.overriding import override
-from unilaunch.rank.garbage_collector import uncollected
+from unilaunch.rank.interpreter import uncollected
 from unilaunch.target import LOADING, Target
 from unilaunch.values import SENDABLE, into_files, pack, unpack
 

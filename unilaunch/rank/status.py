@@ -1,9 +1,12 @@
 """The rank's end of the status channel: it sends the agent its identity, its progress and its failure."""
 
 import os
+import signal
 import socket
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from types import FrameType
 
 from unilaunch.json_value import JsonValue
 from unilaunch.monitor.messages import Done, Failed, OfRank, encode
@@ -15,6 +18,9 @@ from unilaunch.step import LAST, Step
 STOP = b"s"
 #: The phase in which a rank waits for the ranks of other hosts to start.
 MEETING_HOSTS = "meeting the ranks of other hosts"
+#: Signals of the user's stop, which the agent also reports, and those that a scheduler sends before a time limit.
+_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_NOTICES = (signal.SIGUSR1, signal.SIGUSR2)
 _NEWEST = 0.1  # weight of the newest interval of work in the moving average
 
 
@@ -74,6 +80,29 @@ class Status:
         with suppress(OSError):
             return self.connection.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK) == STOP
         return False
+
+    def note_stops(self, *, patient: bool) -> Callable[[], bool]:
+        """Record signals that stop the job from now on; return a function that returns whether one has arrived.
+
+        A signal without a stop of the monitor ends the rank at once: for instance mpirun's, which is followed by
+        SIGKILL. The exception is SIGTERM of a patient launcher.
+
+        Args:
+            patient: Whether the launcher waits about half a minute for its ranks after a SIGTERM.
+        """
+        asked = False
+
+        def note(number: int, _: FrameType | None) -> None:
+            nonlocal asked
+            if number in _STOPS and not (self.stopped or (patient and number == signal.SIGTERM)):
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+            asked = True
+
+        for number in (*_STOPS, *_NOTICES):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, note)
+        return lambda: asked
 
     def wait_for_release(self) -> None:
         """In a stopped job: send that the program has ended, and wait until the programs of all ranks have ended."""

@@ -64,8 +64,14 @@ def accept_ranks(
     """
     connections: dict[int, socket.socket] = {}
     missing = set(expected)
+
+    def welcome(connection: socket.socket, rank: int) -> None:
+        connection.setblocking(True)
+        connections[rank] = connection
+        missing.remove(rank)
+
     with DefaultSelector() as selector:
-        door = sockets.Door(listener, secret, selector, missing)
+        door = sockets.Door(listener, secret, selector, welcome, missing)
         try:
             while missing:
                 left = deadline - time.monotonic()
@@ -76,11 +82,7 @@ def accept_ranks(
                         "started, and can their hosts reach each other? --timeout gives them longer"
                     )
                 for key, _ in selector.select(min(left, _TICK)):
-                    if came := door.ready(key.fileobj):
-                        connection, rank = came
-                        connection.setblocking(True)
-                        connections[rank] = connection
-                        missing.remove(rank)
+                    key.data()
                 door.tick()
         finally:
             door.close()
@@ -121,12 +123,12 @@ class TcpPeers(Peers):
         message = json.dumps(value).encode()
         if self.rank:
             _send(self.connections[0], message)
-            return cast("list[JsonValue]", _read_json(_receive(self.connections[0], 0, _LARGEST * self.size)))
+            return _read_values(_receive(self.connections[0], 0, _LARGEST * self.size))
         others = [_receive(self.connections[rank], rank, _LARGEST) for rank in range(1, self.size)]
         answer = b"[" + b",".join([message, *others]) + b"]"
         for rank in range(1, self.size):
             _send(self.connections[rank], answer)
-        return cast("list[JsonValue]", _read_json(answer))
+        return _read_values(answer)
 
     @override
     def collectives(self) -> Collectives:
@@ -161,9 +163,9 @@ class TcpPeers(Peers):
             yield from accept_ranks(listener, higher, meeting.secret, deadline).items()
 
 
-def _read_json(message: bytes) -> JsonValue:
+def _read_values(message: bytes) -> list[JsonValue]:
     try:
-        return cast("JsonValue", json.loads(message))
+        return cast("list[JsonValue]", json.loads(message))
     except (ValueError, RecursionError):
         raise PeerLostError(
             "a rank has sent a message that is not JSON: do all hosts run the same version of unilaunch?"

@@ -17,11 +17,9 @@ from unilaunch.monitor import messages
 from unilaunch.output.failure import is_out_of_memory
 from unilaunch.output.log import LINE, Log
 from unilaunch.rank import current, mpi, program
-from unilaunch.rank.ending import run_exit_functions
 from unilaunch.rank.framework_env import framework_env
-from unilaunch.rank.garbage_collector import let_triton_be_collected, uncollected
 from unilaunch.rank.identity import Rank
-from unilaunch.rank.stops import note_stops
+from unilaunch.rank.interpreter import let_triton_be_collected, run_exit_functions, uncollected
 from unilaunch.record import replace
 from unilaunch.values import into_text, pack
 
@@ -147,7 +145,7 @@ def _run_model(rank: Rank, model: Model, backend: Backend, rendezvous: Rendezvou
     output.record(phase="init")
     framework = Framework(backend, _collectives(rank, backend, rendezvous))
     if model.stops_patiently:
-        session = replace(session, stop_asked=note_stops(rank.status, patient=world.patient))
+        session = replace(session, stop_asked=rank.status.note_stops(patient=world.patient))
     result = dict(model.run(task.options, prepared, session, framework))
     alike(lambda: program.check_value(result, f"model {model.name}"))
     backend.stop()  # not after an error: it holds the frames that hold NCCL's work, and NCCL would wait for that

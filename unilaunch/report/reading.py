@@ -50,7 +50,19 @@ def read_run(folder: Path) -> Run:
         InputError: It is not an output folder, or a file in it cannot be read.
     """
     with _reading(folder):
-        return _read_run(folder)
+        spec = _read(folder / "spec.json", Settings) or Settings()
+        result = _read(folder / "result.json", Result) or Result()
+        model = result.model if isinstance(result.model, str) else spec.target if spec.options is not None else None
+        layout, missing = _layout(model)
+        ranks = _ranks(folder, layout)
+        counted = {"world_size": len(ranks), "num_hosts": len({rank.host for rank in ranks})}
+        extra = {name: value for name, value in (spec.model_extra or {}).items() if name not in {LEFT_OUT, STARTED_IN}}
+        every = counted | (spec.options or {}) | extra | result.model_dump(exclude_none=True)
+        facts = {name: value for name, value in every.items() if isinstance(value, str | int | float)}
+        report = _report(folder, ranks)
+        told = {"target": spec.target, **extra, **(spec.options or {})}
+        options = {name: _option(value) for name, value in told.items() if value not in (None, [], "")}
+        return Run(model or spec.target or "run", layout, missing, facts, result, report, ranks, options)
 
 
 @contextmanager
@@ -67,22 +79,6 @@ def _ranks(folder: Path, layout: ReportLayout | None) -> list[RankRun]:
         refuse_unreadable(folder)
         raise InputError(f"{folder}: no output of a run: expected {folder}/rank.0/events.jsonl and the like")
     return sorted((_rank(path, layout) for path in rank_dirs), key=lambda rank: rank.rank)
-
-
-def _read_run(folder: Path) -> Run:
-    spec = _read(folder / "spec.json", Settings) or Settings()
-    result = _read(folder / "result.json", Result) or Result()
-    model = result.model if isinstance(result.model, str) else spec.target if spec.options is not None else None
-    layout, missing = _layout(model)
-    ranks = _ranks(folder, layout)
-    counted = {"world_size": len(ranks), "num_hosts": len({rank.host for rank in ranks})}
-    extra = {name: value for name, value in (spec.model_extra or {}).items() if name not in {LEFT_OUT, STARTED_IN}}
-    every = counted | (spec.options or {}) | extra | result.model_dump(exclude_none=True)
-    facts = {name: value for name, value in every.items() if isinstance(value, str | int | float)}
-    report = _report(folder, ranks)
-    told = {"target": spec.target, **extra, **(spec.options or {})}
-    options = {name: _option(value) for name, value in told.items() if value not in (None, [], "")}
-    return Run(model or spec.target or "run", layout, missing, facts, result, report, ranks, options)
 
 
 def _option(value: object) -> str:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from unilaunch.agent.first_import import first_import
+from unilaunch.agent.preload import first_import
 from unilaunch.target import Target
 
 FRAMEWORKS = ("torch", "mindspore")

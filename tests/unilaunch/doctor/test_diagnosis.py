@@ -59,7 +59,7 @@ def test_one_host_that_differs_is_named(changed: dict[str, Any], words: str, sto
 
 def test_a_host_that_told_nothing_is_not_judged() -> None:
     """It has been reported already."""
-    assert diagnose([_visit("a"), Visit("b", 4, None)]) == []
+    assert diagnose([_visit("a"), Visit("b", 4, {})]) == []
 
 
 def test_another_mpi_is_named() -> None:

@@ -13,6 +13,7 @@ import pytest
 from delays import is_delayed
 from unilaunch.monitor import monitor as monitoring
 from unilaunch.monitor.connection import Connection
+from unilaunch.monitor.http_server import HttpServer
 from unilaunch.monitor.inbox import Inbox, listen
 from unilaunch.monitor.messages import (
     End,
@@ -50,8 +51,8 @@ class _Agent:
             self.connection.send(message, rank)
 
     def turn(self) -> None:
-        for key, events in self.selector.select(0.01):
-            key.data.ready(key.fileobj, events)
+        for key, _ in self.selector.select(0.01):
+            key.data()
         self.connection.look()
 
     def close(self) -> None:
@@ -121,6 +122,24 @@ def test_a_stranger_is_not_heard(call: Call) -> None:
                 for _ in range(20):
                     inbox.take(0.01)
         assert inbox.ranks == {}
+
+
+def test_a_forked_rank_keeps_no_socket_of_the_monitor(call: Call) -> None:
+    """Neither the listening ones, that of the metrics included, nor an agent's; the monitor goes on to hear it."""
+    listening = listen([], several=False, host_timeout=15)
+    with Inbox(listening.listener, listening.secret, 15) as inbox:
+        server = HttpServer(socket.create_server(("127.0.0.1", 0)), inbox.selector, {})
+        agent = call(listening.where)
+        agent.tell(1, Named(1, "a"))
+        _until(lambda: inbox.ranks, inbox, agent)
+        if not (rank := os.fork()):
+            inbox.forget()
+            own = (server.listener, listening.listener, *inbox.unread)
+            os._exit(0 if len(own) == 3 and all(each.fileno() < 0 for each in own) else 1)
+        assert os.waitpid(rank, 0)[1] == 0
+        agent.tell(1, Exited(0))
+        _until(lambda: inbox.ranks[1].is_over, inbox, agent)
+        server.close()
 
 
 def test_brackets_from_a_agent_are_no_words(call: Call) -> None:

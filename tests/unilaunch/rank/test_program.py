@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 
 from unilaunch.errors import SpecError
-from unilaunch.rank.garbage_collector import uncollected
+from unilaunch.rank.interpreter import uncollected
 from unilaunch.rank.program import AroundImport, check_value, keep_value, leave_out_launcher, run_program
 from unilaunch.target import Target
 

@@ -12,9 +12,8 @@ from pydantic import Field
 
 from unilaunch.errors import SpecError
 from unilaunch.exports import secrets
-from unilaunch.job.emit.written_as import written_as
 from unilaunch.job.plan import Plan
-from unilaunch.launch_spec import LaunchSpec
+from unilaunch.launch_spec import LaunchSpec, written_as
 from unilaunch.record import replace
 from unilaunch.spec import Spec
 from unilaunch.task import Task

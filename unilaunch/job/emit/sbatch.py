@@ -14,8 +14,13 @@ from unilaunch.errors import REQUEUE, SpecError
 from unilaunch.exports import secrets
 from unilaunch.habits import Habit, Instead, Same
 from unilaunch.job.emit.job_file import JobFile, spec_json
-from unilaunch.job.emit.sbatch_checks import count_ranks, options_of_mpirun, refuse_contradictions, shared_folders
-from unilaunch.job.emit.sbatch_options import SbatchSpec
+from unilaunch.job.emit.sbatch_options import (
+    SbatchSpec,
+    count_ranks,
+    options_of_mpirun,
+    refuse_contradictions,
+    shared_folders,
+)
 from unilaunch.job.plan import Plan
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.record import replace
