@@ -6,7 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from unilaunch.backend import Collectives
-from unilaunch_graph.arrays import Rows
+from unilaunch_graph.arrays import Rows, empty_rows
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
@@ -32,7 +32,11 @@ class RowHalo:
 
     def matmat(self, rows: Rows) -> Rows:
         """Return the owned rows, and below them the halo rows. (num_owned + num_halo, width)"""
-        return np.concatenate((rows, self.exchange.begin(np.ascontiguousarray(rows)).wait()))
+        arriving = self.exchange.begin(np.ascontiguousarray(rows))
+        whole: Rows = empty_rows((self.num_owned + sum(self.halo_counts), rows.shape[1]), rows.dtype)
+        whole[: self.num_owned] = rows
+        whole[self.num_owned :] = arriving.wait()
+        return whole
 
     def rmatmat(self, rows: Rows) -> Rows:
         """Return the owned rows plus the halo rows of other ranks for these nodes, added in the order of the ranks."""

@@ -7,7 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from unilaunch_graph.arrays import FloatType, Rows
+from unilaunch_graph.arrays import FloatType, Rows, empty_rows
 from unilaunch_graph.exchange.approximate import SampledHalo
 from unilaunch_graph.exchange.column_switch import ColumnSwitch
 from unilaunch_graph.exchange.halo import Halo, HaloExchange
@@ -97,7 +97,7 @@ class HaloEdges:
 
     def matmat(self, rows: Rows, finish: Finish) -> Rows:
         """Return the owned rows of W @ rows; each block of rows is finished while it is in the cache."""
-        product: Rows = np.empty((self.num_rows, rows.shape[1]), self.kernels.dtype)
+        product: Rows = empty_rows((self.num_rows, rows.shape[1]), self.kernels.dtype)
         rows = np.ascontiguousarray(rows)
         arriving = self.halo.begin(rows)
 
@@ -122,7 +122,7 @@ class HaloEdges:
             return self.matmat(rows, finish)
         rows = np.ascontiguousarray(rows)
         arriving = self.halo.give_back(rows)
-        product = np.empty_like(rows)
+        product = empty_rows(rows.shape, rows.dtype)
         _multiply(self.owned, rows, product, self.pool, arriving.progress)
         for owned, sums in arriving.wait():
             product[owned] += sums
@@ -166,7 +166,7 @@ class DirectedEdges:
         """Return the owned rows of W.T @ rows; the sums of halo rows travel while those of owned rows are made."""
         rows = np.ascontiguousarray(rows)
         leaving, product = (
-            np.empty((count, rows.shape[1]), self.kernels.dtype) for count in (self.num_halo, self.num_owned)
+            empty_rows((count, rows.shape[1]), self.kernels.dtype) for count in (self.num_halo, self.num_owned)
         )
         _multiply(self.remote, rows, leaving, self.pool, _nothing)
         arriving = self.back.begin(leaving)
@@ -209,7 +209,7 @@ class ColumnEdges:
 
     def _product(self, matrix: RowBlocks, rows: Rows, finish: Finish) -> Rows:
         columns = self.switch.to_columns(np.ascontiguousarray(rows))
-        aggregated = np.empty_like(columns)
+        aggregated = empty_rows(columns.shape, columns.dtype)
         _multiply(matrix, columns, aggregated, self.pool, _nothing)
         finished: Rows = finish(self.switch.to_rows(aggregated, rows.shape[1]), None)
         return finished

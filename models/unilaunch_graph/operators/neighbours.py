@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from unilaunch_graph.arrays import Floats, FloatType, Rows
+from unilaunch_graph.arrays import Floats, FloatType, Rows, empty_rows
 from unilaunch_graph.kernels.choice import choose_kernels
 from unilaunch_graph.operators.edges import Edges
 from unilaunch_graph.operators.row_blocks import Block, RowBlocks, each
@@ -54,7 +54,7 @@ class Neighbours:
 
     def _multiply(self, blocks: RowBlocks, rows: Rows, num_rows: int) -> Rows:
         rows = np.ascontiguousarray(rows)
-        product = np.empty((num_rows, rows.shape[1]), rows.dtype)
+        product = empty_rows((num_rows, rows.shape[1]), rows.dtype)
 
         def multiply(block: Block) -> None:
             block.multiply(rows, product[block.span], add=False)
