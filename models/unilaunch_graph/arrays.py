@@ -27,7 +27,8 @@ def empty_rows(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     size = prod(shape) * np.dtype(dtype).itemsize
     memory = np.empty(size + _LINE, np.uint8)
     begin = -memory.ctypes.data % _LINE
-    return memory[begin : begin + size].view(dtype).reshape(shape)
+    rows: NDArray[Any] = memory[begin : begin + size].view(dtype).reshape(shape)
+    return rows
 
 
 class Arrays(Protocol):
