@@ -1,6 +1,7 @@
 """Names for the arrays that are passed around, and the interface of the library that holds them."""
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,6 +14,22 @@ FloatType = np.dtype[np.floating[Any]]
 Rows = Floats
 Ids = NDArray[np.int64]
 Indices = NDArray[np.int32]
+
+
+#: Bytes of a line of the cache.
+_LINE = 64
+
+
+def empty_rows(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """Return an array of undefined numbers that begins at a line of the cache.
+
+    numpy's begin 16 bytes behind one: then most vectors of 64 bytes lie across two lines, and take twice as long.
+    """
+    size = prod(shape) * np.dtype(dtype).itemsize
+    memory = np.empty(size + _LINE, np.uint8)
+    begin = -memory.ctypes.data % _LINE
+    rows: NDArray[Any] = memory[begin : begin + size].view(dtype).reshape(shape)
+    return rows
 
 
 class Arrays(Protocol):

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch.backend import Collectives, Exchange
-from unilaunch_graph.arrays import Ids, Indices, Rows
+from unilaunch_graph.arrays import Ids, Indices, Rows, empty_rows
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Wire
 from unilaunch_graph.partition.part import Part
@@ -87,7 +87,7 @@ class HaloExchange:
     def new_buffers(self, width: int, dtype: Any) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return a buffer to send from, and one to receive into."""
         columns, kind = self.wire.columns(width, dtype)
-        sent, received = (np.empty((rows, columns), kind) for rows in self._rows)
+        sent, received = (empty_rows((rows, columns), kind) for rows in self._rows)
         return sent, received
 
     @property
@@ -99,7 +99,9 @@ class HaloExchange:
         columns, kind = self.wire.columns(width, dtype)
         sizes = [rows * columns * np.dtype(kind).itemsize for rows in self._rows]
         if any(size > len(memory) for size, memory in zip(sizes, self.kept, strict=True)):
-            self.kept[:] = [np.empty(size, np.uint8) for size in sizes]  # in place, for the exchanges made by `among`
+            self.kept[:] = [
+                empty_rows((size,), np.uint8) for size in sizes
+            ]  # in place, for the exchanges made by `among`
         sent, received = (
             memory[:size].view(kind).reshape(rows, columns)
             for memory, size, rows in zip(self.kept, sizes, self._rows, strict=True)

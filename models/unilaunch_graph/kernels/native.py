@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from unilaunch_graph.arrays import FloatType, Rows
+from unilaunch_graph.arrays import FloatType, Rows, empty_rows
 from unilaunch_graph.dropout import MaskWords
 from unilaunch_graph.kernels.epilogue import NOTHING, Epilogue
 
@@ -65,11 +65,11 @@ class NativeKernels:
         The epilogue is done while the rows are in the cache.
         """
         (rows, depth), width = left.shape, right.shape[1]
-        out = np.zeros((rows, width), np.float32) if not depth else np.empty((rows, width), np.float32)
+        out = np.zeros((rows, width), np.float32) if not depth else empty_rows((rows, width), np.float32)
         steps = [step // 4 for step in (*left.strides, *right.strides)]
 
         def multiply(begin: int, end: int) -> None:
-            packed = np.empty((self.library.packed_size(width),), np.float32)
+            packed = empty_rows((self.library.packed_size(width),), np.float32)
             self.library.multiply(
                 _address(left) + begin * left.strides[0], *steps[:2], _address(right), *steps[2:],
                 _address(out) + begin * out.strides[0], end - begin, depth, width, _address(packed),
@@ -88,7 +88,7 @@ class NativeKernels:
         return self.pass_positive(rows, rows, 1.0) if words is None else self._masked(rows, words, relu=True)
 
     def _masked(self, rows: Rows, words: MaskWords, *, relu: bool) -> Rows:
-        rows, out = np.ascontiguousarray(rows), np.empty(rows.shape, np.float32)
+        rows, out = np.ascontiguousarray(rows), empty_rows(rows.shape, np.float32)
 
         def mask(begin: int, end: int) -> None:
             self.library.drop_out(
@@ -103,7 +103,7 @@ class NativeKernels:
     def pass_positive(self, rows: Rows, gradient: Rows, scale: float) -> Rows:
         """Return 0 where *rows* is 0 or less, else scale * gradient. (rows, width)"""
         rows, gradient = np.ascontiguousarray(rows), np.ascontiguousarray(gradient)
-        out: Rows = np.empty(rows.shape, np.float32)
+        out: Rows = empty_rows(rows.shape, np.float32)
 
         def choose(begin: int, end: int) -> None:
             offset = begin * rows.strides[0]
@@ -132,13 +132,13 @@ class NativeKernels:
 
     def scaled(self, rows: Rows, factors: Rows) -> Rows:
         """Return the rows, each times its factor. (rows, width), (rows, 1)"""
-        out: Rows = np.empty(rows.shape, np.float32)
+        out: Rows = empty_rows(rows.shape, np.float32)
         self._scale(self.library.scale_rows, rows, factors, out)
         return out
 
     def rounded(self, rows: Rows, factors: Rows | None = None) -> NDArray[np.uint16]:
         """Return finite rows, each times its factor, as bfloat16's words."""
-        out: NDArray[np.uint16] = np.empty(rows.shape, np.uint16)
+        out: NDArray[np.uint16] = empty_rows(rows.shape, np.uint16)
         self._scale(self.library.round_rows, rows, factors, out)
         return out
 

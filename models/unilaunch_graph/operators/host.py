@@ -7,7 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from unilaunch_graph.arrays import FloatType, Rows
+from unilaunch_graph.arrays import FloatType, Rows, empty_rows
 from unilaunch_graph.exchange.approximate import SampledHalo
 from unilaunch_graph.exchange.column_switch import ColumnSwitch
 from unilaunch_graph.exchange.halo import Halo, HaloExchange
@@ -97,7 +97,7 @@ class HaloEdges:
 
     def matmat(self, rows: Rows, finish: Finish) -> Rows:
         """Return the owned rows of W @ rows; each block of rows is finished while it is in the cache."""
-        product: Rows = np.empty((self.num_rows, rows.shape[1]), self.kernels.dtype)
+        product: Rows = empty_rows((self.num_rows, rows.shape[1]), self.kernels.dtype)
         rows = np.ascontiguousarray(rows)
         arriving = self.halo.begin(rows)
 
