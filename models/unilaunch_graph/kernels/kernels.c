@@ -21,7 +21,7 @@
 #define PANEL (2 * LANES)
 #define DEPTH 320       /* rows of B that are packed at a time: its panel stays in the first cache */
 #define ROW_BLOCK 120   /* rows of A that are multiplied by one panel after the other: they stay in the second cache */
-#define AHEAD 16384     /* bytes of gathered rows that are fetched ahead: a third of the first cache */
+#define AHEAD 8192      /* bytes of gathered rows that are fetched ahead: a sixth of the first cache */
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
@@ -125,11 +125,15 @@ void multiply(const float *a, int64_t a_row, int64_t a_column, const float *b, i
               const float *where, float scale) {
     for (int64_t first = 0; first < depth; first += DEPTH) {
         const int64_t deep = depth - first < DEPTH ? depth - first : DEPTH;
-        for (int64_t begin = 0; begin < width; begin += PANEL)
-            for (int64_t k = 0; k < deep; k++)
-                for (int64_t j = 0; j < PANEL; j++)
-                    packed[begin * deep + k * PANEL + j] =
-                        begin + j < width ? b[(first + k) * b_row + (begin + j) * b_column] : 0.0f;
+        for (int64_t begin = 0; begin < width; begin += PANEL) {
+            const int64_t columns = width - begin < PANEL ? width - begin : PANEL;
+            float *line = packed + begin * deep;
+            for (int64_t k = 0; k < deep; k++, line += PANEL) {
+                const float *from = b + (first + k) * b_row + begin * b_column;
+                if (b_column == 1 && columns == PANEL) memcpy(line, from, 4 * PANEL);
+                else for (int64_t j = 0; j < PANEL; j++) line[j] = j < columns ? from[j * b_column] : 0.0f;
+            }
+        }
         for (int64_t top = 0; top < rows; top += ROW_BLOCK) {
             const int64_t block = rows - top < ROW_BLOCK ? rows - top : ROW_BLOCK;
             const float *left = a + top * a_row + first * a_column;
