@@ -11,15 +11,17 @@ from typing_extensions import override
 from unilaunch.linear import LinearOperator
 from unilaunch_gcn.attention import GraphAttention
 from unilaunch_gcn.first_layer import FirstLayer
+from unilaunch_gcn.fused_layers import FusedLayer, LayerPlan, can_fuse
 from unilaunch_gcn.network import Network, initial_weights, views
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.tensors import Operation, Tensors
 from unilaunch_graph.arrays import Floats, HostFunction
-from unilaunch_graph.dropout import MaskWords, mask_words, stream_keys
+from unilaunch_graph.dropout import MaskWords, mask_words, scale_of_kept, stream_keys
 from unilaunch_graph.kernels.choice import Kernels, Products
 from unilaunch_graph.operators.aggregation import Aggregation
+from unilaunch_graph.operators.features import HostFeatures, SparseFeatures
 from unilaunch_graph.operators.functions import Activation, Dropout
-from unilaunch_graph.operators.pruning import PrunedLayer
+from unilaunch_graph.operators.pruning import PrunedAggregation, PrunedLayer
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.training.objective import Objective, TrainingLoss
 
@@ -92,6 +94,25 @@ class HostNetwork(Network):
         gradients = self.gradients(views(self.flat, self.layers))
         arrays = [self.tensors.array(gradient).ravel() for gradient in gradients]
         return np.concatenate([[self.value, 0.0], *arrays], dtype=np.float64)
+
+    @override
+    def _forward(self, weights: Sequence[Any]) -> Any:
+        if not can_fuse(self.layers):
+            return super()._forward(weights)
+        rows: list[Any] = []
+        for depth, weight in enumerate(weights):
+            rows = [self.tensors.call(self._fused(depth), *rows, weight)]
+        return rows[0]
+
+    def _fused(self, depth: int) -> FusedLayer:
+        problem, layer, epoch = self.problem, self.layers[depth], self._dropout_epoch
+        pruned = problem.pruned[depth].aggregate if problem.pruned and self.epoch is not None else problem.aggregate
+        aggregate = cast("Aggregation | PrunedAggregation", pruned) if layer.order == "product first" else None
+        words = None if epoch is None or layer.is_last else problem.mask(epoch, depth + 1)
+        scale = 1.0 if epoch is None else scale_of_kept(self.config.dropout)
+        plan = LayerPlan(aggregate, relu=not layer.is_last, words=words, scale=scale)
+        constant = None if depth else cast("HostFeatures | SparseFeatures", self._first_layer()[0])
+        return FusedLayer(plan, problem.kernels, problem.products, constant)
 
     @override
     def _first_layer(self) -> tuple[LinearOperator, LinearOperator]:

@@ -18,8 +18,10 @@ from typing_extensions import override
 from graphs_by_hand import dense_a_hat, dense_adjacency, make_graph
 from unilaunch.backend import Exchange
 from unilaunch.rank.alone import Alone
-from unilaunch_gcn.build import device_network, host_problem
+from unilaunch_gcn import host_network
+from unilaunch_gcn.build import device_network, host_problem, training_problem
 from unilaunch_gcn.device_network import DeviceNetwork
+from unilaunch_gcn.fused_layers import can_fuse
 from unilaunch_gcn.host_network import HostNetwork
 from unilaunch_gcn.layers import plan_layers
 from unilaunch_gcn.mindspore_tensors import MindSporeDeviceTensors, MindSporeTensors
@@ -30,8 +32,9 @@ from unilaunch_gcn.tensors import DeviceTensors
 from unilaunch_gcn.torch_device_tensors import TorchDeviceTensors
 from unilaunch_gcn.torch_tensors import TorchTensors
 from unilaunch_graph.data.diffusion import Diffusion, diffuse
-from unilaunch_graph.data.graph import Graph
+from unilaunch_graph.data.graph import TRAIN, VAL, Graph
 from unilaunch_graph.exchange.meter import Meter
+from unilaunch_graph.kernels import choice
 from unilaunch_graph.operators.device import HaloEdges
 from unilaunch_graph.operators.torch_features import SparseFeatures
 from unilaunch_graph.partition.cut import slice_nodes, split_parts
@@ -112,6 +115,35 @@ def test_a_network_from_outside_is_the_same(shape: str, sparse: bool, monkeypatc
         np.testing.assert_allclose(network.gradient(epoch), expected.gradient(epoch), rtol=0, atol=1e-11)
     np.testing.assert_allclose(network.logits(), expected.logits(), rtol=0, atol=1e-11)
     np.testing.assert_allclose(network.evaluate(), expected.evaluate(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("dropout", [0, 0.25, 0.5])
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize("num_training", [30, 2], ids=["", "pruned"])
+def test_fused_layers_have_the_bits_of_their_steps(
+    num_training: int, sparse: bool, dropout: float, precision: Any, monkeypatch: pytest.MonkeyPatch  # noqa: FBT001
+) -> None:  # fmt: skip
+    """A layer as one step, and as the steps of `convolution`: the same gradients and logits, bit for bit."""
+    monkeypatch.setattr(choice, "_MANY", 0)
+    part = _part(sparse=sparse)
+    part = replace(part, split=np.where(np.arange(40) < num_training, TRAIN, VAL))
+    spec = GcnSpec(hidden=7, layers=3, dropout=dropout, precision=precision)
+    config = NetworkConfig.of(spec, plan_layers(spec, 11, 3), 2)
+    assert can_fuse(config.layers)
+    called: list[Any] = []
+    for tensors in (TorchTensors, MindSporeTensors):
+        problem = training_problem(Alone(), 1, config, part, Meter())
+        assert bool(problem.pruned) == (num_training == 2)
+        fused, plain = (HostNetwork(problem, tensors(is_bfloat16=config.is_bfloat16)) for _ in range(2))
+        for epoch in (0, 7):
+            expected = [fused.gradient(epoch), fused.logits()]
+            with monkeypatch.context() as patched:
+                patched.setattr(host_network, "can_fuse", called.append)  # which returns None
+                found = [plain.gradient(epoch), plain.logits()]
+            for one, other in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(one, other)
+    assert len(called) == 8
 
 
 @pytest.mark.parametrize("shape", SHAPES)

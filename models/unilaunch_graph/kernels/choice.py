@@ -8,6 +8,7 @@ import numpy as np
 
 from unilaunch_graph.arrays import FloatType, Rows
 from unilaunch_graph.dropout import MaskWords
+from unilaunch_graph.kernels.epilogue import NOTHING, Epilogue
 from unilaunch_graph.kernels.library import load_library
 from unilaunch_graph.kernels.native import NativeKernels
 from unilaunch_graph.kernels.portable import PortableKernels
@@ -25,8 +26,8 @@ class Products(Protocol):
     def operand(self, array: Rows) -> Any:
         """Return what `product` takes for an array, or for its transpose by `.T`."""
 
-    def product(self, left: Any, right: Any) -> Rows:
-        """Return left @ right."""
+    def product(self, left: Any, right: Any, epilogue: Epilogue = NOTHING) -> Rows:
+        """Return left @ right, then what the epilogue makes of it."""
 
 
 class Kernels(Products, Protocol):
@@ -53,8 +54,8 @@ class Kernels(Products, Protocol):
     def pass_positive(self, rows: Rows, gradient: Rows, scale: float) -> Rows:
         """Return 0 where *rows* is 0 or less, else scale * gradient."""
 
-    def finish(self, out: Rows, own: Any, loops: Rows | None, left: Rows | None) -> None:
-        """Make left (out + loops own) of *out*."""
+    def finish(self, out: Rows, own: Any, loops: Rows | None, left: Rows | None, *, relu: bool = False) -> None:
+        """Make left (out + loops own) of *out*, then ReLU."""
 
 
 def choose_kernels(dtype: FloatType, num_edges: int, threads: int) -> Kernels:

@@ -3,6 +3,7 @@
  * All matrices are in row-major order. Each result has the same bits in every run: sums have a fixed order.
  * The vectors are GCC's and Clang's vector extension; its compiler chooses the processor's instructions.
  */
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -29,6 +30,22 @@ typedef float Quad __attribute__((vector_size(16)));
 typedef float Single __attribute__((vector_size(4)));
 typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
 typedef uint32_t QuadWords __attribute__((vector_size(16)));
+
+/* ---- what becomes of rows while they are in the cache ---- */
+
+/* Each row times its factor, then ReLU, then *scale* times it, or 0 where *where* is 0 or less. NULL and 0 leave a step
+ * out. What is not a number passes, so that it is noticed. */
+void end_rows(float *restrict rows, int64_t count, int64_t width, const float *factors, int relu,
+              const float *restrict where, float scale) {
+    for (int64_t i = 0; i < count; i++, rows += width) {
+        if (factors)
+            for (int64_t j = 0; j < width; j++) rows[j] *= factors[i];
+        if (relu)
+            for (int64_t j = 0; j < width; j++) rows[j] = rows[j] <= 0 ? 0.0f : rows[j];
+        if (where)
+            for (int64_t j = 0; j < width; j++) rows[j] = where[i * width + j] <= 0 ? 0.0f : scale * rows[j];
+    }
+}
 
 /* ---- dense product ---- */
 
@@ -99,11 +116,13 @@ static void multiply_rows(Tile *t, int64_t rows) {
 
 int64_t packed_size(int64_t width) { return DEPTH * ((width + PANEL - 1) / PANEL * PANEL + ROW_BLOCK); }
 
-/* C = A B. A: (rows, depth) with steps between its rows and columns, B: (depth, width) likewise, C: (rows, width).
+/* C = A B, then end_rows.
+ * A: (rows, depth) with steps between its rows and columns, B: (depth, width) likewise, C: (rows, width).
  * *packed* has room for packed_size(width) numbers: B's panels, and behind them a block of a transposed A, whose columns
  * would otherwise be read from a page of memory each. */
 void multiply(const float *a, int64_t a_row, int64_t a_column, const float *b, int64_t b_row, int64_t b_column,
-              float *c, int64_t rows, int64_t depth, int64_t width, float *packed) {
+              float *c, int64_t rows, int64_t depth, int64_t width, float *packed, const float *factors, int relu,
+              const float *where, float scale) {
     for (int64_t first = 0; first < depth; first += DEPTH) {
         const int64_t deep = depth - first < DEPTH ? depth - first : DEPTH;
         for (int64_t begin = 0; begin < width; begin += PANEL) {
@@ -135,6 +154,9 @@ void multiply(const float *a, int64_t a_row, int64_t a_column, const float *b, i
                 multiply_rows(&tile, block);
                 next = tile.next;
             }
+            if (first + deep == depth)
+                end_rows(c + top * width, block, width, factors ? factors + top : NULL, relu,
+                         where ? where + top * width : NULL, scale);
         }
     }
 }
@@ -304,18 +326,18 @@ void scale_rows(const float *restrict rows, const float *restrict factors, float
         for (int64_t j = 0; j < width; j++) out[j] = factors[i] * rows[j];
 }
 
-/* out = left (out + loops own): *left* and *loops* have one number a row; *left* NULL: ones; *loops* NULL: ones. The
- * own rows are *own*, or in bfloat16 *words*; both NULL: no loops. */
+/* out = left (out + loops own), then ReLU: *left* and *loops* have one number a row; NULL: ones. The own rows are *own*,
+ * or in bfloat16 *words*; both NULL: no loops. */
 void finish(float *restrict out, int64_t count, int64_t width, const float *restrict own,
-            const uint16_t *restrict words, const float *loops, const float *left) {
+            const uint16_t *restrict words, const float *loops, const float *left, int relu) {
+    const float most = relu ? 0.0f : NAN; /* what is no more than this becomes 0; nothing is less than NaN */
     for (int64_t i = 0; i < count; i++, out += width) {
         const float factor = left ? left[i] : 1.0f, loop = loops ? loops[i] : 1.0f;
-        if (own)
-            for (int64_t j = 0; j < width; j++) out[j] = factor * (out[j] + loop * own[i * width + j]);
-        else if (words)
-            for (int64_t j = 0; j < width; j++) out[j] = factor * (out[j] + loop * widen(words[i * width + j]));
-        else
-            for (int64_t j = 0; j < width; j++) out[j] *= factor;
+        for (int64_t j = 0; j < width; j++) {
+            const float own_number = own ? own[i * width + j] : words ? widen(words[i * width + j]) : 0.0f;
+            const float number = factor * (out[j] + loop * own_number);
+            out[j] = number <= most ? 0.0f : number;
+        }
     }
 }
 

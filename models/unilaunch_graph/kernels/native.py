@@ -10,15 +10,18 @@ from numpy.typing import NDArray
 
 from unilaunch_graph.arrays import FloatType, Rows, empty_rows
 from unilaunch_graph.dropout import MaskWords
+from unilaunch_graph.kernels.epilogue import NOTHING, Epilogue
 
 _POINTER, _SIZE, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+_EPILOGUE = (_POINTER, _INT, _POINTER, ctypes.c_float)
 _ARGUMENTS = {
-    "multiply": (*(_POINTER, _SIZE, _SIZE) * 2, _POINTER, _SIZE, _SIZE, _SIZE, _POINTER),
+    "multiply": (*(_POINTER, _SIZE, _SIZE) * 2, _POINTER, _SIZE, _SIZE, _SIZE, _POINTER, *_EPILOGUE),
+    "end_rows": (_POINTER, _SIZE, _SIZE, *_EPILOGUE),
     "aggregate": (_POINTER, _POINTER, _POINTER, _SIZE, _POINTER, _SIZE, _POINTER, _INT),
     "aggregate_rounded": (_POINTER, _POINTER, _POINTER, _SIZE, _POINTER, _SIZE, _POINTER, _INT),
     "round_rows": (*(_POINTER,) * 3, _SIZE, _SIZE),
     "scale_rows": (*(_POINTER,) * 3, _SIZE, _SIZE),
-    "finish": (_POINTER, _SIZE, _SIZE, *(_POINTER,) * 4),
+    "finish": (_POINTER, _SIZE, _SIZE, *(_POINTER,) * 4, _INT),
     "drop_out": (*(_POINTER,) * 2, _SIZE, _SIZE, *(_POINTER,) * 2, ctypes.c_uint32, ctypes.c_float, _INT),
     "pass_positive": (*(_POINTER,) * 3, _SIZE, ctypes.c_float),
 }
@@ -56,8 +59,11 @@ class NativeKernels:
         """Return what `product` takes for an array: itself."""
         return array
 
-    def product(self, left: Rows, right: Rows) -> Rows:
-        """Return left @ right; both may be views, with any steps. (rows, depth), (depth, width) -> (rows, width)"""
+    def product(self, left: Rows, right: Rows, epilogue: Epilogue = NOTHING) -> Rows:
+        """Return left @ right, ended; both may be views, with any steps. (rows, depth), (depth, width) -> (rows, width)
+
+        The epilogue is done while the rows are in the cache.
+        """
         (rows, depth), width = left.shape, right.shape[1]
         out = np.zeros((rows, width), np.float32) if not depth else empty_rows((rows, width), np.float32)
         steps = [step // 4 for step in (*left.strides, *right.strides)]
@@ -67,6 +73,7 @@ class NativeKernels:
             self.library.multiply(
                 _address(left) + begin * left.strides[0], *steps[:2], _address(right), *steps[2:],
                 _address(out) + begin * out.strides[0], end - begin, depth, width, _address(packed),
+                *_of_rows(epilogue, begin),
             )  # fmt: skip
 
         self._share(rows, multiply, max(16, _FEW * 128 // max(1, depth)))
@@ -106,12 +113,21 @@ class NativeKernels:
         self._share(len(rows), choose)
         return out
 
-    def finish(self, out: Rows, own: Any, loops: Rows | None, left: Rows | None) -> None:
-        """Make left (out + loops own) of *out*; see `PortableKernels.finish`."""
+    def end(self, rows: Rows, epilogue: Epilogue) -> None:
+        """Do the epilogue of rows in their place. (rows, width)"""
+
+        def end_rows(begin: int, end: int) -> None:
+            address = _address(rows) + begin * rows.strides[0]
+            self.library.end_rows(address, end - begin, rows.shape[1], *_of_rows(epilogue, begin))
+
+        self._share(len(rows), end_rows)
+
+    def finish(self, out: Rows, own: Any, loops: Rows | None, left: Rows | None, *, relu: bool = False) -> None:
+        """Make left (out + loops own) of *out*, then ReLU; see `PortableKernels.finish`."""
         own, words = (None, own) if own is not None and own.dtype == np.uint16 else (own, None)
         arrays = [None if array is None else np.ascontiguousarray(array) for array in (own, words, loops, left)]
         self.library.finish(
-            _address(out), *out.shape, *(None if array is None else _address(array) for array in arrays)
+            _address(out), *out.shape, *(None if array is None else _address(array) for array in arrays), relu
         )
 
     def scaled(self, rows: Rows, factors: Rows) -> Rows:
@@ -179,6 +195,15 @@ class _SparseRows:
         count = len(self.arrays[0]) - 1
         aggregate = self.library.aggregate_rounded if rows.dtype == np.uint16 else self.library.aggregate
         aggregate(*self.places, count, _address(rows), rows.shape[1], _address(out), add)
+
+
+def _of_rows(epilogue: Epilogue, begin: int) -> tuple[int | None, bool, int | None, float]:
+    """Return the arguments of C's end_rows for the rows from *begin* on; its arrays are contiguous."""
+    places = [
+        None if array is None else _address(array) + begin * array.strides[0]
+        for array in (epilogue.factors, epilogue.where)
+    ]
+    return places[0], epilogue.relu, places[1], epilogue.scale
 
 
 def _address(array: NDArray[Any]) -> int:

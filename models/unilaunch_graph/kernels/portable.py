@@ -4,6 +4,7 @@ import numpy as np
 
 from unilaunch_graph.arrays import FloatType, Rows
 from unilaunch_graph.dropout import MaskWords
+from unilaunch_graph.kernels.epilogue import NOTHING, Epilogue, end
 from unilaunch_graph.kernels.rounding import from_bfloat16, to_bfloat16
 
 
@@ -21,9 +22,10 @@ class PortableKernels:
         """Return what `product` takes for an array: itself."""
         return array
 
-    def product(self, left: Rows, right: Rows) -> Rows:
-        """Return left @ right. (rows, depth), (depth, width) -> (rows, width)"""
+    def product(self, left: Rows, right: Rows, epilogue: Epilogue = NOTHING) -> Rows:
+        """Return left @ right, ended. (rows, depth), (depth, width) -> (rows, width)"""
         product: Rows = left @ right
+        end(product, epilogue)
         return product
 
     def scaled(self, rows: Rows, factors: Rows) -> Rows:
@@ -51,16 +53,16 @@ class PortableKernels:
         """Return 0 where *rows* is 0 or less, else scale * gradient. (rows, width)"""
         return np.where(rows <= 0, 0, gradient * rows.dtype.type(scale))
 
-    def finish(self, out: Rows, own: Rows | None, loops: Rows | None, left: Rows | None) -> None:
-        """Make left (out + loops own) of *out*.
+    def finish(self, out: Rows, own: Rows | None, loops: Rows | None, left: Rows | None, *, relu: bool = False) -> None:
+        """Make left (out + loops own) of *out*, then ReLU.
 
         Args:
             out: Changed in place. (rows, width)
             own: None: no loops. (rows, width)
             loops: Weight of each row's loop; None: each is 1. (rows, 1)
             left: Factor of each row; None: each is 1. (rows, 1)
+            relu: Negative numbers become 0.
         """
         if own is not None:
             out += own if loops is None else own * loops
-        if left is not None:
-            out *= left
+        end(out, Epilogue(left, relu))

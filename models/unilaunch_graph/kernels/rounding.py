@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch_graph.arrays import Floats, Rows
+from unilaunch_graph.kernels.epilogue import NOTHING, Epilogue, end
 
 
 def to_bfloat16(numbers: Floats) -> NDArray[np.uint16]:
@@ -25,6 +26,8 @@ class RoundedProducts:
         """Return the array, rounded to bfloat16."""
         return from_bfloat16(to_bfloat16(np.ascontiguousarray(array)))
 
-    def product(self, left: Floats, right: Floats) -> Rows:
-        """Return left @ right, rounded. (rows, depth), (depth, width) -> (rows, width) float32"""
-        return self.operand(left @ right)
+    def product(self, left: Floats, right: Floats, epilogue: Epilogue = NOTHING) -> Rows:
+        """Return left @ right, rounded, then ended. (rows, depth), (depth, width) -> (rows, width) float32"""
+        product = self.operand(left @ right)
+        end(product, epilogue)
+        return product

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from unilaunch_graph.arrays import Floats, Rows
+from unilaunch_graph.kernels.epilogue import NOTHING, Epilogue, end
 from unilaunch_graph.kernels.native import NativeKernels
 
 
@@ -11,7 +12,7 @@ class TorchProducts:
     """Products of rounded numbers.
 
     Args:
-        native: What rounds, in two thirds of torch's time; None: torch.
+        native: What rounds, in two thirds of torch's time, and ends; None: torch and numpy.
     """
 
     def __init__(self, native: NativeKernels | None = None) -> None:
@@ -23,7 +24,8 @@ class TorchProducts:
             return torch.from_numpy(self.native.rounded(array)).view(torch.bfloat16)
         return torch.from_numpy(np.ascontiguousarray(array)).bfloat16()
 
-    def product(self, left: torch.Tensor, right: torch.Tensor) -> Rows:
-        """Return left @ right, rounded. (rows, depth), (depth, width) -> (rows, width) float32"""
+    def product(self, left: torch.Tensor, right: torch.Tensor, epilogue: Epilogue = NOTHING) -> Rows:
+        """Return left @ right, rounded, then ended. (rows, depth), (depth, width) -> (rows, width) float32"""
         product: Rows = (left @ right).float().numpy()
+        (self.native.end if self.native else end)(product, epilogue)
         return product

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from unilaunch_graph.arrays import FloatType, Rows
 from unilaunch_graph.kernels.choice import Kernels
+from unilaunch_graph.kernels.epilogue import NOTHING, Epilogue
 from unilaunch_graph.operators.normalization import node_scales
 from unilaunch_graph.partition.part import Part
 
@@ -58,6 +59,17 @@ class Aggregation:
     def matmat(self, rows: Any) -> Any:
         """Return the owned rows of A_hat @ H; all ranks must call it. (num_owned, width)"""
         return _normalised(self.edges.matmat, rows, self.scaling)
+
+    def of_product(self, multiply: Callable[[Epilogue], Rows], *, relu: bool) -> Rows:
+        """Return the owned rows of A_hat @ H, then ReLU if asked, on the host; all ranks must call it.
+
+        Args:
+            multiply: Returns H, ended as told: so its rows are scaled while they are in the cache. (num_owned, width)
+            relu: Negative numbers become 0.
+        """
+        scaled = self.scaling.scaled_product(multiply)
+        rows: Rows = self.edges.matmat(scaled, partial(self.scaling.finish, scaled, relu=relu))
+        return rows
 
     def rmatmat(self, rows: Any) -> Any:
         """Return the owned rows of A_hat.T @ G; all ranks must call it. (num_owned, width)"""
@@ -142,14 +154,18 @@ class DiagonalScaling:
             return rows
         return self.kernels.scaled(rows, self.right) if self.kernels else rows * self.right
 
-    def finish(self, scaled: Any, product: Any, span: slice | None) -> Any:
-        """Add the loops to rows of W @ *scaled*, and multiply them by the left factor."""
+    def scaled_product(self, multiply: Callable[[Epilogue], Rows]) -> Any:
+        """Return what `scaled` does, of the rows that *multiply* makes."""
+        return self.scaled(multiply(NOTHING)) if self.rounds else multiply(Epilogue(self.right))
+
+    def finish(self, scaled: Any, product: Any, span: slice | None, *, relu: bool = False) -> Any:
+        """Add the loops to rows of W @ *scaled*, and multiply them by the left factor; on the host ReLU may follow."""
         own, loops, left = (
             None if rows is None or rows is ONES else rows if span is None else rows[span]
             for rows in (None if self.loops is None else scaled, self.loops, self.left)
         )
         if self.kernels:
-            self.kernels.finish(product, own, loops, left)
+            self.kernels.finish(product, own, loops, left, relu=relu)
             return product
         if own is not None:
             product += own if loops is None else own * loops

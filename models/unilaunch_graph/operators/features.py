@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from unilaunch.linear import LinearOperator
 from unilaunch_graph.arrays import DeviceArrays, Floats, Rows
 from unilaunch_graph.kernels.choice import Products
+from unilaunch_graph.kernels.epilogue import NOTHING, Epilogue, end
 from unilaunch_graph.operators.masks import Masks
 
 #: Columns of sparse features that are aggregated at a time, as a dense block; and of dense ones.
@@ -25,9 +26,10 @@ class SparseFeatures:
     def __init__(self, features: sp.csr_array) -> None:
         self.features = features
 
-    def matmat(self, rows: Rows) -> Rows:
-        """Return X @ W. (num_owned, width)"""
+    def matmat(self, rows: Rows, epilogue: Epilogue = NOTHING) -> Rows:
+        """Return X @ W, then what the epilogue makes of it. (num_owned, width)"""
         product: Rows = self.features @ rows
+        end(product, epilogue)
         return product
 
     def rmatmat(self, rows: Rows) -> Rows:
@@ -47,13 +49,19 @@ class HostFeatures:
         """X as the products take it."""
         return self.products.operand(self.features)
 
-    def matmat(self, rows: Rows) -> Rows:
-        """Return X @ W. (num_owned, width)"""
-        return self.products.product(self.operand, self.products.operand(rows))
+    def matmat(self, rows: Rows, epilogue: Epilogue = NOTHING) -> Rows:
+        """Return X @ W, then what the epilogue makes of it. (num_owned, width)"""
+        return self.products.product(self.operand, self.products.operand(rows), epilogue)
 
     def rmatmat(self, rows: Rows) -> Rows:
         """Return X.T @ G. (num_features, width)"""
         return self.products.product(self.operand.T, self.products.operand(rows))
+
+    def gradients(self, weight: Rows, gradient: Rows, epilogue: Epilogue) -> tuple[Rows, Rows]:
+        """Return G @ W.T, then what the epilogue makes of it, and X.T @ G: the gradients of X and of W."""
+        upstream = self.products.operand(gradient)
+        of_rows = self.products.product(upstream, self.products.operand(weight).T, epilogue)
+        return of_rows, self.products.product(self.operand.T, upstream)
 
 
 class DenseFeatures:

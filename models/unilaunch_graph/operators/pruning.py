@@ -19,7 +19,7 @@ changes neither the loss nor a gradient of a weight: X^T G is a sum over rows, a
 Only the exact halo of an undirected graph is pruned: gcn and sage, on the host, where ranks divide nodes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.data.graph import TRAIN
 from unilaunch_graph.exchange.halo import HaloExchange
+from unilaunch_graph.kernels.epilogue import Epilogue
 from unilaunch_graph.operators.aggregation import Aggregation, DiagonalScaling
 from unilaunch_graph.operators.host import HaloEdges
 from unilaunch_graph.partition.part import Part
@@ -113,9 +114,15 @@ class PrunedAggregation:
 
     def matmat(self, rows: Rows) -> Rows:
         """Return the leaving rows of A_hat @ H; all ranks must call it."""
-        scaled = self.scaling.scaled(rows)
+        return self._product(self.scaling.scaled(rows), relu=False)
+
+    def of_product(self, multiply: Callable[[Epilogue], Rows], *, relu: bool) -> Rows:
+        """Return the leaving rows of A_hat @ H, as `Aggregation.of_product`; all ranks must call it."""
+        return self._product(self.scaling.scaled_product(multiply), relu=relu)
+
+    def _product(self, scaled: Rows, *, relu: bool) -> Rows:
         own = scaled if self.scaling.loops is None else self.selection.matmat(scaled)
-        return self.edges.matmat(scaled, partial(self.scaling.finish, own))
+        return self.edges.matmat(scaled, partial(self.scaling.finish, own, relu=relu))
 
     def rmatmat(self, rows: Rows) -> Rows:
         """Return the entering rows of A_hat.T @ G; all ranks must call it."""
