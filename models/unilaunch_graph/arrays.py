@@ -31,22 +31,6 @@ def empty_rows(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     return rows
 
 
-#: Bytes of a line of the cache.
-_LINE = 64
-
-
-def empty_rows(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """Return an array of undefined numbers that begins at a line of the cache.
-
-    numpy's begin 16 bytes behind one: then most vectors of 64 bytes lie across two lines, and take twice as long.
-    """
-    size = prod(shape) * np.dtype(dtype).itemsize
-    memory = np.empty(size + _LINE, np.uint8)
-    begin = -memory.ctypes.data % _LINE
-    rows: NDArray[Any] = memory[begin : begin + size].view(dtype).reshape(shape)
-    return rows
-
-
 class Arrays(Protocol):
     """Functions that numpy, torch and MindSpore name differently."""
 
