@@ -31,7 +31,7 @@ def main() -> int:
     """Preempt, and return 0 if nothing was lost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preemptions", type=int, default=50)
-    parser.add_argument("--epochs", type=int, default=4000)
+    parser.add_argument("--epochs", type=int, default=40000)
     options = parser.parse_args()
     draw = np.random.default_rng(0)
     drawn: Counter[str] = Counter()
@@ -43,7 +43,7 @@ def main() -> int:
             job.await_start(restarts)
             kind = str(draw.choice(KINDS))
             if kind == "notice" or draw.random() > 1 / 3:  # a notice comes a minute before the end of a longer time
-                share = 1.5 * options.epochs / options.preemptions
+                share = options.epochs / options.preemptions
                 job.await_epochs(int(draw.integers(1, max(2, share))))
             else:
                 time.sleep(draw.uniform(0, START_UP))

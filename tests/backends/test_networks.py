@@ -82,7 +82,7 @@ def _on_device(config: NetworkConfig, part: Part, tensors: DeviceTensors) -> Dev
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_four_networks_are_one(shape: str, sparse: bool) -> None:  # noqa: FBT001
+def test_four_networks_are_one(shape: str, *, sparse: bool) -> None:
     """Loss, gradient, logits, counts and weights: to 1e-12, behind a norm, which divides by small numbers, to 1e-11."""
     part = _part(sparse=sparse)
     limit = 1e-11 if SHAPES[shape].get("layer_norm") else 1e-12
@@ -102,7 +102,7 @@ def test_four_networks_are_one(shape: str, sparse: bool) -> None:  # noqa: FBT00
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_network_from_outside_is_the_same(shape: str, sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: FBT001
+def test_a_network_from_outside_is_the_same(shape: str, monkeypatch: pytest.MonkeyPatch, *, sparse: bool) -> None:
     """That of tests/numpy_backend, which is not installed: loss, gradient, logits and counts as torch's."""
     monkeypatch.syspath_prepend(Path(__file__).parents[1] / "numpy_backend")
     from unilaunch_numpy.network import NumpyTensors
@@ -122,7 +122,7 @@ def test_a_network_from_outside_is_the_same(shape: str, sparse: bool, monkeypatc
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize("num_training", [30, 2], ids=["", "pruned"])
 def test_fused_layers_have_the_bits_of_their_steps(
-    num_training: int, sparse: bool, dropout: float, precision: Any, monkeypatch: pytest.MonkeyPatch  # noqa: FBT001
+    num_training: int, dropout: float, precision: Any, monkeypatch: pytest.MonkeyPatch, *, sparse: bool
 ) -> None:  # fmt: skip
     """A layer as one step, and as the steps of `convolution`: the same gradients and logits, bit for bit."""
     monkeypatch.setattr(choice, "_MANY", 0)
