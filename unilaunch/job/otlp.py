@@ -16,7 +16,8 @@ from unilaunch.monitor.metrics import list_metrics
 _EVERY = 5000  # milliseconds between two exports
 _TICK = 0.05
 _PATIENCE = 5  # seconds for the collector's answer
-_LAST = 1  # seconds for the last export, if the export before it has failed
+_LAST = 3  # seconds for the answer to the last export: the job's end waits for it
+_LAST_OF_FAILED = 1  # the same, if the export before it has failed
 _MOST_SERIES = 50_000  # label sets of all metrics: ten of each of 4,096 ranks
 _SECTION = "/v1/metrics"
 
@@ -123,14 +124,14 @@ def _end(provider: Any, faults: _Faults, close: Callable[[], None]) -> None:
     """Send the last figures; do not wait for a collector that cannot be reached. *close* is called after that."""
 
     def send() -> None:
-        provider.shutdown(timeout_millis=1000 * _PATIENCE)
+        provider.shutdown(timeout_millis=2000 * _PATIENCE)  # an export ends by itself before that
         close()
 
+    until = time.monotonic() + (_LAST_OF_FAILED if faults.is_told else _LAST)
     sending = threading.Thread(target=send, daemon=True)
     sending.start()
-    until = time.monotonic() + (_LAST if faults.is_told else _PATIENCE)
     while sending.is_alive() and time.monotonic() < until and not faults.reason:
         sending.join(_TICK)
-    if sending.is_alive() or time.monotonic() >= until:
+    if sending.is_alive():
         faults.reason = faults.reason or "the last figures got no answer"
         faults.tell_once()

@@ -3,11 +3,13 @@
 import re
 import socket
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from jobs.collector import collecting, read_points
 from jobs.ports import free_ports
@@ -61,9 +63,27 @@ def test_an_unreachable_collector_does_not_delay_the_end() -> None:
         assert _seconds_of_the_end(closed, told.append) < 1
         assert "Connection refused" in "".join(told)
         with exporting(f"http://127.0.0.1:{silent.getsockname()[1]}", lambda: JOB, told.append):
-            pass  # nothing is known of it yet: it gets its 5 seconds
+            pass  # nothing is known of it yet: it gets its 3 seconds
     assert len(told) == 2
     assert told[1].endswith("the job goes on: the last figures got no answer")
+
+
+def test_a_collector_that_never_answers_is_named_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that sends begins, and ends, before this one goes on."""
+
+    class Eager(threading.Thread):
+        @override
+        def start(self) -> None:
+            super().start()
+            time.sleep(0.3)
+
+    monkeypatch.setattr(otlp, "_LAST", 1)
+    told: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with exporting(address, lambda: JOB, told.append):
+            monkeypatch.setattr(otlp.threading, "Thread", Eager)
+    assert told == [f"--otlp {address}: the metrics do not arrive, the job goes on: the last figures got no answer"]
 
 
 def _seconds_of_the_end(url: str, tell: Any) -> float:
