@@ -81,7 +81,7 @@ def torch_is_worth_its_import(num_edges: int) -> bool:
 
 
 def choose_products(kernels: Kernels, num_edges: int, *, is_bfloat16: bool) -> Products:
-    """Return the dense products: the kernels' own, or in bfloat16 torch's; numpy's on rounded numbers without torch.
+    """Return the dense products: the kernels' own; in bfloat16 where there is AMX, else torch's, or numpy's without it.
 
     Args:
         kernels: The rank's kernels.
@@ -90,6 +90,8 @@ def choose_products(kernels: Kernels, num_edges: int, *, is_bfloat16: bool) -> P
     """
     if not is_bfloat16:
         return kernels
+    if isinstance(kernels, NativeKernels) and kernels.pieces:
+        return NativeKernels(kernels.library, kernels.threads, pieces=1)
     if torch_is_worth_its_import(num_edges):
         from unilaunch_graph.kernels.torch_bfloat16 import TorchProducts
 

@@ -6,6 +6,11 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+#ifdef __AMX_BF16__
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 /* LANES: numbers in one vector register. ROWS: rows of a tile, as many as the registers hold with two vectors each. */
 #if defined(__AVX512F__)
@@ -114,51 +119,304 @@ static void multiply_rows(Tile *t, int64_t rows) {
         }
 }
 
-int64_t packed_size(int64_t width) { return DEPTH * ((width + PANEL - 1) / PANEL * PANEL + ROW_BLOCK); }
+/* C = A B, then end_rows. A: (rows, depth) with steps between its rows and columns, B: (depth, width) likewise,
+ * C: (rows, width). */
+typedef struct {
+    const float *a;
+    int64_t a_row, a_column;
+    const float *b;
+    int64_t b_row, b_column;
+    float *c;
+    int64_t rows, depth, width;
+    float *packed;         /* room for packed_size(width) numbers */
+    const float *factors;
+    int relu;
+    const float *where;
+    float scale;
+} Product;
 
-/* C = A B, then end_rows.
- * A: (rows, depth) with steps between its rows and columns, B: (depth, width) likewise, C: (rows, width).
- * *packed* has room for packed_size(width) numbers: B's panels, and behind them a block of a transposed A, whose columns
- * would otherwise be read from a page of memory each. */
-void multiply(const float *a, int64_t a_row, int64_t a_column, const float *b, int64_t b_row, int64_t b_column,
-              float *c, int64_t rows, int64_t depth, int64_t width, float *packed, const float *factors, int relu,
-              const float *where, float scale) {
-    for (int64_t first = 0; first < depth; first += DEPTH) {
-        const int64_t deep = depth - first < DEPTH ? depth - first : DEPTH;
-        for (int64_t begin = 0; begin < width; begin += PANEL) {
-            const int64_t columns = width - begin < PANEL ? width - begin : PANEL;
-            float *line = packed + begin * deep;
+/* Do end_rows for some rows of C. */
+static void end_block(const Product *p, int64_t top, int64_t rows) {
+    end_rows(p->c + top * p->width, rows, p->width, p->factors ? p->factors + top : NULL, p->relu,
+             p->where ? p->where + top * p->width : NULL, p->scale);
+}
+
+/* In *packed* stand B's panels, and behind them a block of a transposed A, whose columns would otherwise be read from a
+ * page of memory each. */
+static int64_t vectors_size(int64_t width) { return DEPTH * ((width + PANEL - 1) / PANEL * PANEL + ROW_BLOCK); }
+
+static void multiply_by_vectors(const Product *p) {
+    for (int64_t first = 0; first < p->depth; first += DEPTH) {
+        const int64_t deep = p->depth - first < DEPTH ? p->depth - first : DEPTH;
+        for (int64_t begin = 0; begin < p->width; begin += PANEL) {
+            const int64_t columns = p->width - begin < PANEL ? p->width - begin : PANEL;
+            float *line = p->packed + begin * deep;
             for (int64_t k = 0; k < deep; k++, line += PANEL) {
-                const float *from = b + (first + k) * b_row + begin * b_column;
-                if (b_column == 1 && columns == PANEL) memcpy(line, from, 4 * PANEL);
-                else for (int64_t j = 0; j < PANEL; j++) line[j] = j < columns ? from[j * b_column] : 0.0f;
+                const float *from = p->b + (first + k) * p->b_row + begin * p->b_column;
+                if (p->b_column == 1 && columns == PANEL) memcpy(line, from, 4 * PANEL);
+                else for (int64_t j = 0; j < PANEL; j++) line[j] = j < columns ? from[j * p->b_column] : 0.0f;
             }
         }
-        for (int64_t top = 0; top < rows; top += ROW_BLOCK) {
-            const int64_t block = rows - top < ROW_BLOCK ? rows - top : ROW_BLOCK;
-            const float *left = a + top * a_row + first * a_column;
-            int64_t column = a_column;
+        for (int64_t top = 0; top < p->rows; top += ROW_BLOCK) {
+            const int64_t block = p->rows - top < ROW_BLOCK ? p->rows - top : ROW_BLOCK;
+            const float *left = p->a + top * p->a_row + first * p->a_column;
+            int64_t column = p->a_column;
             /* Soon: of A the next block, or of a transposed A as large a piece of its next *deep* rows. */
-            const char *next = (const char *)(a_row == 1 ? a + (first + deep) * a_column + top * deep : left + block * a_row);
-            const int64_t tiles = (block + ROWS - 1) / ROWS * ((width + PANEL - 1) / PANEL);
-            const int64_t step = 4 * block * (a_row == 1 ? deep : a_row) / (tiles * deep) + 1;
-            if (a_row == 1 && a_column > ROW_BLOCK) {
-                float *copied = packed + packed_size(width) - DEPTH * ROW_BLOCK;
-                for (int64_t k = 0; k < deep; k++) memcpy(copied + k * ROW_BLOCK, left + k * a_column, 4 * block);
+            const char *next = (const char *)(p->a_row == 1 ? p->a + (first + deep) * p->a_column + top * deep
+                                                            : left + block * p->a_row);
+            const int64_t tiles = (block + ROWS - 1) / ROWS * ((p->width + PANEL - 1) / PANEL);
+            const int64_t step = 4 * block * (p->a_row == 1 ? deep : p->a_row) / (tiles * deep) + 1;
+            if (p->a_row == 1 && p->a_column > ROW_BLOCK) {
+                float *copied = p->packed + vectors_size(p->width) - DEPTH * ROW_BLOCK;
+                for (int64_t k = 0; k < deep; k++) memcpy(copied + k * ROW_BLOCK, left + k * p->a_column, 4 * block);
                 left = copied, column = ROW_BLOCK;
             }
-            for (int64_t begin = 0; begin < width; begin += PANEL) {
-                const int64_t columns = width - begin < PANEL ? width - begin : PANEL;
-                Tile tile = {left, a_row, column, packed + begin * deep, c + top * width + begin, width, deep,
-                             columns, first > 0, next, step};
+            for (int64_t begin = 0; begin < p->width; begin += PANEL) {
+                const int64_t columns = p->width - begin < PANEL ? p->width - begin : PANEL;
+                Tile tile = {left, p->a_row, column, p->packed + begin * deep, p->c + top * p->width + begin, p->width,
+                             deep, columns, first > 0, next, step};
                 multiply_rows(&tile, block);
                 next = tile.next;
             }
-            if (first + deep == depth)
-                end_rows(c + top * width, block, width, factors ? factors + top : NULL, relu,
-                         where ? where + top * width : NULL, scale);
+            if (first + deep == p->depth) end_block(p, top, block);
         }
     }
+}
+
+/* ---- dense product of bfloat16 numbers by AMX: sums in float32 ----
+ *
+ * float32 numbers are cut into three pieces of bfloat16, whose sum they are: each has 8 of their 24 digits. Of the nine
+ * products of pieces the six largest are added; the others lie below float32's digits. Henry, Tang and Heinecke,
+ * "Leveraging the bfloat16 artificial intelligence datatype for higher-precision computations", ARITH 2019. */
+
+#ifdef __AMX_BF16__
+#define SIDE 16               /* rows of a tile; each has 16 words, of two bfloat16 numbers or of one of float32 */
+#define STEP (2 * SIDE)       /* depth of a tile */
+#define TILE (SIDE * STEP)    /* bfloat16 numbers of a tile */
+#define BLOCK (2 * SIDE)      /* rows of A and columns of B that are multiplied at a time: two tiles of each */
+#define TILED_DEPTH 320       /* rows of B that are cut at a time: they stay in the second cache */
+#define MOST_PIECES 3
+
+/* Return whether this process may use tiles; Linux wants to be asked: ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA. */
+int has_tiles(void) { return !syscall(SYS_arch_prctl, 0x1023, 18); }
+
+/* Room for two blocks of A, and for B's panels. */
+static int64_t tiles_size(int64_t width) {
+    return TILED_DEPTH / STEP * MOST_PIECES * TILE * (2 + (width + BLOCK - 1) / BLOCK);
+}
+
+/* *lines* of *numbers*, at most 16 x 16 of them; behind them are zeros. */
+typedef struct {
+    const float *from;
+    int64_t line, number;      /* steps between them */
+    int64_t lines, numbers;
+} Square;
+
+INLINE __mmask16 first_of(int64_t count) { return count >= SIDE ? 0xFFFF : count > 0 ? (1 << count) - 1 : 0; }
+
+INLINE __m512 line_of(const Square *s, int64_t i) {
+    return _mm512_maskz_loadu_ps(i < s->lines ? first_of(s->numbers) : 0, s->from + i * s->line);
+}
+
+/* Copy a square to *out* with its numbers one after the other. Those of a column stand so in memory, as a rule. */
+static void straighten(const Square *s, float *out) {
+    __m512 a[SIDE], b[SIDE];
+    const Square turned = {s->from, s->number, 1, s->numbers, s->lines};
+    if (s->line != 1) {
+        for (int64_t i = 0; i < SIDE * SIDE; i++) {
+            const int64_t line = i / SIDE, number = i % SIDE;
+            out[i] = line < s->lines && number < s->numbers ? s->from[line * s->line + number * s->number] : 0.0f;
+        }
+        return;
+    }
+    UNROLL for (int i = 0; i < SIDE; i++) a[i] = line_of(&turned, i);
+    UNROLL for (int i = 0; i < SIDE; i += 2)
+        b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]), b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
+    UNROLL for (int i = 0; i < SIDE; i++) {
+        const __m512d low = (__m512d)b[i / 4 * 4 + i % 4 / 2], high = (__m512d)b[i / 4 * 4 + i % 4 / 2 + 2];
+        a[i] = (__m512)(i % 2 ? _mm512_unpackhi_pd(low, high) : _mm512_unpacklo_pd(low, high));
+    }
+    UNROLL for (int i = 0; i < SIDE; i++) {
+        const int first = i / 8 * 8 + i % 4;
+        b[i] = i % 8 < 4 ? _mm512_shuffle_f32x4(a[first], a[first + 4], 0x88)
+                         : _mm512_shuffle_f32x4(a[first], a[first + 4], 0xDD);
+    }
+    UNROLL for (int i = 0; i < SIDE; i++)
+        _mm512_storeu_ps(out + i * SIDE, i < 8 ? _mm512_shuffle_f32x4(b[i], b[i + 8], 0x88)
+                                               : _mm512_shuffle_f32x4(b[i - 8], b[i], 0xDD));
+}
+
+/* Two squares that become a tile of each piece: *low* its low halves of words, *high* its high ones.
+ * The tiles of one piece stand side by side with those of the next block of SIDE rows or columns. */
+typedef struct {
+    Square low, high;
+    uint16_t *out;
+    float room[2][SIDE * SIDE];
+} Pair;
+
+/* Begin to cut a piece of a matrix: *lines* of a tile, and from *pair* to *depth* at both ends of its words. */
+INLINE void begin_pair(Pair *p, Square low, Square high, uint16_t *out) {
+    p->low = low, p->high = high, p->out = out;
+    if (low.number != 1) {
+        straighten(&low, p->room[0]);
+        straighten(&high, p->room[1]);
+        p->low = (Square){p->room[0], SIDE, 1, SIDE, SIDE}, p->high = (Square){p->room[1], SIDE, 1, SIDE, SIDE};
+    }
+}
+
+/* Cut the lines of a pair from *begin* to *end*. One piece is rounded to the nearest, ties to even. */
+INLINE void cut_lines(const Pair *p, int begin, int end, const int pieces) {
+    const __m512i upper = _mm512_set1_epi32((int)0xFFFF0000u), half = _mm512_set1_epi32(0x7FFF), one = _mm512_set1_epi32(1);
+    for (int i = begin; i < end; i++) {
+        __m512 low = line_of(&p->low, i), high = line_of(&p->high, i);
+        UNROLL for (int piece = 0; piece < pieces; piece++) {
+            __m512i a = (__m512i)low, b = (__m512i)high;
+            if (pieces == 1) {
+                a = _mm512_add_epi32(a, _mm512_add_epi32(half, _mm512_and_si512(_mm512_srli_epi32(a, 16), one)));
+                b = _mm512_add_epi32(b, _mm512_add_epi32(half, _mm512_and_si512(_mm512_srli_epi32(b, 16), one)));
+            }
+            a = _mm512_and_si512(a, upper), b = _mm512_and_si512(b, upper);
+            _mm512_storeu_si512(p->out + 2 * piece * TILE + i * STEP, _mm512_or_si512(_mm512_srli_epi32(a, 16), b));
+            low -= (__m512)a, high -= (__m512)b;
+        }
+    }
+}
+
+/* The compiler does not know that tiles are loaded from memory and stored there. */
+#define SETTLE __asm__ volatile("" ::: "memory")
+#define LEFT(N) _tile_loadd(4, left + 2 * N * TILE, 2 * STEP); _tile_loadd(5, left + (2 * N + 1) * TILE, 2 * STEP)
+#define RIGHT(N) _tile_loadd(6, right + 2 * N * TILE, 2 * STEP); _tile_loadd(7, right + (2 * N + 1) * TILE, 2 * STEP)
+#define ADD _tile_dpbf16ps(0, 4, 6); _tile_dpbf16ps(1, 4, 7); _tile_dpbf16ps(2, 5, 6); _tile_dpbf16ps(3, 5, 7)
+
+/* Add the products of a step to the tiles 0 to 3, in an order in which each needs one new operand; meanwhile *soon*, if
+ * there is any, is cut: the vectors would have nothing to do. */
+INLINE void add_step(const uint16_t *left, const uint16_t *right, const Pair *soon, const int pieces) {
+    if (pieces == 1) {
+        LEFT(0); RIGHT(0); ADD;
+        if (soon) cut_lines(soon, 0, 16, pieces);
+        return;
+    }
+    LEFT(2); RIGHT(0); ADD;
+    if (soon) cut_lines(soon, 0, 3, pieces);
+    LEFT(1); ADD;
+    if (soon) cut_lines(soon, 3, 6, pieces);
+    RIGHT(1); ADD;
+    if (soon) cut_lines(soon, 6, 9, pieces);
+    LEFT(0); ADD;
+    if (soon) cut_lines(soon, 9, 12, pieces);
+    RIGHT(0); ADD;
+    if (soon) cut_lines(soon, 12, 14, pieces);
+    RIGHT(2); ADD;
+    if (soon) cut_lines(soon, 14, 16, pieces);
+}
+
+/* Begin to cut 16 rows of A, from depth *k* on. */
+INLINE void begin_left(Pair *pair, const Product *p, int64_t row, int64_t k, int64_t end, uint16_t *out) {
+    const float *from = p->a + row * p->a_row + k * p->a_column;
+    begin_pair(pair, (Square){from, p->a_row, p->a_column, p->rows - row, end - k},
+               (Square){from + SIDE * p->a_column, p->a_row, p->a_column, p->rows - row, end - k - SIDE}, out);
+}
+
+/* Cut B's rows from *first* to *end*. */
+INLINE void cut_right(const Product *p, int64_t first, int64_t end, uint16_t *out, const int pieces) {
+    Pair pair;
+    for (int64_t column = 0; column < p->width; column += BLOCK)
+        for (int64_t k = first; k < end; k += STEP, out += 2 * pieces * TILE)
+            for (int64_t j = column; j < column + BLOCK; j += SIDE) {
+                const float *from = p->b + k * p->b_row + j * p->b_column;
+                begin_pair(&pair, (Square){from, p->b_row, p->b_column, end - k, p->width - j},
+                           (Square){from + SIDE * p->b_row, p->b_row, p->b_column, end - k - SIDE, p->width - j},
+                           out + (j > column) * TILE);
+                cut_lines(&pair, 0, SIDE, pieces);
+            }
+}
+
+/* Write a block of sums to C, or add them to it; *columns* is a constant where this is inlined. */
+INLINE void put_sums(const float *sums, float *c, int64_t width, int64_t rows, const int64_t columns, int add) {
+    for (int64_t i = 0; i < rows; i++, sums += BLOCK, c += width)
+        for (int64_t j = 0; j < columns; j++) c[j] = add ? c[j] + sums[j] : sums[j];
+}
+
+INLINE void multiply_tiles(const Product *p, const int pieces) {
+    const int64_t panels = (p->width + BLOCK - 1) / BLOCK, size = 2 * pieces * TILE; /* of a step's tiles */
+    uint16_t *left = (uint16_t *)p->packed, *soon = left + TILED_DEPTH / STEP * size, *right = soon + TILED_DEPTH / STEP * size;
+    Pair pair;
+    for (int64_t first = 0; first < p->depth; first += TILED_DEPTH) {
+        const int64_t end = p->depth - first < TILED_DEPTH ? p->depth : first + TILED_DEPTH;
+        const int64_t steps = (end - first + STEP - 1) / STEP;
+        cut_right(p, first, end, right, pieces);
+        for (int64_t half = 0; half < 2 * steps; half++) {
+            begin_left(&pair, p, half % 2 * SIDE, first + half / 2 * STEP, end, left + half / 2 * size + half % 2 * TILE);
+            cut_lines(&pair, 0, SIDE, pieces);
+        }
+        for (int64_t top = 0; top < p->rows; top += BLOCK) {
+            const int64_t block = p->rows - top < BLOCK ? p->rows - top : BLOCK;
+            /* Fetched: of A the block after the next one, or of a transposed A a piece of its next rows. */
+            const int64_t step_bytes = 4 * block * (p->a_row == 1 ? end - first : p->a_row) / (panels * steps);
+            const char *next = (const char *)(p->a_row == 1 ? p->a + end * p->a_column + top * (end - first)
+                                              : p->a + (top + 2 * BLOCK) * p->a_row + first * p->a_column);
+            const int64_t out_bytes = 4 * block * p->width / (panels * steps), apart = (char *)p->where - (char *)p->c;
+            const char *out = (char *)(p->c + (top + block) * p->width);
+            for (int64_t panel = 0; panel < panels; panel++) {
+                const int64_t columns = p->width - panel * BLOCK < BLOCK ? p->width - panel * BLOCK : BLOCK;
+                const int64_t halves = (panel == 0) + (panel == panels / 2); /* of the next block, to be cut meanwhile */
+                float sums[BLOCK * BLOCK], *c = p->c + top * p->width + panel * BLOCK;
+                _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
+                for (int64_t step = 0; step < steps; step++) {
+                    for (int64_t byte = 0; byte < step_bytes; byte += 64) __builtin_prefetch(next + byte, 0, 2);
+                    for (int64_t byte = 0; byte < out_bytes; byte += 64) {
+                        __builtin_prefetch(out + byte, 1, 2);
+                        if (p->where) __builtin_prefetch(out + byte + apart, 0, 2);
+                    }
+                    next += step_bytes, out += out_bytes;
+                    for (int64_t half = 0; half < halves; half++) {
+                        const int64_t side = halves == 2 ? half : panel > 0;
+                        begin_left(&pair, p, top + BLOCK + side * SIDE, first + step * STEP, end, soon + step * size + side * TILE);
+                        if (!half && halves == 2) cut_lines(&pair, 0, SIDE, pieces);
+                    }
+                    SETTLE;
+                    add_step(left + step * size, right + (panel * steps + step) * size, halves ? &pair : NULL, pieces);
+                }
+                const int direct = !first && columns == BLOCK && block == BLOCK;
+                float *to = direct ? c : sums;
+                const int64_t row = direct ? p->width : BLOCK;
+                _tile_stored(0, to, 4 * row); _tile_stored(1, to + SIDE, 4 * row);
+                _tile_stored(2, to + SIDE * row, 4 * row); _tile_stored(3, to + SIDE * row + SIDE, 4 * row);
+                SETTLE;
+                if (columns == BLOCK && !direct) put_sums(sums, c, p->width, block, BLOCK, first > 0);
+                else if (!direct) put_sums(sums, c, p->width, block, columns, first > 0);
+            }
+            if (end == p->depth) end_block(p, top, block);
+            uint16_t *other = left;
+            left = soon, soon = other;
+        }
+    }
+}
+
+static void multiply_by_tiles(const Product *p, int pieces) {
+    const struct { uint8_t palette, start, none[14]; uint16_t bytes[16]; uint8_t rows[16]; } shapes = {
+        1, 0, {0}, {64, 64, 64, 64, 64, 64, 64, 64}, {SIDE, SIDE, SIDE, SIDE, SIDE, SIDE, SIDE, SIDE}};
+    _tile_loadconfig(&shapes);
+    if (pieces == 1) multiply_tiles(p, 1);
+    else multiply_tiles(p, MOST_PIECES);
+    _tile_release();
+}
+#else
+int has_tiles(void) { return 0; }
+static int64_t tiles_size(int64_t width) { return 0; }
+static void multiply_by_tiles(const Product *p, int pieces) {}
+#endif
+
+int64_t packed_size(int64_t width, int pieces) { return pieces ? tiles_size(width) : vectors_size(width); }
+
+/* C = A B, then end_rows: see Product. *pieces* is 0: by vectors; or, where there are tiles, of numbers cut into three
+ * pieces, or rounded to one. */
+void multiply(const float *a, int64_t a_row, int64_t a_column, const float *b, int64_t b_row, int64_t b_column,
+              float *c, int64_t rows, int64_t depth, int64_t width, float *packed, const float *factors, int relu,
+              const float *where, float scale, int pieces) {
+    const Product p = {a, a_row, a_column, b, b_row, b_column, c, rows, depth, width, packed, factors, relu, where, scale};
+    if (pieces) multiply_by_tiles(&p, pieces);
+    else multiply_by_vectors(&p);
 }
 
 /* ---- sparse product ---- */

@@ -15,7 +15,7 @@ from unilaunch_graph.kernels.epilogue import NOTHING, Epilogue
 _POINTER, _SIZE, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
 _EPILOGUE = (_POINTER, _INT, _POINTER, ctypes.c_float)
 _ARGUMENTS = {
-    "multiply": (*(_POINTER, _SIZE, _SIZE) * 2, _POINTER, _SIZE, _SIZE, _SIZE, _POINTER, *_EPILOGUE),
+    "multiply": (*(_POINTER, _SIZE, _SIZE) * 2, _POINTER, _SIZE, _SIZE, _SIZE, _POINTER, *_EPILOGUE, _INT),
     "end_rows": (_POINTER, _SIZE, _SIZE, *_EPILOGUE),
     "aggregate": (_POINTER, _POINTER, _POINTER, _SIZE, _POINTER, _SIZE, _POINTER, _INT),
     "aggregate_rounded": (_POINTER, _POINTER, _POINTER, _SIZE, _POINTER, _SIZE, _POINTER, _INT),
@@ -34,6 +34,8 @@ class Multiply(Protocol):
         """Write the product with *rows*, floats or bfloat16's words, to *out*, or add it to what stands there."""
 
 
+#: Numbers of bfloat16 that together have a float32 number's digits.
+_PIECES = 3
 #: Fewer rows than this are not worth a thread.
 _FEW = 512
 
@@ -44,14 +46,17 @@ class NativeKernels:
     Args:
         library: What `library.load_library` returns.
         threads: Threads that share the rows of a result.
+        pieces: Of dense products by AMX: how many bfloat16 numbers each float32 number is cut into: 3 keep float32's
+            digits, 1 is the number rounded. 0: without AMX. None: 3 where there is AMX.
     """
 
     dtype: FloatType = np.dtype(np.float32)
 
-    def __init__(self, library: ctypes.CDLL, threads: int) -> None:
+    def __init__(self, library: ctypes.CDLL, threads: int, pieces: int | None = None) -> None:
         self.library, self.threads = library, threads
+        self.pieces = _PIECES * library.has_tiles() if pieces is None else pieces
         self.pool = ThreadPoolExecutor(threads) if threads > 1 else None
-        library.packed_size.argtypes, library.packed_size.restype = (_SIZE,), _SIZE
+        library.packed_size.argtypes, library.packed_size.restype = (_SIZE, _INT), _SIZE
         for name, arguments in _ARGUMENTS.items():
             getattr(library, name).argtypes, getattr(library, name).restype = arguments, None
 
@@ -69,11 +74,11 @@ class NativeKernels:
         steps = [step // 4 for step in (*left.strides, *right.strides)]
 
         def multiply(begin: int, end: int) -> None:
-            packed = empty_rows((self.library.packed_size(width),), np.float32)
+            packed = empty_rows((self.library.packed_size(width, self.pieces),), np.float32)
             self.library.multiply(
                 _address(left) + begin * left.strides[0], *steps[:2], _address(right), *steps[2:],
                 _address(out) + begin * out.strides[0], end - begin, depth, width, _address(packed),
-                *_of_rows(epilogue, begin),
+                *_of_rows(epilogue, begin), self.pieces,
             )  # fmt: skip
 
         self._share(rows, multiply, max(16, _FEW * 128 // max(1, depth)))

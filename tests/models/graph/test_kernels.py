@@ -26,12 +26,19 @@ F32 = np.dtype(np.float32)
 PORTABLE = PortableKernels(F32)
 
 
-@pytest.fixture(scope="module", params=[1, 3])
-def native(request: pytest.FixtureRequest) -> NativeKernels:
-    """Return the kernels in C, on one thread and on three."""
+def _kernels(threads: int = 1, pieces: int | None = None) -> NativeKernels:
     loaded = library.load_library()
     assert loaded, "no C compiler"
-    return NativeKernels(loaded, request.param)
+    return NativeKernels(loaded, threads, pieces)
+
+
+HAS_AMX = "amx_bf16" in Path("/proc/cpuinfo").read_text(encoding="ascii").split()
+
+
+@pytest.fixture(scope="module", params=[(1, 0), (3, 0), *[(1, 3), (3, 3)][: 2 * HAS_AMX]], ids=str)
+def native(request: pytest.FixtureRequest) -> NativeKernels:
+    """Return the kernels in C, on one thread and on three, without AMX and with it."""
+    return _kernels(*request.param)
 
 
 def _draw(rows: int, width: int, seed: int = 0) -> Rows:
@@ -58,13 +65,40 @@ def test_dense_products(native: NativeKernels, rows: int, depth: int, width: int
         np.testing.assert_array_equal(again, found)
 
 
+@pytest.mark.skipif(not HAS_AMX, reason="this processor has no AMX")
+@pytest.mark.parametrize(("rows", "depth", "width"), [(1700, 300, 128), (128, 20_000, 40), (50, 7, 33)])
+def test_products_by_amx_have_the_digits_of_float32(rows: int, depth: int, width: int) -> None:
+    """Their error is not larger than that of sums in float32; and of rounded numbers only the sums are rounded."""
+    left, right = _draw(rows, depth), _draw(depth, width, 1)
+    left[0], left[1] = 1e30 * left[0], 1e-30 * left[1]
+    exact = left.astype(np.float64) @ right
+    size = np.linalg.norm(exact, axis=1)
+    found, by_vectors = (_kernels(pieces=pieces).product(left, right) for pieces in (None, 0))
+    error, usual = (np.linalg.norm(product - exact, axis=1) / size for product in (found, by_vectors))
+    assert not (found == by_vectors).all(), "AMX was not used"
+    assert error.max() <= 1.1 * usual.max() + 2**-22
+    assert error.mean() <= max(usual.mean(), 2**-23)
+    rounded = _kernels(pieces=1).product(left, right)
+    exact = from_bfloat16(to_bfloat16(left)).astype(np.float64) @ from_bfloat16(to_bfloat16(right))
+    assert (np.linalg.norm(rounded - exact, axis=1) / size).max() <= 1.1 * usual.max()
+
+
+@pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan, 3e37])
+def test_what_is_not_finite_stays_so(native: NativeKernels, number: float) -> None:
+    """Of a product too: it ends a training, in one line. Large numbers are finite."""
+    left, right = _draw(40, 70), _draw(70, 50, 1)
+    left[3, 5] = number
+    expected = np.isfinite(left @ right)
+    assert expected[4:].all()
+    np.testing.assert_array_equal(np.isfinite(native.product(left, right)), expected)
+    np.testing.assert_array_equal(np.isfinite(native.product(right.T, left.T)), expected.T)
+
+
 @settings(max_examples=30)
 @given(st.integers(0, 60), st.integers(1, 150), st.floats(0, 0.999), st.integers(0, 2**63))
 def test_masks_have_the_bits_of_numpy(rows: int, width: int, probability: float, seed: int) -> None:
     """Also for ids above 2**32; ReLU beside them, and the gradient of both."""
-    loaded = library.load_library()
-    assert loaded
-    native = NativeKernels(loaded, 1)
+    native = _kernels()
     nodes = np.arange(rows, dtype=np.int64) * 2**33
     keys = stream_keys(seed, 3, 1)
     words, mask = mask_words(nodes, width, keys, probability), np.empty((rows, width), np.float32)

@@ -82,7 +82,7 @@ def test_a_collector_that_never_answers_is_named_on_a_busy_machine(monkeypatch: 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with exporting(address, lambda: JOB, told.append):
-            monkeypatch.setattr(otlp.threading, "Thread", Eager)
+            monkeypatch.setattr(threading, "Thread", Eager)
     assert told == [f"--otlp {address}: the metrics do not arrive, the job goes on: the last figures got no answer"]
 
 
