@@ -1,7 +1,8 @@
 """A layer as one step on host arrays, so that scaling, ReLU and their derivatives are no passes over memory.
 
 The derivative of ReLU and dropout is taken by the step that reads their result: it makes the gradient, and knows the
-result, which is 0 where nothing passes. So the gradient that reaches a step is that of its sums.
+result, which is 0 where nothing passes. So the gradient that reaches a step is that of its sums, and has been
+multiplied by the factors that the transposed product begins with.
 """
 
 from collections.abc import Sequence
@@ -33,12 +34,16 @@ class LayerPlan(NamedTuple):
         relu: Whether ReLU follows: in all layers but the last.
         words: The mask of the dropout that follows, if there is one.
         scale: What the dropout of the rows that enter has multiplied them by.
+        before: The factors of the gradient that goes back, with which the layer before begins. (rows, 1)
+        is_scaled: Whether the gradient that comes has been multiplied by this layer's.
     """
 
     aggregate: Aggregation | PrunedAggregation | None
     relu: bool
     words: MaskWords | None
     scale: float
+    before: Floats | None
+    is_scaled: bool
 
 
 class FusedLayer:
@@ -60,7 +65,7 @@ class FusedLayer:
     def forward(self, inputs: Sequence[Floats]) -> Floats:
         """Return the rows that leave the layer."""
         *rows, weight = inputs
-        aggregate, relu, words, _ = self.plan
+        aggregate, relu, words = self.plan[:3]
         if rows:
             self.entering = HostFeatures(rows[0], self.products)
         if aggregate:
@@ -72,10 +77,10 @@ class FusedLayer:
     def backward(self, inputs: Sequence[Floats], out: Floats, gradient: Floats) -> Sequence[Floats]:  # noqa: ARG002
         """Return the gradients of the sums that H was made of by ReLU and dropout, and of W."""
         *rows, weight = inputs
-        if self.plan.aggregate:
-            gradient = self.plan.aggregate.rmatmat(gradient)
+        if aggregate := self.plan.aggregate:
+            gradient = (aggregate.rmatmat_scaled if self.plan.is_scaled else aggregate.rmatmat)(gradient)
         if self.constant:
             return [self.constant.rmatmat(gradient)]
-        ends = Epilogue(where=rows[0], scale=self.plan.scale)
+        ends = Epilogue(self.plan.before, where=rows[0], scale=self.plan.scale)
         gradients: tuple[Floats, Floats] = self.entering.gradients(weight, gradient, ends)
         return gradients

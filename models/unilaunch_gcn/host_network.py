@@ -106,13 +106,27 @@ class HostNetwork(Network):
 
     def _fused(self, depth: int) -> FusedLayer:
         problem, layer, epoch = self.problem, self.layers[depth], self._dropout_epoch
-        pruned = problem.pruned[depth].aggregate if problem.pruned and self.epoch is not None else problem.aggregate
-        aggregate = cast("Aggregation | PrunedAggregation", pruned) if layer.order == "product first" else None
         words = None if epoch is None or layer.is_last else problem.mask(epoch, depth + 1)
         scale = 1.0 if epoch is None else scale_of_kept(self.config.dropout)
-        plan = LayerPlan(aggregate, relu=not layer.is_last, words=words, scale=scale)
+        below = self._sparse(depth - 1) if depth else None
+        plan = LayerPlan(
+            self._sparse(depth),
+            not layer.is_last,
+            words,
+            scale,
+            below.back_factors if below else None,
+            not layer.is_last,
+        )
         constant = None if depth else cast("HostFeatures | SparseFeatures", self._first_layer()[0])
         return FusedLayer(plan, problem.kernels, problem.products, constant)
+
+    def _sparse(self, depth: int) -> Aggregation | PrunedAggregation | None:
+        """Return what a plain layer aggregates with; None: its features have been aggregated."""
+        if self.layers[depth].order != "product first":
+            return None
+        is_pruned = self.pruned and self.epoch is not None
+        aggregate = self.problem.pruned[depth].aggregate if is_pruned else self.problem.aggregate
+        return cast("Aggregation | PrunedAggregation", aggregate)
 
     @override
     def _first_layer(self) -> tuple[LinearOperator, LinearOperator]:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from unilaunch.backend import Collectives, Exchange
 from unilaunch_graph.arrays import Ids, Indices, Rows, empty_rows
 from unilaunch_graph.exchange.meter import Meter
+from unilaunch_graph.exchange.shared_memory import SharedBuffers, share_buffers
 from unilaunch_graph.exchange.wire import Wire
 from unilaunch_graph.partition.part import Part
 
@@ -55,9 +56,11 @@ class HaloExchange:
         self.send_counts = part.send_counts.tolist()
         self.receive_counts = part.halo_counts.tolist()
         self.kept = [np.empty(0, np.uint8), np.empty(0, np.uint8)]
+        self.may_share = True
+        self.shared: SharedBuffers | None = None
 
     def among(self, send_rows: Indices, send_counts: Ids, receive_counts: Ids) -> "HaloExchange":
-        """Return the exchange of other rows on the same way, not while this one exchanges: the memory is shared.
+        """Return the exchange of other rows by messages, not while this one exchanges: they have the same buffers.
 
         Args:
             send_rows: Which rows are sent, grouped by receiver.
@@ -65,6 +68,7 @@ class HaloExchange:
             receive_counts: How many rows come from each part. (num_parts,)
         """
         other = copy(self)
+        other.may_share, other.shared = False, None
         other.send_rows = send_rows
         other.send_counts, other.receive_counts = send_counts.tolist(), receive_counts.tolist()
         return other
@@ -74,7 +78,19 @@ class HaloExchange:
 
     def begin(self, rows: Rows) -> "Travelling":
         """Start to send the owned rows that others need. (num_owned, width)"""
-        return self.send(rows, *self._buffers(rows.shape[1], rows.dtype))
+        if self.may_share:
+            self.may_share = False
+            self.shared = share_buffers(self.collectives, self.send_counts, self.receive_counts)
+        if not self.shared:
+            return self.send(rows, *self._buffers(rows.shape[1], rows.dtype))
+        received, places = self.shared.next(*self.wire.columns(rows.shape[1], rows.dtype))
+        begins = np.cumsum(self.send_counts) - self.send_counts
+        for rank, place in places:
+            self.wire.pack(rows, self.send_rows[begins[rank] : begins[rank] + len(place)], place)
+        with self.meter.communication():
+            exchange = self.shared.written()
+        self.meter.received(received.nbytes)
+        return Travelling(exchange, received, rows, self)
 
     def send(self, rows: Rows, sent: NDArray[Any], received: NDArray[Any]) -> "Travelling":
         """Do the same with the caller's buffers, made by `new_buffers`."""

@@ -8,13 +8,13 @@ from unilaunch_graph.arrays import Rows
 
 
 class Epilogue(NamedTuple):
-    """What becomes of rows, in this order; None and False leave a step out. What is not a number passes each step.
+    """What becomes of rows: first *where*, then *factors*, then *relu*. What is not a number passes each step.
 
     Attributes:
-        factors: Each row's factor. (rows, 1)
+        factors: Each row's factor; None: 1. (rows, 1)
         relu: Negative numbers become 0.
-        where: The derivative of ReLU: where this is 0 or less the result is 0, else *scale* times the number.
-            (rows, width)
+        where: The derivative of ReLU: where this is 0 or less the result is 0, else *scale* times the number. None: the
+            number itself. (rows, width)
         scale: What dropout has multiplied by.
     """
 
@@ -29,10 +29,10 @@ NOTHING = Epilogue()
 
 def end(rows: Rows, epilogue: Epilogue) -> None:
     """Do the epilogue of rows in their place, by numpy. (rows, width)"""
+    if epilogue.where is not None:
+        rows *= rows.dtype.type(epilogue.scale)
+        rows[epilogue.where <= 0] = 0
     if epilogue.factors is not None:
         rows *= epilogue.factors
     if epilogue.relu:
         np.maximum(rows, 0, out=rows)
-    if epilogue.where is not None:
-        rows *= rows.dtype.type(epilogue.scale)
-        rows[epilogue.where <= 0] = 0

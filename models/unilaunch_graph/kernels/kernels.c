@@ -38,17 +38,17 @@ typedef uint32_t QuadWords __attribute__((vector_size(16)));
 
 /* ---- what becomes of rows while they are in the cache ---- */
 
-/* Each row times its factor, then ReLU, then *scale* times it, or 0 where *where* is 0 or less. NULL and 0 leave a step
- * out. What is not a number passes, so that it is noticed. */
+/* *scale* times each number, or 0 where *where* is 0 or less; then each row times its factor, then ReLU. NULL and 0 leave
+ * a step out. What is not a number passes, so that it is noticed. */
 void end_rows(float *restrict rows, int64_t count, int64_t width, const float *factors, int relu,
               const float *restrict where, float scale) {
     for (int64_t i = 0; i < count; i++, rows += width) {
+        if (where)
+            for (int64_t j = 0; j < width; j++) rows[j] = where[i * width + j] <= 0 ? 0.0f : scale * rows[j];
         if (factors)
             for (int64_t j = 0; j < width; j++) rows[j] *= factors[i];
         if (relu)
             for (int64_t j = 0; j < width; j++) rows[j] = rows[j] <= 0 ? 0.0f : rows[j];
-        if (where)
-            for (int64_t j = 0; j < width; j++) rows[j] = where[i * width + j] <= 0 ? 0.0f : scale * rows[j];
     }
 }
 
@@ -266,7 +266,8 @@ INLINE void begin_pair(Pair *p, Square low, Square high, uint16_t *out) {
 
 /* Cut the lines of a pair from *begin* to *end*. One piece is rounded to the nearest, ties to even. */
 INLINE void cut_lines(const Pair *p, int begin, int end, const int pieces) {
-    const __m512i upper = _mm512_set1_epi32((int)0xFFFF0000u), half = _mm512_set1_epi32(0x7FFF), one = _mm512_set1_epi32(1);
+    const __m512i upper = _mm512_set1_epi32((int)0xFFFF0000u), half = _mm512_set1_epi32(0x7FFF);
+    const __m512i one = _mm512_set1_epi32(1);
     for (int i = begin; i < end; i++) {
         __m512 low = line_of(&p->low, i), high = line_of(&p->high, i);
         UNROLL for (int piece = 0; piece < pieces; piece++) {
@@ -339,16 +340,18 @@ INLINE void put_sums(const float *sums, float *c, int64_t width, int64_t rows, c
 
 INLINE void multiply_tiles(const Product *p, const int pieces) {
     const int64_t panels = (p->width + BLOCK - 1) / BLOCK, size = 2 * pieces * TILE; /* of a step's tiles */
-    uint16_t *left = (uint16_t *)p->packed, *soon = left + TILED_DEPTH / STEP * size, *right = soon + TILED_DEPTH / STEP * size;
+    uint16_t *left = (uint16_t *)p->packed, *soon = left + TILED_DEPTH / STEP * size;
+    uint16_t *right = soon + TILED_DEPTH / STEP * size;
     Pair pair;
     for (int64_t first = 0; first < p->depth; first += TILED_DEPTH) {
         const int64_t end = p->depth - first < TILED_DEPTH ? p->depth : first + TILED_DEPTH;
         const int64_t steps = (end - first + STEP - 1) / STEP;
         cut_right(p, first, end, right, pieces);
-        for (int64_t half = 0; half < 2 * steps; half++) {
-            begin_left(&pair, p, half % 2 * SIDE, first + half / 2 * STEP, end, left + half / 2 * size + half % 2 * TILE);
-            cut_lines(&pair, 0, SIDE, pieces);
-        }
+        for (int64_t step = 0; step < steps; step++)
+            for (int64_t side = 0; side < 2; side++) {
+                begin_left(&pair, p, side * SIDE, first + step * STEP, end, left + step * size + side * TILE);
+                cut_lines(&pair, 0, SIDE, pieces);
+            }
         for (int64_t top = 0; top < p->rows; top += BLOCK) {
             const int64_t block = p->rows - top < BLOCK ? p->rows - top : BLOCK;
             /* Fetched: of A the block after the next one, or of a transposed A a piece of its next rows. */
@@ -359,7 +362,7 @@ INLINE void multiply_tiles(const Product *p, const int pieces) {
             const char *out = (char *)(p->c + (top + block) * p->width);
             for (int64_t panel = 0; panel < panels; panel++) {
                 const int64_t columns = p->width - panel * BLOCK < BLOCK ? p->width - panel * BLOCK : BLOCK;
-                const int64_t halves = (panel == 0) + (panel == panels / 2); /* of the next block, to be cut meanwhile */
+                const int64_t sides = (panel == 0) + (panel == panels / 2); /* of the next block, to be cut meanwhile */
                 float sums[BLOCK * BLOCK], *c = p->c + top * p->width + panel * BLOCK;
                 _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
                 for (int64_t step = 0; step < steps; step++) {
@@ -369,13 +372,13 @@ INLINE void multiply_tiles(const Product *p, const int pieces) {
                         if (p->where) __builtin_prefetch(out + byte + apart, 0, 2);
                     }
                     next += step_bytes, out += out_bytes;
-                    for (int64_t half = 0; half < halves; half++) {
-                        const int64_t side = halves == 2 ? half : panel > 0;
-                        begin_left(&pair, p, top + BLOCK + side * SIDE, first + step * STEP, end, soon + step * size + side * TILE);
-                        if (!half && halves == 2) cut_lines(&pair, 0, SIDE, pieces);
+                    for (int64_t side = panel > 0; side < sides + (panel > 0); side++) {
+                        begin_left(&pair, p, top + BLOCK + side * SIDE, first + step * STEP, end,
+                                   soon + step * size + side * TILE);
+                        if (side == 0 && sides == 2) cut_lines(&pair, 0, SIDE, pieces);
                     }
                     SETTLE;
-                    add_step(left + step * size, right + (panel * steps + step) * size, halves ? &pair : NULL, pieces);
+                    add_step(left + step * size, right + (panel * steps + step) * size, sides ? &pair : NULL, pieces);
                 }
                 const int direct = !first && columns == BLOCK && block == BLOCK;
                 float *to = direct ? c : sums;
@@ -414,7 +417,8 @@ int64_t packed_size(int64_t width, int pieces) { return pieces ? tiles_size(widt
 void multiply(const float *a, int64_t a_row, int64_t a_column, const float *b, int64_t b_row, int64_t b_column,
               float *c, int64_t rows, int64_t depth, int64_t width, float *packed, const float *factors, int relu,
               const float *where, float scale, int pieces) {
-    const Product p = {a, a_row, a_column, b, b_row, b_column, c, rows, depth, width, packed, factors, relu, where, scale};
+    const Product p = {
+        a, a_row, a_column, b, b_row, b_column, c, rows, depth, width, packed, factors, relu, where, scale};
     if (pieces) multiply_by_tiles(&p, pieces);
     else multiply_by_vectors(&p);
 }

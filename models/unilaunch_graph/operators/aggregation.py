@@ -58,7 +58,8 @@ class Aggregation:
 
     def matmat(self, rows: Any) -> Any:
         """Return the owned rows of A_hat @ H; all ranks must call it. (num_owned, width)"""
-        return _normalised(self.edges.matmat, rows, self.scaling)
+        scaled = self.scaling.scaled(rows)
+        return self.edges.matmat(scaled, partial(self.scaling.finish, scaled))
 
     def of_product(self, multiply: Callable[[Epilogue], Rows], *, relu: bool) -> Rows:
         """Return the owned rows of A_hat @ H, then ReLU if asked, on the host; all ranks must call it.
@@ -73,13 +74,19 @@ class Aggregation:
 
     def rmatmat(self, rows: Any) -> Any:
         """Return the owned rows of A_hat.T @ G; all ranks must call it. (num_owned, width)"""
-        return _normalised(self.edges.rmatmat, rows, self.scaling.transposed)
+        return self._back(self.scaling.transposed.scaled(rows))
 
+    def rmatmat_scaled(self, rows: Any) -> Any:
+        """Return the same of a G that has been multiplied by `back_factors`."""
+        return self._back(self.scaling.rounded(rows))
 
-def _normalised(multiply: Callable[[Any, Finish], Any], rows: Any, scaling: "DiagonalScaling") -> Any:
-    """Return left (W + loops) right @ rows, where *multiply* is the product with W."""
-    scaled = scaling.scaled(rows)
-    return multiply(scaled, partial(scaling.finish, scaled))
+    def _back(self, scaled: Any) -> Any:
+        return self.edges.rmatmat(scaled, partial(self.scaling.transposed.finish, scaled))
+
+    @property
+    def back_factors(self) -> Any:
+        """What `rmatmat` multiplies each row by before all else; None: nothing. (num_owned, 1)"""
+        return self.scaling.left
 
 
 #: Stands for loops that are all 1, as in a graph that brings none of its own.
@@ -153,6 +160,10 @@ class DiagonalScaling:
         if self.right is None:
             return rows
         return self.kernels.scaled(rows, self.right) if self.kernels else rows * self.right
+
+    def rounded(self, rows: Any) -> Any:
+        """Return what `scaled` does, of rows that have been multiplied by the right factor."""
+        return self.kernels.rounded(rows) if self.kernels and self.rounds else rows
 
     def scaled_product(self, multiply: Callable[[Epilogue], Rows]) -> Any:
         """Return what `scaled` does, of the rows that *multiply* makes."""

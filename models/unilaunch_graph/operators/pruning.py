@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -126,9 +127,20 @@ class PrunedAggregation:
 
     def rmatmat(self, rows: Rows) -> Rows:
         """Return the entering rows of A_hat.T @ G; all ranks must call it."""
-        scaled = self.scaling_back.scaled(rows)
+        return self._back(self.scaling_back.scaled(rows))
+
+    def rmatmat_scaled(self, rows: Rows) -> Rows:
+        """Return the same of a G that has been multiplied by `back_factors`."""
+        return self._back(self.scaling_back.rounded(rows))
+
+    def _back(self, scaled: Rows) -> Rows:
         own = scaled if self.scaling.loops is None else self.selection.rmatmat(scaled)
         return self.edges_back.matmat(scaled, partial(self.scaling_back.finish, own))
+
+    @property
+    def back_factors(self) -> Any:
+        """What `rmatmat` multiplies each row by before all else; None: nothing. (leaving rows, 1)"""
+        return self.scaling_back.right
 
 
 class FlagExchange:

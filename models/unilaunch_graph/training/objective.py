@@ -228,6 +228,10 @@ def shown(metrics: Mapping[str, float | None], split: str) -> str | None:
 _SHOWN = {"accuracy": ("", ".1%"), "micro_f1": ("micro-F1 ", ".1%"), "mae": ("MAE ", ".4g"), "rmse": ("RMSE ", ".4g")}
 
 
+#: Rows whose losses are computed at a time.
+_ROWS = 1024
+
+
 class TrainingLoss:
     """The loss of the owned training nodes, divided by the training nodes of the whole graph, on host arrays.
 
@@ -241,6 +245,7 @@ class TrainingLoss:
 
     def __init__(self, objective: Objective, part: Part, dtype: FloatType) -> None:
         self.objective, self.nodes = objective, np.flatnonzero(part.split == TRAIN)
+        self.others = np.flatnonzero(part.split != TRAIN)
         self.targets = objective.targets(part.labels[self.nodes], dtype)
         self.num_values = max(1, part.split_sizes[0]) * objective.values_per_node
 
@@ -253,8 +258,11 @@ class TrainingLoss:
         Returns:
             The loss, summed in float64, and the gradient. (num_owned, num_outputs)
         """
-        losses, gradient = self.objective.losses(scores[self.nodes], self.targets, np)
-        gradient /= self.num_values
-        scores[:] = 0
-        scores[self.nodes] = gradient
+        losses = np.empty((len(self.nodes), 1), scores.dtype)
+        for begin in range(0, len(self.nodes), _ROWS):  # in the cache
+            span = slice(begin, begin + _ROWS)
+            losses[span], gradient = self.objective.losses(scores[self.nodes[span]], self.targets[span], np)
+            gradient /= self.num_values
+            scores[self.nodes[span]] = gradient
+        scores[self.others] = 0
         return float(losses.sum(dtype=np.float64)) / self.num_values, scores

@@ -1,5 +1,6 @@
 """Several parts in one process: together they are the whole graph, and they move exactly their halo."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +41,15 @@ from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Part
 
 F64 = np.dtype(np.float64)
+
+
+@pytest.fixture(scope="module", params=["shared memory", "messages"], autouse=True)
+def way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """How rows come to their halo."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "messages":
+            patch.setattr("unilaunch_graph.exchange.halo.share_buffers", lambda *_: None)
+        yield
 
 
 def _parts(graph: Graph, owner: NDArray[np.int64], num_parts: int) -> list[Part]:
