@@ -2,7 +2,8 @@
 
     python benchmarks/pruning.py --other CHECKOUT [--rounds 3] [--share 0.08] [--nodes 100000] [--folder DIR]
 
-CHECKOUT is an older one: git archive COMMIT | tar x -C CHECKOUT. The graph is that of epoch.py, with SHARE of its nodes
+CHECKOUT is an older one with an environment of its own, CHECKOUT/.venv, into which it was installed (pip install -e).
+The graph is that of epoch.py, with SHARE of its nodes
 in training, each with the same chance. With 45 edges a node nearly every node then has a training node as its
 neighbour, so the last layer alone leaves out rows. Two ranks, 300-128-128-40, without L2; the checkouts in turn,
 and of each its quickest epoch: what else the machine does then disturbs least.
@@ -10,7 +11,6 @@ and of each its quickest epoch: what else the machine does then disturbs least.
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -20,7 +20,7 @@ import numpy as np
 
 from epoch import OPTIONS
 from graphs import make_graph
-from mpirun import BOUND_LINE, UNILAUNCH, execute, verdict
+from mpirun import execute, verdict
 
 #: The most that an epoch may take of the other checkout's.
 BOUND, EPOCHS = 0.5, "8"
@@ -36,11 +36,13 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "unilaunch-benchmarks")
     chosen = parser.parse_args()
     graph = _few_trained(make_graph(chosen.folder, chosen.nodes), chosen.share)
-    checkouts, kept = {"this": Path(__file__).parents[1], "other": chosen.other.absolute()}, True
+    checkouts, kept = {"this": Path(sys.executable).parent, "other": chosen.other.absolute() / ".venv" / "bin"}, True
     data = ["--dataset", str(graph), "--partition-dir", str(chosen.folder / "parts"), "--no-normalize-features"]
     for dropout in ("0", "0.5"):
         options = [*data, *OPTIONS, "--dropout", dropout, "--epochs", EPOCHS, "--eval-every", EPOCHS]
-        runs = [{which: _train(root, options) for which, root in checkouts.items()} for _ in range(chosen.rounds)]
+        runs = [
+            {which: _train(programs, options) for which, programs in checkouts.items()} for _ in range(chosen.rounds)
+        ]
         least = {which: min(run[which]["least"] for run in runs) for which in checkouts}
         for which in checkouts:
             megabytes = runs[0][which]["bytes_per_epoch"] / 1e6
@@ -63,12 +65,11 @@ def _few_trained(graph: Path, share: float) -> Path:
     return path
 
 
-def _train(root: Path, options: list[str]) -> dict[str, Any]:
-    """Return the result.json of a run of a checkout's sources, and the seconds of its quickest epoch."""
-    sources = os.pathsep.join(str(root / folder) for folder in (".", "models", "backends"))
+def _train(programs: Path, options: list[str]) -> dict[str, Any]:
+    """Return the result.json of a run by a checkout's programs, and the seconds of its quickest epoch."""
     with tempfile.TemporaryDirectory() as folder:
-        line = [*BOUND_LINE, "2", *UNILAUNCH, "run", "--backend", "torch", "--output-dir", folder, *options]
-        execute(line, 900, PYTHONPATH=sources)
+        ranks = [str(programs / "mpirun"), "-n", "2", str(programs / "python"), "-P", "-m", "unilaunch", "run"]
+        execute([*ranks, "--backend", "torch", "--output-dir", folder, *options], 900)
         result: dict[str, Any] = json.loads(Path(folder, "result.json").read_text(encoding="utf-8"))
         epochs = Path(folder, "rank.0", "epochs.jsonl").read_text(encoding="utf-8").splitlines()
     return {**result, "least": min(json.loads(epoch)["seconds"] for epoch in epochs)}

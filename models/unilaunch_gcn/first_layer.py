@@ -10,7 +10,7 @@ from unilaunch.linear import LinearOperator
 from unilaunch_gcn.attention import GraphAttention
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_graph.arrays import Floats
-from unilaunch_graph.dropout import entry_mask, mask_words, stream_keys
+from unilaunch_graph.dropout import MaskWords, entry_mask, mask_words, stream_keys
 from unilaunch_graph.kernels.choice import Kernels, Products
 from unilaunch_graph.operators.aggregation import Aggregation
 from unilaunch_graph.operators.features import HostFeatures, SparseFeatures, aggregate_features
@@ -72,20 +72,25 @@ class FirstLayer:
             What *weight* is, in the layer's order, and what *self_weight* is: X, the rows that leave the layer.
         """
         self.aggregate.start_epoch(epoch)
-        dropped = epoch is not None and self.config.dropout
-        own = self._dropped(self.features, epoch) if epoch is not None and dropped else self.features
+        keys = None if epoch is None or not self.config.dropout else stream_keys(self.config.seed, epoch, 0)
+        if keys and self.order == "product first" and not self.leaving and not isinstance(self.features, sp.csr_array):
+            masked = HostFeatures(self.features, self.products, self._words(self.features, keys))
+            return masked, masked
+        own = self._dropped(self.features, keys) if keys else self.features
         weighted = own if self.aggregated is None else self.aggregated
         if self.order == "aggregation first":
             weighted = self.aggregate.matmat(own)
         return self._operator(weighted), self._operator(self.leaving.matmat(own) if self.leaving else own)
 
-    def _dropped(self, features: Floats | sp.csr_array, epoch: int) -> Floats | sp.csr_array:
-        keys = stream_keys(self.config.seed, epoch, 0)
+    def _dropped(self, features: Floats | sp.csr_array, keys: tuple[int, int]) -> Floats | sp.csr_array:
         if isinstance(features, sp.csr_array):
             rows = np.repeat(self.nodes, np.diff(features.indptr))
             mask = entry_mask(rows, features.indices, keys, self.config.dropout, features.dtype)
             return sp.csr_array((features.data * mask, features.indices, features.indptr), shape=features.shape)
-        return self.kernels.drop_out(features, mask_words(self.nodes, features.shape[1], keys, self.config.dropout))
+        return self.kernels.drop_out(features, self._words(features, keys))
+
+    def _words(self, features: Floats, keys: tuple[int, int]) -> MaskWords:
+        return mask_words(self.nodes, features.shape[1], keys, self.config.dropout)
 
     def _operator(self, features: Floats | sp.csr_array) -> LinearOperator:
         if isinstance(features, sp.csr_array):

@@ -12,7 +12,7 @@ from unilaunch_gcn.layers import Layer
 from unilaunch_graph.arrays import Floats
 from unilaunch_graph.dropout import MaskWords
 from unilaunch_graph.kernels.choice import Kernels, Products
-from unilaunch_graph.kernels.epilogue import Epilogue
+from unilaunch_graph.kernels.epilogue import Epilogue, Nonlinearity
 from unilaunch_graph.operators.aggregation import Aggregation
 from unilaunch_graph.operators.features import HostFeatures, SparseFeatures
 from unilaunch_graph.operators.pruning import PrunedAggregation
@@ -69,9 +69,9 @@ class FusedLayer:
         if rows:
             self.entering = HostFeatures(rows[0], self.products)
         if aggregate:
-            out = aggregate.of_product(lambda epilogue: self.entering.matmat(weight, epilogue), relu=relu and not words)
-        else:
-            out = self.entering.matmat(weight, Epilogue(relu=relu and not words))
+            then = Nonlinearity(relu, words)
+            return aggregate.of_product(lambda epilogue: self.entering.matmat(weight, epilogue), then)
+        out: Floats = self.entering.matmat(weight, Epilogue(relu=relu and not words))
         return self.kernels.activate(out, words) if words else out
 
     def backward(self, inputs: Sequence[Floats], out: Floats, gradient: Floats) -> Sequence[Floats]:  # noqa: ARG002

@@ -5,7 +5,7 @@ prospector), so any rank can make any rows of the mask, on any framework, and ge
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -85,6 +85,10 @@ class MaskWords:
         """Write some rows of the mask: *scale* where an element is kept, else 0. (rows of the span, width)"""
         words = mix(self.rows[span, None] ^ self.columns)
         np.multiply(words >= np.uint32(self.least), out.dtype.type(self.scale), out=out)
+
+    def of(self, span: slice) -> "MaskWords":
+        """Return the words of some rows."""
+        return replace(self, rows=self.rows[span])
 
     def spans(self) -> Iterator[slice]:
         """Yield stretches of rows whose words stay in a core's cache."""

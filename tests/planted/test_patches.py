@@ -49,7 +49,7 @@ def test_the_tests_that_should_notice_it_exist(fault: Fault) -> None:
         assert not name or f"def {name}(" in text, test
 
 
-def test_there_are_40_over_all_packages_by_their_size() -> None:
+def test_there_are_41_over_all_packages_by_their_size() -> None:
     """Each package has its share, by lines of code."""
     sources = [path for top in ("unilaunch", "backends", "models") for path in (ROOT / top).rglob("*.py")]
     lines: Counter[str] = Counter()
@@ -57,12 +57,12 @@ def test_there_are_40_over_all_packages_by_their_size() -> None:
         lines[package_of(path.relative_to(ROOT).as_posix())] += len(path.read_bytes().splitlines())
     faults = Counter(fault.package for fault in FAULTS)
 
-    assert len(FAULTS) == 40
+    assert len(FAULTS) == 41
     assert set(faults) <= set(lines)
     wrong = {
         package: (faults[package], round(share, 1))
         for package, number in lines.items()
-        if abs(faults[package] - (share := 40 * number / lines.total())) > TOLERANCE
+        if abs(faults[package] - (share := 41 * number / lines.total())) > TOLERANCE
     }
     assert not wrong
 

@@ -81,9 +81,10 @@ class HaloExchange:
         if self.may_share:
             self.may_share = False
             self.shared = share_buffers(self.collectives, self.send_counts, self.receive_counts)
-        if not self.shared:
+        columns = self.wire.columns(rows.shape[1], rows.dtype)
+        if not self.shared or not self.shared.pays(*columns):
             return self.send(rows, *self._buffers(rows.shape[1], rows.dtype))
-        received, places = self.shared.next(*self.wire.columns(rows.shape[1], rows.dtype))
+        received, places = self.shared.next(*columns)
         begins = np.cumsum(self.send_counts) - self.send_counts
         for rank, place in places:
             self.wire.pack(rows, self.send_rows[begins[rank] : begins[rank] + len(place)], place)

@@ -4,7 +4,7 @@
    that has them, so nothing is left behind. The ranks tell each other where they are: /proc/PID/fd/N, which Linux opens
    for processes of the same user only.
 2. If every rank could open the files of every other, none sends rows any more: it writes them to the receiver's file.
-   Otherwise, as on several hosts or in several containers, all ranks send messages.
+   Otherwise, as on several hosts or in several containers, all ranks send messages; rows of large buffers too.
 3. After it has written, a rank sends each other rank one byte. A rank that has got all bytes may read its rows.
 4. The two files take turns. Who writes to a file for the second time has a byte of its reader that was sent after the
    reader had done with the first rows.
@@ -27,6 +27,9 @@ from unilaunch.backend import Collectives, Exchange
 _TURNS = 2
 #: Each has four descriptors of each other's files: more ranks could reach the usual limit, 1,024 of a process.
 _MOST_RANKS = 16
+#: Of a buffer. Files in memory have small pages, as a rule: rows that are read at random from many of them take longer
+#: than those of a large private buffer, by more than a copy takes.
+_MOST_BYTES = 1 << 25
 #: What a rank tells the others: its kernel and its processes' namespace, its process, its files and their name.
 _ADDRESS = np.dtype([("host", "S64"), ("process", "u8"), ("files", "u8", _TURNS), ("name", "S40")])
 
@@ -51,6 +54,10 @@ class SharedBuffers:
         others = [int(other != rank) for other in range(len(files))]
         self.bytes_to = others, np.zeros((sum(others), 1), np.uint8), np.empty((sum(others), 1), np.uint8)
         weakref.finalize(self, _close, [file for pair in files for file in pair])
+
+    def pays(self, columns: int, dtype: Any) -> bool:
+        """Return whether rows are better written here than sent; of all ranks the same."""
+        return max(rows for _, _, rows in self.sections) * columns * np.dtype(dtype).itemsize <= _MOST_BYTES
 
     def next(self, columns: int, dtype: Any) -> tuple[NDArray[Any], list[tuple[int, NDArray[Any]]]]:
         """Return where this rank's rows will be, and each receiver with where this rank writes its rows.
@@ -134,20 +141,20 @@ def _host() -> bytes:
 
 
 def _open_files(address: Any, own: Any) -> list[int]:
-    """Return a rank's files; none if they are not to be had here."""
+    """Return the descriptors of a rank's files; none if this process cannot open them."""
     if address["host"] != own["host"]:
         return []
     paths = [Path(f"/proc/{address['process']}/fd/{file}") for file in address["files"]]
     opened: list[int] = []
     try:
+        if not all(address["name"].decode() in str(path.readlink()) for path in paths):
+            return []
         for path in paths:
             opened.append(os.open(path, os.O_RDWR | os.O_CLOEXEC))  # noqa: PERF401  (those before a failure are closed)
-        is_right = all(address["name"].decode() in str(path.readlink()) for path in paths)
     except OSError:
-        is_right = False
-    if not is_right:
         _close(opened)
-    return opened if is_right else []
+        return []
+    return opened
 
 
 def _all_to_all(collectives: Collectives, rows: NDArray[Any]) -> NDArray[Any]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from unilaunch_graph.arrays import FloatType, Rows
 from unilaunch_graph.dropout import MaskWords
-from unilaunch_graph.kernels.epilogue import NOTHING, Epilogue
+from unilaunch_graph.kernels.epilogue import IDENTITY, NOTHING, Epilogue, Nonlinearity
 from unilaunch_graph.kernels.library import load_library
 from unilaunch_graph.kernels.native import NativeKernels
 from unilaunch_graph.kernels.portable import PortableKernels
@@ -25,6 +25,9 @@ class Products(Protocol):
 
     def operand(self, array: Rows) -> Any:
         """Return what `product` takes for an array, or for its transpose by `.T`."""
+
+    def dropped(self, array: Rows, words: MaskWords) -> Any:
+        """Return what `product` takes for an array times a dropout mask, or for its transpose by `.T`."""
 
     def product(self, left: Any, right: Any, epilogue: Epilogue = NOTHING) -> Rows:
         """Return left @ right, then what the epilogue makes of it."""
@@ -54,8 +57,8 @@ class Kernels(Products, Protocol):
     def pass_positive(self, rows: Rows, gradient: Rows, scale: float) -> Rows:
         """Return 0 where *rows* is 0 or less, else scale * gradient."""
 
-    def finish(self, out: Rows, own: Any, loops: Rows | None, left: Rows | None, *, relu: bool = False) -> None:
-        """Make left (out + loops own) of *out*, then ReLU."""
+    def finish(self, out: Rows, own: Any, loops: Rows | None, left: Rows | None, then: Nonlinearity = IDENTITY) -> None:
+        """Make left (out + loops own) of *out*, then what follows."""
 
 
 def choose_kernels(dtype: FloatType, num_edges: int, threads: int) -> Kernels:

@@ -24,7 +24,7 @@
 #define ROWS 6
 #endif
 #define PANEL (2 * LANES)
-#define DEPTH 320       /* rows of B that are packed at a time: its panel stays in the first cache */
+#define DEPTH 320       /* rows of B that are packed at a time: its panel stays in a cache */
 #define ROW_BLOCK 120   /* rows of A that are multiplied by one panel after the other: they stay in the second cache */
 #define AHEAD 8192      /* bytes of gathered rows that are fetched ahead: a sixth of the first cache */
 #define INLINE static inline __attribute__((always_inline))
@@ -35,6 +35,20 @@ typedef float Quad __attribute__((vector_size(16)));
 typedef float Single __attribute__((vector_size(4)));
 typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
 typedef uint32_t QuadWords __attribute__((vector_size(16)));
+
+/* A dropout mask: *scale* where the mixed word of a row's and a column's is *least* or more, else 0. No rows: no mask. */
+typedef struct {
+    const uint32_t *rows, *columns;
+    uint32_t least;
+    float scale;
+} Mask;
+
+/* The mixing function "lowbias32", as dropout.mix. */
+INLINE uint32_t mix(uint32_t word) {
+    word = (word ^ (word >> 16)) * 0x7FEB352Du;
+    word = (word ^ (word >> 15)) * 0x846CA68Bu;
+    return word ^ (word >> 16);
+}
 
 /* ---- what becomes of rows while they are in the cache ---- */
 
@@ -49,6 +63,21 @@ void end_rows(float *restrict rows, int64_t count, int64_t width, const float *f
             for (int64_t j = 0; j < width; j++) rows[j] *= factors[i];
         if (relu)
             for (int64_t j = 0; j < width; j++) rows[j] = rows[j] <= 0 ? 0.0f : rows[j];
+    }
+}
+
+/* out = factors * rows, rounded to bfloat16: to the nearest, ties to even; for finite numbers, as to_bfloat16.
+ * *factors* has one number a row; NULL: ones. */
+void round_rows(const float *restrict rows, const float *restrict factors, uint16_t *restrict out, int64_t count,
+                int64_t width) {
+    for (int64_t i = 0; i < count; i++, rows += width, out += width) {
+        const float factor = factors ? factors[i] : 1.0f;
+        for (int64_t j = 0; j < width; j++) {
+            const float number = factor * rows[j];
+            uint32_t word;
+            memcpy(&word, &number, 4);
+            out[j] = (word + 0x7FFFu + ((word >> 16) & 1)) >> 16;
+        }
     }
 }
 
@@ -124,21 +153,27 @@ static void multiply_rows(Tile *t, int64_t rows) {
 typedef struct {
     const float *a;
     int64_t a_row, a_column;
+    Mask mask;             /* of A, only with tiles: they are cut from masked numbers */
     const float *b;
     int64_t b_row, b_column;
     float *c;
     int64_t rows, depth, width;
-    float *packed;         /* room for packed_size(width) numbers */
+    float *packed, *apart; /* room for packed_size(width) numbers; of these the last ROW_BLOCK rows of C */
     const float *factors;
     int relu;
     const float *where;
     float scale;
+    uint16_t *words;       /* NULL, or where C's rows go rounded to bfloat16. (rows, width) */
 } Product;
 
-/* Do end_rows for some rows of C. */
+/* Return where some rows of C are: without a C, which is for *words* alone, all in the same place behind *packed*. */
+static float *rows_of(const Product *p, int64_t top) { return p->c ? p->c + top * p->width : p->apart; }
+
+/* Do end_rows for some rows of C, and round them. */
 static void end_block(const Product *p, int64_t top, int64_t rows) {
-    end_rows(p->c + top * p->width, rows, p->width, p->factors ? p->factors + top : NULL, p->relu,
+    end_rows(rows_of(p, top), rows, p->width, p->factors ? p->factors + top : NULL, p->relu,
              p->where ? p->where + top * p->width : NULL, p->scale);
+    if (p->words) round_rows(rows_of(p, top), NULL, p->words + top * p->width, rows, p->width);
 }
 
 /* In *packed* stand B's panels, and behind them a block of a transposed A, whose columns would otherwise be read from a
@@ -173,7 +208,7 @@ static void multiply_by_vectors(const Product *p) {
             }
             for (int64_t begin = 0; begin < p->width; begin += PANEL) {
                 const int64_t columns = p->width - begin < PANEL ? p->width - begin : PANEL;
-                Tile tile = {left, p->a_row, column, p->packed + begin * deep, p->c + top * p->width + begin, p->width,
+                Tile tile = {left, p->a_row, column, p->packed + begin * deep, rows_of(p, top) + begin, p->width,
                              deep, columns, first > 0, next, step};
                 multiply_rows(&tile, block);
                 next = tile.next;
@@ -194,7 +229,6 @@ static void multiply_by_vectors(const Product *p) {
 #define STEP (2 * SIDE)       /* depth of a tile */
 #define TILE (SIDE * STEP)    /* bfloat16 numbers of a tile */
 #define BLOCK (2 * SIDE)      /* rows of A and columns of B that are multiplied at a time: two tiles of each */
-#define TILED_DEPTH 320       /* rows of B that are cut at a time: they stay in the second cache */
 #define MOST_PIECES 3
 
 /* Return whether this process may use tiles; Linux wants to be asked: ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA. */
@@ -202,7 +236,7 @@ int has_tiles(void) { return !syscall(SYS_arch_prctl, 0x1023, 18); }
 
 /* Room for two blocks of A, and for B's panels. */
 static int64_t tiles_size(int64_t width) {
-    return TILED_DEPTH / STEP * MOST_PIECES * TILE * (2 + (width + BLOCK - 1) / BLOCK);
+    return DEPTH / STEP * MOST_PIECES * TILE * (2 + (width + BLOCK - 1) / BLOCK);
 }
 
 /* *lines* of *numbers*, at most 16 x 16 of them; behind them are zeros. */
@@ -251,17 +285,28 @@ static void straighten(const Square *s, float *out) {
 typedef struct {
     Square low, high;
     uint16_t *out;
+    Mask mask;                 /* from the pair's first line and number on */
+    int64_t rows, columns;     /* of the mask */
     float room[2][SIDE * SIDE];
 } Pair;
 
 /* Begin to cut a piece of a matrix: *lines* of a tile, and from *pair* to *depth* at both ends of its words. */
-INLINE void begin_pair(Pair *p, Square low, Square high, uint16_t *out) {
-    p->low = low, p->high = high, p->out = out;
+INLINE void begin_pair(Pair *p, Square low, Square high, Mask mask, uint16_t *out) {
+    p->low = low, p->high = high, p->mask = mask, p->out = out;
     if (low.number != 1) {
         straighten(&low, p->room[0]);
         straighten(&high, p->room[1]);
         p->low = (Square){p->room[0], SIDE, 1, SIDE, SIDE}, p->high = (Square){p->room[1], SIDE, 1, SIDE, SIDE};
     }
+}
+
+/* Return numbers times a mask, of which *row* is the word of their line. */
+INLINE __m512 masked(__m512 numbers, uint32_t row, const uint32_t *columns, int64_t count, const Mask *mask) {
+    Words word = row ^ (Words)_mm512_maskz_loadu_epi32(first_of(count), columns);
+    word = (word ^ (word >> 16)) * 0x7FEB352Du; /* as mix */
+    word = (word ^ (word >> 15)) * 0x846CA68Bu;
+    const __mmask16 kept = _mm512_cmpge_epu32_mask((__m512i)(word ^ (word >> 16)), _mm512_set1_epi32((int)mask->least));
+    return numbers * _mm512_maskz_mov_ps(kept, _mm512_set1_ps(mask->scale));
 }
 
 /* Cut the lines of a pair from *begin* to *end*. One piece is rounded to the nearest, ties to even. */
@@ -270,6 +315,11 @@ INLINE void cut_lines(const Pair *p, int begin, int end, const int pieces) {
     const __m512i one = _mm512_set1_epi32(1);
     for (int i = begin; i < end; i++) {
         __m512 low = line_of(&p->low, i), high = line_of(&p->high, i);
+        if (p->mask.rows) {
+            const uint32_t row = i < p->rows ? p->mask.rows[i] : 0;
+            low = masked(low, row, p->mask.columns, p->columns, &p->mask);
+            high = masked(high, row, p->mask.columns + SIDE, p->columns - SIDE, &p->mask);
+        }
         UNROLL for (int piece = 0; piece < pieces; piece++) {
             __m512i a = (__m512i)low, b = (__m512i)high;
             if (pieces == 1) {
@@ -314,8 +364,11 @@ INLINE void add_step(const uint16_t *left, const uint16_t *right, const Pair *so
 /* Begin to cut 16 rows of A, from depth *k* on. */
 INLINE void begin_left(Pair *pair, const Product *p, int64_t row, int64_t k, int64_t end, uint16_t *out) {
     const float *from = p->a + row * p->a_row + k * p->a_column;
+    Mask mask = p->mask;
+    if (mask.rows) mask.rows += row, mask.columns += k;
+    pair->rows = p->rows - row, pair->columns = end - k;
     begin_pair(pair, (Square){from, p->a_row, p->a_column, p->rows - row, end - k},
-               (Square){from + SIDE * p->a_column, p->a_row, p->a_column, p->rows - row, end - k - SIDE}, out);
+               (Square){from + SIDE * p->a_column, p->a_row, p->a_column, p->rows - row, end - k - SIDE}, mask, out);
 }
 
 /* Cut B's rows from *first* to *end*. */
@@ -327,7 +380,7 @@ INLINE void cut_right(const Product *p, int64_t first, int64_t end, uint16_t *ou
                 const float *from = p->b + k * p->b_row + j * p->b_column;
                 begin_pair(&pair, (Square){from, p->b_row, p->b_column, end - k, p->width - j},
                            (Square){from + SIDE * p->b_row, p->b_row, p->b_column, end - k - SIDE, p->width - j},
-                           out + (j > column) * TILE);
+                           (Mask){0}, out + (j > column) * TILE);
                 cut_lines(&pair, 0, SIDE, pieces);
             }
 }
@@ -340,11 +393,11 @@ INLINE void put_sums(const float *sums, float *c, int64_t width, int64_t rows, c
 
 INLINE void multiply_tiles(const Product *p, const int pieces) {
     const int64_t panels = (p->width + BLOCK - 1) / BLOCK, size = 2 * pieces * TILE; /* of a step's tiles */
-    uint16_t *left = (uint16_t *)p->packed, *soon = left + TILED_DEPTH / STEP * size;
-    uint16_t *right = soon + TILED_DEPTH / STEP * size;
+    uint16_t *left = (uint16_t *)p->packed, *soon = left + DEPTH / STEP * size;
+    uint16_t *right = soon + DEPTH / STEP * size;
     Pair pair;
-    for (int64_t first = 0; first < p->depth; first += TILED_DEPTH) {
-        const int64_t end = p->depth - first < TILED_DEPTH ? p->depth : first + TILED_DEPTH;
+    for (int64_t first = 0; first < p->depth; first += DEPTH) {
+        const int64_t end = p->depth - first < DEPTH ? p->depth : first + DEPTH;
         const int64_t steps = (end - first + STEP - 1) / STEP;
         cut_right(p, first, end, right, pieces);
         for (int64_t step = 0; step < steps; step++)
@@ -358,20 +411,21 @@ INLINE void multiply_tiles(const Product *p, const int pieces) {
             const int64_t step_bytes = 4 * block * (p->a_row == 1 ? end - first : p->a_row) / (panels * steps);
             const char *next = (const char *)(p->a_row == 1 ? p->a + end * p->a_column + top * (end - first)
                                               : p->a + (top + 2 * BLOCK) * p->a_row + first * p->a_column);
-            const int64_t out_bytes = 4 * block * p->width / (panels * steps), apart = (char *)p->where - (char *)p->c;
-            const char *out = (char *)(p->c + (top + block) * p->width);
+            const int64_t out_bytes = 4 * block * p->width / (panels * steps);
+            const char *out = (char *)rows_of(p, top + block);
+            const char *compared = p->where ? (char *)(p->where + (top + block) * p->width) : out;
             for (int64_t panel = 0; panel < panels; panel++) {
                 const int64_t columns = p->width - panel * BLOCK < BLOCK ? p->width - panel * BLOCK : BLOCK;
                 const int64_t sides = (panel == 0) + (panel == panels / 2); /* of the next block, to be cut meanwhile */
-                float sums[BLOCK * BLOCK], *c = p->c + top * p->width + panel * BLOCK;
+                float sums[BLOCK * BLOCK], *c = rows_of(p, top) + panel * BLOCK;
                 _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
                 for (int64_t step = 0; step < steps; step++) {
                     for (int64_t byte = 0; byte < step_bytes; byte += 64) __builtin_prefetch(next + byte, 0, 2);
                     for (int64_t byte = 0; byte < out_bytes; byte += 64) {
                         __builtin_prefetch(out + byte, 1, 2);
-                        if (p->where) __builtin_prefetch(out + byte + apart, 0, 2);
+                        __builtin_prefetch(compared + byte, 0, 2);
                     }
-                    next += step_bytes, out += out_bytes;
+                    next += step_bytes, out += out_bytes, compared += out_bytes;
                     for (int64_t side = panel > 0; side < sides + (panel > 0); side++) {
                         begin_left(&pair, p, top + BLOCK + side * SIDE, first + step * STEP, end,
                                    soon + step * size + side * TILE);
@@ -410,15 +464,23 @@ static int64_t tiles_size(int64_t width) { return 0; }
 static void multiply_by_tiles(const Product *p, int pieces) {}
 #endif
 
-int64_t packed_size(int64_t width, int pieces) { return pieces ? tiles_size(width) : vectors_size(width); }
+int64_t packed_size(int64_t width, int pieces) {
+    return (pieces ? tiles_size(width) : vectors_size(width)) + ROW_BLOCK * width;
+}
+
+/* Return the greatest depth of a product that needs no C. */
+int64_t most_depth(void) { return DEPTH; }
 
 /* C = A B, then end_rows: see Product. *pieces* is 0: by vectors; or, where there are tiles, of numbers cut into three
  * pieces, or rounded to one. */
-void multiply(const float *a, int64_t a_row, int64_t a_column, const float *b, int64_t b_row, int64_t b_column,
+void multiply(const float *a, int64_t a_row, int64_t a_column, const uint32_t *mask_rows, const uint32_t *mask_columns,
+              uint32_t least, float kept, const float *b, int64_t b_row, int64_t b_column,
               float *c, int64_t rows, int64_t depth, int64_t width, float *packed, const float *factors, int relu,
-              const float *where, float scale, int pieces) {
+              const float *where, float scale, uint16_t *words, int pieces) {
+    float *apart = packed + packed_size(width, pieces) - ROW_BLOCK * width;
     const Product p = {
-        a, a_row, a_column, b, b_row, b_column, c, rows, depth, width, packed, factors, relu, where, scale};
+        a, a_row, a_column, {mask_rows, mask_columns, least, kept}, b, b_row, b_column, c, rows, depth, width,
+        packed, apart, factors, relu, where, scale, words};
     if (pieces) multiply_by_tiles(&p, pieces);
     else multiply_by_vectors(&p);
 }
@@ -564,21 +626,6 @@ void aggregate_rounded(const int64_t *indptr, const int32_t *indices, const floa
     }
 }
 
-/* out = factors * rows, rounded to bfloat16: to the nearest, ties to even; for finite numbers, as to_bfloat16.
- * *factors* has one number a row; NULL: ones. */
-void round_rows(const float *restrict rows, const float *restrict factors, uint16_t *restrict out, int64_t count,
-                int64_t width) {
-    for (int64_t i = 0; i < count; i++, rows += width, out += width) {
-        const float factor = factors ? factors[i] : 1.0f;
-        for (int64_t j = 0; j < width; j++) {
-            const float number = factor * rows[j];
-            uint32_t word;
-            memcpy(&word, &number, 4);
-            out[j] = (word + 0x7FFFu + ((word >> 16) & 1)) >> 16;
-        }
-    }
-}
-
 /* ---- passes over rows ---- */
 
 /* out = factors * rows; *factors* has one number a row. */
@@ -588,10 +635,11 @@ void scale_rows(const float *restrict rows, const float *restrict factors, float
         for (int64_t j = 0; j < width; j++) out[j] = factors[i] * rows[j];
 }
 
-/* out = left (out + loops own), then ReLU: *left* and *loops* have one number a row; NULL: ones. The own rows are *own*,
- * or in bfloat16 *words*; both NULL: no loops. */
+/* out = left (out + loops own), then ReLU, then a dropout mask, as of drop_out: *left* and *loops* have one number a row;
+ * NULL: ones. The own rows are *own*, or in bfloat16 *words*; both NULL: no loops. *row_words* is NULL: no mask. */
 void finish(float *restrict out, int64_t count, int64_t width, const float *restrict own,
-            const uint16_t *restrict words, const float *loops, const float *left, int relu) {
+            const uint16_t *restrict words, const float *loops, const float *left, int relu, const uint32_t *row_words,
+            const uint32_t *restrict column_words, uint32_t least, float scale) {
     const float most = relu ? 0.0f : NAN; /* what is no more than this becomes 0; nothing is less than NaN */
     for (int64_t i = 0; i < count; i++, out += width) {
         const float factor = left ? left[i] : 1.0f, loop = loops ? loops[i] : 1.0f;
@@ -600,14 +648,10 @@ void finish(float *restrict out, int64_t count, int64_t width, const float *rest
             const float number = factor * (out[j] + loop * own_number);
             out[j] = number <= most ? 0.0f : number;
         }
+        if (row_words)
+            for (int64_t j = 0; j < width; j++)
+                out[j] *= mix(row_words[i] ^ column_words[j]) >= least ? scale : 0.0f;
     }
-}
-
-/* The mixing function "lowbias32", as dropout.mix. */
-INLINE uint32_t mix(uint32_t word) {
-    word = (word ^ (word >> 16)) * 0x7FEB352Du;
-    word = (word ^ (word >> 15)) * 0x846CA68Bu;
-    return word ^ (word >> 16);
 }
 
 /* out = mask * rows, or mask * max(0, rows); the mask is *scale* where an element's word is at least *least*, else 0. */

@@ -3,26 +3,29 @@
 import ctypes
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch_graph.arrays import FloatType, Rows, empty_rows
 from unilaunch_graph.dropout import MaskWords
-from unilaunch_graph.kernels.epilogue import NOTHING, Epilogue
+from unilaunch_graph.kernels.epilogue import IDENTITY, NOTHING, Epilogue, Nonlinearity
 
 _POINTER, _SIZE, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
+_MATRIX = (_POINTER, _SIZE, _SIZE)
 _EPILOGUE = (_POINTER, _INT, _POINTER, ctypes.c_float)
+_MASK = (_POINTER, _POINTER, ctypes.c_uint32, ctypes.c_float)
 _ARGUMENTS = {
-    "multiply": (*(_POINTER, _SIZE, _SIZE) * 2, _POINTER, _SIZE, _SIZE, _SIZE, _POINTER, *_EPILOGUE, _INT),
+    "multiply": (*_MATRIX, *_MASK, *_MATRIX, _POINTER, _SIZE, _SIZE, _SIZE, _POINTER, *_EPILOGUE, _POINTER, _INT),
     "end_rows": (_POINTER, _SIZE, _SIZE, *_EPILOGUE),
     "aggregate": (_POINTER, _POINTER, _POINTER, _SIZE, _POINTER, _SIZE, _POINTER, _INT),
     "aggregate_rounded": (_POINTER, _POINTER, _POINTER, _SIZE, _POINTER, _SIZE, _POINTER, _INT),
     "round_rows": (*(_POINTER,) * 3, _SIZE, _SIZE),
     "scale_rows": (*(_POINTER,) * 3, _SIZE, _SIZE),
-    "finish": (_POINTER, _SIZE, _SIZE, *(_POINTER,) * 4, _INT),
-    "drop_out": (*(_POINTER,) * 2, _SIZE, _SIZE, *(_POINTER,) * 2, ctypes.c_uint32, ctypes.c_float, _INT),
+    "finish": (_POINTER, _SIZE, _SIZE, *(_POINTER,) * 4, _INT, *_MASK),
+    "drop_out": (*(_POINTER,) * 2, _SIZE, _SIZE, *_MASK, _INT),
     "pass_positive": (*(_POINTER,) * 3, _SIZE, ctypes.c_float),
 }
 
@@ -36,8 +39,27 @@ class Multiply(Protocol):
 
 #: Numbers of bfloat16 that together have a float32 number's digits.
 _PIECES = 3
+#: Of fewer rows or columns float32 is not cut: that takes longer than tiles save. (Of A, and of B.)
+_ROWS_OF_TILES, _COLUMNS_OF_TILES = 128, 32
 #: Fewer rows than this are not worth a thread.
 _FEW = 512
+
+
+class Masked(NamedTuple):
+    """A matrix times a dropout mask, which is made anew while it is multiplied.
+
+    Attributes:
+        array: The matrix. (rows, columns)
+        mask: The words of its rows and columns.
+    """
+
+    array: Rows
+    mask: MaskWords
+
+    @property
+    def T(self) -> "Masked":  # noqa: N802  (as numpy's)
+        """The transposed matrix times the transposed mask."""
+        return Masked(self.array.T, replace(self.mask, rows=self.mask.columns, columns=self.mask.rows))
 
 
 class NativeKernels:
@@ -54,8 +76,10 @@ class NativeKernels:
 
     def __init__(self, library: ctypes.CDLL, threads: int, pieces: int | None = None) -> None:
         self.library, self.threads = library, threads
-        self.pieces = _PIECES * library.has_tiles() if pieces is None else pieces
+        most = _PIECES * library.has_tiles()  # it asks Linux for them
+        self.pieces = most if pieces is None else min(pieces, most)
         self.pool = ThreadPoolExecutor(threads) if threads > 1 else None
+        library.most_depth.restype = _SIZE
         library.packed_size.argtypes, library.packed_size.restype = (_SIZE, _INT), _SIZE
         for name, arguments in _ARGUMENTS.items():
             getattr(library, name).argtypes, getattr(library, name).restype = arguments, None
@@ -64,25 +88,37 @@ class NativeKernels:
         """Return what `product` takes for an array: itself."""
         return array
 
-    def product(self, left: Rows, right: Rows, epilogue: Epilogue = NOTHING) -> Rows:
+    def dropped(self, array: Rows, words: MaskWords) -> Rows | Masked:
+        """Return what `product` takes for an array times a dropout mask: with AMX there is no copy."""
+        return Masked(array, words) if self.pieces else self.drop_out(array, words)
+
+    def product(self, left: Rows | Masked, right: Rows, epilogue: Epilogue = NOTHING) -> Rows:
         """Return left @ right, ended; both may be views, with any steps. (rows, depth), (depth, width) -> (rows, width)
 
-        The epilogue is done while the rows are in the cache.
+        The epilogue is done while the rows are in the cache; where it rounds, bfloat16's words are returned.
         """
+        left, mask = left if isinstance(left, Masked) else (left, None)
         (rows, depth), width = left.shape, right.shape[1]
-        out = np.zeros((rows, width), np.float32) if not depth else empty_rows((rows, width), np.float32)
+        is_cut = self.pieces != _PIECES or mask or (rows >= _ROWS_OF_TILES and width >= _COLUMNS_OF_TILES)
+        pieces = self.pieces if is_cut else 0
+        words = empty_rows((rows, width), np.uint16) if epilogue.rounds and depth else None
+        out = (
+            None if words is not None and depth <= self.library.most_depth() else empty_rows((rows, width), np.float32)
+        )
+        if out is not None and not depth:
+            out[...] = 0
         steps = [step // 4 for step in (*left.strides, *right.strides)]
 
         def multiply(begin: int, end: int) -> None:
-            packed = empty_rows((self.library.packed_size(width, self.pieces),), np.float32)
+            packed = empty_rows((self.library.packed_size(width, pieces),), np.float32)
             self.library.multiply(
-                _address(left) + begin * left.strides[0], *steps[:2], _address(right), *steps[2:],
-                _address(out) + begin * out.strides[0], end - begin, depth, width, _address(packed),
-                *_of_rows(epilogue, begin), self.pieces,
+                _from_row(left, begin), *steps[:2], *_of_mask(mask, begin), _address(right), *steps[2:],
+                _from_row(out, begin), end - begin, depth, width, _address(packed), *_of_rows(epilogue, begin),
+                _from_row(words, begin), pieces,
             )  # fmt: skip
 
         self._share(rows, multiply, max(16, _FEW * 128 // max(1, depth)))
-        return out
+        return cast("Rows", out if words is None else words)
 
     def drop_out(self, rows: Rows, words: MaskWords) -> Rows:
         """Return the rows times a dropout mask. (rows, width)"""
@@ -98,8 +134,7 @@ class NativeKernels:
         def mask(begin: int, end: int) -> None:
             self.library.drop_out(
                 _address(rows) + begin * rows.strides[0], _address(out) + begin * out.strides[0], end - begin,
-                rows.shape[1], _address(words.rows) + 4 * begin, _address(words.columns), words.least, words.scale,
-                relu,
+                rows.shape[1], *_of_mask(words, begin), relu,
             )  # fmt: skip
 
         self._share(len(rows), mask)
@@ -127,13 +162,12 @@ class NativeKernels:
 
         self._share(len(rows), end_rows)
 
-    def finish(self, out: Rows, own: Any, loops: Rows | None, left: Rows | None, *, relu: bool = False) -> None:
-        """Make left (out + loops own) of *out*, then ReLU; see `PortableKernels.finish`."""
+    def finish(self, out: Rows, own: Any, loops: Rows | None, left: Rows | None, then: Nonlinearity = IDENTITY) -> None:
+        """Make left (out + loops own) of *out*, then what follows; see `PortableKernels.finish`."""
         own, words = (None, own) if own is not None and own.dtype == np.uint16 else (own, None)
         arrays = [None if array is None else np.ascontiguousarray(array) for array in (own, words, loops, left)]
-        self.library.finish(
-            _address(out), *out.shape, *(None if array is None else _address(array) for array in arrays), relu
-        )
+        places = (None if array is None else _address(array) for array in arrays)
+        self.library.finish(_address(out), *out.shape, *places, then.relu, *_of_mask(then.mask, 0))
 
     def scaled(self, rows: Rows, factors: Rows) -> Rows:
         """Return the rows, each times its factor. (rows, width), (rows, 1)"""
@@ -204,11 +238,19 @@ class _SparseRows:
 
 def _of_rows(epilogue: Epilogue, begin: int) -> tuple[int | None, bool, int | None, float]:
     """Return the arguments of C's end_rows for the rows from *begin* on; its arrays are contiguous."""
-    places = [
-        None if array is None else _address(array) + begin * array.strides[0]
-        for array in (epilogue.factors, epilogue.where)
-    ]
-    return places[0], epilogue.relu, places[1], epilogue.scale
+    return _from_row(epilogue.factors, begin), epilogue.relu, _from_row(epilogue.where, begin), epilogue.scale
+
+
+def _of_mask(words: MaskWords | None, begin: int) -> tuple[int | None, int | None, int, float]:
+    """Return C's arguments for a mask of the rows from *begin* on."""
+    if words is None:
+        return None, None, 0, 1.0
+    return _address(words.rows) + 4 * begin, _address(words.columns), words.least, words.scale
+
+
+def _from_row(array: NDArray[Any] | None, row: int) -> int | None:
+    """Return where an array's rows begin, from *row* on."""
+    return None if array is None else _address(array) + row * array.strides[0]
 
 
 def _address(array: NDArray[Any]) -> int:

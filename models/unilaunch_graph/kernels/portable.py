@@ -4,7 +4,7 @@ import numpy as np
 
 from unilaunch_graph.arrays import FloatType, Rows
 from unilaunch_graph.dropout import MaskWords
-from unilaunch_graph.kernels.epilogue import NOTHING, Epilogue, end
+from unilaunch_graph.kernels.epilogue import IDENTITY, NOTHING, Epilogue, Nonlinearity, end
 from unilaunch_graph.kernels.rounding import from_bfloat16, to_bfloat16
 
 
@@ -21,6 +21,10 @@ class PortableKernels:
     def operand(self, array: Rows) -> Rows:
         """Return what `product` takes for an array: itself."""
         return array
+
+    def dropped(self, array: Rows, words: MaskWords) -> Rows:
+        """Return what `product` takes for an array times a dropout mask."""
+        return self.drop_out(array, words)
 
     def product(self, left: Rows, right: Rows, epilogue: Epilogue = NOTHING) -> Rows:
         """Return left @ right, ended. (rows, depth), (depth, width) -> (rows, width)"""
@@ -53,16 +57,20 @@ class PortableKernels:
         """Return 0 where *rows* is 0 or less, else scale * gradient. (rows, width)"""
         return np.where(rows <= 0, 0, gradient * rows.dtype.type(scale))
 
-    def finish(self, out: Rows, own: Rows | None, loops: Rows | None, left: Rows | None, *, relu: bool = False) -> None:
-        """Make left (out + loops own) of *out*, then ReLU.
+    def finish(
+        self, out: Rows, own: Rows | None, loops: Rows | None, left: Rows | None, then: Nonlinearity = IDENTITY
+    ) -> None:
+        """Make left (out + loops own) of *out*, then what follows.
 
         Args:
             out: Changed in place. (rows, width)
             own: None: no loops. (rows, width)
             loops: Weight of each row's loop; None: each is 1. (rows, 1)
             left: Factor of each row; None: each is 1. (rows, 1)
-            relu: Negative numbers become 0.
+            then: ReLU, and the dropout of these rows.
         """
         if own is not None:
             out += own if loops is None else own * loops
-        end(out, Epilogue(left, relu))
+        end(out, Epilogue(left, then.relu))
+        if then.mask:
+            out[...] = self.drop_out(out, then.mask)

@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch_graph.arrays import Floats, Rows
+from unilaunch_graph.dropout import MaskWords
 from unilaunch_graph.kernels.epilogue import NOTHING, Epilogue, end
 
 
@@ -25,6 +26,14 @@ class RoundedProducts:
     def operand(self, array: Floats) -> Floats:
         """Return the array, rounded to bfloat16."""
         return from_bfloat16(to_bfloat16(np.ascontiguousarray(array)))
+
+    def dropped(self, array: Floats, words: MaskWords) -> Floats:
+        """Return what `product` takes for an array times a dropout mask."""
+        dropped = np.empty_like(array)
+        for span in words.spans():
+            words.fill(dropped[span], span)
+            dropped[span] *= array[span]
+        return self.operand(dropped)
 
     def product(self, left: Floats, right: Floats, epilogue: Epilogue = NOTHING) -> Rows:
         """Return left @ right, rounded, then ended. (rows, depth), (depth, width) -> (rows, width) float32"""

@@ -4,8 +4,10 @@ import numpy as np
 import torch
 
 from unilaunch_graph.arrays import Floats, Rows
+from unilaunch_graph.dropout import MaskWords
 from unilaunch_graph.kernels.epilogue import NOTHING, Epilogue, end
 from unilaunch_graph.kernels.native import NativeKernels
+from unilaunch_graph.kernels.portable import PortableKernels
 
 
 class TorchProducts:
@@ -23,6 +25,10 @@ class TorchProducts:
         if self.native:
             return torch.from_numpy(self.native.rounded(array)).view(torch.bfloat16)
         return torch.from_numpy(np.ascontiguousarray(array)).bfloat16()
+
+    def dropped(self, array: Floats, words: MaskWords) -> torch.Tensor:
+        """Return what `product` takes for an array times a dropout mask."""
+        return self.operand((self.native or PortableKernels(array.dtype)).drop_out(array, words))
 
     def product(self, left: torch.Tensor, right: torch.Tensor, epilogue: Epilogue = NOTHING) -> Rows:
         """Return left @ right, rounded, then ended. (rows, depth), (depth, width) -> (rows, width) float32"""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from unilaunch_graph.arrays import FloatType, Rows
 from unilaunch_graph.kernels.choice import Kernels
-from unilaunch_graph.kernels.epilogue import NOTHING, Epilogue
+from unilaunch_graph.kernels.epilogue import IDENTITY, Epilogue, Nonlinearity
 from unilaunch_graph.operators.normalization import node_scales
 from unilaunch_graph.partition.part import Part
 
@@ -61,15 +61,15 @@ class Aggregation:
         scaled = self.scaling.scaled(rows)
         return self.edges.matmat(scaled, partial(self.scaling.finish, scaled))
 
-    def of_product(self, multiply: Callable[[Epilogue], Rows], *, relu: bool) -> Rows:
-        """Return the owned rows of A_hat @ H, then ReLU if asked, on the host; all ranks must call it.
+    def of_product(self, multiply: Callable[[Epilogue], Rows], then: Nonlinearity) -> Rows:
+        """Return the owned rows of A_hat @ H, then what follows, on the host; all ranks must call it.
 
         Args:
             multiply: Returns H, ended as told: so its rows are scaled while they are in the cache. (num_owned, width)
-            relu: Negative numbers become 0.
+            then: What follows.
         """
         scaled = self.scaling.scaled_product(multiply)
-        rows: Rows = self.edges.matmat(scaled, partial(self.scaling.finish, scaled, relu=relu))
+        rows: Rows = self.edges.matmat(scaled, partial(self.scaling.finish, scaled, then=then))
         return rows
 
     def rmatmat(self, rows: Any) -> Any:
@@ -162,21 +162,23 @@ class DiagonalScaling:
         return self.kernels.scaled(rows, self.right) if self.kernels else rows * self.right
 
     def rounded(self, rows: Any) -> Any:
-        """Return what `scaled` does, of rows that have been multiplied by the right factor."""
-        return self.kernels.rounded(rows) if self.kernels and self.rounds else rows
+        """Return what `scaled` does, of rows that have been multiplied by the right factor, or rounded too."""
+        return self.kernels.rounded(rows) if self.kernels and self.rounds and rows.dtype != np.uint16 else rows
 
     def scaled_product(self, multiply: Callable[[Epilogue], Rows]) -> Any:
         """Return what `scaled` does, of the rows that *multiply* makes."""
-        return self.scaled(multiply(NOTHING)) if self.rounds else multiply(Epilogue(self.right))
+        return self.rounded(multiply(Epilogue(self.right, rounds=self.rounds)))
 
-    def finish(self, scaled: Any, product: Any, span: slice | None, *, relu: bool = False) -> Any:
-        """Add the loops to rows of W @ *scaled*, and multiply them by the left factor; on the host ReLU may follow."""
+    def finish(self, scaled: Any, product: Any, span: slice | None, *, then: Nonlinearity = IDENTITY) -> Any:
+        """Add the loops to rows of W @ *scaled*, and multiply them by the left factor; on the host *then* follows."""
         own, loops, left = (
             None if rows is None or rows is ONES else rows if span is None else rows[span]
             for rows in (None if self.loops is None else scaled, self.loops, self.left)
         )
         if self.kernels:
-            self.kernels.finish(product, own, loops, left, relu=relu)
+            if then.mask and span:
+                then = then._replace(mask=then.mask.of(span))
+            self.kernels.finish(product, own, loops, left, then)
             return product
         if own is not None:
             product += own if loops is None else own * loops

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from unilaunch.linear import LinearOperator
 from unilaunch_graph.arrays import DeviceArrays, Floats, Rows
+from unilaunch_graph.dropout import MaskWords
 from unilaunch_graph.kernels.choice import Products
 from unilaunch_graph.kernels.epilogue import NOTHING, Epilogue, end
 from unilaunch_graph.operators.masks import Masks
@@ -39,14 +40,22 @@ class SparseFeatures:
 
 
 class HostFeatures:
-    """X @ W for a dense X on the host."""
+    """X @ W for a dense X on the host.
 
-    def __init__(self, features: Rows, products: Products) -> None:
-        self.features, self.products = features, products
+    Args:
+        features: X.
+        products: What multiplies.
+        words: X is dropped out by this mask; None: no dropout.
+    """
+
+    def __init__(self, features: Rows, products: Products, words: MaskWords | None = None) -> None:
+        self.features, self.products, self.words = features, products, words
 
     @cached_property
     def operand(self) -> Any:
         """X as the products take it."""
+        if self.words:
+            return self.products.dropped(self.features, self.words)
         return self.products.operand(self.features)
 
     def matmat(self, rows: Rows, epilogue: Epilogue = NOTHING) -> Rows:

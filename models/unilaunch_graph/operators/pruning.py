@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.data.graph import TRAIN
 from unilaunch_graph.exchange.halo import HaloExchange
-from unilaunch_graph.kernels.epilogue import Epilogue
+from unilaunch_graph.kernels.epilogue import IDENTITY, Epilogue, Nonlinearity
 from unilaunch_graph.operators.aggregation import Aggregation, DiagonalScaling
 from unilaunch_graph.operators.host import HaloEdges
 from unilaunch_graph.partition.part import Part
@@ -115,15 +115,15 @@ class PrunedAggregation:
 
     def matmat(self, rows: Rows) -> Rows:
         """Return the leaving rows of A_hat @ H; all ranks must call it."""
-        return self._product(self.scaling.scaled(rows), relu=False)
+        return self._product(self.scaling.scaled(rows), IDENTITY)
 
-    def of_product(self, multiply: Callable[[Epilogue], Rows], *, relu: bool) -> Rows:
+    def of_product(self, multiply: Callable[[Epilogue], Rows], then: Nonlinearity) -> Rows:
         """Return the leaving rows of A_hat @ H, as `Aggregation.of_product`; all ranks must call it."""
-        return self._product(self.scaling.scaled_product(multiply), relu=relu)
+        return self._product(self.scaling.scaled_product(multiply), then)
 
-    def _product(self, scaled: Rows, *, relu: bool) -> Rows:
+    def _product(self, scaled: Rows, then: Nonlinearity) -> Rows:
         own = scaled if self.scaling.loops is None else self.selection.matmat(scaled)
-        return self.edges.matmat(scaled, partial(self.scaling.finish, own, relu=relu))
+        return self.edges.matmat(scaled, partial(self.scaling.finish, own, then=then))
 
     def rmatmat(self, rows: Rows) -> Rows:
         """Return the entering rows of A_hat.T @ G; all ranks must call it."""

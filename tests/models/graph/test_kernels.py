@@ -16,7 +16,7 @@ from unilaunch_graph.arrays import Rows, empty_rows
 from unilaunch_graph.dropout import fill_mask, mask_words, stream_keys
 from unilaunch_graph.kernels import choice, library
 from unilaunch_graph.kernels.choice import choose_kernels
-from unilaunch_graph.kernels.epilogue import Epilogue, end
+from unilaunch_graph.kernels.epilogue import Epilogue, Nonlinearity, end
 from unilaunch_graph.kernels.native import NativeKernels
 from unilaunch_graph.kernels.portable import PortableKernels
 from unilaunch_graph.kernels.rounding import RoundedProducts, from_bfloat16, to_bfloat16
@@ -66,7 +66,7 @@ def test_dense_products(native: NativeKernels, rows: int, depth: int, width: int
 
 
 @pytest.mark.skipif(not HAS_AMX, reason="this processor has no AMX")
-@pytest.mark.parametrize(("rows", "depth", "width"), [(1700, 300, 128), (128, 20_000, 40), (50, 7, 33)])
+@pytest.mark.parametrize(("rows", "depth", "width"), [(1700, 300, 128), (128, 20_000, 40), (150, 7, 33)])
 def test_products_by_amx_have_the_digits_of_float32(rows: int, depth: int, width: int) -> None:
     """Their error is not larger than that of sums in float32; and of rounded numbers only the sums are rounded."""
     left, right = _draw(rows, depth), _draw(depth, width, 1)
@@ -81,6 +81,22 @@ def test_products_by_amx_have_the_digits_of_float32(rows: int, depth: int, width
     rounded = _kernels(pieces=1).product(left, right)
     exact = from_bfloat16(to_bfloat16(left)).astype(np.float64) @ from_bfloat16(to_bfloat16(right))
     assert (np.linalg.norm(rounded - exact, axis=1) / size).max() <= 1.1 * usual.max()
+
+
+@pytest.mark.parametrize(("rows", "depth", "width"), [(1, 1, 1), (1700, 45, 33), (700, 300, 128), (40, 900, 8)])
+def test_products_of_dropped_numbers(native: NativeKernels, rows: int, depth: int, width: int) -> None:
+    """The mask is that of `drop_out`; of the transposed matrix and of bfloat16 too."""
+    left, right = _draw(rows, depth), _draw(depth, width, 1)
+    words = mask_words(np.arange(rows) + 5, depth, stream_keys(3, 1, 0), 0.25)
+    kinds: list[Any] = [native, RoundedProducts(), TorchProducts(native), TorchProducts(), PORTABLE]
+    if native.pieces:
+        kinds.append(NativeKernels(native.library, native.threads, pieces=1))
+    for products in kinds:
+        dropped, copied = products.dropped(left, words), products.operand(native.drop_out(left, words))
+        b, c = products.operand(right), products.operand(_draw(rows, width, 2))
+        near = 1e-4 if products is native else 0  # of few rows and columns a copy is not cut
+        np.testing.assert_allclose(products.product(dropped, b), products.product(copied, b), atol=near)
+        np.testing.assert_allclose(products.product(dropped.T, c), products.product(copied.T, c), atol=near)
 
 
 @pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan, 3e37])
@@ -115,15 +131,19 @@ def test_masks_have_the_bits_of_numpy(rows: int, width: int, probability: float,
         np.testing.assert_allclose(kernels.pass_positive(out, gradient, words.scale), expected, rtol=1e-6)
 
 
+MASK = mask_words(np.arange(1700), 41, stream_keys(7, 1, 0), 0.25)
+
+
 def test_passes(native: NativeKernels) -> None:
     """Loops and factors, with and without each, of floats and of bfloat16's words, and ReLU; NaN is not hidden."""
     own, loops, left = _draw(1700, 41), _draw(1700, 1, 2), _draw(1700, 1, 3)
-    for chosen in ((own, loops, left), (own, None, left), (None, None, left), (own, None, None), (None, None, None)):
-        for relu in (False, True):
+    cases = (own, loops, left), (own, None, left), (None, None, left), (own, None, None), (None, None, None)
+    for one, loop, factor in cases:
+        for relu, mask in ((False, None), (True, None), (True, MASK), (False, MASK)):
             found, expected = _draw(1700, 41, 4), _draw(1700, 41, 4)
             found[3, 4] = expected[3, 4] = np.nan
-            native.finish(found, *chosen, relu=relu)
-            PORTABLE.finish(expected, *chosen, relu=relu)
+            native.finish(found, one, loop, factor, Nonlinearity(relu, mask))
+            PORTABLE.finish(expected, one, loop, factor, Nonlinearity(relu, mask))
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
             assert np.isnan(found[3, 4])
             assert (np.nanmin(found) >= 0) == relu
@@ -158,6 +178,9 @@ def test_products_end_their_rows(native: NativeKernels, rows: int, depth: int, w
             (Epilogue(factors, relu=True), np.maximum(plain * factors, 0)),
         ):
             np.testing.assert_array_equal(kernels.product(left, right, epilogue), expected)
+            if kernels is native:
+                words: Any = kernels.product(left, right, epilogue._replace(rounds=True))
+                np.testing.assert_array_equal(from_bfloat16(words), from_bfloat16(to_bfloat16(expected)))
             ended = plain.copy()
             (native.end if kernels is native else end)(ended, epilogue)
             np.testing.assert_array_equal(ended, expected)

@@ -43,7 +43,7 @@ from unilaunch_graph.partition.part import Part
 F64 = np.dtype(np.float64)
 
 
-@pytest.fixture(scope="module", params=["shared memory", "messages"], autouse=True)
+@pytest.fixture(scope="module", params=["shared", "messages"], autouse=True)
 def way(request: pytest.FixtureRequest) -> Iterator[None]:
     """How rows come to their halo."""
     with pytest.MonkeyPatch.context() as patch:

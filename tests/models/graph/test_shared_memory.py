@@ -131,6 +131,23 @@ def _open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+def test_many_rows_are_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And fewer columns of them are written, in any order of the two."""
+    monkeypatch.setattr(shared_memory, "_MOST_BYTES", 5 * 2 * 8)
+    parts, x = _triangle(), np.arange(3.0)[:, None]
+
+    def work(rank: int, collectives: Collectives) -> list[bool]:
+        part, right = parts[rank], []
+        halo = HaloExchange(part, collectives, Meter(), Exact())
+        for width in (5, 6, 5, 1, 8):
+            arrived = halo.begin(x[part.owned].repeat(width, 1)).wait()
+            assert halo.shared
+            right += [(arrived == x[part.halo]).all(), halo.shared.pays(width, np.float64) == (width < 6)]
+        return right
+
+    assert on_every_rank(3, work) == [[True] * 10] * 3
+
+
 def test_one_rank_shares_nothing() -> None:
     assert shared_memory.share_buffers(Alone(), [0], [0]) is None
 
