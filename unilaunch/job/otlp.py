@@ -124,7 +124,7 @@ def _end(provider: Any, faults: _Faults, close: Callable[[], None]) -> None:
     """Send the last figures; do not wait for a collector that cannot be reached. *close* is called after that."""
 
     def send() -> None:
-        provider.shutdown(timeout_millis=2000 * _PATIENCE)  # an export ends by itself before that
+        provider.shutdown(timeout_millis=1000 * _PATIENCE)  # longer than the job's end waits
         close()
 
     until = time.monotonic() + (_LAST_OF_FAILED if faults.is_told else _LAST)

@@ -111,7 +111,8 @@ def share_buffers(
     starts = np.cumsum(receive_counts) - receive_counts
     places = _all_to_all(collectives, np.stack((starts, np.full(ranks, sum(receive_counts))), 1).astype(np.int64))
     files = [pair for one in addresses if (pair := _open_files(one, address[0]))] if own else []
-    lacking = np.array([len(files) != ranks], np.float64)
+    # Collectives over which nothing moves, as `plan` measures with, give each rank its own words back.
+    lacking = np.array([len(files) != ranks or len(set(addresses["name"])) != ranks], np.float64)
     collectives.all_reduce(lacking)
     _close(own)
     if lacking[0]:

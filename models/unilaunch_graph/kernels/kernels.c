@@ -24,7 +24,7 @@
 #define ROWS 6
 #endif
 #define PANEL (2 * LANES)
-#define DEPTH 320       /* rows of B that are packed at a time: its panel stays in a cache */
+#define DEPTH 320       /* rows of B that are packed at a time: they stay in a cache */
 #define ROW_BLOCK 120   /* rows of A that are multiplied by one panel after the other: they stay in the second cache */
 #define AHEAD 8192      /* bytes of gathered rows that are fetched ahead: a sixth of the first cache */
 #define INLINE static inline __attribute__((always_inline))
@@ -285,12 +285,12 @@ static void straighten(const Square *s, float *out) {
 typedef struct {
     Square low, high;
     uint16_t *out;
-    Mask mask;                 /* from the pair's first line and number on */
-    int64_t rows, columns;     /* of the mask */
+    Mask mask;
+    int64_t rows, columns;     /* that the mask has words for */
     float room[2][SIDE * SIDE];
 } Pair;
 
-/* Begin to cut a piece of a matrix: *lines* of a tile, and from *pair* to *depth* at both ends of its words. */
+/* Set up a pair; *mask* is that of its first line and number on. */
 INLINE void begin_pair(Pair *p, Square low, Square high, Mask mask, uint16_t *out) {
     p->low = low, p->high = high, p->mask = mask, p->out = out;
     if (low.number != 1) {
@@ -391,59 +391,75 @@ INLINE void put_sums(const float *sums, float *c, int64_t width, int64_t rows, c
         for (int64_t j = 0; j < columns; j++) c[j] = add ? c[j] + sums[j] : sums[j];
 }
 
+/* Store the tiles 0 to 3: a whole block where it belongs, others by way of *sums*. */
+INLINE void put_tiles(const Product *p, int64_t top, int64_t column, int add) {
+    const int64_t rows = p->rows - top < BLOCK ? p->rows - top : BLOCK;
+    const int64_t columns = p->width - column < BLOCK ? p->width - column : BLOCK;
+    const int is_whole = !add && columns == BLOCK && rows == BLOCK;
+    float sums[BLOCK * BLOCK], *c = rows_of(p, top) + column, *to = is_whole ? c : sums;
+    const int64_t row = is_whole ? p->width : BLOCK;
+    _tile_stored(0, to, 4 * row); _tile_stored(1, to + SIDE, 4 * row);
+    _tile_stored(2, to + SIDE * row, 4 * row); _tile_stored(3, to + SIDE * row + SIDE, 4 * row);
+    SETTLE;
+    if (is_whole) return;
+    if (columns == BLOCK) put_sums(sums, c, p->width, rows, BLOCK, add);
+    else put_sums(sums, c, p->width, rows, columns, add);
+}
+
+/* What is fetched at each step, while a block of rows is multiplied: of A the block after the next one, or of a
+ * transposed A a piece of the rows below; and what is written and compared with in the next block. */
+typedef struct { const char *left, *out, *where; int64_t left_bytes, out_bytes; } Fetch;
+
+INLINE Fetch fetch_of(const Product *p, int64_t top, int64_t first, int64_t end, int64_t steps) {
+    const int64_t rows = p->rows - top < BLOCK ? p->rows - top : BLOCK;
+    const float *left = p->a_row == 1 ? p->a + end * p->a_column + top * (end - first)
+                                      : p->a + (top + 2 * BLOCK) * p->a_row + first * p->a_column;
+    const float *out = rows_of(p, top + rows), *where = p->where ? p->where + (top + rows) * p->width : out;
+    return (Fetch){(const char *)left, (const char *)out, (const char *)where,
+                   4 * rows * (p->a_row == 1 ? end - first : p->a_row) / steps, 4 * rows * p->width / steps};
+}
+
+INLINE void fetch(Fetch *f) {
+    for (int64_t byte = 0; byte < f->left_bytes; byte += 64) __builtin_prefetch(f->left + byte, 0, 2);
+    for (int64_t byte = 0; byte < f->out_bytes; byte += 64) {
+        __builtin_prefetch(f->out + byte, 1, 2);
+        __builtin_prefetch(f->where + byte, 0, 2);
+    }
+    f->left += f->left_bytes, f->out += f->out_bytes, f->where += f->out_bytes;
+}
+
 INLINE void multiply_tiles(const Product *p, const int pieces) {
     const int64_t panels = (p->width + BLOCK - 1) / BLOCK, size = 2 * pieces * TILE; /* of a step's tiles */
-    uint16_t *left = (uint16_t *)p->packed, *soon = left + DEPTH / STEP * size;
-    uint16_t *right = soon + DEPTH / STEP * size;
+    uint16_t *left = (uint16_t *)p->packed, *soon = left + DEPTH / STEP * size, *right = soon + DEPTH / STEP * size;
     Pair pair;
     for (int64_t first = 0; first < p->depth; first += DEPTH) {
         const int64_t end = p->depth - first < DEPTH ? p->depth : first + DEPTH;
         const int64_t steps = (end - first + STEP - 1) / STEP;
         cut_right(p, first, end, right, pieces);
-        for (int64_t step = 0; step < steps; step++)
-            for (int64_t side = 0; side < 2; side++) {
-                begin_left(&pair, p, side * SIDE, first + step * STEP, end, left + step * size + side * TILE);
-                cut_lines(&pair, 0, SIDE, pieces);
-            }
+        for (int64_t half = 0; half < 2 * steps; half++) {
+            begin_left(&pair, p, half % 2 * SIDE, first + half / 2 * STEP, end, left + half / 2 * size + half % 2 * TILE);
+            cut_lines(&pair, 0, SIDE, pieces);
+        }
         for (int64_t top = 0; top < p->rows; top += BLOCK) {
-            const int64_t block = p->rows - top < BLOCK ? p->rows - top : BLOCK;
-            /* Fetched: of A the block after the next one, or of a transposed A a piece of its next rows. */
-            const int64_t step_bytes = 4 * block * (p->a_row == 1 ? end - first : p->a_row) / (panels * steps);
-            const char *next = (const char *)(p->a_row == 1 ? p->a + end * p->a_column + top * (end - first)
-                                              : p->a + (top + 2 * BLOCK) * p->a_row + first * p->a_column);
-            const int64_t out_bytes = 4 * block * p->width / (panels * steps);
-            const char *out = (char *)rows_of(p, top + block);
-            const char *compared = p->where ? (char *)(p->where + (top + block) * p->width) : out;
+            Fetch ahead = fetch_of(p, top, first, end, panels * steps);
             for (int64_t panel = 0; panel < panels; panel++) {
-                const int64_t columns = p->width - panel * BLOCK < BLOCK ? p->width - panel * BLOCK : BLOCK;
-                const int64_t sides = (panel == 0) + (panel == panels / 2); /* of the next block, to be cut meanwhile */
-                float sums[BLOCK * BLOCK], *c = rows_of(p, top) + panel * BLOCK;
                 _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
                 for (int64_t step = 0; step < steps; step++) {
-                    for (int64_t byte = 0; byte < step_bytes; byte += 64) __builtin_prefetch(next + byte, 0, 2);
-                    for (int64_t byte = 0; byte < out_bytes; byte += 64) {
-                        __builtin_prefetch(out + byte, 1, 2);
-                        __builtin_prefetch(compared + byte, 0, 2);
-                    }
-                    next += step_bytes, out += out_bytes, compared += out_bytes;
-                    for (int64_t side = panel > 0; side < sides + (panel > 0); side++) {
-                        begin_left(&pair, p, top + BLOCK + side * SIDE, first + step * STEP, end,
-                                   soon + step * size + side * TILE);
-                        if (side == 0 && sides == 2) cut_lines(&pair, 0, SIDE, pieces);
-                    }
+                    const Pair *cut = NULL; /* of the next block: half with the first panel, half with a later one */
+                    fetch(&ahead);
+                    for (int64_t side = 0; side < 2; side++)
+                        if (panel == side * panels / 2) {
+                            if (cut) cut_lines(cut, 0, SIDE, pieces);
+                            begin_left(&pair, p, top + BLOCK + side * SIDE, first + step * STEP, end,
+                                       soon + step * size + side * TILE);
+                            cut = &pair;
+                        }
                     SETTLE;
-                    add_step(left + step * size, right + (panel * steps + step) * size, sides ? &pair : NULL, pieces);
+                    add_step(left + step * size, right + (panel * steps + step) * size, cut, pieces);
                 }
-                const int direct = !first && columns == BLOCK && block == BLOCK;
-                float *to = direct ? c : sums;
-                const int64_t row = direct ? p->width : BLOCK;
-                _tile_stored(0, to, 4 * row); _tile_stored(1, to + SIDE, 4 * row);
-                _tile_stored(2, to + SIDE * row, 4 * row); _tile_stored(3, to + SIDE * row + SIDE, 4 * row);
-                SETTLE;
-                if (columns == BLOCK && !direct) put_sums(sums, c, p->width, block, BLOCK, first > 0);
-                else if (!direct) put_sums(sums, c, p->width, block, columns, first > 0);
+                put_tiles(p, top, panel * BLOCK, first > 0);
             }
-            if (end == p->depth) end_block(p, top, block);
+            if (end == p->depth) end_block(p, top, p->rows - top < BLOCK ? p->rows - top : BLOCK);
             uint16_t *other = left;
             left = soon, soon = other;
         }

@@ -22,6 +22,7 @@ from unilaunch_graph.exchange.wire import BFloat16, Exact, Wire
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Part
+from unilaunch_plan.calibration import SilentCollectives
 
 #: Three nodes, each in a part of its own, and each a neighbour of both others.
 TRIANGLE = make_graph(3, [(0, 1), (1, 2), (0, 2)])
@@ -150,6 +151,13 @@ def test_many_rows_are_messages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_rank_shares_nothing() -> None:
     assert shared_memory.share_buffers(Alone(), [0], [0]) is None
+
+
+def test_ranks_that_hear_themselves_share_nothing() -> None:
+    """As those of `plan`'s calibration, over which no row moves."""
+    before = _open_files()
+    assert shared_memory.share_buffers(SilentCollectives(), [0, 1], [0, 1]) is None
+    assert _open_files() == before
 
 
 def test_where_linux_has_no_files_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,16 @@ RANK = {
     "memory_bytes": 1, "idle_seconds": 0.0,
 }  # fmt: skip
 JOB = {"run": "a", "size": 1, "restarts": 2, "straggler": None, "ranks": [RANK]}
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    """What still tries to send draws random numbers, which Hypothesis notices in a later test of this process."""
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        thread.join(20)
+        assert not thread.is_alive(), thread
 
 
 def test_a_collector_receives_the_figures_at_the_end_too(tmp_path: Path) -> None:
