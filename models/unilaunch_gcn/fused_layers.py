@@ -35,7 +35,6 @@ class LayerPlan(NamedTuple):
         words: The mask of the dropout that follows, if there is one.
         scale: What the dropout of the rows that enter has multiplied them by.
         before: The factors of the gradient that goes back, with which the layer before begins. (rows, 1)
-        is_scaled: Whether the gradient that comes has been multiplied by this layer's.
     """
 
     aggregate: Aggregation | PrunedAggregation | None
@@ -43,7 +42,6 @@ class LayerPlan(NamedTuple):
     words: MaskWords | None
     scale: float
     before: Floats | None
-    is_scaled: bool
 
 
 class FusedLayer:
@@ -78,7 +76,8 @@ class FusedLayer:
         """Return the gradients of the sums that H was made of by ReLU and dropout, and of W."""
         *rows, weight = inputs
         if aggregate := self.plan.aggregate:
-            gradient = (aggregate.rmatmat_scaled if self.plan.is_scaled else aggregate.rmatmat)(gradient)
+            # Where ReLU follows, the layer behind it has multiplied the gradient.
+            gradient = (aggregate.rmatmat_scaled if self.plan.relu else aggregate.rmatmat)(gradient)
         if self.constant:
             return [self.constant.rmatmat(gradient)]
         ends = Epilogue(self.plan.before, where=rows[0], scale=self.plan.scale)

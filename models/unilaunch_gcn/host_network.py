@@ -109,14 +109,8 @@ class HostNetwork(Network):
         words = None if epoch is None or layer.is_last else problem.mask(epoch, depth + 1)
         scale = 1.0 if epoch is None else scale_of_kept(self.config.dropout)
         below = self._sparse(depth - 1) if depth else None
-        plan = LayerPlan(
-            self._sparse(depth),
-            not layer.is_last,
-            words,
-            scale,
-            below.back_factors if below else None,
-            not layer.is_last,
-        )
+        before = below.back_factors if below else None
+        plan = LayerPlan(self._sparse(depth), relu=not layer.is_last, words=words, scale=scale, before=before)
         constant = None if depth else cast("HostFeatures | SparseFeatures", self._first_layer()[0])
         return FusedLayer(plan, problem.kernels, problem.products, constant)
 

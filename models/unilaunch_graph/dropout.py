@@ -86,6 +86,14 @@ class MaskWords:
         words = mix(self.rows[span, None] ^ self.columns)
         np.multiply(words >= np.uint32(self.least), out.dtype.type(self.scale), out=out)
 
+    def times(self, rows: Floats) -> Floats:
+        """Return the mask times rows. (rows, width)"""
+        out = np.empty_like(rows)
+        for span in self.spans():
+            self.fill(out[span], span)
+            out[span] *= rows[span]
+        return out
+
     def of(self, span: slice) -> "MaskWords":
         """Return the words of some rows."""
         return replace(self, rows=self.rows[span])

@@ -231,8 +231,9 @@ static void multiply_by_vectors(const Product *p) {
 #define BLOCK (2 * SIDE)      /* rows of A and columns of B that are multiplied at a time: two tiles of each */
 #define MOST_PIECES 3
 
-/* Return whether this process may use tiles; Linux wants to be asked: ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA. */
-int has_tiles(void) { return !syscall(SYS_arch_prctl, 0x1023, 18); }
+/* Return how many pieces a float32 number is cut into; 0 if this process may not use tiles. Linux wants to be asked:
+ * ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA. */
+int most_pieces(void) { return syscall(SYS_arch_prctl, 0x1023, 18) ? 0 : MOST_PIECES; }
 
 /* Room for two blocks of A, and for B's panels. */
 static int64_t tiles_size(int64_t width) {
@@ -475,7 +476,7 @@ static void multiply_by_tiles(const Product *p, int pieces) {
     _tile_release();
 }
 #else
-int has_tiles(void) { return 0; }
+int most_pieces(void) { return 0; }
 static int64_t tiles_size(int64_t width) { return 0; }
 static void multiply_by_tiles(const Product *p, int pieces) {}
 #endif

@@ -37,8 +37,6 @@ class Multiply(Protocol):
         """Write the product with *rows*, floats or bfloat16's words, to *out*, or add it to what stands there."""
 
 
-#: Numbers of bfloat16 that together have a float32 number's digits.
-_PIECES = 3
 #: Of fewer rows or columns float32 is not cut: that takes longer than tiles save. (Of A, and of B.)
 _ROWS_OF_TILES, _COLUMNS_OF_TILES = 128, 32
 #: Fewer rows than this are not worth a thread.
@@ -76,8 +74,8 @@ class NativeKernels:
 
     def __init__(self, library: ctypes.CDLL, threads: int, pieces: int | None = None) -> None:
         self.library, self.threads = library, threads
-        most = _PIECES * library.has_tiles()  # it asks Linux for them
-        self.pieces = most if pieces is None else min(pieces, most)
+        self.most_pieces: int = library.most_pieces()  # it asks Linux for AMX
+        self.pieces = self.most_pieces if pieces is None else min(pieces, self.most_pieces)
         self.pool = ThreadPoolExecutor(threads) if threads > 1 else None
         library.most_depth.restype = _SIZE
         library.packed_size.argtypes, library.packed_size.restype = (_SIZE, _INT), _SIZE
@@ -99,7 +97,7 @@ class NativeKernels:
         """
         left, mask = left if isinstance(left, Masked) else (left, None)
         (rows, depth), width = left.shape, right.shape[1]
-        is_cut = self.pieces != _PIECES or mask or (rows >= _ROWS_OF_TILES and width >= _COLUMNS_OF_TILES)
+        is_cut = self.pieces != self.most_pieces or mask or (rows >= _ROWS_OF_TILES and width >= _COLUMNS_OF_TILES)
         pieces = self.pieces if is_cut else 0
         words = empty_rows((rows, width), np.uint16) if epilogue.rounds and depth else None
         out = (

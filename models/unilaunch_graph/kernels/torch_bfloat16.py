@@ -7,7 +7,6 @@ from unilaunch_graph.arrays import Floats, Rows
 from unilaunch_graph.dropout import MaskWords
 from unilaunch_graph.kernels.epilogue import NOTHING, Epilogue, end
 from unilaunch_graph.kernels.native import NativeKernels
-from unilaunch_graph.kernels.portable import PortableKernels
 
 
 class TorchProducts:
@@ -28,7 +27,7 @@ class TorchProducts:
 
     def dropped(self, array: Floats, words: MaskWords) -> torch.Tensor:
         """Return what `product` takes for an array times a dropout mask."""
-        return self.operand((self.native or PortableKernels(array.dtype)).drop_out(array, words))
+        return self.operand(self.native.drop_out(array, words) if self.native else words.times(array))
 
     def product(self, left: torch.Tensor, right: torch.Tensor, epilogue: Epilogue = NOTHING) -> Rows:
         """Return left @ right, rounded, then ended. (rows, depth), (depth, width) -> (rows, width) float32"""
