@@ -122,7 +122,7 @@ def host_problem(collectives: Collectives, threads: int, config: NetworkConfig, 
         halo = make_halo(config, part, collectives, meter)
         aggregate = aggregation_over_halo(part, halo, threads, config.conv, config.dtype)
     kernels = kernels_of(part, threads, config.dtype)
-    products = choose_products(kernels, part.num_edges, is_bfloat16=config.is_bfloat16)
+    products = choose_products(kernels, is_bfloat16=config.is_bfloat16)
     first_layer = FirstLayer(config, part, aggregate, kernels, products)
     return Problem(config, part, objective_of(part), aggregate, first_layer, kernels, products)
 

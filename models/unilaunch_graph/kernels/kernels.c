@@ -24,6 +24,7 @@
 #define ROWS 6
 #endif
 #define PANEL (2 * LANES)
+#define SUMS 16         /* vectors that hold the sums of a row: as many as there are registers, or half of them */
 #define DEPTH 320       /* rows of B that are packed at a time: they stay in a cache */
 #define ROW_BLOCK 120   /* rows of A that are multiplied by one panel after the other: they stay in the second cache */
 #define AHEAD 8192      /* bytes of gathered rows that are fetched ahead: a sixth of the first cache */
@@ -66,18 +67,20 @@ void end_rows(float *restrict rows, int64_t count, int64_t width, const float *f
     }
 }
 
-/* out = factors * rows, rounded to bfloat16: to the nearest, ties to even; for finite numbers, as to_bfloat16.
- * *factors* has one number a row; NULL: ones. */
+/* Return the bits of the nearest bfloat16 number as a float32 number, in the upper half of the word; ties to even. For finite
+ * numbers, as to_bfloat16. */
+INLINE uint32_t nearest(float number) {
+    uint32_t word;
+    memcpy(&word, &number, 4);
+    return (word + 0x7FFFu + ((word >> 16) & 1)) & 0xFFFF0000u;
+}
+
+/* out = factors * rows, rounded to bfloat16's words. *factors* has one number a row; NULL: ones. */
 void round_rows(const float *restrict rows, const float *restrict factors, uint16_t *restrict out, int64_t count,
                 int64_t width) {
     for (int64_t i = 0; i < count; i++, rows += width, out += width) {
         const float factor = factors ? factors[i] : 1.0f;
-        for (int64_t j = 0; j < width; j++) {
-            const float number = factor * rows[j];
-            uint32_t word;
-            memcpy(&word, &number, 4);
-            out[j] = (word + 0x7FFFu + ((word >> 16) & 1)) >> 16;
-        }
+        for (int64_t j = 0; j < width; j++) out[j] = nearest(factor * rows[j]) >> 16;
     }
 }
 
@@ -176,11 +179,31 @@ static void end_block(const Product *p, int64_t top, int64_t rows) {
     if (p->words) round_rows(rows_of(p, top), NULL, p->words + top * p->width, rows, p->width);
 }
 
-/* In *packed* stand B's panels, and behind them a block of a transposed A, whose columns would otherwise be read from a
- * page of memory each. */
+/* In *packed* stand B's panels, and behind them a block of A that is rounded, or transposed: its columns would otherwise be
+ * read from a page of memory each. */
 static int64_t vectors_size(int64_t width) { return DEPTH * ((width + PANEL - 1) / PANEL * PANEL + ROW_BLOCK); }
 
-static void multiply_by_vectors(const Product *p) {
+/* Round numbers to bfloat16, in their place. */
+static void round_numbers(float *numbers, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        const uint32_t word = nearest(numbers[i]);
+        memcpy(numbers + i, &word, 4);
+    }
+}
+
+/* Copy *lines* of *numbers*, with steps between them, and round them where *is_rounded*. */
+static void copy_lines(const float *from, int64_t line, int64_t number, float *out, int64_t out_line, int64_t lines,
+                       int64_t numbers, int is_rounded) {
+    for (int64_t i = 0; i < lines; i++, from += line, out += out_line) {
+        if (number == 1) memcpy(out, from, 4 * numbers);
+        else for (int64_t j = 0; j < numbers; j++) out[j] = from[j * number];
+        if (is_rounded) round_numbers(out, numbers);
+    }
+}
+
+static void multiply_by_vectors(const Product *p, int is_rounded) {
+    const int is_turned = p->a_row == 1 && p->a_column > ROW_BLOCK;
+    float *copied = p->packed + vectors_size(p->width) - DEPTH * ROW_BLOCK;
     for (int64_t first = 0; first < p->depth; first += DEPTH) {
         const int64_t deep = p->depth - first < DEPTH ? p->depth - first : DEPTH;
         for (int64_t begin = 0; begin < p->width; begin += PANEL) {
@@ -190,25 +213,28 @@ static void multiply_by_vectors(const Product *p) {
                 const float *from = p->b + (first + k) * p->b_row + begin * p->b_column;
                 if (p->b_column == 1 && columns == PANEL) memcpy(line, from, 4 * PANEL);
                 else for (int64_t j = 0; j < PANEL; j++) line[j] = j < columns ? from[j * p->b_column] : 0.0f;
+                if (is_rounded) round_numbers(line, PANEL);
             }
         }
         for (int64_t top = 0; top < p->rows; top += ROW_BLOCK) {
             const int64_t block = p->rows - top < ROW_BLOCK ? p->rows - top : ROW_BLOCK;
             const float *left = p->a + top * p->a_row + first * p->a_column;
-            int64_t column = p->a_column;
+            int64_t row = p->a_row, column = p->a_column;
             /* Soon: of A the next block, or of a transposed A as large a piece of its next *deep* rows. */
             const char *next = (const char *)(p->a_row == 1 ? p->a + (first + deep) * p->a_column + top * deep
                                                             : left + block * p->a_row);
             const int64_t tiles = (block + ROWS - 1) / ROWS * ((p->width + PANEL - 1) / PANEL);
             const int64_t step = 4 * block * (p->a_row == 1 ? deep : p->a_row) / (tiles * deep) + 1;
-            if (p->a_row == 1 && p->a_column > ROW_BLOCK) {
-                float *copied = p->packed + vectors_size(p->width) - DEPTH * ROW_BLOCK;
-                for (int64_t k = 0; k < deep; k++) memcpy(copied + k * ROW_BLOCK, left + k * p->a_column, 4 * block);
+            if (is_turned) {
+                copy_lines(left, column, 1, copied, ROW_BLOCK, deep, block, is_rounded);
                 left = copied, column = ROW_BLOCK;
+            } else if (is_rounded) {
+                copy_lines(left, row, column, copied, deep, block, deep, 1);
+                left = copied, row = deep, column = 1;
             }
             for (int64_t begin = 0; begin < p->width; begin += PANEL) {
                 const int64_t columns = p->width - begin < PANEL ? p->width - begin : PANEL;
-                Tile tile = {left, p->a_row, column, p->packed + begin * deep, rows_of(p, top) + begin, p->width,
+                Tile tile = {left, row, column, p->packed + begin * deep, rows_of(p, top) + begin, p->width,
                              deep, columns, first > 0, next, step};
                 multiply_rows(&tile, block);
                 next = tile.next;
@@ -231,9 +257,8 @@ static void multiply_by_vectors(const Product *p) {
 #define BLOCK (2 * SIDE)      /* rows of A and columns of B that are multiplied at a time: two tiles of each */
 #define MOST_PIECES 3
 
-/* Return how many pieces a float32 number is cut into; 0 if this process may not use tiles. Linux wants to be asked:
- * ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA. */
-int most_pieces(void) { return syscall(SYS_arch_prctl, 0x1023, 18) ? 0 : MOST_PIECES; }
+/* Return whether this process may use tiles. Linux wants to be asked: ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA. */
+int has_tiles(void) { return !syscall(SYS_arch_prctl, 0x1023, 18); }
 
 /* Room for two blocks of A, and for B's panels. */
 static int64_t tiles_size(int64_t width) {
@@ -467,39 +492,39 @@ INLINE void multiply_tiles(const Product *p, const int pieces) {
     }
 }
 
-static void multiply_by_tiles(const Product *p, int pieces) {
+static void multiply_by_tiles(const Product *p, int is_rounded) {
     const struct { uint8_t palette, start, none[14]; uint16_t bytes[16]; uint8_t rows[16]; } shapes = {
         1, 0, {0}, {64, 64, 64, 64, 64, 64, 64, 64}, {SIDE, SIDE, SIDE, SIDE, SIDE, SIDE, SIDE, SIDE}};
     _tile_loadconfig(&shapes);
-    if (pieces == 1) multiply_tiles(p, 1);
+    if (is_rounded) multiply_tiles(p, 1);
     else multiply_tiles(p, MOST_PIECES);
     _tile_release();
 }
 #else
-int most_pieces(void) { return 0; }
+int has_tiles(void) { return 0; }
 static int64_t tiles_size(int64_t width) { return 0; }
-static void multiply_by_tiles(const Product *p, int pieces) {}
+static void multiply_by_tiles(const Product *p, int is_rounded) {}
 #endif
 
-int64_t packed_size(int64_t width, int pieces) {
-    return (pieces ? tiles_size(width) : vectors_size(width)) + ROW_BLOCK * width;
+int64_t packed_size(int64_t width, int by_tiles) {
+    return (by_tiles ? tiles_size(width) : vectors_size(width)) + ROW_BLOCK * width;
 }
 
 /* Return the greatest depth of a product that needs no C. */
 int64_t most_depth(void) { return DEPTH; }
 
-/* C = A B, then end_rows: see Product. *pieces* is 0: by vectors; or, where there are tiles, of numbers cut into three
- * pieces, or rounded to one. */
+/* C = A B, then end_rows: see Product. By vectors, or by tiles where there are any; *is_rounded*: of A and B rounded to
+ * bfloat16. */
 void multiply(const float *a, int64_t a_row, int64_t a_column, const uint32_t *mask_rows, const uint32_t *mask_columns,
               uint32_t least, float kept, const float *b, int64_t b_row, int64_t b_column,
               float *c, int64_t rows, int64_t depth, int64_t width, float *packed, const float *factors, int relu,
-              const float *where, float scale, uint16_t *words, int pieces) {
-    float *apart = packed + packed_size(width, pieces) - ROW_BLOCK * width;
+              const float *where, float scale, uint16_t *words, int by_tiles, int is_rounded) {
+    float *apart = packed + packed_size(width, by_tiles) - ROW_BLOCK * width;
     const Product p = {
         a, a_row, a_column, {mask_rows, mask_columns, least, kept}, b, b_row, b_column, c, rows, depth, width,
         packed, apart, factors, relu, where, scale, words};
-    if (pieces) multiply_by_tiles(&p, pieces);
-    else multiply_by_vectors(&p);
+    if (by_tiles) multiply_by_tiles(&p, is_rounded);
+    else multiply_by_vectors(&p, is_rounded);
 }
 
 /* ---- sparse product ---- */
@@ -514,13 +539,13 @@ typedef struct {
 } Entries;
 
 /* Define NAME: the sums of *count* rows for *columns* columns: *vectors* vectors of LENGTH numbers, of which the last may
- * overlap the one before it. *vectors*, *weighted* and *add* are constants where it is inlined. */
+ * overlap the one before it. *vectors* and *weighted* are constants where it is inlined. */
 #define SUM_ROWS(NAME, TYPE, LENGTH) \
 INLINE void NAME(const Entries *e, const int64_t *indptr, int64_t count, const int64_t columns, float *out, \
-                 const int vectors, const int weighted, const int add) { \
+                 int add, const int vectors, const int weighted) { \
     for (int64_t i = 0; i < count; i++, out += e->width) { \
-        TYPE sums[8]; \
-        int64_t offsets[8]; \
+        TYPE sums[SUMS]; \
+        int64_t offsets[SUMS]; \
         UNROLL for (int j = 0; j < vectors; j++) { \
             offsets[j] = j < vectors - 1 ? j * LENGTH : columns - LENGTH; \
             if (add) memcpy(&sums[j], out + offsets[j], sizeof(TYPE)); \
@@ -546,21 +571,21 @@ SUM_ROWS(sum_single, Single, 1)
 /* out = S rows, or out += S rows, for *count* rows of a CSR matrix S. *values* is NULL where each entry is 1. */
 void aggregate(const int64_t *indptr, const int32_t *indices, const float *values, int64_t count,
                const float *rows, int64_t width, float *out, int add) {
-    const int64_t pieces = (width + 8 * LANES - 1) / (8 * LANES);
+    const int64_t pieces = (width + SUMS * LANES - 1) / (SUMS * LANES);
     const int64_t even = pieces > 1 ? ((width + pieces - 1) / pieces + LANES - 1) / LANES * LANES : width;
     for (int64_t column = 0; column < width; column += even) {
         const int64_t columns = width - column < even ? width - column : even;
         const Entries entries = {indices, values, indptr[count], rows + column, width, AHEAD / (4 * columns)};
-#define SUM(NAME, N) \
-    if (values) { if (add) NAME(&entries, indptr, count, columns, out + column, N, 1, 1); \
-                  else NAME(&entries, indptr, count, columns, out + column, N, 1, 0); } \
-    else if (add) NAME(&entries, indptr, count, columns, out + column, N, 0, 1); \
-    else NAME(&entries, indptr, count, columns, out + column, N, 0, 0)
-#define CASE(NAME, N) case N: SUM(NAME, N); break
+#define CASE(NAME, N) case N: \
+    if (values) NAME(&entries, indptr, count, columns, out + column, add, N, 1); \
+    else NAME(&entries, indptr, count, columns, out + column, add, N, 0); \
+    break
         if (columns >= LANES)
             switch ((columns + LANES - 1) / LANES) {
                 CASE(sum_wide, 1); CASE(sum_wide, 2); CASE(sum_wide, 3); CASE(sum_wide, 4);
                 CASE(sum_wide, 5); CASE(sum_wide, 6); CASE(sum_wide, 7); CASE(sum_wide, 8);
+                CASE(sum_wide, 9); CASE(sum_wide, 10); CASE(sum_wide, 11); CASE(sum_wide, 12);
+                CASE(sum_wide, 13); CASE(sum_wide, 14); CASE(sum_wide, 15); CASE(sum_wide, 16);
             }
         else if (columns >= 4)
             switch ((columns + 3) / 4) { CASE(sum_narrow, 1); CASE(sum_narrow, 2); CASE(sum_narrow, 3); CASE(sum_narrow, 4); }

@@ -18,7 +18,7 @@ _MATRIX = (_POINTER, _SIZE, _SIZE)
 _EPILOGUE = (_POINTER, _INT, _POINTER, ctypes.c_float)
 _MASK = (_POINTER, _POINTER, ctypes.c_uint32, ctypes.c_float)
 _ARGUMENTS = {
-    "multiply": (*_MATRIX, *_MASK, *_MATRIX, _POINTER, _SIZE, _SIZE, _SIZE, _POINTER, *_EPILOGUE, _POINTER, _INT),
+    "multiply": (*_MATRIX, *_MASK, *_MATRIX, _POINTER, _SIZE, _SIZE, _SIZE, _POINTER, *_EPILOGUE, _POINTER, _INT, _INT),
     "end_rows": (_POINTER, _SIZE, _SIZE, *_EPILOGUE),
     "aggregate": (_POINTER, _POINTER, _POINTER, _SIZE, _POINTER, _SIZE, _POINTER, _INT),
     "aggregate_rounded": (_POINTER, _POINTER, _POINTER, _SIZE, _POINTER, _SIZE, _POINTER, _INT),
@@ -37,7 +37,7 @@ class Multiply(Protocol):
         """Write the product with *rows*, floats or bfloat16's words, to *out*, or add it to what stands there."""
 
 
-#: Of fewer rows or columns float32 is not cut: that takes longer than tiles save. (Of A, and of B.)
+#: float32 of fewer rows or columns is multiplied by vectors: cutting it takes longer than tiles save. (Of A, and of B.)
 _ROWS_OF_TILES, _COLUMNS_OF_TILES = 128, 32
 #: Fewer rows than this are not worth a thread.
 _FEW = 512
@@ -66,16 +66,15 @@ class NativeKernels:
     Args:
         library: What `library.load_library` returns.
         threads: Threads that share the rows of a result.
-        pieces: Of dense products by AMX: how many bfloat16 numbers each float32 number is cut into: 3 keep float32's
-            digits, 1 is the number rounded. 0: without AMX. None: 3 where there is AMX.
+        is_rounded: Operands of dense products are rounded to bfloat16; sums are float32.
+        by_tiles: Dense products use AMX where there is AMX.
     """
 
     dtype: FloatType = np.dtype(np.float32)
 
-    def __init__(self, library: ctypes.CDLL, threads: int, pieces: int | None = None) -> None:
-        self.library, self.threads = library, threads
-        self.most_pieces: int = library.most_pieces()  # it asks Linux for AMX
-        self.pieces = self.most_pieces if pieces is None else min(pieces, self.most_pieces)
+    def __init__(self, library: ctypes.CDLL, threads: int, *, is_rounded: bool = False, by_tiles: bool = True) -> None:
+        self.library, self.threads, self.is_rounded = library, threads, is_rounded
+        self.by_tiles = by_tiles and bool(library.has_tiles())
         self.pool = ThreadPoolExecutor(threads) if threads > 1 else None
         library.most_depth.restype = _SIZE
         library.packed_size.argtypes, library.packed_size.restype = (_SIZE, _INT), _SIZE
@@ -88,7 +87,7 @@ class NativeKernels:
 
     def dropped(self, array: Rows, words: MaskWords) -> Rows | Masked:
         """Return what `product` takes for an array times a dropout mask: with AMX there is no copy."""
-        return Masked(array, words) if self.pieces else self.drop_out(array, words)
+        return Masked(array, words) if self.by_tiles else self.drop_out(array, words)
 
     def product(self, left: Rows | Masked, right: Rows, epilogue: Epilogue = NOTHING) -> Rows:
         """Return left @ right, ended; both may be views, with any steps. (rows, depth), (depth, width) -> (rows, width)
@@ -97,8 +96,8 @@ class NativeKernels:
         """
         left, mask = left if isinstance(left, Masked) else (left, None)
         (rows, depth), width = left.shape, right.shape[1]
-        is_cut = self.pieces != self.most_pieces or mask or (rows >= _ROWS_OF_TILES and width >= _COLUMNS_OF_TILES)
-        pieces = self.pieces if is_cut else 0
+        is_large = rows >= _ROWS_OF_TILES and width >= _COLUMNS_OF_TILES
+        by_tiles = self.by_tiles and (self.is_rounded or mask is not None or is_large)
         words = empty_rows((rows, width), np.uint16) if epilogue.rounds and depth else None
         out = (
             None if words is not None and depth <= self.library.most_depth() else empty_rows((rows, width), np.float32)
@@ -108,11 +107,11 @@ class NativeKernels:
         steps = [step // 4 for step in (*left.strides, *right.strides)]
 
         def multiply(begin: int, end: int) -> None:
-            packed = empty_rows((self.library.packed_size(width, pieces),), np.float32)
+            packed = empty_rows((self.library.packed_size(width, by_tiles),), np.float32)
             self.library.multiply(
                 _from_row(left, begin), *steps[:2], *_of_mask(mask, begin), _address(right), *steps[2:],
                 _from_row(out, begin), end - begin, depth, width, _address(packed), *_of_rows(epilogue, begin),
-                _from_row(words, begin), pieces,
+                _from_row(words, begin), by_tiles, self.is_rounded,
             )  # fmt: skip
 
         self._share(rows, multiply, max(16, _FEW * 128 // max(1, depth)))

@@ -21,7 +21,7 @@ def from_bfloat16(words: NDArray[np.uint16]) -> Rows:
 
 
 class RoundedProducts:
-    """Products of rounded numbers where torch is not imported: in float32, rounded like torch's."""
+    """Products of rounded numbers by numpy, in float32 and then rounded."""
 
     def operand(self, array: Floats) -> Floats:
         """Return the array, rounded to bfloat16."""

@@ -20,25 +20,29 @@ from unilaunch_graph.kernels.epilogue import Epilogue, Nonlinearity, end
 from unilaunch_graph.kernels.native import NativeKernels
 from unilaunch_graph.kernels.portable import PortableKernels
 from unilaunch_graph.kernels.rounding import RoundedProducts, from_bfloat16, to_bfloat16
-from unilaunch_graph.kernels.torch_bfloat16 import TorchProducts
 
 F32 = np.dtype(np.float32)
 PORTABLE = PortableKernels(F32)
 
 
-def _kernels(threads: int = 1, pieces: int | None = None) -> NativeKernels:
+def _kernels(threads: int = 1, *, is_rounded: bool = False, by_tiles: bool = True) -> NativeKernels:
     loaded = library.load_library()
     assert loaded, "no C compiler"
-    return NativeKernels(loaded, threads, pieces)
+    return NativeKernels(loaded, threads, is_rounded=is_rounded, by_tiles=by_tiles)
 
 
 HAS_AMX = "amx_bf16" in Path("/proc/cpuinfo").read_text(encoding="ascii").split()
 
 
-@pytest.fixture(scope="module", params=[(1, 0), (3, 0), *[(1, 3), (3, 3)][: 2 * HAS_AMX]], ids=str)
+@pytest.fixture(scope="module", params=[(1, False), (3, False), *[(1, True), (3, True)][: 2 * HAS_AMX]], ids=str)
 def native(request: pytest.FixtureRequest) -> NativeKernels:
     """Return the kernels in C, on one thread and on three, without AMX and with it."""
-    return _kernels(*request.param)
+    threads, by_tiles = request.param
+    return _kernels(threads, by_tiles=by_tiles)
+
+
+def _rounded(native: NativeKernels) -> NativeKernels:
+    return _kernels(native.threads, is_rounded=True, by_tiles=native.by_tiles)
 
 
 def _draw(rows: int, width: int, seed: int = 0) -> Rows:
@@ -65,22 +69,35 @@ def test_dense_products(native: NativeKernels, rows: int, depth: int, width: int
         np.testing.assert_array_equal(again, found)
 
 
-@pytest.mark.skipif(not HAS_AMX, reason="this processor has no AMX")
 @pytest.mark.parametrize(("rows", "depth", "width"), [(1700, 300, 128), (128, 20_000, 40), (150, 7, 33)])
-def test_products_by_amx_have_the_digits_of_float32(rows: int, depth: int, width: int) -> None:
-    """Their error is not larger than that of sums in float32; and of rounded numbers only the sums are rounded."""
+def test_dense_products_have_the_digits_of_float32(native: NativeKernels, rows: int, depth: int, width: int) -> None:
+    """Their error is about that of numpy; with AMX, which has only bfloat16, not larger than that of vectors."""
     left, right = _draw(rows, depth), _draw(depth, width, 1)
     left[0], left[1] = 1e30 * left[0], 1e-30 * left[1]
     exact = left.astype(np.float64) @ right
     size = np.linalg.norm(exact, axis=1)
-    found, by_vectors = (_kernels(pieces=pieces).product(left, right) for pieces in (None, 0))
-    error, usual = (np.linalg.norm(product - exact, axis=1) / size for product in (found, by_vectors))
-    assert not (found == by_vectors).all(), "AMX was not used"
+    found, by_vectors = native.product(left, right), _kernels(native.threads, by_tiles=False).product(left, right)
+    error, usual, of_numpy = (
+        np.linalg.norm(product - exact, axis=1) / size for product in (found, by_vectors, left @ right)
+    )
+    assert (found == by_vectors).all() != native.by_tiles, "whether AMX was used"
     assert error.max() <= 1.1 * usual.max() + 2**-22
     assert error.mean() <= max(usual.mean(), 2**-23)
-    rounded = _kernels(pieces=1).product(left, right)
+    assert error.max() <= 1.5 * of_numpy.max() + 2**-22
+
+
+@pytest.mark.parametrize(("rows", "depth", "width"), [(1, 1, 1), (1700, 300, 128), (130, 2000, 40), (150, 7, 33)])
+def test_products_of_numbers_in_bfloat16(native: NativeKernels, rows: int, depth: int, width: int) -> None:
+    """What is rounded are the operands, of views with any steps too: the sums have the digits of float32."""
+    left, right = _draw(rows, depth), _draw(depth, width, 1)
     exact = from_bfloat16(to_bfloat16(left)).astype(np.float64) @ from_bfloat16(to_bfloat16(right))
-    assert (np.linalg.norm(rounded - exact, axis=1) / size).max() <= 1.1 * usual.max()
+    size = np.linalg.norm(exact, axis=1, keepdims=True)
+    found = _rounded(native).product(left, right)
+    assert (np.abs(found - exact) / size).max() <= 2**-20
+    wide = np.repeat(left, 2, axis=1)
+    for again in (np.asfortranarray(left), wide[:, ::2], np.asfortranarray(wide)[:, 1::2]):
+        np.testing.assert_array_equal(_rounded(native).product(again, right), found)
+    np.testing.assert_array_equal(_rounded(native).product(left, np.asfortranarray(right)), found)
 
 
 @pytest.mark.parametrize(("rows", "depth", "width"), [(1, 1, 1), (1700, 45, 33), (700, 300, 128), (40, 900, 8)])
@@ -88,9 +105,7 @@ def test_products_of_dropped_numbers(native: NativeKernels, rows: int, depth: in
     """The mask is that of `drop_out`; of the transposed matrix and of bfloat16 too."""
     left, right = _draw(rows, depth), _draw(depth, width, 1)
     words = mask_words(np.arange(rows) + 5, depth, stream_keys(3, 1, 0), 0.25)
-    kinds: list[Any] = [native, RoundedProducts(), TorchProducts(native), TorchProducts(), PORTABLE]
-    if native.pieces:
-        kinds.append(NativeKernels(native.library, native.threads, pieces=1))
+    kinds: list[Any] = [native, _rounded(native), RoundedProducts(), PORTABLE]
     for products in kinds:
         dropped, copied = products.dropped(left, words), products.operand(native.drop_out(left, words))
         b, c = products.operand(right), products.operand(_draw(rows, width, 2))
@@ -186,15 +201,14 @@ def test_products_end_their_rows(native: NativeKernels, rows: int, depth: int, w
             np.testing.assert_array_equal(ended, expected)
 
 
-@pytest.mark.parametrize("products", [RoundedProducts(), TorchProducts(), "native"], ids=["numpy", "torch", "C"])
-def test_products_in_bfloat16_end_their_rows(native: NativeKernels, products: Any) -> None:
-    """After they are rounded."""
-    if products == "native":
-        products = TorchProducts(native)
-    left, right = products.operand(_draw(1700, 16)), products.operand(_draw(16, 8, 1))
-    plain, factors, where = products.product(left, right), _draw(1700, 1, 3), _draw(1700, 8, 4)
-    found = products.product(left, right, Epilogue(factors, relu=True, where=where))
-    np.testing.assert_array_equal(found, np.where(where <= 0, 0, np.maximum(plain * factors, 0)))
+def test_products_in_bfloat16_end_their_rows(native: NativeKernels) -> None:
+    """In C and by numpy."""
+    factors, where = _draw(1700, 1, 3), _draw(1700, 8, 4)
+    for products in (_rounded(native), RoundedProducts()):
+        left, right = products.operand(_draw(1700, 16)), products.operand(_draw(16, 8, 1))
+        plain = products.product(left, right)
+        found = products.product(left, right, Epilogue(factors, relu=True, where=where))
+        np.testing.assert_array_equal(found, np.where(where <= 0, 0, np.maximum(plain * factors, 0)))
 
 
 def test_rows_begin_at_a_line_of_the_cache(native: NativeKernels) -> None:
