@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 #: Seconds after which a job counts as hung.
-DEADLINE = 120.0
+DEADLINE = 240.0
 #: Several jobs share the processors: who waits leaves them to the others, in MPI and in OpenMP.
 SHARED = {"OMPI_MCA_mpi_yield_when_idle": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 #: The folder of the backend "numpy", which is not installed; and the variable that makes it known to a job.
