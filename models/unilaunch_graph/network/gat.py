@@ -135,7 +135,7 @@ class GraphAttention(Layer):
             features = features[edges.places]
         elif edges.places is not None:
             features = self.framework.call(self._chosen(part, edges, edges.places), features)
-        weights = self.lin_edge.weight.reshape(self.heads, self.out_channels, -1)
+        weights = self.lin_edge(self.framework.identity(features)).T.reshape(self.heads, self.out_channels, -1)
         products = self.att_edge.reshape(self.heads, self.out_channels, 1) * weights
         return [self.framework.product(products.sum(1), features.T)]
 

@@ -31,6 +31,12 @@ class Framework(Protocol):
     def relu(self, rows: Any) -> Any:
         """Return max(0, rows)."""
 
+    def identity(self, rows: Any) -> Any:
+        """Return the identity matrix of as many columns as *rows* has, of its type."""
+
+    def is_plain(self, linear: Any) -> bool:
+        """Return whether a call of a linear map is x @ weight.T + bias alone: no hook, no adapter in its place."""
+
     def dtype(self, rows: Any) -> FloatType:
         """Return numpy's type of a tensor."""
 

@@ -12,7 +12,7 @@ class GraphSage(Layer):
     """GraphSAGE (Hamilton, Ying and Leskovec, NeurIPS 2017) with the parameters of `torch_geometric.nn.SAGEConv`.
 
     Edge weights are not used, as PyG uses none. Where out_channels is the narrower, rows are multiplied by lin_l's
-    weight before they are exchanged and summed.
+    weight before they are exchanged and summed; not so if lin_l has hooks, or something else stands in its place.
     """
 
     in_channels: int
@@ -66,7 +66,7 @@ class GraphSage(Layer):
         """Return the rows of the owned nodes; the arguments are those of a call."""
         self.check_input(x, part)
         rows = x if self.lin is None else self.framework.relu(self.lin(x))
-        if self.out_channels < self.in_channels:
+        if self.out_channels < self.in_channels and self.framework.is_plain(self.lin_l):
             out = self._aggregate(self.framework.product(rows, self.lin_l.weight.T), part)
             out = out if self.lin_l.bias is None else self.framework.biased(out, self.lin_l.bias)
         else:

@@ -51,6 +51,15 @@ class _Torch:
     def relu(self, rows: torch.Tensor) -> torch.Tensor:
         return rows.relu()
 
+    def identity(self, rows: torch.Tensor) -> torch.Tensor:
+        return torch.eye(rows.shape[1], dtype=rows.dtype)
+
+    def is_plain(self, linear: torch.nn.Module) -> bool:
+        return type(linear) is torch.nn.Linear and not (
+            linear._forward_pre_hooks or linear._forward_hooks  # noqa: SLF001  (torch has no other way to ask)
+            or linear._backward_pre_hooks or linear._backward_hooks  # noqa: SLF001
+        )  # fmt: skip
+
     def dtype(self, rows: torch.Tensor) -> FloatType:
         return np.dtype(np.float64 if rows.dtype == torch.float64 else np.float32)
 

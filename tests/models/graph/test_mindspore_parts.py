@@ -106,6 +106,29 @@ def test_a_row_of_zeros_is_normalised_with_its_gradient() -> None:
     assert all(np.isfinite(gradient.asnumpy()).all() for gradient in gradients)
 
 
+def test_a_cell_in_place_of_a_linear_map_is_called() -> None:
+    """An adapter, or a hook, as on any other Cell: its weights are trained."""
+    part = part_of(3, [(0, 1), (1, 2)])
+
+    class Adapter(nn.Cell):  # type: ignore[misc]
+        def __init__(self, base: nn.Cell) -> None:
+            super().__init__()
+            self.base, self.weight, self.bias = base, base.weight, base.bias
+            self.more = ms.Parameter(ops.ones((2, 3)), name="more")
+
+        def construct(self, rows: Tensor) -> Tensor:
+            return self.base(rows) + ops.mm(rows, self.more.T)
+
+    layer, hooked = ug.mindspore.SAGEConv(3, 2), ug.mindspore.SAGEConv(3, 2)
+    ms.load_param_into_net(hooked, layer.parameters_dict())
+    plain = layer(part.x, part).asnumpy()
+    hooked.lin_l.register_forward_hook(lambda _cell, _inputs, output: output + 1)
+    np.testing.assert_allclose(hooked(part.x, part).asnumpy(), plain + 1, rtol=0, atol=1e-6)
+    layer.lin_l = Adapter(layer.lin_l)
+    (gradient,) = ms.grad(lambda: layer(part.x, part).sum(), None, [layer.lin_l.more])()
+    assert gradient.asnumpy().any()
+
+
 def test_a_mean_of_two_graphs_needs_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one with a node that was added, and another one with as many rows."""
     first = part_of(3, [])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn.utils.prune import custom_from_mask
 from torch_geometric import nn as pyg
 
 from models.graph.torch_parts import Whole, make_whole, on_parts
@@ -104,6 +105,22 @@ def test_gat_is_pygs(options: dict[str, Any], ranks: int) -> None:
 def test_sage_is_pygs(options: dict[str, Any], out: int, ranks: int) -> None:
     ours, theirs = pair_of(SAGEConv, pyg.SAGEConv, options, out)
     assert_equal(run_parts(ours, WHOLE, ranks), run_whole(theirs, WHOLE.x, WHOLE.edge_index), 1e-13)
+
+
+@pytest.mark.parametrize(("kind", "options", "name"), [
+    (SAGEConv, {}, "lin_l"), (SAGEConv, {}, "lin_r"), (GATConv, {"edge_dim": EDGE_WIDTH}, "lin_edge"),
+])  # fmt: skip
+def test_weights_that_a_hook_makes_are_used(kind: Any, options: dict[str, Any], name: str) -> None:
+    """As torch's pruning makes them, of another parameter that the optimizer changes."""
+    ours, theirs = pair_of(kind, getattr(pyg, kind.__name__), options)
+    with torch.no_grad():
+        for layer in (ours, theirs):
+            linear = getattr(layer, name)
+            mask = torch.arange(linear.weight.numel()).view_as(linear.weight) % 3
+            custom_from_mask(linear, "weight", mask)  # type: ignore[no-untyped-call]
+            linear.weight_orig.mul_(2)
+    edges = WHOLE.edge_index, *([WHOLE.edge_attr] if options else [])
+    assert_equal(run_parts(ours, WHOLE, 2), run_whole(theirs, WHOLE.x, *edges), 1e-13)
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(GATConv, pyg.GATConv), (SAGEConv, pyg.SAGEConv)])
