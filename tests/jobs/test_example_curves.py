@@ -17,7 +17,7 @@ from pyg import nn as pyg
 from unilaunch_graph.dropout import fill_mask, stream_keys
 
 PROGRAM = str(Path(__file__).parent / "programs" / "curves_of_examples.py")
-EPOCHS = 10
+EPOCHS = 20
 
 
 def _dropped(x: torch.Tensor, probability: float, epoch: int, layer: int = 0) -> torch.Tensor:
