@@ -58,7 +58,10 @@ class _MindSpore:
         return Tensor(np.eye(rows.shape[1], dtype=np.float32)).astype(rows.dtype)
 
     def is_plain(self, linear: nn.Cell) -> bool:
-        return type(linear) is Linear and not (linear._forward_pre_hook or linear._forward_hook)  # noqa: SLF001  (MindSpore has no other way to ask)
+        return type(linear) is Linear and not (
+            linear._forward_pre_hook or linear._forward_hook  # noqa: SLF001  (MindSpore has no other way to ask)
+            or linear._cell_backward_pre_hook or linear._cell_backward_hook  # noqa: SLF001
+        )  # fmt: skip
 
     def dtype(self, rows: Tensor) -> FloatType:
         return np.dtype(np.float64 if rows.dtype == ms.float64 else np.float32)

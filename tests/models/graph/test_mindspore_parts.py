@@ -124,6 +124,10 @@ def test_a_cell_in_place_of_a_linear_map_is_called() -> None:
     plain = layer(part.x, part).asnumpy()
     hooked.lin_l.register_forward_hook(lambda _cell, _inputs, output: output + 1)
     np.testing.assert_allclose(hooked(part.x, part).asnumpy(), plain + 1, rtol=0, atol=1e-6)
+    called = []
+    layer.lin_l.register_backward_hook(lambda *_: called.append(1))
+    ms.grad(lambda: layer(part.x, part).sum(), None, [layer.lin_l.weight])()
+    assert called
     layer.lin_l = Adapter(layer.lin_l)
     (gradient,) = ms.grad(lambda: layer(part.x, part).sum(), None, [layer.lin_l.more])()
     assert gradient.asnumpy().any()
