@@ -6,8 +6,10 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
-#ifdef __AMX_BF16__
+#if defined(__AMX_BF16__) || defined(__AVX512BF16__)
 #include <immintrin.h>
+#endif
+#ifdef __AMX_BF16__
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -51,6 +53,12 @@ INLINE uint32_t mix(uint32_t word) {
     return word ^ (word >> 16);
 }
 
+/* out = mask * rows, for a line of *count* numbers: *word* is the mask's word of the line, *words* are those of its numbers. */
+INLINE void drop_line(const float *rows, float *out, int64_t count, uint32_t word, const uint32_t *words, uint32_t least,
+                      float scale) {
+    for (int64_t j = 0; j < count; j++) out[j] = (mix(word ^ words[j]) >= least ? scale : 0.0f) * rows[j];
+}
+
 /* ---- what becomes of rows while they are in the cache ---- */
 
 /* *scale* times each number, or 0 where *where* is 0 or less; then each row times its factor, then ReLU. NULL and 0 leave
@@ -86,20 +94,37 @@ void round_rows(const float *restrict rows, const float *restrict factors, uint1
 
 /* ---- dense product ---- */
 
+/* Return sums + left right. Where the processor adds products of bfloat16 numbers two at a time, *are_pairs* says that each
+ * word is such a pair. */
+#ifdef __AVX512BF16__
+#define HAS_PAIRS 1
+INLINE Vector add_product(Vector sums, const float *left, Vector right, const int are_pairs) {
+    int32_t pair;
+    memcpy(&pair, left, 4);
+    if (!are_pairs) return sums + *left * right;
+    return (Vector)_mm512_dpbf16_ps((__m512)sums, (__m512bh)_mm512_set1_epi32(pair), (__m512bh)right);
+}
+#else
+#define HAS_PAIRS 0
+INLINE Vector add_product(Vector sums, const float *left, Vector right, const int are_pairs) {
+    return sums + *left * right;
+}
+#endif
+
 typedef struct {
     const float *a;        /* A, from the tile's first row and column on */
     int64_t row, column;   /* steps in A */
     const float *panel;    /* B: depth rows of PANEL numbers */
     float *c;              /* C, from the tile's first row and column on */
     int64_t width;         /* columns of C */
-    int64_t depth, columns;
-    int add;               /* whether to add to C */
+    int64_t depth, columns; /* depth: rows of the panel; each is two of B's where words are pairs */
+    int add, are_pairs;     /* whether to add to C; whether each word of A and of the panel is two bfloat16 numbers */
     const char *next;      /* what is read soon: *step* bytes of it are fetched at each of the *depth* steps */
     int64_t step;
 } Tile;
 
 /* C = A B, or C += A B, for a tile of *rows* x (*vectors* x LANES); both are constants where this is inlined. */
-INLINE void multiply_tile(const Tile *t, const int rows, const int vectors) {
+INLINE void multiply_tile(const Tile *t, const int rows, const int vectors, const int are_pairs) {
     Vector sums[ROWS][2];
     UNROLL for (int i = 0; i < rows; i++)
         UNROLL for (int j = 0; j < vectors; j++) sums[i][j] = (Vector){0};
@@ -109,10 +134,11 @@ INLINE void multiply_tile(const Tile *t, const int rows, const int vectors) {
         UNROLL for (int j = 0; j < vectors; j++) __builtin_prefetch(t->c + i * t->width + j * LANES, 1);
     for (int64_t k = 0; k < t->depth; k++, a += t->column, b += PANEL, next += t->step) {
         __builtin_prefetch(next, 0, 2);
+        if (are_pairs) __builtin_prefetch(next + t->step / 2, 0, 2); /* there are half as many steps */
         Vector right[2];
         UNROLL for (int j = 0; j < vectors; j++) memcpy(&right[j], b + j * LANES, sizeof(Vector));
         UNROLL for (int i = 0; i < rows; i++)
-            UNROLL for (int j = 0; j < vectors; j++) sums[i][j] += a[i * t->row] * right[j];
+            UNROLL for (int j = 0; j < vectors; j++) sums[i][j] = add_product(sums[i][j], a + i * t->row, right[j], are_pairs);
     }
     UNROLL for (int i = 0; i < rows; i++) {
         float *out = t->c + i * t->width, line[PANEL];
@@ -122,7 +148,9 @@ INLINE void multiply_tile(const Tile *t, const int rows, const int vectors) {
 }
 
 #define ONE_TILE(N) static void tile_##N(const Tile *t) { \
-    if (t->columns > LANES) multiply_tile(t, N, 2); else multiply_tile(t, N, 1); }
+    const int vectors = t->columns > LANES ? 2 : 1; \
+    if (HAS_PAIRS && t->are_pairs) if (vectors == 2) multiply_tile(t, N, 2, 1); else multiply_tile(t, N, 1, 1); \
+    else if (vectors == 2) multiply_tile(t, N, 2, 0); else multiply_tile(t, N, 1, 0); }
 ONE_TILE(1)
 ONE_TILE(2)
 ONE_TILE(4)
@@ -156,7 +184,7 @@ static void multiply_rows(Tile *t, int64_t rows) {
 typedef struct {
     const float *a;
     int64_t a_row, a_column;
-    Mask mask;             /* of A, only with tiles: they are cut from masked numbers */
+    Mask mask;             /* of A, made anew while A is read */
     const float *b;
     int64_t b_row, b_column;
     float *c;
@@ -179,67 +207,105 @@ static void end_block(const Product *p, int64_t top, int64_t rows) {
     if (p->words) round_rows(rows_of(p, top), NULL, p->words + top * p->width, rows, p->width);
 }
 
-/* In *packed* stand B's panels, and behind them a block of A that is rounded, or transposed: its columns would otherwise be
- * read from a page of memory each. */
+/* In *packed* stand B's panels, and behind them a block of A that is not multiplied as it stands in memory. */
 static int64_t vectors_size(int64_t width) { return DEPTH * ((width + PANEL - 1) / PANEL * PANEL + ROW_BLOCK); }
 
-/* Round numbers to bfloat16, in their place. */
-static void round_numbers(float *numbers, int64_t count) {
-    for (int64_t i = 0; i < count; i++) {
-        const uint32_t word = nearest(numbers[i]);
-        memcpy(numbers + i, &word, 4);
+/* A block of A or of B: lines of numbers with steps between them, and the mask's words for these, or none. */
+typedef struct {
+    const float *from;
+    int64_t line, number, lines, numbers;
+    const uint32_t *line_words, *number_words;
+} Block;
+
+/* Copy a line of a block, times the mask. */
+INLINE void copy_line(const Block *b, int64_t i, const Mask *mask, float *out) {
+    const float *from = b->from + i * b->line;
+    if (b->number != 1) {
+        for (int64_t j = 0; j < b->numbers; j++) out[j] = from[j * b->number];
+        from = out;
+    }
+    if (b->line_words) drop_line(from, out, b->numbers, b->line_words[i], b->number_words, mask->least, mask->scale);
+    else if (from != out) memcpy(out, from, 4 * b->numbers);
+}
+
+/* Make words of two bfloat16 numbers. */
+INLINE void make_pairs(const float *low, const float *high, int64_t step, float *out, int64_t count) {
+    for (int64_t j = 0; j < count; j++) {
+        const uint32_t word = nearest(low[j * step]) >> 16 | nearest(high[j * step]);
+        memcpy(out + j, &word, 4);
     }
 }
 
-/* Copy *lines* of *numbers*, with steps between them, and round them where *is_rounded*. */
-static void copy_lines(const float *from, int64_t line, int64_t number, float *out, int64_t out_line, int64_t lines,
-                       int64_t numbers, int is_rounded) {
-    for (int64_t i = 0; i < lines; i++, from += line, out += out_line) {
-        if (number == 1) memcpy(out, from, 4 * numbers);
-        else for (int64_t j = 0; j < numbers; j++) out[j] = from[j * number];
-        if (is_rounded) round_numbers(out, numbers);
+/* Copy a block, times the mask. Where *is_rounded*, round it; where there are pairs, each word then holds two numbers:
+ * neighbours of one line (*in_line*), or those of two lines in one place. */
+static void copy_block(const Block *b, const Mask *mask, int is_rounded, int in_line, float *out, int64_t out_line) {
+    const int are_pairs = is_rounded && HAS_PAIRS, of_lines = are_pairs && !in_line;
+    float room[2][DEPTH + 1];
+    for (int64_t i = 0; i < b->lines; i += 1 + of_lines, out += out_line) {
+        float *line = are_pairs ? room[0] : out;
+        copy_line(b, i, mask, line);
+        if (of_lines) {
+            if (i + 1 < b->lines) copy_line(b, i + 1, mask, room[1]);
+            else memset(room[1], 0, 4 * b->numbers);
+            make_pairs(room[0], room[1], 1, out, b->numbers);
+        } else if (are_pairs) {
+            line[b->numbers] = 0;
+            make_pairs(line, line + 1, 2, out, (b->numbers + 1) / 2);
+        } else if (is_rounded)
+            for (int64_t j = 0; j < b->numbers; j++) {
+                const uint32_t word = nearest(line[j]);
+                memcpy(line + j, &word, 4);
+            }
+    }
+}
+
+/* Pack B's rows from *first* on, PANEL columns at a time. */
+static void pack_panels(const Product *p, int64_t first, int64_t deep, int64_t words, int is_rounded) {
+    for (int64_t begin = 0; begin < p->width; begin += PANEL) {
+        const int64_t columns = p->width - begin < PANEL ? p->width - begin : PANEL;
+        const Block block = {p->b + first * p->b_row + begin * p->b_column, p->b_row, p->b_column, deep, columns, NULL, NULL};
+        float *panel = p->packed + begin * words;
+        if (columns < PANEL) memset(panel, 0, 4 * PANEL * words);
+        copy_block(&block, NULL, is_rounded, 0, panel, PANEL);
     }
 }
 
 static void multiply_by_vectors(const Product *p, int is_rounded) {
-    const int is_turned = p->a_row == 1 && p->a_column > ROW_BLOCK;
+    const Mask *mask = &p->mask;
+    const int is_copied = is_rounded || mask->rows, are_pairs = is_rounded && HAS_PAIRS;
+    const int is_turned = p->a_row == 1 && (is_copied || p->a_column > ROW_BLOCK);
     float *copied = p->packed + vectors_size(p->width) - DEPTH * ROW_BLOCK;
     for (int64_t first = 0; first < p->depth; first += DEPTH) {
         const int64_t deep = p->depth - first < DEPTH ? p->depth - first : DEPTH;
-        for (int64_t begin = 0; begin < p->width; begin += PANEL) {
-            const int64_t columns = p->width - begin < PANEL ? p->width - begin : PANEL;
-            float *line = p->packed + begin * deep;
-            for (int64_t k = 0; k < deep; k++, line += PANEL) {
-                const float *from = p->b + (first + k) * p->b_row + begin * p->b_column;
-                if (p->b_column == 1 && columns == PANEL) memcpy(line, from, 4 * PANEL);
-                else for (int64_t j = 0; j < PANEL; j++) line[j] = j < columns ? from[j * p->b_column] : 0.0f;
-                if (is_rounded) round_numbers(line, PANEL);
-            }
-        }
+        const int64_t words = are_pairs ? (deep + 1) / 2 : deep;
+        pack_panels(p, first, deep, words, is_rounded);
         for (int64_t top = 0; top < p->rows; top += ROW_BLOCK) {
-            const int64_t block = p->rows - top < ROW_BLOCK ? p->rows - top : ROW_BLOCK;
+            const int64_t rows = p->rows - top < ROW_BLOCK ? p->rows - top : ROW_BLOCK;
             const float *left = p->a + top * p->a_row + first * p->a_column;
             int64_t row = p->a_row, column = p->a_column;
             /* Soon: of A the next block, or of a transposed A as large a piece of its next *deep* rows. */
             const char *next = (const char *)(p->a_row == 1 ? p->a + (first + deep) * p->a_column + top * deep
-                                                            : left + block * p->a_row);
-            const int64_t tiles = (block + ROWS - 1) / ROWS * ((p->width + PANEL - 1) / PANEL);
-            const int64_t step = 4 * block * (p->a_row == 1 ? deep : p->a_row) / (tiles * deep) + 1;
-            if (is_turned) {
-                copy_lines(left, column, 1, copied, ROW_BLOCK, deep, block, is_rounded);
-                left = copied, column = ROW_BLOCK;
-            } else if (is_rounded) {
-                copy_lines(left, row, column, copied, deep, block, deep, 1);
-                left = copied, row = deep, column = 1;
+                                                            : left + rows * p->a_row);
+            const int64_t tiles = (rows + ROWS - 1) / ROWS * ((p->width + PANEL - 1) / PANEL);
+            const int64_t step = 4 * rows * (p->a_row == 1 ? deep : p->a_row) / (tiles * words) + 1;
+            Block block = {left, row, column, rows, deep, NULL, NULL};
+            if (mask->rows) block.line_words = mask->rows + top, block.number_words = mask->columns + first;
+            if (is_turned) { /* its columns would be read from a page of memory each */
+                block = (Block){left, column, row, deep, rows, block.number_words, block.line_words};
+                copy_block(&block, mask, is_rounded, 0, copied, ROW_BLOCK);
+                left = copied, row = 1, column = ROW_BLOCK;
+            } else if (is_copied) {
+                copy_block(&block, mask, is_rounded, 1, copied, words);
+                left = copied, row = words, column = 1;
             }
             for (int64_t begin = 0; begin < p->width; begin += PANEL) {
                 const int64_t columns = p->width - begin < PANEL ? p->width - begin : PANEL;
-                Tile tile = {left, row, column, p->packed + begin * deep, rows_of(p, top) + begin, p->width,
-                             deep, columns, first > 0, next, step};
-                multiply_rows(&tile, block);
+                Tile tile = {left, row, column, p->packed + begin * words, rows_of(p, top) + begin, p->width,
+                             words, columns, first > 0, are_pairs, next, step};
+                multiply_rows(&tile, rows);
                 next = tile.next;
             }
-            if (first + deep == p->depth) end_block(p, top, block);
+            if (first + deep == p->depth) end_block(p, top, rows);
         }
     }
 }
@@ -704,9 +770,7 @@ void drop_out(const float *restrict rows, float *restrict out, int64_t count, in
         if (relu)
             for (int64_t j = 0; j < width; j++)
                 out[j] = (mix(word ^ column_words[j]) >= least ? scale : 0.0f) * (rows[j] < 0 ? 0.0f : rows[j]);
-        else
-            for (int64_t j = 0; j < width; j++)
-                out[j] = (mix(word ^ column_words[j]) >= least ? scale : 0.0f) * rows[j];
+        else drop_line(rows, out, width, word, column_words, least, scale);
     }
 }
 

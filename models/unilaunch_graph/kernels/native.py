@@ -85,9 +85,9 @@ class NativeKernels:
         """Return what `product` takes for an array: itself."""
         return array
 
-    def dropped(self, array: Rows, words: MaskWords) -> Rows | Masked:
-        """Return what `product` takes for an array times a dropout mask: with AMX there is no copy."""
-        return Masked(array, words) if self.by_tiles else self.drop_out(array, words)
+    def dropped(self, array: Rows, words: MaskWords) -> Masked:
+        """Return what `product` takes for an array times a dropout mask: there is no copy."""
+        return Masked(array, words)
 
     def product(self, left: Rows | Masked, right: Rows, epilogue: Epilogue = NOTHING) -> Rows:
         """Return left @ right, ended; both may be views, with any steps. (rows, depth), (depth, width) -> (rows, width)
@@ -97,7 +97,7 @@ class NativeKernels:
         left, mask = left if isinstance(left, Masked) else (left, None)
         (rows, depth), width = left.shape, right.shape[1]
         is_large = rows >= _ROWS_OF_TILES and width >= _COLUMNS_OF_TILES
-        by_tiles = self.by_tiles and (self.is_rounded or mask is not None or is_large)
+        by_tiles = self.by_tiles and (self.is_rounded or is_large)
         words = empty_rows((rows, width), np.uint16) if epilogue.rounds and depth else None
         out = (
             None if words is not None and depth <= self.library.most_depth() else empty_rows((rows, width), np.float32)

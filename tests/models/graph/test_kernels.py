@@ -109,9 +109,8 @@ def test_products_of_dropped_numbers(native: NativeKernels, rows: int, depth: in
     for products in kinds:
         dropped, copied = products.dropped(left, words), products.operand(native.drop_out(left, words))
         b, c = products.operand(right), products.operand(_draw(rows, width, 2))
-        near = 1e-4 if products is native else 0  # of few rows and columns a copy is not cut
-        np.testing.assert_allclose(products.product(dropped, b), products.product(copied, b), atol=near)
-        np.testing.assert_allclose(products.product(dropped.T, c), products.product(copied.T, c), atol=near)
+        np.testing.assert_array_equal(products.product(dropped, b), products.product(copied, b))
+        np.testing.assert_array_equal(products.product(dropped.T, c), products.product(copied.T, c))
 
 
 @pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan, 3e37])
@@ -294,7 +293,6 @@ def test_a_damaged_library_is_made_again(tmp_path: Path, monkeypatch: pytest.Mon
     load()
     (made,) = (tmp_path / "unilaunch" / "kernels").glob("*.so")
     whole = made.read_bytes()
-    for damaged in (whole[: len(whole) // 2], b""):
-        made.write_bytes(damaged)
-        load()
-        assert len(made.read_bytes()) == len(whole)
+    made.write_bytes(whole[: len(whole) // 2])
+    load()
+    assert len(made.read_bytes()) == len(whole)
