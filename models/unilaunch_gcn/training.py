@@ -1,6 +1,5 @@
 """The whole training on one page: part, network, epochs, result. Numbers only; no framework's tensor."""
 
-import resource
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.trace import Trace
 from unilaunch_graph.optimizer import Adam
 from unilaunch_graph.partition.part import Part
+from unilaunch_graph.peak import peak_memory
 from unilaunch_graph.training.objective import SPLITS, shown
 from unilaunch_graph.training.steps import StepFigures, Steps
 
@@ -273,6 +273,6 @@ class Training:
             "setup_bytes": self.setup_bytes,
             "seconds_per_epoch": float(np.median(self.epoch_seconds[1:] or self.epoch_seconds or [0.0])),
             "communication_seconds": float(np.median(self.communication[1:] or self.communication or [0.0])),
-            "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "peak_memory_bytes": peak_memory(),
             **self.network.figures(),
         }
