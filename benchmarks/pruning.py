@@ -10,17 +10,15 @@ and of each its quickest epoch: what else the machine does then disturbs least.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from epoch import OPTIONS
 from graphs import make_graph
-from mpirun import execute, verdict
+from mpirun import train_in, verdict
 
 #: The most that an epoch may take of the other checkout's.
 BOUND, EPOCHS = 0.5, "8"
@@ -36,12 +34,12 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "unilaunch-benchmarks")
     chosen = parser.parse_args()
     graph = _few_trained(make_graph(chosen.folder, chosen.nodes), chosen.share)
-    checkouts, kept = {"this": Path(sys.executable).parent, "other": chosen.other.absolute() / ".venv" / "bin"}, True
+    checkouts, kept = {"this": None, "other": chosen.other}, True
     data = ["--dataset", str(graph), "--partition-dir", str(chosen.folder / "parts"), "--no-normalize-features"]
     for dropout in ("0", "0.5"):
         options = [*data, *OPTIONS, "--dropout", dropout, "--epochs", EPOCHS, "--eval-every", EPOCHS]
         runs = [
-            {which: _train(programs, options) for which, programs in checkouts.items()} for _ in range(chosen.rounds)
+            {which: train_in(checkout, options) for which, checkout in checkouts.items()} for _ in range(chosen.rounds)
         ]
         least = {which: min(run[which]["least"] for run in runs) for which in checkouts}
         for which in checkouts:
@@ -63,16 +61,6 @@ def _few_trained(graph: Path, share: float) -> Path:
         arrays["val_mask"], arrays["test_mask"] = (mask & ~trains for mask in (arrays["val_mask"], arrays["test_mask"]))
         np.savez(path, **arrays)
     return path
-
-
-def _train(programs: Path, options: list[str]) -> dict[str, Any]:
-    """Return the result.json of a run by a checkout's programs, and the seconds of its quickest epoch."""
-    with tempfile.TemporaryDirectory() as folder:
-        ranks = [str(programs / "mpirun"), "-n", "2", str(programs / "python"), "-P", "-m", "unilaunch", "run"]
-        execute([*ranks, "--backend", "torch", "--output-dir", folder, *options], 900)
-        result: dict[str, Any] = json.loads(Path(folder, "result.json").read_text(encoding="utf-8"))
-        epochs = Path(folder, "rank.0", "epochs.jsonl").read_text(encoding="utf-8").splitlines()
-    return {**result, "least": min(json.loads(epoch)["seconds"] for epoch in epochs)}
 
 
 if __name__ == "__main__":
