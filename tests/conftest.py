@@ -29,6 +29,8 @@ settings.load_profile("shared machine")
 
 #: Tests that run in one process, by the place of their files: {} is the file's name.
 _GROUPS = {"cluster": "{}", "jobs/test_slurm.py": "Slurm", "jobs/test_sbatch.py": "Slurm"}
+#: The file with the longest test, which waits for a network.
+_LONGEST = "test_dockerfile.py"
 #: How many timed tests run at once.
 _TIMED = 4
 _ROOM = pytest.StashKey["Room"]()
@@ -126,7 +128,11 @@ def _deaf_to() -> int:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of a group into one process; the timed ones in turn into as many as run at once."""
+    """Put the tests of a group into one process; the timed ones in turn into as many as run at once.
+
+    Of the tests without a group the longest comes first: else it runs alone at the end.
+    """
+    items.sort(key=lambda item: item.path.name != _LONGEST)
     turn = cycle(f"timed {number}" for number in range(_TIMED))
     for item in items:
         place = item.path.relative_to(Path(__file__).parent).as_posix()

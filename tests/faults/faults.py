@@ -17,7 +17,7 @@ from typing import Any
 from zlib import crc32
 
 from cluster.hosts import Cluster
-from jobs.mpirun import NUMPY_BACKEND, SHARED, Finished
+from jobs.mpirun import NUMPY_BACKEND, PAUSE, SHARED, Finished
 from unilaunch.errors import REQUEUE
 from unilaunch.launchers.openmpi_mpirun import keepalive
 
@@ -30,6 +30,8 @@ HOST_TIMEOUT = 4
 #: takes seconds, on a slow machine beside other tests more than six.
 STALL = {"torch": 15.0, "mindspore": 15.0, "numpy": 4.0}
 DEADLINE = 60.0
+#: What the jobs inherit. Each epoch of numpy sleeps, so that ranks that train leave the processors to jobs that start.
+INHERITED = {**SHARED, PAUSE: "0.05"}
 
 MOMENTS = ("before import", "before init", "first collective", "epoch", "checkpoint")
 FRAMEWORKS = ("torch", "mindspore")
@@ -209,9 +211,9 @@ def _line(cell: Cell, folder: Path, data: Path) -> tuple[list[str], dict[str, st
     mpirun, python = str(MPIS[cell.mpi]), sys.executable
     environ = {
         "FAULT": fault, "PYTHONPATH": f"{INJECT}{os.pathsep}{NUMPY_BACKEND}", "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **SHARED,
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **INHERITED,
     }  # fmt: skip
-    variables = [word for name in ("FAULT", *SHARED) for word in ("-x", name)] if where else []
+    variables = [word for name in ("FAULT", *INHERITED) for word in ("-x", name)] if where else []
     if "launch" in cell.place:
         words = ["launch", "--mpirun", mpirun, "-n", "3", *spread, *variables, *where, *run]
         return [python, "-m", "unilaunch", *words], environ

@@ -18,6 +18,7 @@ from jobs.ports import free_ports
 
 MLFLOW = Path(__file__).parents[2] / ".mlflow" / "bin" / "python"
 pytestmark = [pytest.mark.usefixtures("by_numpy"), pytest.mark.timeout(300)]
+one_server = pytest.mark.xdist_group("MLflow")
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +57,7 @@ def _launch(launcher: Launcher, url: str, folder: Path, *more: str, experiment: 
     return finish(line, folder, {"MLFLOW_EXPERIMENT_NAME": experiment}, 120)
 
 
+@one_server
 def test_the_servers_curve_is_that_of_the_result(openmpi5: Launcher, server: str, tmp_path: Path) -> None:
     """Each step once, the options as parameters, and how the job ended; the second run is in the same experiment."""
     job = _launch(openmpi5, server, tmp_path, "--epochs", "7", "--seed", "3").check()
@@ -73,6 +75,7 @@ def test_the_servers_curve_is_that_of_the_result(openmpi5: Launcher, server: str
     assert [each["value"] for each in metrics] == pytest.approx(job.result["loss"], abs=1e-9)
 
 
+@one_server
 def test_the_users_experiment_is_taken(openmpi5: Launcher, server: str, tmp_path: Path) -> None:
     """As MLflow's own programs read it."""
     _launch(openmpi5, f"{server}/", tmp_path, "--epochs", "2", experiment="of mine").check()
