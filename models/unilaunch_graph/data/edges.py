@@ -60,7 +60,9 @@ def edges_of_rows(
 ) -> Edges:
     """Return edges by target from a CSR matrix whose rows are sources and whose columns are targets."""
     values = _carried(len(indices), weights, edge_attr)
-    return _by_target(csr_matrix(values, indices, indptr, len(indptr) - 1).T.tocsr(), weights, edge_attr)
+    by_source = csr_matrix(values, indices, indptr, len(indptr) - 1)
+    is_reverse = edge_attr is None and by_source.has_sorted_indices  # else its values or its order are others
+    return _by_target(by_source.T.tocsr(), weights, edge_attr, by_source if is_reverse else None)
 
 
 def _carried(count: int, weights: NDArray[np.float32] | None, edge_attr: NDArray[np.float32] | None) -> NDArray[Any]:
@@ -80,31 +82,40 @@ def _by_source(
 
 
 def _by_target(
-    matrix: sp.csr_array, weights: NDArray[np.float32] | None, edge_attr: NDArray[np.float32] | None
+    matrix: sp.csr_array,
+    weights: NDArray[np.float32] | None,
+    edge_attr: NDArray[np.float32] | None,
+    reverse: sp.csr_array | None = None,
 ) -> Edges:
-    """Return edges from a matrix by target that holds what `_carried` returned."""
+    """Return edges from a matrix by target that holds what `_carried` returned; *reverse* is as in `is_symmetric`."""
     if edge_attr is not None:
         weights, edge_attr = (None if weights is None else weights[matrix.data]), edge_attr[matrix.data]
     elif weights is not None:
         weights = matrix.data
     indptr, indices = matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32, copy=False)
-    return Edges(indptr, indices, weights, edge_attr, not is_symmetric(indptr, indices, weights))
+    return Edges(indptr, indices, weights, edge_attr, not is_symmetric(indptr, indices, weights, reverse))
 
 
-def is_symmetric(indptr: NDArray[np.int64], indices: NDArray[np.int32], weights: NDArray[np.float32] | None) -> bool:
+def is_symmetric(
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int32],
+    weights: NDArray[np.float32] | None,
+    reverse: sp.csr_array | None = None,
+) -> bool:
     """Return whether each edge is there in both directions with one weight, once, and none is a loop.
 
     Args:
         indptr: CSR of the edges. (num_nodes + 1,)
         indices: Ascending within each row. (num_edges,)
         weights: None: each is 1. (num_edges,)
+        reverse: The transposed matrix of the weights, with ascending columns, if it is there already.
     """
     if any(found.any() for found in loops_and_duplicates(indptr, indices)):
         return False
     matrix = csr_matrix(
         np.ones(len(indices), np.int8) if weights is None else weights, indices, indptr, len(indptr) - 1
     )
-    return _equal(matrix, matrix.T.tocsr())
+    return _equal(matrix, matrix.T.tocsr() if reverse is None else reverse)
 
 
 def loops_and_duplicates(

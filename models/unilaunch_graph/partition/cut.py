@@ -54,9 +54,14 @@ def _part(cut: _Cut, index: int) -> Part:
     columns = order.position[edges.indices]
     inside = (columns >= begin) & (columns < end)
     outside = ~inside
+    inside_indptr = _indptr(edges.indptr, inside)
     halo, halo_columns = _halo(graph.num_nodes, columns[outside])
-    owned_indptr, owned_indices, owned_weights, owned_edge_attr = _chosen(graph, edges, inside, columns[inside] - begin)
-    halo_indptr, halo_indices, halo_weights, halo_edge_attr = _chosen(graph, edges, outside, halo_columns)
+    owned_indptr, owned_indices, owned_weights, owned_edge_attr = _chosen(
+        graph, edges, inside, inside_indptr, columns[inside] - begin
+    )
+    halo_indptr, halo_indices, halo_weights, halo_edge_attr = _chosen(
+        graph, edges, outside, edges.indptr - inside_indptr, halo_columns
+    )
     # In a symmetric graph a node is a halo node of exactly the parts of its neighbours: halo edges give the sent rows.
     receivers, send_rows = _sent(cut, index, halo_indptr, cut.owner_of[halo][halo_indices])
     return Part(
@@ -93,13 +98,21 @@ def _halo(num_nodes: int, columns: NDArray[np.int32]) -> tuple[NDArray[np.int64]
     return np.flatnonzero(is_halo), (np.cumsum(is_halo, dtype=np.int32) - 1)[columns]
 
 
+def _indptr(indptr: NDArray[Any], chosen: NDArray[np.bool_]) -> NDArray[Any]:
+    """Return where the chosen entries of each row of a CSR matrix begin. (rows + 1,)"""
+    counted: NDArray[Any] = np.zeros(len(chosen) + 1, np.int32 if len(chosen) < WIDE else np.int64)
+    np.cumsum(chosen, out=counted[1:])
+    begins: NDArray[Any] = counted[indptr]
+    return begins
+
+
 def _chosen(
-    graph: Graph, edges: sp.csr_array, chosen: NDArray[np.bool_], columns: NDArray[np.int32]
+    graph: Graph, edges: sp.csr_array, chosen: NDArray[np.bool_], indptr: NDArray[Any], columns: NDArray[np.int32]
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:
     """Return the chosen edges of `_in_edges` as CSR, with their weights and their features."""
-    values = None if graph.weights is None and graph.edge_attr is None else edges.data
-    indptr, indices, kept = _csr(edges.indptr, chosen, columns, values)
-    return indptr, indices, *_edge_values(graph, kept)
+    values = None if graph.weights is None and graph.edge_attr is None else edges.data[chosen]
+    rows, indices, kept = _csr(indptr, columns, values)
+    return rows, indices, *_edge_values(graph, kept)
 
 
 def _sent(
@@ -147,9 +160,8 @@ def slice_nodes(graph: Graph, num_parts: int) -> tuple[Adjacency, Iterator[Part]
     order = order_nodes(structure, np.zeros(graph.num_nodes, np.int64), 1)
     offsets = np.arange(num_parts + 1) * graph.num_nodes // num_parts
     edges = graph.adjacency()[order.nodes]
-    every = np.ones(edges.nnz, bool)
     weights = None if graph.weights is None else edges.data
-    adjacency = Adjacency(offsets, *_csr(edges.indptr, every, order.position[edges.indices], weights))
+    adjacency = Adjacency(offsets, *_csr(edges.indptr, order.position[edges.indices], weights))
     return adjacency, _slices(graph, order, offsets)
 
 
@@ -163,21 +175,17 @@ def _slices(graph: Graph, order: Order, offsets: NDArray[np.int64]) -> Iterator[
 
 
 def _csr(
-    indptr: NDArray[Any], chosen: NDArray[np.bool_], columns: NDArray[np.int32], values: NDArray[Any] | None
+    indptr: NDArray[Any], columns: NDArray[np.int32], values: NDArray[Any] | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[Any]]:
-    """Return the chosen entries of a CSR matrix as a CSR matrix, with ascending columns in each row.
+    """Return a CSR matrix with ascending columns in each row.
 
     Args:
-        indptr: The matrix's rows.
-        chosen: Mask of the chosen entries. (entries,)
-        columns: The new column of each chosen entry; the array is sorted in place. int32
-        values: The values of all entries; None if there are none, then None is returned.
+        indptr: Its rows.
+        columns: The column of each entry; the array is sorted in place. int32
+        values: The value of each entry; None if there are none, then an empty array is returned.
     """
-    counted = np.zeros(len(chosen) + 1, np.int32 if len(chosen) < WIDE else np.int64)
-    np.cumsum(chosen, out=counted[1:])
-    rows = counted[indptr]
-    taken = np.ones(len(columns), np.int8) if values is None else values[chosen]
-    matrix = csr_matrix(taken, columns, rows, int(columns.max(initial=0)) + 1)
+    carried = np.ones(len(columns), np.int8) if values is None else values
+    matrix = csr_matrix(carried, columns, indptr, int(columns.max(initial=0)) + 1)
     matrix.sort_indices()
     kept = np.zeros(0, np.float32) if values is None else matrix.data
-    return rows.astype(np.int64), matrix.indices.astype(np.int32, copy=False), kept
+    return indptr.astype(np.int64), matrix.indices.astype(np.int32, copy=False), kept
