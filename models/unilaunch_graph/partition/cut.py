@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -35,6 +35,15 @@ class _Cut:
     by_source: sp.csr_array | None
 
 
+class _Edges(NamedTuple):
+    """Edges of a part, as CSR: row = owned node; weights and features as in `Part`."""
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    weights: NDArray[np.float32]
+    edge_attr: NDArray[np.float32]
+
+
 def split_parts(graph: Graph, order: Order, chosen: Iterable[int] | None = None) -> Iterator[Part]:
     """Yield all parts, or those *chosen*, one by one; only one is in memory at a time."""
     train, val, test = (int((graph.split == use).sum()) for use in (TRAIN, VAL, TEST))
@@ -56,14 +65,10 @@ def _part(cut: _Cut, index: int) -> Part:
     outside = ~inside
     inside_indptr = _indptr(edges.indptr, inside)
     halo, halo_columns = _halo(graph.num_nodes, columns[outside])
-    owned_indptr, owned_indices, owned_weights, owned_edge_attr = _chosen(
-        graph, edges, inside, inside_indptr, columns[inside] - begin
-    )
-    halo_indptr, halo_indices, halo_weights, halo_edge_attr = _chosen(
-        graph, edges, outside, edges.indptr - inside_indptr, halo_columns
-    )
+    inner = _chosen(graph, edges, inside, inside_indptr, columns[inside] - begin)
+    outer = _chosen(graph, edges, outside, edges.indptr - inside_indptr, halo_columns)
     # In a symmetric graph a node is a halo node of exactly the parts of its neighbours: halo edges give the sent rows.
-    receivers, send_rows = _sent(cut, index, halo_indptr, cut.owner_of[halo][halo_indices])
+    receivers, send_rows = _sent(cut, index, outer.indptr, cut.owner_of[halo][outer.indices])
     return Part(
         index=index,
         num_nodes=graph.num_nodes,
@@ -75,14 +80,14 @@ def _part(cut: _Cut, index: int) -> Part:
         halo_counts=np.diff(np.searchsorted(halo, order.offsets)),
         send_rows=send_rows.astype(np.int32),
         send_counts=np.bincount(receivers, minlength=len(order.offsets) - 1),
-        owned_indptr=owned_indptr,
-        owned_indices=owned_indices,
-        halo_indptr=halo_indptr,
-        halo_indices=halo_indices,
-        owned_weights=owned_weights,
-        halo_weights=halo_weights,
-        owned_edge_attr=owned_edge_attr,
-        halo_edge_attr=halo_edge_attr,
+        owned_indptr=inner.indptr,
+        owned_indices=inner.indices,
+        halo_indptr=outer.indptr,
+        halo_indices=outer.indices,
+        owned_weights=inner.weights,
+        halo_weights=outer.weights,
+        owned_edge_attr=inner.edge_attr,
+        halo_edge_attr=outer.edge_attr,
         strengths=cut.strengths[owned],
         loops=np.ones(len(owned), np.float32) if graph.loops is None else graph.loops[owned],
         features=graph.features[owned],
@@ -108,11 +113,11 @@ def _indptr(indptr: NDArray[Any], chosen: NDArray[np.bool_]) -> NDArray[Any]:
 
 def _chosen(
     graph: Graph, edges: sp.csr_array, chosen: NDArray[np.bool_], indptr: NDArray[Any], columns: NDArray[np.int32]
-) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:
-    """Return the chosen edges of `_in_edges` as CSR, with their weights and their features."""
+) -> _Edges:
+    """Return the chosen edges of `_in_edges`, with the rows *indptr* and these columns."""
     values = None if graph.weights is None and graph.edge_attr is None else edges.data[chosen]
     rows, indices, kept = _csr(indptr, columns, values)
-    return rows, indices, *_edge_values(graph, kept)
+    return _Edges(rows, indices, *_edge_values(graph, kept))
 
 
 def _sent(
