@@ -1,4 +1,4 @@
-"""A process's memory at its peak: what two processes share is counted once."""
+"""A process's memory at its peak: of what two processes share, each counts half."""
 
 import mmap
 import os
@@ -11,6 +11,7 @@ import pytest
 from unilaunch_graph.peak import peak_memory
 
 _ROLLUP = Path("/proc/self/smaps_rollup")
+_KNOWS_SHARES = _ROLLUP.exists() and "Pss_Shmem" in _ROLLUP.read_text()
 _BYTES = 1 << 26
 _OTHER = f"""
 import mmap, sys
@@ -21,9 +22,9 @@ input()
 """
 
 
-@pytest.mark.skipif(not _ROLLUP.exists() or "Pss_Shmem" not in _ROLLUP.read_text(), reason="the kernel does not say it")
+@pytest.mark.skipif(not _KNOWS_SHARES, reason="this kernel has no Pss_Shmem in /proc/self/smaps_rollup")
 def test_shared_pages_count_by_their_share() -> None:
-    """Of a buffer that another process maps too, half; its own memory as the kernel counts it."""
+    """Of a buffer that another process maps too, half."""
     file = os.memfd_create("shared")
     os.ftruncate(file, _BYTES)
     memory = mmap.mmap(file, _BYTES)
