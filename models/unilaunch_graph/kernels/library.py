@@ -1,4 +1,4 @@
-"""The compiled form of kernels.c: made at its first use by the compiler that is there, and kept for the user."""
+"""The compiled form of a file in C: made at its first use by the compiler that is there, and kept for the user."""
 
 import ctypes
 import fcntl
@@ -15,7 +15,7 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
-_SOURCE = Path(__file__).with_name("kernels.c")
+_KERNELS = Path(__file__).with_name("kernels.c")
 _FLAGS = ("-O3", "-march=native", "-shared", "-fPIC")
 _SECONDS = 60.0  # that a compiler may take
 #: What follows a library in its file: one that a full disk or a crash has cut ends the process when it is loaded.
@@ -23,16 +23,17 @@ _END = b"whole"
 
 
 @cache
-def load_library() -> ctypes.CDLL | None:
-    """Return the functions of kernels.c; None, with a warning, without a compiler or a folder of this user alone."""
+def load_library(source: Path = _KERNELS, *, warns: bool = True) -> ctypes.CDLL | None:
+    """Return a file's functions; None without a compiler or a folder of this user alone, with a warning if *warns*."""
     try:
-        return ctypes.CDLL(str(_compiled(_compiler(), _cache_folder())))
+        return ctypes.CDLL(str(_compiled(source, _compiler(), _cache_folder())))
     except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
-        warnings.warn(
-            f"kernels.c cannot be compiled and kept here, so numpy and FBGEMM train, which is slower: {error}: install "
-            "gcc, or let XDG_CACHE_HOME name a folder that only you can write",
-            stacklevel=3,
-        )
+        if warns:
+            warnings.warn(
+                f"{source.name} cannot be compiled and kept here, and what replaces it is slower: {error}: install "
+                "gcc, or let XDG_CACHE_HOME name a folder that only you can write",
+                stacklevel=3,
+            )
         return None
 
 
@@ -47,7 +48,7 @@ def _compiler() -> str:
     raise FileNotFoundError("no cc, gcc or clang in PATH")
 
 
-def _compiled(compiler: str, folder: Path) -> Path:
+def _compiled(source: Path, compiler: str, folder: Path) -> Path:
     """Return the library of this source, compiler, C library and processor; several ranks may make it at once.
 
     Raises:
@@ -56,11 +57,11 @@ def _compiled(compiler: str, folder: Path) -> Path:
         subprocess.TimeoutExpired: It has not ended.
     """
     machine = "\n".join((platform.machine(), _processor(), *platform.libc_ver(), compiler, *_FLAGS)).encode()
-    path = folder / f"kernels-{sha256(_SOURCE.read_bytes() + machine).hexdigest()[:32]}.so"
+    path = folder / f"{source.stem}-{sha256(source.read_bytes() + machine).hexdigest()[:32]}.so"
     if not _is_whole(path):
         with tempfile.TemporaryDirectory(dir=folder) as aside, _alone(folder):
             if not _is_whole(path):
-                _compile(compiler, Path(aside, path.name)).rename(path)
+                _compile(compiler, source, Path(aside, path.name)).rename(path)
     _refuse_others(path)
     return path
 
@@ -74,8 +75,8 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _compile(compiler: str, path: Path) -> Path:
-    line = [compiler, *_FLAGS, str(_SOURCE), "-o", str(path)]
+def _compile(compiler: str, source: Path, path: Path) -> Path:
+    line = [compiler, *_FLAGS, str(source), "-o", str(path)]
     done = subprocess.run(line, check=False, capture_output=True, text=True, timeout=_SECONDS)
     if done.returncode:
         raise RuntimeError(f"{compiler}: {' '.join(done.stderr.split()) or f'exit code {done.returncode}'}")

@@ -9,21 +9,23 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from unilaunch_graph.data.graph import Graph
-from unilaunch_graph.partition.metis import LARGE, sketch
+from unilaunch_graph.partition.metis import sketch
 from unilaunch_graph.partition.partitioner import Partitioner
+from unilaunch_graph.partition.refine import IMBALANCE
 
-_IMBALANCE = 0.03
+#: Edges times parts from which on "auto" runs it.
+_LARGE = 20_000_000
 
 
 class KaMinPar(Partitioner):
-    """KaMinPar (Gottesbueren et al., 2021), for graphs on which METIS only minimises the cut.
+    """KaMinPar (Gottesbueren et al., 2021), for large graphs.
 
     It gets the same graph as METIS: of a large graph, only some edges of each node. With one thread and a fixed seed it
     gives the same parts in every run.
     """
 
     package = "kaminpar"
-    work = (LARGE, 1 << 63)
+    work = (_LARGE, 1 << 63)
 
     @override
     def cut(self, graph: Graph, num_parts: int, weights: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -32,10 +34,10 @@ class KaMinPar(Partitioner):
         kaminpar.reseed(1)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "graph.parhip")
-            _write(path, sketch(graph, LARGE), weights)
+            _write(path, sketch(graph), weights)
             loaded = kaminpar.load_graph(str(path), kaminpar.GraphFileFormat.PARHIP)
         one_thread = kaminpar.KaMinPar(1, kaminpar.default_context())
-        return np.asarray(one_thread.compute_partition(loaded, num_parts, _IMBALANCE), np.int64)
+        return np.asarray(one_thread.compute_partition(loaded, num_parts, IMBALANCE), np.int64)
 
 
 def _write(path: Path, adjacency: sp.csr_array, weights: NDArray[np.int64]) -> None:

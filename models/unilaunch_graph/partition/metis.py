@@ -11,30 +11,25 @@ from unilaunch.errors import InputError
 from unilaunch_graph.data.edges import edge_matrix, symmetric
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.partition.partitioner import Partitioner
-from unilaunch_graph.partition.statistics import halo_size
+from unilaunch_graph.partition.refine import refine
 
 #: METIS_OBJTYPE_VOL: total communication volume; only for k-way partitioning.
 _VOLUME = 1
-#: Edges times parts up to which METIS tries five partitions for the volume; above, one. On 9 million the five took 7 s
-#: and one 1.4 s, for a halo that is 0.1 % larger.
-_SEVERAL_CUTS = 4_000_000
-#: Directed edges from which on METIS sees some edges of each node. On 78 million edges it took a tenth of the time, and
-#: cut as few of the whole graph's edges (12.9 % of them, to 0.1 points). It is asked for the volume only if edges times
-#: parts are fewer: that takes a time that grows with both (2 million edges: 10 s for 8 parts, 118 s for 32).
-LARGE = 20_000_000
-_SEEN = 16
-#: The same where another partition is there to choose from, or only an order is made: on 2.2 million edges the run for
-#: the cut took 0.25 s in place of 0.31, for a halo that is 0.1 % larger.
+#: Edges times parts up to which METIS also makes partitions for the volume, and how many. Above, their time grows with
+#: both (for 4 parts of 4.5 million edges, 11 s), and a refined cut has as small a halo to 1 %: benchmarks/quality.py.
+_SMALL, _TRIES = 4_000_000, 5
+#: Directed edges from which on METIS sees some edges of each node, if no run for the volume follows. On 78 million it
+#: took a tenth of the time, and cut as few of the whole graph's edges (12.9 % of them, to 0.1 points).
 MANY = 1_000_000
+_SEEN = 16
 #: The largest number that METIS holds: its numbers have 32 bits.
 MOST = 2**31 - 1
 
 
 class Metis(Partitioner):
-    """METIS, run for the least communication volume (k-way) and for the least cut; the smaller halo is used.
+    """METIS, run for the least cut, and on a small graph also for the least communication volume (k-way).
 
-    The first run has the smaller halo on most graphs, by up to 29 %, and the larger one on some. For a large graph, or
-    for many parts, only the second is run. Of many edges the second gets only some.
+    After refinement the smaller halo is used. Of many edges METIS sees some; the refinement sees all.
     """
 
     package = "pymetis"
@@ -42,14 +37,13 @@ class Metis(Partitioner):
 
     @override
     def cut(self, graph: Graph, num_parts: int, weights: NDArray[np.int64]) -> NDArray[np.int64]:
-        work = len(graph.indices) * num_parts
-        seen = sketch(graph, LARGE if work > LARGE else MANY)
+        seen = sketch(graph)
         cut = metis(seen.indptr, seen.indices, num_parts, weights)
-        if work > LARGE:
+        if len(graph.indices) * num_parts > _SMALL:
             return cut
-        tries = 5 if work <= _SEVERAL_CUTS else 1
-        volume = metis(graph.indptr, graph.indices, num_parts, weights, objtype=_VOLUME, ncuts=tries)
-        return min((volume, cut), key=lambda owner: halo_size(graph, owner, num_parts))
+        volume = metis(graph.indptr, graph.indices, num_parts, weights, objtype=_VOLUME, ncuts=_TRIES)
+        refined = [refine(graph, owner, num_parts, weights) for owner in (cut, volume)]
+        return min(refined, key=lambda one: one.halo).owner
 
 
 def metis(
@@ -93,9 +87,9 @@ def fitting(weights: NDArray[np.int64]) -> NDArray[np.int64]:
     return weights if weights.sum() <= MOST else weights // excess + 1
 
 
-def sketch(graph: Graph, most: int) -> sp.csr_array:
-    """Return the graph for METIS: with all edges, or with some edges of each node if there are more than *most*."""
-    is_thinned = len(graph.indices) > max(most, _SEEN * graph.num_nodes)
+def sketch(graph: Graph) -> sp.csr_array:
+    """Return the graph for METIS: with all edges, or with some edges of each node if there are many."""
+    is_thinned = len(graph.indices) > max(MANY, _SEEN * graph.num_nodes)
     return _thinned(graph) if is_thinned else graph.adjacency()
 
 

@@ -9,9 +9,8 @@ from typing_extensions import override
 
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.partition.partitioner import Partitioner
+from unilaunch_graph.partition.refine import IMBALANCE
 
-#: Allowed excess of a part's weight over the mean; it is also METIS's default.
-_IMBALANCE = 0.03
 #: V-cycles, which improve the whole partition. The first three lower the halo by 0.8 % on average.
 _CYCLES = 3
 
@@ -34,7 +33,7 @@ class MtKaHyPar(Partitioner):
         mtkahypar.set_seed(1)
         start = _start()
         context = start.context_from_preset(mtkahypar.PresetType.DETERMINISTIC)
-        context.set_partitioning_parameters(num_parts, _IMBALANCE, mtkahypar.Objective.KM1)
+        context.set_partitioning_parameters(num_parts, IMBALANCE, mtkahypar.Objective.KM1)
         context.logging = False
         count = graph.num_nodes
         pins = np.insert(graph.indices, graph.indptr[:-1], np.arange(count))  # each node, then its neighbours

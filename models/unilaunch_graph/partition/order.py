@@ -7,7 +7,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from unilaunch_graph.data.graph import Graph
-from unilaunch_graph.partition.metis import MANY, metis, sketch
+from unilaunch_graph.partition.metis import metis, sketch
 
 #: Nodes of one block in the order within a part: its rows, 128 wide, stay in a core's cache.
 BLOCK_NODES = 400
@@ -34,7 +34,7 @@ class Order:
 def order_nodes(graph: Graph, owner: NDArray[np.int64], num_parts: int) -> Order:
     """Sort the nodes by part, and within a part by the blocks of a second, finer METIS partition."""
     block = np.zeros(graph.num_nodes, np.int64)
-    adjacency = sketch(graph, MANY)
+    adjacency = sketch(graph)
     for part in range(num_parts):
         members = np.flatnonzero(owner == part)
         block[members] = _blocks(adjacency, members)

@@ -31,6 +31,8 @@ class Partitioner(ABC):
     def cut(self, graph: Graph, num_parts: int, weights: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the part of each node, in (num_nodes,) int64; the same graph must give the same parts.
 
+        `assign` refines it: it moves single nodes so that the halo falls.
+
         Args:
             graph: The graph, symmetric.
             num_parts: Number of parts: at least 2, and fewer than nodes.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from graphs_by_hand import Cut, cut_directed_graphs, cut_graphs, dense_adjacency, make_graph
 from unilaunch.errors import InputError, PluginError
 from unilaunch_graph.data.graph import TRAIN, Graph
-from unilaunch_graph.partition import metis, order
+from unilaunch_graph.partition import metis
 from unilaunch_graph.partition.assign import Assignment, assign, best
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.mtkahypar import MtKaHyPar
@@ -113,7 +113,7 @@ def test_metis_parts_are_even_and_always_the_same(num_parts: int) -> None:
 
 def test_a_large_graph_is_cut_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """As evenly, and into as small a halo as a grid needs."""
-    monkeypatch.setattr(metis, "LARGE", 100)
+    monkeypatch.setattr(metis, "_SMALL", 100)
     graph = _grid(20)
     owner = assign(graph, 4, "nodes", "metis").owner
     assert np.bincount(owner).max() <= 110
@@ -132,13 +132,14 @@ def _communities(count: int) -> Graph:
 
 @pytest.mark.parametrize(("name", "most"), [("mtkahypar", 0.95), ("kaminpar", 1.3)])
 def test_other_partitioners_cut_alike_each_time(name: str, most: float) -> None:
-    """Evenly, in nodes or in edges; Mt-KaHyPar, which sees the halo itself, into a smaller one than METIS."""
+    """Evenly, in nodes or in edges; Mt-KaHyPar, which sees the halo itself, into a smaller one than METIS alone."""
     graph = _communities(16)
-    for balance, weights in (("nodes", np.ones(graph.num_nodes)), ("edges", graph.degrees)):
-        metis_, other, again = (assign(graph, 4, balance, one).owner for one in ("metis", name, name))
+    for balance, weights in (("nodes", np.ones(graph.num_nodes, np.int64)), ("edges", graph.degrees)):
+        alone = metis.metis(graph.indptr, graph.indices, 4, weights, objtype=1, ncuts=5)
+        other, again = (assign(graph, 4, balance, name).owner for _ in range(2))
         np.testing.assert_array_equal(other, again)
         assert np.bincount(other, weights).max() <= 1.04 * weights.sum() / 4
-        assert halo_size(graph, other, 4) <= most * halo_size(graph, metis_, 4)
+        assert halo_size(graph, other, 4) <= most * halo_size(graph, alone, 4)
 
 
 def test_the_smallest_halo_that_keeps_the_balance_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,10 +149,10 @@ def test_the_smallest_halo_that_keeps_the_balance_is_taken(monkeypatch: pytest.M
     monkeypatch.setattr(MtKaHyPar, "work", (0, 1 << 40))
     assert assign(graph, 4, "edges").partitioner == f"mtkahypar {version('mtkahypar')}"
     assert assign(graph, 4, "edges", "metis").partitioner == f"pymetis {version('pymetis')}"
-    uneven = Assignment((np.arange(graph.num_nodes) > 0).astype(np.int64), "uneven")
-    even = Assignment(np.arange(graph.num_nodes) % 2, "even")
+    owners = {"uneven": (np.arange(graph.num_nodes) > 0).astype(np.int64), "even": np.arange(graph.num_nodes) % 2}
+    uneven, even = (Assignment(owner, name, halo_size(graph, owner, 2)) for name, owner in owners.items())
     weights = np.ones(graph.num_nodes, np.int64)
-    assert halo_size(graph, uneven.owner, 2) < halo_size(graph, even.owner, 2)
+    assert uneven.halo < even.halo
     assert best(graph, 2, weights, [even, uneven]) is even
     with pytest.raises(PluginError, match="no partitioner 'scotch'; installed: kaminpar, metis, mtkahypar"):
         assign(graph, 4, "edges", "scotch")
@@ -170,6 +171,14 @@ def test_a_partitioner_that_is_not_installed_is_refused(monkeypatch: pytest.Monk
     monkeypatch.setattr(MtKaHyPar, "work", (0, 1 << 40))
     monkeypatch.setattr(MtKaHyPar, "cut", partial(open, "/not/there"))  # it is installed and fails
     assert assign(_grid(4), 2, "nodes").partitioner.startswith("pymetis")
+
+
+@pytest.mark.parametrize("owner", [np.full(16, 2), np.full(16, -1), np.zeros(15, np.int64)], ids=["2", "-1", "fewer"])
+def test_parts_that_there_are_not_are_refused(owner: NDArray[np.int64], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a partitioner of somebody else: nothing is counted with them."""
+    monkeypatch.setattr(MtKaHyPar, "cut", lambda *_: owner)
+    with pytest.raises(PluginError, match=r"mtkahypar .*: it must give each of 16 nodes a part from 0 to 1"):
+        assign(_grid(4), 2, "nodes", "mtkahypar")
 
 
 def test_edges_can_be_balanced_instead() -> None:
@@ -205,11 +214,12 @@ def test_a_graph_that_metis_cannot_count_is_refused(monkeypatch: pytest.MonkeyPa
 def test_a_sketch_has_some_edges_of_each_node_in_both_directions(monkeypatch: pytest.MonkeyPatch) -> None:
     """And a graph with few edges a node is not sketched: as many edges would be left."""
     graph = _communities(20)
+    assert metis.sketch(graph).nnz == len(graph.indices)
+    monkeypatch.setattr(metis, "MANY", 100)
     monkeypatch.setattr(metis, "_SEEN", 20)
-    assert metis.sketch(graph, 100).nnz == len(graph.indices)
+    assert metis.sketch(graph).nnz == len(graph.indices)
     monkeypatch.setattr(metis, "_SEEN", 4)
-    assert metis.sketch(graph, 10**6).nnz == len(graph.indices)
-    sketched = metis.sketch(graph, 100)
+    sketched = metis.sketch(graph)
     assert sketched.nnz < 0.7 * len(graph.indices)
     assert (np.diff(sketched.indptr) >= np.minimum(graph.degrees, 4)).all()
     assert abs(sketched - sketched.T).nnz == 0
@@ -233,7 +243,7 @@ def test_more_parts_than_nodes_leaves_parts_empty() -> None:
 @pytest.mark.parametrize("many", [metis.MANY, 100], ids=["whole", "some edges"])
 def test_neighbours_stand_near_each_other(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second, finer partition orders a part; a shuffled grid is put in order again, by half of its edges too."""
-    monkeypatch.setattr(order, "MANY", many)
+    monkeypatch.setattr(metis, "MANY", many)
     monkeypatch.setattr(metis, "_SEEN", 2)
     grid = _grid(60)
     shuffled = np.random.default_rng(0).permutation(grid.num_nodes)

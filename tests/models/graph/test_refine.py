@@ -1,0 +1,117 @@
+"""Refined partitions: the halo falls, no part outgrows its limits, and C and numpy make the same moves."""
+
+from contextlib import nullcontext
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from graphs_by_hand import Cut, cut_graphs, make_graph
+from unilaunch_graph.data.graph import Graph
+from unilaunch_graph.kernels.library import load_library
+from unilaunch_graph.partition import refine as module
+from unilaunch_graph.partition.refine import Refined, refine
+from unilaunch_graph.partition.statistics import halo_size
+
+
+def _refine(cut: Cut, weights: NDArray[np.int64], *, in_c: bool) -> Refined:
+    graph, owner, num_parts = cut
+    with nullcontext() if in_c else patch.object(module, "load_library", return_value=None):
+        return refine(graph, owner, num_parts, weights)
+
+
+@given(cut_graphs(), st.data())
+def test_halo_falls_and_no_part_outgrows_its_limits(cut: Cut, data: st.DataObject) -> None:
+    """Of what is balanced, and of edges; the owners that were given stay as they are."""
+    graph, owner, num_parts = cut
+    count = st.lists(st.integers(1, 5), min_size=graph.num_nodes, max_size=graph.num_nodes)
+    weights, before = np.array(data.draw(count), np.int64), owner.copy()
+    refined = _refine(cut, weights, in_c=True)
+    np.testing.assert_array_equal(owner, before)
+    assert refined.halo == halo_size(graph, refined.owner, num_parts) <= halo_size(graph, owner, num_parts)
+    for of in (weights, graph.degrees):
+        loads = np.bincount(refined.owner, of, num_parts)
+        assert loads.max() <= max(np.bincount(owner, of, num_parts).max(), 1.03 * loads.mean())
+    slow = _refine(cut, weights, in_c=False)
+    np.testing.assert_array_equal(slow.owner, refined.owner)
+    assert slow.halo == refined.halo
+
+
+def _communities(num_nodes: int, size: int) -> Cut:
+    """Return communities, a tenth of their nodes joined at random, in two parts; a tenth of the nodes is astray."""
+    draw = np.random.default_rng(0)
+    nodes = np.arange(num_nodes)
+    near = [(nodes // size * size + draw.integers(0, size, num_nodes), nodes) for _ in range(6)]
+    far = nodes[::10], draw.permutation(nodes)[::10]
+    sources, targets = np.concatenate([*map(np.array, near), np.array(far)], axis=1)
+    graph = make_graph(num_nodes, list(zip(sources.tolist(), targets.tolist(), strict=True)))
+    owner = nodes * 2 // num_nodes
+    astray = draw.random(num_nodes) < 0.1
+    return graph, np.where(astray, 1 - owner, owner), 2
+
+
+def test_nodes_astray_come_home() -> None:
+    """Most communities are together again, so the halo is near that of the parts before nodes went astray."""
+    graph, owner, num_parts = _communities(2000, 50)
+    home = np.arange(2000) * 2 // 2000
+    refined = refine(graph, owner, num_parts, np.ones(2000, np.int64))
+    assert halo_size(graph, owner, num_parts) > 5 * halo_size(graph, home, num_parts)
+    assert refined.halo <= 1.6 * halo_size(graph, home, num_parts)
+    assert np.mean(refined.owner == home) > 0.97
+
+
+def test_a_move_that_keeps_the_halo_makes_parts_more_even() -> None:
+    """On a path of 9 nodes in parts of 6 and 3: wherever it is cut, two nodes are halo nodes."""
+    graph = make_graph(9, [(node, node + 1) for node in range(8)])
+    owner = (np.arange(9) >= 6).astype(np.int64)
+    refined = refine(graph, owner, 2, np.ones(9, np.int64))
+    assert refined.halo == 2
+    assert sorted(np.bincount(refined.owner)) == [4, 5]
+
+
+def test_a_part_that_is_too_heavy_in_edges_gets_no_node() -> None:
+    """A hub's leaves stay away from it, though the halo would fall, where its part has its edges already."""
+    hub = [(0, leaf) for leaf in range(1, 5)]
+    graph = make_graph(10, [*hub, (5, 6), (6, 7), (7, 8), (8, 9)])
+    owner = np.array([0, 0, 0, 0, 1, 0, 1, 1, 1, 1])
+    refined = refine(graph, owner, 2, np.ones(10, np.int64))
+    edges = np.bincount(refined.owner, graph.degrees, 2)
+    assert edges.max() <= max(np.bincount(owner, graph.degrees, 2).max(), 1.03 * edges.mean())
+
+
+def test_without_a_compiler_numpy_makes_the_same_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And counts the pins piece by piece. That it is slower is told where it matters."""
+    cut = _communities(1000, 25)
+    weights = np.ones(1000, np.int64)
+    refined = _refine(cut, weights, in_c=True)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(module, "_PIECE", 300)
+    load_library.cache_clear()
+    slow = _refine(cut, weights, in_c=True)
+    monkeypatch.setattr(module, "_MANY", len(cut[0].indices))
+    with pytest.warns(UserWarning, match=r"refine.c cannot be compiled .* install gcc"):
+        again = _refine(cut, weights, in_c=True)
+    load_library.cache_clear()
+    np.testing.assert_array_equal(slow.owner, refined.owner)
+    np.testing.assert_array_equal(again.owner, refined.owner)
+
+
+def test_more_pins_than_memory_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The partition stays as it is, and its halo is told."""
+    graph, owner, num_parts = _communities(1000, 25)
+    monkeypatch.setattr(module, "_MOST_PINS", 1999)
+    refined = refine(graph, owner, num_parts, np.ones(1000, np.int64))
+    assert refined.owner is owner
+    assert refined.halo == halo_size(graph, owner, num_parts)
+
+
+def test_a_graph_without_edges_stays_as_it_is() -> None:
+    """No node has a boundary."""
+    graph: Graph = make_graph(4, [])
+    owner = np.array([0, 0, 0, 1])
+    refined = refine(graph, owner, 2, np.ones(4, np.int64))
+    np.testing.assert_array_equal(refined.owner, owner)
+    assert refined.halo == 0
