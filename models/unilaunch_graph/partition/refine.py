@@ -21,7 +21,7 @@ from unilaunch_graph.partition.statistics import halo_size
 
 #: By how much the heaviest part may be heavier than the mean. METIS's own limit for a k-way partition.
 IMBALANCE = 0.03
-#: Edges from which on the moves take more than a second by numpy: then a missing compiler is told.
+#: Edges from which on the moves take more than a second by numpy: then a warning says that there is no compiler.
 _MANY = 1 << 17
 #: Nodes times parts up to which pins are counted: they take 4 GB.
 _MOST_PINS = 1 << 30

@@ -83,7 +83,7 @@ def test_a_part_that_is_too_heavy_in_edges_gets_no_node() -> None:
 
 
 def test_without_a_compiler_numpy_makes_the_same_moves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And counts the pins piece by piece. That it is slower is told where it matters."""
+    """And counts the pins piece by piece. A warning says that it is slower where it matters."""
     cut = _communities(1000, 25)
     weights = np.ones(1000, np.int64)
     refined = _refine(cut, weights, in_c=True)
@@ -100,7 +100,7 @@ def test_without_a_compiler_numpy_makes_the_same_moves(monkeypatch: pytest.Monke
 
 
 def test_more_pins_than_memory_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The partition stays as it is, and its halo is told."""
+    """The partition stays as it is, and its halo is counted."""
     graph, owner, num_parts = _communities(1000, 25)
     monkeypatch.setattr(module, "_MOST_PINS", 1999)
     refined = refine(graph, owner, num_parts, np.ones(1000, np.int64))
