@@ -3,8 +3,9 @@
     python benchmarks/first_epoch.py [--rounds 7] [--folder DIR]
 
 The graph of epoch.py. The moments are of rank 0's events, in seconds since the command was started; medians. Below,
-`unilaunch partition --num-parts 2` in turn with METIS alone on the same graph, read ahead: for the least volume, as
-unilaunch asks it, and as pymetis comes; processor time, medians. Bounds: 1.5 s, and twice METIS's volume partition.
+`unilaunch partition --num-parts 2` in turn with METIS alone on the same graph, read ahead: for the least volume, which
+unilaunch ran on such a graph when the bound was set, and as pymetis comes; processor time, medians. Bounds: 1.5 s, and
+twice METIS's volume partition.
 """
 
 import argparse

@@ -15,11 +15,13 @@ from unilaunch_graph.partition.refine import refine
 
 #: METIS_OBJTYPE_VOL: total communication volume; only for k-way partitioning.
 _VOLUME = 1
-#: Edges times parts up to which METIS also makes partitions for the volume, and how many. Above, their time grows with
-#: both (for 4 parts of 4.5 million edges, 11 s), and a refined cut has as small a halo to 1 %: benchmarks/quality.py.
-_SMALL, _TRIES = 4_000_000, 5
-#: Directed edges from which on METIS sees some edges of each node, if no run for the volume follows. On 78 million it
-#: took a tenth of the time, and cut as few of the whole graph's edges (12.9 % of them, to 0.1 points).
+#: Edges times parts up to which METIS also makes partitions for the volume: five, or one. It takes about 0.15 s for
+#: each million.
+_SMALL, _LARGE = 4_000_000, 20_000_000
+#: Edges above which it makes none: there a refined cut has as small a halo, to 1 % (benchmarks/quality.py).
+_MOST_EDGES = 2_000_000
+#: Directed edges from which on METIS sees some edges of each node for the cut, if it has more. On 78 million it took a
+#: tenth of the time, and cut as few of the whole graph's edges (12.9 % of them, to 0.1 points).
 MANY = 1_000_000
 _SEEN = 16
 #: The largest number that METIS holds: its numbers have 32 bits.
@@ -39,9 +41,11 @@ class Metis(Partitioner):
     def cut(self, graph: Graph, num_parts: int, weights: NDArray[np.int64]) -> NDArray[np.int64]:
         seen = sketch(graph)
         cut = metis(seen.indptr, seen.indices, num_parts, weights)
-        if len(graph.indices) * num_parts > _SMALL:
+        work = len(graph.indices) * num_parts
+        if work > _LARGE or len(graph.indices) > _MOST_EDGES:
             return cut
-        volume = metis(graph.indptr, graph.indices, num_parts, weights, objtype=_VOLUME, ncuts=_TRIES)
+        tries = 5 if work <= _SMALL else 1
+        volume = metis(graph.indptr, graph.indices, num_parts, weights, objtype=_VOLUME, ncuts=tries)
         refined = [refine(graph, owner, num_parts, weights) for owner in (cut, volume)]
         return min(refined, key=lambda one: one.halo).owner
 

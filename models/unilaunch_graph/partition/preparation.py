@@ -201,7 +201,7 @@ def _divide(graph: Graph, num_parts: int, options: "DataSpec", log: Log) -> _Div
         log.say(f"cutting it into {num_parts} parts")
         structure = graph.structure()
         owner, partitioner, halo = assign(structure, num_parts, options.balance, options.partitioner)
-        if graph.is_directed:  # then it has fewer halo nodes than its symmetric structure
+        if graph.is_directed:  # then it may have fewer halo nodes than its symmetric structure
             halo = halo_size(graph, owner, num_parts)
         said = f"halo {halo:,} ({halo / graph.num_nodes:.1%} of the nodes)"
         if options.parallel == "graph" or not sends_less_by_columns(halo, graph.num_nodes, num_parts):

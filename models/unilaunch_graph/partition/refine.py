@@ -7,10 +7,11 @@ they also gain something where a net keeps one or two pins in a part that a node
 """
 
 import ctypes
+from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +20,11 @@ from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.kernels.library import load_library
 from unilaunch_graph.partition.statistics import halo_size
 
-#: By how much the heaviest part may be heavier than the mean. METIS's own limit for a k-way partition.
+_SOURCE = Path(__file__).with_name("refine.c")
+#: By how much a part may be heavier than the mean. METIS's own limit for a k-way partition.
 IMBALANCE = 0.03
-#: Edges from which on the moves take more than a second by numpy: then a warning says that there is no compiler.
-_MANY = 1 << 17
+#: Edges up to which numpy makes the moves where there is no compiler: this many take about ten seconds.
+_MOST_BY_NUMPY = 1 << 20
 #: Nodes times parts up to which pins are counted: they take 4 GB.
 _MOST_PINS = 1 << 30
 #: Pins that numpy looks at at once.
@@ -53,10 +55,10 @@ class State(NamedTuple):
         limits: The most that a part may have of each of the two. (2,) int64
         owner: The part of each node. (num_nodes,) int64
         pins: How many of a node and its neighbours are in each part. (num_nodes, num_parts) int32
-        loads: What each part has of each of the two. (2, num_parts) int64
+        loads: What each part has of the two. (2, num_parts) int64
         worth: What a pin is worth in a part with no, one, or two others of its net. (3,) int32
-        is_due: Whether a node's move may gain, and it was not looked at since it or a neighbour was moved.
-            (num_nodes,) uint8
+        is_due: Whether a node is in the queue. (num_nodes,) uint8
+        queue: Nodes whose move may gain, in the order in which they became due; a ring. (num_nodes,) int32
         costs: For each part, while a node is looked at. (num_parts,) int32
     """
 
@@ -69,14 +71,16 @@ class State(NamedTuple):
     loads: NDArray[np.int64]
     worth: NDArray[np.int32]
     is_due: NDArray[np.uint8]
+    queue: NDArray[np.int32]
     costs: NDArray[np.int32]
 
 
 def refine(graph: Graph, owner: NDArray[np.int64], num_parts: int, weights: NDArray[np.int64]) -> Refined:
-    """Return the partition after moves of nodes; its halo is not larger, and no part gets too heavy.
+    """Return the partition after moves of nodes; its halo is not larger.
 
-    That is 3 % above the mean, or heavier than the heaviest part was, by the weights or by edges. The same partition
-    gives the same result on every machine, with a compiler and without.
+    A part may get as heavy as the heaviest was, or 3 % heavier than the mean, by the weights and by edges; none becomes
+    empty. The same partition gives the same result on every machine, with a compiler and without, but more than a
+    million edges are refined only where there is one. More than 2**30 nodes times parts are not refined.
 
     Args:
         graph: The graph, symmetric.
@@ -84,10 +88,11 @@ def refine(graph: Graph, owner: NDArray[np.int64], num_parts: int, weights: NDAr
         num_parts: Number of parts.
         weights: Weight of each node, at least 1. (num_nodes,) int64
     """
-    if graph.num_nodes * num_parts > _MOST_PINS:
+    is_large = len(graph.indices) > _MOST_BY_NUMPY
+    library = load_library(_SOURCE, "partitions are not refined" if is_large else None)
+    if graph.num_nodes * num_parts > _MOST_PINS or (is_large and library is None):
         return Refined(owner, halo_size(graph, owner, num_parts))
     state = _begin(graph, owner, num_parts, weights)
-    library = load_library(Path(__file__).with_name("refine.c"), warns=len(graph.indices) >= _MANY)
     moves = _MovesInC(library, state) if library else _Moves(state)
     moves.count_pins()
     before = _halo(state)
@@ -111,6 +116,7 @@ def _begin(graph: Graph, owner: NDArray[np.int64], num_parts: int, weights: NDAr
         loads=loads,
         worth=np.zeros(len(_WORTHS[0]), np.int32),
         is_due=np.zeros(graph.num_nodes, np.uint8),
+        queue=np.zeros(graph.num_nodes, np.int32),
         costs=np.zeros(num_parts, np.int32),
     )
 
@@ -123,6 +129,7 @@ class _StateInC(ctypes.Structure):
     _fields_ = (
         *((size, ctypes.c_int64) for size in ("num_nodes", "num_parts")),
         *((name, ctypes.c_void_p) for name in State._fields),
+        *((place, ctypes.c_int64) for place in ("first", "length")),
     )
 
 
@@ -141,6 +148,7 @@ class _Moves:
 
     def __init__(self, state: State) -> None:
         self.state = state
+        self.queue: deque[int] = deque()
 
     def count_pins(self) -> None:
         """Count the pins, which are zero."""
@@ -161,35 +169,45 @@ class _Moves:
             yield nets, np.repeat(nets, np.diff(indptr)), state.indices[indptr[0] : indptr[-1]]
 
     def sweep(self) -> None:
-        """Move nodes in the graph's order, again and again, until none is due."""
-        self._find_due()
-        while self.state.is_due.any():
-            for node in range(len(self.state.owner)):
-                if self.state.is_due[node]:
-                    self.state.is_due[node] = 0
-                    self._move(node)
+        """Move nodes, first come, first served, in rounds, until one moves fewer than a thousandth of the nodes."""
+        moved = num_nodes = len(self.state.owner)
+        while moved and 1000 * moved >= num_nodes:
+            moved = 0
+            self._find_due()
+            while self.queue:
+                node = self.queue.popleft()
+                self.state.is_due[node] = 0
+                moved += self._move(node)
+
+    def _make_due(self, nodes: NDArray[Any]) -> None:
+        new = nodes[self.state.is_due[nodes] == 0]
+        self.state.is_due[new] = 1
+        self.queue.extend(new.tolist())
 
     def _find_due(self) -> None:
         """Let the nodes be due whose move may gain: those of the few pins that a net has in a part."""
-        pins, owner = self.state.pins, self.state.owner
-        every = np.arange(len(owner))
-        is_cut = np.count_nonzero(pins, axis=1) > 1
-        for rows, nodes in ((every, every), *((rows, nodes) for _, rows, nodes in self._pieces())):
-            is_loose = is_cut[rows] & (pins[rows, owner[nodes]] <= len(self.state.worth))
-            self.state.is_due[nodes[is_loose]] = 1
+        state = self.state
+        is_cut = np.count_nonzero(state.pins, axis=1) > 1
+        for nets, rows, nodes in self._pieces():
+            pins = np.stack((np.append(rows, nets), np.append(nodes, nets)))  # of a net, its own node comes last
+            is_loose = is_cut[pins[0]] & (state.pins[pins[0], state.owner[pins[1]]] <= len(state.worth))
+            loose = pins[1, is_loose][np.argsort(pins[0, is_loose], kind="stable")]
+            self._make_due(loose[np.sort(np.unique(loose, return_index=True)[1])])
 
-    def _move(self, node: int) -> None:
+    def _move(self, node: int) -> bool:
         """Move the node to the part to which a move gains most, of equal ones to the lightest, if one is better."""
         state, own = self.state, self.state.owner[node]
         net = np.append(state.indices[state.indptr[node] : state.indptr[node + 1]], node)
         pins, weight = state.pins[net], state.weights[:, node]
         gains = self._worth(pins[:, own] - 1) - self._worth(pins)
         fits = (state.pins[node] > 0) & (state.loads + weight[:, None] <= state.limits[:, None]).all(axis=0)
+        fits &= state.loads[0, own] > weight[0]  # else it would leave an empty part
         fits[own] = False
         better = (gains > 0) | ((gains == 0) & (state.loads[0] < state.loads[0, own] - weight[0]))
         choices = np.flatnonzero(fits & better)
         if len(choices):
             self._put(node, net, min(choices, key=lambda part: (-gains[part], state.loads[0, part])))
+        return len(choices) > 0
 
     def _worth(self, others: NDArray[np.int32]) -> NDArray[np.int64]:
         """Return what a pin of each net is worth, added up."""
@@ -200,7 +218,7 @@ class _Moves:
         state, own = self.state, self.state.owner[node]
         state.pins[net, own] -= 1
         state.pins[net, part] += 1
-        state.is_due[net] = 1
+        self._make_due(net)
         state.loads[:, own] -= state.weights[:, node]
         state.loads[:, part] += state.weights[:, node]
         state.owner[node] = part

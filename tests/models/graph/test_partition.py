@@ -113,7 +113,7 @@ def test_metis_parts_are_even_and_always_the_same(num_parts: int) -> None:
 
 def test_a_large_graph_is_cut_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """As evenly, and into as small a halo as a grid needs."""
-    monkeypatch.setattr(metis, "_SMALL", 100)
+    monkeypatch.setattr(metis, "_MOST_EDGES", 100)
     graph = _grid(20)
     owner = assign(graph, 4, "nodes", "metis").owner
     assert np.bincount(owner).max() <= 110
