@@ -12,6 +12,7 @@ import re
 import signal
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import cycle
@@ -130,9 +131,9 @@ def _deaf_to() -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the tests of a group into one process; the timed ones in turn into as many as run at once.
 
-    Of the tests without a group the longest comes first: else it runs alone at the end.
+    The timed ones come first, as long as each process has some of them; then the longest test and the largest groups,
+    which would else run alone at the end.
     """
-    items.sort(key=lambda item: item.path.name != _LONGEST)
     turn = cycle(f"timed {number}" for number in range(_TIMED))
     for item in items:
         place = item.path.relative_to(Path(__file__).parent).as_posix()
@@ -141,6 +142,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             names = [next(turn)]
         for name in names:
             item.add_marker(pytest.mark.xdist_group(name))
+    groups = {item: _group(item) for item in items}
+    sizes = Counter(groups.values())
+    items.sort(
+        key=lambda item: (
+            not item.get_closest_marker("timed"), item.path.name != _LONGEST, groups[item] is None, -sizes[groups[item]]
+        )
+    )  # fmt: skip
+
+
+def _group(item: pytest.Item) -> str | None:
+    marker = item.get_closest_marker("xdist_group")
+    return str(marker.args[0]) if marker else None
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
