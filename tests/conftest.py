@@ -127,8 +127,8 @@ def _deaf_to() -> int:
     return blocked | ignored
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # groups before pytest-xdist reads them, the order after pytest's own
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     """Put the tests of a group into one process; the timed ones in turn into as many as run at once.
 
     The timed ones come first, as long as each process has some of them; then the longest test and the largest groups,
@@ -142,6 +142,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             names = [next(turn)]
         for name in names:
             item.add_marker(pytest.mark.xdist_group(name))
+    yield
     groups = {item: _group(item) for item in items}
     sizes = Counter(groups.values())
     items.sort(
