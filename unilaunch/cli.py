@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from errno import EDQUOT, EFBIG, ENOSPC, EPIPE
 from functools import partial
@@ -13,7 +14,7 @@ from signal import SIGINT
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from unilaunch import entry_points
-from unilaunch.errors import InputError, OutputError, UnilaunchError, say
+from unilaunch.errors import InputError, OutputError, UnilaunchError, say, say_warning
 
 if TYPE_CHECKING:
     from unilaunch.rank.status import Status
@@ -193,6 +194,7 @@ def _say_which_are_ours(args: Sequence[str], target: str) -> None:
 def _do_command(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     from unilaunch import plugins
 
+    warnings.showwarning = say_warning
     given = _parsed(arguments)
     command = plugins.commands()[given.pop("command")]
     options = _checked(command.spec, given, environ, set(command.spec.model_fields))

@@ -34,6 +34,11 @@ def say(message: object) -> None:
         sys.stderr.flush()
 
 
+def say_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """Write a library's warning as one line, as `warnings.showwarning`: without the line of code that gave it."""
+    say(f"warning: {message}")
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return "; did you mean ...?" for the known names that begin with *name* or are similar; "" if there are none.
 

@@ -235,3 +235,17 @@ def test_without_a_command_the_commands_are_shown(arguments: list[str], capsys: 
     assert end.value.code == (0 if arguments else 2)
     shown = capsys.readouterr().out
     assert all(f"  {command} " in shown for command in ("run", "launch", "doctor", "explain", "logs", "partition"))
+
+
+def test_a_warning_of_a_library_is_one_line() -> None:
+    """Of a command: not the path and the line of code that gave it."""
+    program = """
+import sys, warnings
+from unilaunch.cli import main
+from unilaunch_graph.partition_command import PartitionCommand
+PartitionCommand.run = lambda *_: warnings.warn("there is no compiler") or 0
+sys.argv = ["unilaunch", "partition", "--num-parts", "2"]
+sys.exit(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stderr == "unilaunch: warning: there is no compiler\n"
