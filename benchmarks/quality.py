@@ -2,7 +2,7 @@
 
     python benchmarks/quality.py [--parts 2 4 8 32] [--graphs amazon_photo coauthor_cs communities ...] [--folder DIR]
 
-`alone` is what METIS makes: of its least volume, tried five times (not on graphs where it takes minutes), and its least
+`alone` is what METIS makes: of its least volume, tried five times (not where it takes very long), and its least
 cut the smaller halo. `metis` is what unilaunch makes of METIS, and `auto` what it makes with unilaunch[partition]. Halo
 rows are given as a share of the nodes, the fullest part's edges as a share of the mean; seconds are processor time.
 Bounds, with --balance edges, means over Amazon Photo, Coauthor CS and the generated communities `sbm` in 2, 4 and 8
@@ -33,7 +33,7 @@ from unilaunch_graph.partition.statistics import halo_size
 
 #: The graphs of the bounds, and the most parts.
 JUDGED, MOST_JUDGED = ("amazon_photo", "coauthor_cs", "sbm"), 8
-#: Edges times parts above which METIS's least volume takes minutes.
+#: Edges times parts above which METIS's least volume is not tried: it takes very long.
 MOST_WORK = 20_000_000
 
 

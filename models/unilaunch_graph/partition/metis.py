@@ -15,7 +15,7 @@ from unilaunch_graph.partition.refine import refine
 
 #: METIS_OBJTYPE_VOL: total communication volume; only for k-way partitioning.
 _VOLUME = 1
-#: Edges times parts up to which METIS also makes partitions for the volume: five, or one. It takes about 0.15 s for
+#: Edges times parts up to which METIS also makes partitions for the volume: five, or one, which takes about 0.17 s for
 #: each million.
 _SMALL, _LARGE = 4_000_000, 20_000_000
 #: Edges above which it makes none: there a refined cut has as small a halo, to 1 % (benchmarks/quality.py).

@@ -23,7 +23,7 @@ from unilaunch_graph.partition.statistics import halo_size
 _SOURCE = Path(__file__).with_name("refine.c")
 #: By how much a part may be heavier than the mean. METIS's own limit for a k-way partition.
 IMBALANCE = 0.03
-#: Edges up to which numpy makes the moves where there is no compiler: this many take about ten seconds.
+#: Edges up to which numpy makes the moves where there is no compiler: this many take about five seconds.
 _MOST_BY_NUMPY = 1 << 20
 #: Nodes times parts up to which pins are counted: they take 4 GB.
 _MOST_PINS = 1 << 30

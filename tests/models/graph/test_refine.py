@@ -51,7 +51,7 @@ def test_no_move_of_one_node_is_left_that_gains(cut: Cut) -> None:
     graph, owner, num_parts = cut
     weights = np.ones(graph.num_nodes, np.int64)
     refined, halo = _refine(cut, weights, in_c=True)
-    if (refined == owner).all():
+    if refined is owner:  # the one that was given: the moves made it worse
         return
     sizes, edges = (np.bincount(refined, of, num_parts) for of in (weights, graph.degrees))
     for node, own in enumerate(refined):
@@ -65,7 +65,7 @@ def test_no_move_of_one_node_is_left_that_gains(cut: Cut) -> None:
 
 @pytest.mark.parametrize("num_parts", [2, 3, 17, 70])
 def test_c_and_numpy_make_the_same_moves(num_parts: int) -> None:
-    """With more parts than a vector has lanes, hubs, and gains of more than 16 bits."""
+    """With more parts than a vector has lanes, and with hubs."""
     assert load_library(module._SOURCE), "refine.c is not compiled"
     draw = np.random.default_rng(num_parts)
     hubs = (draw.random(6000) ** 4 * 600).astype(int)
@@ -109,6 +109,21 @@ def test_a_move_that_keeps_the_halo_makes_parts_more_even() -> None:
     assert sorted(np.bincount(refined.owner)) == [4, 5]
 
 
+def test_moves_that_make_it_worse_are_taken_back() -> None:
+    """The first moves raise this halo to 30, and the others do not lower it: three of 55,000 random graphs do so."""
+    edges = (
+        "0-4 0-5 0-9 0-12 0-19 1-3 1-5 1-6 1-14 2-16 2-19 3-9 3-17 4-5 4-7 4-19 5-13 5-15 5-19 6-7 6-17 6-19 7-8 7-11 "
+        "7-12 7-13 8-11 8-12 8-15 8-17 9-12 9-13 9-16 9-18 9-19 10-12 10-16 11-13 11-15 11-17 12-14 12-15 12-16 12-18 "
+        "12-19 13-18 14-15 14-19 15-18 17-18"
+    )
+    pairs = [edge.split("-") for edge in edges.split()]
+    graph = make_graph(20, [(int(a), int(b)) for a, b in pairs])
+    owner = np.array([0, 0, 3, 0, 0, 0, 1, 3, 2, 3, 3, 2, 3, 2, 0, 2, 3, 3, 2, 0])
+    refined = refine(graph, owner, 4, np.ones(20, np.int64))
+    assert refined.owner is owner
+    assert refined.halo == halo_size(graph, owner, 4) == 29
+
+
 def test_without_a_compiler_numpy_makes_the_same_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     """It counts the pins piece by piece. What has too many edges for it stays as it is, with a warning."""
     cut = _communities(1000, 25)
@@ -120,7 +135,9 @@ def test_without_a_compiler_numpy_makes_the_same_moves(monkeypatch: pytest.Monke
     np.testing.assert_array_equal(_refine(cut, weights, in_c=True).owner, refined.owner)
     monkeypatch.setattr(module, "_MOST_BY_NUMPY", len(cut[0].indices) - 1)
     with pytest.warns(UserWarning, match=r"refine.c .* so partitions are not refined: no cc, .* install gcc"):
-        assert _refine(cut, weights, in_c=True) == (cut[1], halo_size(*cut))
+        owner, halo = _refine(cut, weights, in_c=True)
+    assert owner is cut[1]
+    assert halo == halo_size(*cut)
     load_library.cache_clear()
 
 
