@@ -80,7 +80,9 @@ class Agents:
             self.agents[rank] = Connection(self.where, self.selector, partial(self._obey, rank), lambda _: None)
             host = f"node{rank:05d}"
             self.agents[rank].send(messages.Named(rank, host), rank)
-            self.agents[rank].send(messages.Placed(host, "cuda:0", "run", "log_output", "lines", abort=True), rank)
+            self.agents[rank].send(
+                messages.Placed(host, "cuda:0", "run", "log_output", messages.Shown.LINES, abort=True), rank
+            )
 
     def progress(self) -> None:
         """Send what a rank of a GCN tells twice a second."""

@@ -25,7 +25,7 @@ def agree(peers: Peers, refused: UnilaunchError | None) -> None:
     for rank, answer in enumerate(answers):
         if answer is not None:
             message, exit_code, host = cast("tuple[str, int, str]", answer)
-            alone = None in answers and not message.startswith(f"rank {rank}")
+            alone = None in answers and not message.startswith((f"rank {rank} ", f"rank {rank}:"))
             message = one_line(message)  # text from another process
             raise RefusedTogetherError(f"rank {rank} on {one_line(host)}: {message}" if alone else message, exit_code)
 

@@ -7,12 +7,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 
-from typing_extensions import override
-
 from unilaunch import entry_points, plugins
 from unilaunch.errors import SpecError
 from unilaunch.help_texts import HELP
 from unilaunch.model import Model
+from unilaunch.overriding import override
 from unilaunch.spec import RunSpec, Spec, holds_several, read_several
 from unilaunch.version import __version__
 

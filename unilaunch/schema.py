@@ -4,11 +4,10 @@ import json
 import sys
 from typing import Any
 
-from typing_extensions import override
-
 from unilaunch import plugins
 from unilaunch.command import Command
 from unilaunch.launch_spec import LaunchSpec
+from unilaunch.overriding import override
 from unilaunch.spec import Spec
 
 

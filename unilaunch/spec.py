@@ -11,9 +11,9 @@ from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from typing_extensions import override
 
 from unilaunch.errors import SpecError, nearest
+from unilaunch.overriding import override
 from unilaunch.placeholders import has_known_placeholders
 
 VARIABLE_PREFIX = "UNILAUNCH_"

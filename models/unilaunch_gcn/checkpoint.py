@@ -69,11 +69,7 @@ def differing(decided: Mapping[str, Any], before: Mapping[str, Any]) -> list[str
     The name of the data set is not among them: its content decides, and may lie under any path.
     """
     return [
-        name
-        for name, value in decided.items()
-        if name != _DATASET
-        and before.get(name, _older(name, decided)) != value
-        and not (name == TASK and name not in before)  # an older checkpoint does not name its task
+        name for name, value in decided.items() if name != _DATASET and before.get(name, _older(name, decided)) != value
     ]
 
 

@@ -39,7 +39,7 @@ class FirstLayer:
         self.order = config.layers[0].order
         if isinstance(features, sp.csr_array) and self.order == "aggregation first":
             features = features.toarray()  # it is narrower than the hidden layer: small
-        self.aggregated = aggregate_features(aggregate, features) if self.order == "aggregated once" else None
+        self.aggregated = aggregate_features(aggregate.matmat, features) if self.order == "aggregated once" else None
         self.features, self.products = features, products
         self.leaving: Selection | None = None
         self.constant: dict[int, HostFeatures] = {}

@@ -144,7 +144,7 @@ def _as_trained(part: "Part", trained: "GcnSpec", parameters: dict[str, Any], de
     width_out = parameters[f"layers.{trained.layers - 1}.weight"].shape[1]
     if part.num_features != width_in:
         raise InputError(f"{trained.dataset}: {part.num_features} features, but the model was trained on {width_in}")
-    task = Task(decided.get(TASK, part.task))  # an older checkpoint does not name it
+    task = Task(decided[TASK])
     fits = part.num_classes <= width_out if task is Task.CLASSES else part.num_classes == width_out
     if part.task is not task or not fits:
         raise InputError(

@@ -18,8 +18,8 @@ from unilaunch_graph.operators.torch_features import (
     Dropped,
     Features,
     FusedSparseFeatures,
-    OnArrays,
     SparseFeatures,
+    on_arrays,
 )
 from unilaunch_graph.partition.part import Part
 
@@ -45,7 +45,7 @@ class TorchFeatures:
             features = features.toarray()  # it is narrower than the hidden layer: small
         self.aggregated: Features | None = None
         if self.order == "aggregated once":
-            self.aggregated = self._load(aggregate_features(OnArrays(aggregate, tensors, self.kind), features))
+            self.aggregated = self._load(aggregate_features(on_arrays(aggregate, tensors, self.kind), features))
         needs_own = any(parameter.name == "self_weight" for parameter in config.layers[0].parameters)
         self.own = self.aggregated if self.aggregated and not needs_own else self._load(features)
 

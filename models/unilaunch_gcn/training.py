@@ -1,7 +1,7 @@
 """The whole training on one page: part, network, epochs, result. Numbers only; no framework's tensor."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -16,7 +16,7 @@ from unilaunch.step import Step
 from unilaunch_gcn.build import load_network
 from unilaunch_gcn.divergence import LOSS, FiniteCheck
 from unilaunch_gcn.keeping import History, Keeper
-from unilaunch_gcn.layers import Layer, plan_layers
+from unilaunch_gcn.layers import plan_layers
 from unilaunch_gcn.network import Network
 from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.prediction import predictions
@@ -51,7 +51,6 @@ class Training:
         meter: Counts bytes and waiting.
         adam: The optimiser of the network's weights.
         steps: The steps.
-        layers: The network's layers.
         setup_bytes: Halo bytes that arrived before the first epoch.
         series: Each epoch's figures, on disk.
         keeper: Keeps checkpoints and models.
@@ -68,7 +67,6 @@ class Training:
     meter: Meter
     adam: Adam
     steps: Steps
-    layers: Sequence[Layer]
     setup_bytes: int
     series: Series
     keeper: Keeper
@@ -103,7 +101,6 @@ class Training:
             meter,
             adam,
             network.steps(adam, framework.collectives, meter),
-            layers,
             meter.read()[1],
             Series(session.output.rank_dir / "epochs.jsonl"),
             keeper,

@@ -8,7 +8,8 @@ import struct
 import termios
 import time
 from contextlib import suppress
-from enum import Enum
+
+from unilaunch.monitor.messages import Shown
 
 _BUSY = 1 << 16  # waiting bytes from which on the launcher is checked several times in a row
 #: Bytes that a launcher reads at once (Open MPI 4 and 5); from a pipe it reads one more.
@@ -19,14 +20,6 @@ _SOONEST, _LATEST = 0.0001, 0.05  # seconds between two checks of a launcher tha
 _PATIENCE = 1.0  # seconds that the agent waits for the launcher to read the agent's own lines
 _LOOKS = 10  # checks in a row, if the launcher has much to read
 _SPACE = 0.0005  # seconds that the launcher gets to read from a terminal
-
-
-class Shown(Enum):
-    """How the console shows a rank's output: not at all, in whole lines beside other ranks' lines, or alone."""
-
-    NOTHING = "nothing"
-    LINES = "lines"
-    ALL = "all"
 
 
 class Display:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from unilaunch.agent.display import UNFINISHED, Display, Shown
+from unilaunch.agent.display import UNFINISHED, Display
 from unilaunch.agent.hidden_output import HiddenOutput
 from unilaunch.agent.kept_file import APPEND, KeptFile
+from unilaunch.monitor.messages import Shown
 from unilaunch.output.files import last_lines, open_file
 
 _PIECE = 1 << 16

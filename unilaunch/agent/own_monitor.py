@@ -13,6 +13,8 @@ from unilaunch.monitor.reports import write_report
 from unilaunch.monitor.verdict import Verdict, show
 
 _FILES = 4  # open files of each rank: its share of a connection and of a probe
+#: Seconds: Open MPI 4 hangs if its ranks end before it has noticed itself that a host is lost.
+_LOST_PATIENCE = 3.0
 
 
 class OwnMonitor:
@@ -33,7 +35,7 @@ class OwnMonitor:
             how.several,
             how.stall_timeout,
             how.abort,
-            how.lost_patience,
+            _LOST_PATIENCE,
             announce=self._give_verdict,
         )
         self.how = how

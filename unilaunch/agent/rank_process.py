@@ -11,7 +11,6 @@ from pathlib import Path
 from resource import struct_rusage
 
 from unilaunch.agent.channel import Channel
-from unilaunch.agent.display import Shown
 from unilaunch.agent.evidence import find_evidence
 from unilaunch.agent.output import Output
 from unilaunch.agent.progress import ProgressTeller, Usage
@@ -137,7 +136,7 @@ class RankProcess:
         if self.state is State.STARTING:
             self.state = State.RUNNING
         self.output.open(Path(placed.folder))
-        self.output.show(Shown(placed.shown))
+        self.output.show(placed.shown)
         self.usage.open(Path(placed.folder))
 
     def _take_failure(self, failure: Failure) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import Field
-from typing_extensions import override
 
 from unilaunch.command import Command
 from unilaunch.errors import InputError, one_line
@@ -15,6 +14,7 @@ from unilaunch.logs.ending import have_ended
 from unilaunch.monitor.messages import Stack
 from unilaunch.monitor.stacks import group
 from unilaunch.monitor.verdict import ranks
+from unilaunch.overriding import override
 from unilaunch.spec import Spec
 
 

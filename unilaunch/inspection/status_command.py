@@ -8,13 +8,13 @@ from socket import gethostname
 from typing import Any, ClassVar
 
 from pydantic import Field
-from typing_extensions import override
 
 from unilaunch.command import Command
 from unilaunch.errors import one_line
 from unilaunch.inspection.asking import ask, not_running
 from unilaunch.monitor.stragglers import Straggler
 from unilaunch.output.claim import is_held, read_marker
+from unilaunch.overriding import override
 from unilaunch.report.reading import read_end
 from unilaunch.report.run import RankRun
 from unilaunch.spec import Spec

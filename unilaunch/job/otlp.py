@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from typing_extensions import override
-
 from unilaunch.errors import PluginError, one_line
 from unilaunch.monitor.metrics import list_metrics
+from unilaunch.overriding import override
 
 _EVERY = 5000  # milliseconds between two exports
 _TICK = 0.05

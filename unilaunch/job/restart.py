@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from itertools import count
 
 from unilaunch.errors import SpecError, UnilaunchError, say
 from unilaunch.job.find import as_of_a_shell
@@ -59,7 +58,8 @@ def run(plan: Plan, environ: Mapping[str, str], caller: Caller) -> LaunchResult:
 
         check_logins(plan)
     with listening(plan) as (inbox, where):
-        for restarts in count():
+        restarts = 0
+        while True:
             known = _counted(environ, restarts, allowed)
             inbox.begin(restarts)
             result = start(plan, {**known, MONITOR: where}, inbox, caller)
@@ -70,8 +70,8 @@ def run(plan: Plan, environ: Mapping[str, str], caller: Caller) -> LaunchResult:
             except UnilaunchError as error:
                 say(f"no restart: {error}")
                 return result
-            say(f"restart {restarts + 1} of {allowed}, with {len(plan.rows)} ranks")
-    raise AssertionError
+            restarts += 1
+            say(f"restart {restarts} of {allowed}, with {len(plan.rows)} ranks")
 
 
 def _with_own_folder(task: Task[LaunchSpec], environ: Mapping[str, str]) -> Task[LaunchSpec]:

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unilaunch.launchers.launcher import Launcher, override
+from unilaunch.launchers.launcher import Launcher
 from unilaunch.launchers.reading import describe
+from unilaunch.overriding import override
 from unilaunch.world import LauncherInfo, Store
 
 if TYPE_CHECKING:

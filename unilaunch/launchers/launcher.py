@@ -7,14 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unilaunch.launchers.ancestry import Ancestor
-from unilaunch.overriding import override
 from unilaunch.world import LauncherInfo
 
 if TYPE_CHECKING:
     from unilaunch.launchers.daemon import Daemon
     from unilaunch.launchers.mpirun import Mpirun
-
-__all__ = ["Launcher", "override"]
 
 _YIELD = "OMPI_MCA_mpi_yield_when_idle"
 

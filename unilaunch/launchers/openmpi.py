@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unilaunch.launchers.daemon import Daemon, routable_interfaces
-from unilaunch.launchers.launcher import Launcher, override
+from unilaunch.launchers.launcher import Launcher
 from unilaunch.launchers.reading import describe
+from unilaunch.overriding import override
 from unilaunch.record import replace
 from unilaunch.world import LauncherInfo, Store
 

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 
 from unilaunch.errors import EnvironmentMismatchError
-from unilaunch.launchers.launcher import Launcher, override
+from unilaunch.launchers.launcher import Launcher
 from unilaunch.launchers.reading import evidence, is_number
+from unilaunch.overriding import override
 from unilaunch.world import LauncherInfo
 
 RANK = "PMIX_RANK"

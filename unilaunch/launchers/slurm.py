@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from unilaunch.errors import SpecError
-from unilaunch.launchers.launcher import Launcher, override
+from unilaunch.launchers.launcher import Launcher
 from unilaunch.launchers.reading import describe, is_number
+from unilaunch.overriding import override
 from unilaunch.record import replace
 from unilaunch.world import LauncherInfo
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Collection, Mapping
 
-from unilaunch.launchers.launcher import Launcher, override
+from unilaunch.launchers.launcher import Launcher
 from unilaunch.launchers.reading import describe
+from unilaunch.overriding import override
 from unilaunch.record import replace
 from unilaunch.start_variables import KEY
 from unilaunch.world import LauncherInfo

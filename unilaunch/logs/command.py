@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field
-from typing_extensions import override
 
 from unilaunch.command import Command
 from unilaunch.errors import InputError, SpecError, say
@@ -22,6 +21,7 @@ from unilaunch.logs.merging import FoldedLine, choose, fold
 from unilaunch.logs.show import as_json, as_text, without_escapes
 from unilaunch.output.claim import is_held
 from unilaunch.output.files import refuse_unreadable
+from unilaunch.overriding import override
 from unilaunch.spec import Spec
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

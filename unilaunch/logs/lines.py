@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from typing_extensions import override
-
 from unilaunch.errors import InputError
 from unilaunch.logs.layouts import Stream
+from unilaunch.overriding import override
 from unilaunch.record import Record
 
 #: A log line of unilaunch.output.log: "04:32:20.123 node0:3 INFO    ready".

@@ -26,6 +26,14 @@ class BadMessageError(ValueError):
     """The bytes that arrived are not a valid message."""
 
 
+class Shown(StrEnum):
+    """How the console shows a rank's output: not at all, in whole lines beside other ranks' lines, or alone."""
+
+    NOTHING = "nothing"
+    LINES = "lines"
+    ALL = "all"
+
+
 # From a rank. Its agent passes them on to the monitor, unless the docstring says otherwise.
 
 
@@ -44,7 +52,7 @@ class Placed(Record):
     device: str
     run: str
     folder: str
-    shown: str
+    shown: Shown
     abort: bool
     has_handlers: bool = True
 
@@ -62,7 +70,6 @@ class BeMonitor(Record):
     size: int
     several: bool
     host_timeout: float
-    lost_patience: float
     stall_timeout: float | None
     abort: bool
     metrics: int | None

@@ -134,11 +134,11 @@ def _open_output(
     return output
 
 
-def _shown(console: str, world: World) -> str:
-    """Return how the console shows this rank's output: a value of `Shown`."""
+def _shown(console: str, world: World) -> messages.Shown:
+    """Return how the console shows this rank's output."""
     if console == "all" and world.size > 1:
-        return "lines"
-    return "nothing" if world.rank else "all"
+        return messages.Shown.LINES
+    return messages.Shown.NOTHING if world.rank else messages.Shown.ALL
 
 
 def _be_monitor(spec: "RunSpec", world: World, listening: "Listening") -> messages.BeMonitor:
@@ -147,7 +147,6 @@ def _be_monitor(spec: "RunSpec", world: World, listening: "Listening") -> messag
         size=world.size,
         several=world.num_hosts > 1,
         host_timeout=spec.host_timeout,
-        lost_patience=3.0,  # Open MPI 4 hangs if its ranks end before it has noticed itself that a host is lost
         stall_timeout=spec.stall_timeout,
         abort=spec.abort,
         metrics=spec.metrics_port,

@@ -17,7 +17,7 @@ from unilaunch.monitor import messages
 from unilaunch.output.failure import is_out_of_memory
 from unilaunch.output.log import LINE, Log
 from unilaunch.rank import current, mpi, program
-from unilaunch.rank.framework_env import framework_env
+from unilaunch.rank.framework_env import exported_threads, framework_env
 from unilaunch.rank.identity import Rank
 from unilaunch.rank.interpreter import let_triton_be_collected, run_exit_functions, uncollected
 from unilaunch.record import replace
@@ -119,8 +119,7 @@ def _part(backends: Sequence[Backend]) -> None:
     if "numpy" not in sys.modules:  # nothing was imported before the fork
         return
     sys.modules["numpy"].random.seed()
-    told = os.environ["OMP_NUM_THREADS"].partition(",")[0]  # noqa: TID251  (a library reads it when it is imported)
-    threads = int(told) if told.isdecimal() else 1
+    threads = exported_threads(os.environ, ()) or 1  # noqa: TID251  (a library reads them when it is imported)
     if threads > 1:
         from threadpoolctl import threadpool_limits
 

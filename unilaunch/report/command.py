@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from pydantic import Field
-from typing_extensions import override
 
 from unilaunch.command import Command
 from unilaunch.errors import InputError, PluginError
 from unilaunch.output.files import write_text, write_users
+from unilaunch.overriding import override
 from unilaunch.report.reading import read_run
 from unilaunch.spec import Spec
 

@@ -1,5 +1,6 @@
 """The features X of the owned nodes as linear operators: X @ W; and A_hat X, which is made once."""
 
+from collections.abc import Callable
 from functools import cached_property
 from mmap import MADV_DONTNEED, mmap
 from typing import Any
@@ -8,7 +9,6 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from unilaunch.linear import LinearOperator
 from unilaunch_graph.arrays import DeviceArrays, Floats, Rows
 from unilaunch_graph.dropout import MaskWords
 from unilaunch_graph.kernels.choice import Products
@@ -127,17 +127,17 @@ class DeviceSparseFeatures:
         return self.transposed.matmat(rows, self.values[1])
 
 
-def aggregate_features(aggregate: LinearOperator, features: Floats | sp.csr_array) -> Floats | sp.csr_array:
+def aggregate_features(aggregate: Callable[[Rows], Rows], features: Floats | sp.csr_array) -> Floats | sp.csr_array:
     """Return A_hat X, sparse if X is; made in blocks of columns, for the halo rows of all would be as large as X."""
     if not isinstance(features, sp.csr_array):
         aggregated = np.empty(features.shape, features.dtype)
         for begin in range(0, features.shape[1], _DENSE_COLUMNS):
             block = slice(begin, begin + _DENSE_COLUMNS)
-            aggregated[:, block] = aggregate.matmat(_columns(features, block))
+            aggregated[:, block] = aggregate(_columns(features, block))
         return aggregated
     columns = features.tocsc()
     blocks = [
-        sp.csr_array(aggregate.matmat(columns[:, begin : begin + _COLUMNS].toarray()))
+        sp.csr_array(aggregate(columns[:, begin : begin + _COLUMNS].toarray()))
         for begin in range(0, features.shape[1], _COLUMNS)
     ]
     return sp.csr_array(sp.hstack(blocks, format="csr"))

@@ -137,8 +137,8 @@ class Dropped:
         return self.features.rmatmat(rows, self.dropout).to(self.kind)
 
 
-class OnArrays:
-    """An operator of the device, for arrays of the host.
+def on_arrays(operator: LinearOperator, tensors: DeviceArrays, kind: torch.dtype) -> Callable[[Rows], Rows]:
+    """Return what multiplies arrays of the host by an operator of the device, in the arrays' type.
 
     Args:
         operator: Takes and returns tensors.
@@ -146,15 +146,9 @@ class OnArrays:
         kind: Type of the rows that it takes.
     """
 
-    def __init__(self, operator: LinearOperator, tensors: DeviceArrays, kind: torch.dtype) -> None:
-        self.operator, self.tensors, self.kind = operator, tensors, kind
-
-    def matmat(self, rows: Rows) -> Rows:
-        """Return operator @ rows, in the type of *rows*."""
-        product = self.operator.matmat(self.tensors.tensor(np.ascontiguousarray(rows)).to(self.kind))
+    def multiply(rows: Rows) -> Rows:
+        product = operator.matmat(tensors.tensor(np.ascontiguousarray(rows)).to(kind))
         array: Rows = product.to(torch.float64).cpu().numpy().astype(rows.dtype)
         return array
 
-    def rmatmat(self, rows: Rows) -> Rows:
-        """Nobody asks for it."""
-        raise NotImplementedError
+    return multiply

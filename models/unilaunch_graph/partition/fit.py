@@ -10,15 +10,18 @@ from numpy.typing import NDArray
 
 from unilaunch_graph.data.csr import check_csr, check_range
 
-#: Types and numbers of dimensions of the arrays that each part has; of labels and features only the rows are checked.
-_PART = {
+#: Types and numbers of dimensions of the arrays that each part has, beside "labels" and "features", of which only the
+#: rows are checked.
+PART = {
     "owned": "int64 1", "halo": "int64 1", "halo_counts": "int64 1", "send_rows": "int32 1", "send_counts": "int64 1",
     "owned_indptr": "int64 1", "owned_indices": "int32 1", "halo_indptr": "int64 1", "halo_indices": "int32 1",
     "owned_weights": "float32 1", "halo_weights": "float32 1", "owned_edge_attr": "float32 2",
     "halo_edge_attr": "float32 2", "strengths": "float64 1", "loops": "float32 1", "split": "uint8 1",
 }  # fmt: skip
-_ADJACENCY = {"offsets": "int64 1", "indptr": "int64 1", "indices": "int32 1", "weights": "float32 1"}
-_SPARSE = {"features_indptr": "int64 1", "features_indices": "int32 1", "features_data": "float32 1"}
+#: Of the whole graph, which stands once beside the parts, where ranks divide columns.
+ADJACENCY = {"offsets": "int64 1", "indptr": "int64 1", "indices": "int32 1", "weights": "float32 1"}
+#: Of sparse features.
+SPARSE = {"features_indptr": "int64 1", "features_indices": "int32 1", "features_data": "float32 1"}
 _Arrays = Mapping[str, NDArray[Any]]
 
 
@@ -28,7 +31,7 @@ def check_part(arrays: _Arrays, num_features: int) -> None:
     Raises:
         ValueError: One is missing or does not fit the others; the text names it.
     """
-    _check_types(arrays, _PART)
+    _check_types(arrays, PART)
     owned, halo = len(arrays["owned"]), len(arrays["halo"])
     for kind, columns in (("owned", owned), ("halo", halo)):
         check_csr(arrays[f"{kind}_indptr"], arrays[f"{kind}_indices"], (owned, columns), prefix=f"{kind}_")
@@ -43,10 +46,10 @@ def check_part(arrays: _Arrays, num_features: int) -> None:
     _check_length(arrays, "send_counts", len(arrays["halo_counts"]))
     for name in ("strengths", "loops", "split", "labels"):
         _check_length(arrays, name, owned)
-    if {*_SPARSE}.isdisjoint(arrays):
+    if {*SPARSE}.isdisjoint(arrays):
         _check_length(arrays, "features", owned)
     else:
-        _check_types(arrays, _SPARSE)
+        _check_types(arrays, SPARSE)
         check_csr(arrays["features_indptr"], arrays["features_indices"], (owned, num_features), prefix="features_")
         _check_length(arrays, "features_data", len(arrays["features_indices"]))
 
@@ -57,7 +60,7 @@ def check_adjacency(arrays: _Arrays) -> None:
     Raises:
         ValueError: One is missing or does not fit the others; the text names it.
     """
-    _check_types(arrays, _ADJACENCY)
+    _check_types(arrays, ADJACENCY)
     nodes = len(arrays["indptr"]) - 1
     check_csr(arrays["indptr"], arrays["indices"], (nodes, nodes))
     check_range(arrays["offsets"], nodes + 1, "offsets")

@@ -17,21 +17,14 @@ from unilaunch_graph.aside import folder_beside
 from unilaunch_graph.data.edges import csr_matrix
 from unilaunch_graph.data.graph import Features
 from unilaunch_graph.data.hashes import read_hash, remember
-from unilaunch_graph.partition.fit import check_adjacency, check_part
+from unilaunch_graph.partition.fit import ADJACENCY, PART, SPARSE, check_adjacency, check_part
 from unilaunch_graph.partition.part import Adjacency, Part
 
 FORMAT = 7
 MANIFEST = "manifest.json"
-_ARRAYS = (
-    "owned", "halo", "halo_counts", "send_rows", "send_counts", "owned_indptr", "owned_indices", "halo_indptr",
-    "halo_indices", "owned_weights", "halo_weights", "owned_edge_attr", "halo_edge_attr", "strengths", "loops",
-    "labels", "split",
-)  # fmt: skip
-#: The arrays of the whole graph, which stand once beside the parts, where ranks divide columns.
-_ADJACENCY = ("offsets", "indptr", "indices", "weights")
-_SPARSE = ("features_indptr", "features_indices", "features_data")
+_ARRAYS = (*PART, "labels")
 #: The manifest's tables of arrays with the names in each, its texts, and the types of an array's entry.
-_TABLES = {"arrays": (*_ARRAYS, *_SPARSE, "features"), "shared": _ADJACENCY}
+_TABLES = {"arrays": (*_ARRAYS, *SPARSE, "features"), "shared": ADJACENCY}
 _TYPES = {
     "source": str,
     "fingerprint": str,
@@ -132,7 +125,7 @@ def write_parts(folder: Path, origin: Origin, parts: Iterable[Part], adjacency: 
 
 def _write_adjacency(folder: Path, adjacency: Adjacency) -> dict[str, Stored]:
     folder.mkdir()
-    return {name: _store(folder, name, getattr(adjacency, name)) for name in _ADJACENCY}
+    return {name: _store(folder, name, getattr(adjacency, name)) for name in ADJACENCY}
 
 
 def _write_part(folder: Path, origin: Origin, part: Part, shared: dict[str, Stored]) -> None:
@@ -160,7 +153,7 @@ def _arrays(part: Part) -> dict[str, NDArray[Any]]:
     arrays = {name: getattr(part, name) for name in _ARRAYS}
     if isinstance(part.features, sp.csr_array):
         sparse = (part.features.indptr.astype(np.int64), part.features.indices.astype(np.int32), part.features.data)
-        return arrays | dict(zip(_SPARSE, sparse, strict=True))
+        return arrays | dict(zip(SPARSE, sparse, strict=True))
     return arrays | {"features": part.features}
 
 
@@ -209,9 +202,9 @@ def load_part(folder: Path, index: int, num_parts: int, fingerprint: str, *, che
 
 
 def _features(arrays: Mapping[str, NDArray[Any]], num_features: int) -> Features:
-    if _SPARSE[0] not in arrays:
+    if SPARSE.keys().isdisjoint(arrays):
         return arrays["features"]
-    indptr, indices, data = (arrays[name] for name in _SPARSE)
+    indptr, indices, data = (arrays[name] for name in SPARSE)
     return csr_matrix(data, indices, indptr, num_features)
 
 

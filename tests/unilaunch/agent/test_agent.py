@@ -203,7 +203,7 @@ def test_a_rank_may_end_before_its_agent_listens(tmp_path: Path) -> None:
     status.send(Named(0, 'here'))
     listener = socket.create_server(('127.0.0.1', 0))
     where = f'127.0.0.1 {listener.getsockname()[1]} {"ab" * 32} 15'
-    how = BeMonitor('ab' * 32, 1, False, 15.0, 0.0, None, True, None, '127.0.0.1')
+    how = BeMonitor('ab' * 32, 1, False, 15.0, None, True, None, '127.0.0.1')
     status.hand_over(listener.detach(), how)
     status.send(MonitorAt(where))
     os._exit(0)

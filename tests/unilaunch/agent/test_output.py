@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unilaunch.agent import display
-from unilaunch.agent.display import Shown
 from unilaunch.agent.hidden_output import HiddenOutput
 from unilaunch.agent.output import Output, Stream
+from unilaunch.monitor.messages import Shown
 
 
 @contextmanager

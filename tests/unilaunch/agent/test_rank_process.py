@@ -21,7 +21,7 @@ from unilaunch.agent.progress import ProgressTeller
 from unilaunch.agent.rank_process import RankProcess, State
 from unilaunch.agent.stack_reader import NEVER
 from unilaunch.agent.supervised import order_rank
-from unilaunch.monitor.messages import Failed, Message, PassSignal, Placed, Progress, Returned, encode
+from unilaunch.monitor.messages import Failed, Message, PassSignal, Placed, Progress, Returned, Shown, encode
 from unilaunch.output.failure import Cause, Failure
 from unilaunch.rank.status_page import Pace, StatusPage
 
@@ -102,7 +102,7 @@ def test_a_rank_that_has_reported_its_failure_gets_no_signal(monkeypatch: pytest
     for abort in (False, True):
         with _rank() as (rank, _):
             monkeypatch.setattr(rank.output, "open", lambda _: None)
-            rank._understand(Placed("here", "cpu", "run", "rank.0", "all", abort), [])
+            rank._understand(Placed("here", "cpu", "run", "rank.0", Shown.ALL, abort), [])
             rank._understand(Failed(Failure(Cause.EXCEPTION, "broken", 3)), [])
             assert (rank.kill_at < NEVER) is abort
             rank.end()

@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 from typing import Any
 
-from typing_extensions import override
-
 from unilaunch.errors import REQUEUE, SpecError
 from unilaunch.job.emit import kubernetes as k8s
 from unilaunch.job.emit.job_file import JobFile, spec_json
 from unilaunch.job.plan import Plan
 from unilaunch.launch_spec import LaunchSpec
+from unilaunch.overriding import override
 from unilaunch.start_variables import KEY
 from unilaunch.task import Machine, Task
 

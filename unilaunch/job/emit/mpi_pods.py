@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import Field
-from typing_extensions import override
 
 from unilaunch.errors import SpecError
 from unilaunch.exports import secrets
@@ -17,6 +16,7 @@ from unilaunch.job.emit.job_file import JobFile, spec_json
 from unilaunch.job.mapping import map_ranks
 from unilaunch.job.plan import Plan, hosts_of
 from unilaunch.launch_spec import LaunchSpec
+from unilaunch.overriding import override
 from unilaunch.record import replace
 from unilaunch.task import Machine, Task
 

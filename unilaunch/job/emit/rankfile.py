@@ -3,11 +3,10 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from typing_extensions import override
-
 from unilaunch.errors import SpecError
 from unilaunch.job.emit.job_file import JobFile, spec_json
 from unilaunch.job.plan import Plan
+from unilaunch.overriding import override
 from unilaunch.spec import Spec
 
 

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping
 from itertools import takewhile
 from pathlib import Path
 
-from typing_extensions import override
-
 from unilaunch.errors import REQUEUE, SpecError
 from unilaunch.exports import secrets
 from unilaunch.habits import Habit, Instead, Same
@@ -23,6 +21,7 @@ from unilaunch.job.emit.sbatch_options import (
 )
 from unilaunch.job.plan import Plan
 from unilaunch.launch_spec import LaunchSpec
+from unilaunch.overriding import override
 from unilaunch.record import replace
 from unilaunch.task import Machine, Task
 
