@@ -26,6 +26,8 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from typing_extensions import override
 
 HIDDEN, WARM_UP = 128, 3
+Scores = Callable[[], torch.Tensor]
+Loss = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Net(torch.nn.Module):
@@ -39,7 +41,7 @@ class Net(torch.nn.Module):
     def forward(self, rows: torch.Tensor, edges: Any) -> torch.Tensor:
         """Return the logits."""
         for depth, layer in enumerate(self.layers):
-            rows = F.dropout(rows, self.dropout, training=True)
+            rows = F.dropout(rows, self.dropout, self.training)
             rows = layer(rows, edges)
             if depth + 1 < len(self.layers):
                 rows = rows.relu()
@@ -57,10 +59,8 @@ def make_net(kind: str, width: int, classes: int, dropout: float) -> Net:
     return Net([nn.SAGEConv(a, b) for a, b in pairs], dropout)
 
 
-def whole_graph(
-    kind: str, path: Path, dropout: float, device: str
-) -> tuple[torch.nn.Module, Callable[[], torch.Tensor]]:
-    """Return PyG's network, and its loss on the whole graph."""
+def whole_graph(kind: str, path: Path, dropout: float, device: str) -> tuple[torch.nn.Module, Scores, Loss]:
+    """Return PyG's network, its scores on the whole graph, and their loss."""
     names = ("indptr", "indices", "x", "y", "train_mask")
     arrays = np.load(path) if path.suffix == ".npz" else {name: np.load(path / f"{name}.npy") for name in names}
     indptr, sources, x, y, train = (torch.from_numpy(arrays[name]).to(device) for name in names)
@@ -75,41 +75,41 @@ def whole_graph(
         normal = gcn_norm(edges, add_self_loops=True)
         edges = (normal[0] if isinstance(normal, tuple) else normal).to_sparse_csr()
     net = make_net(kind, x.shape[1], int(y.max()) + 1, dropout).to(device)
-    return net, lambda: F.cross_entropy(net(x, edges)[train], y[train])
+    return net, lambda: net(x, edges), lambda scores: F.cross_entropy(scores[train], y[train])
 
 
-def part_of_graph(
-    kind: str, path: Path, dropout: float, device: str
-) -> tuple[torch.nn.Module, Callable[[], torch.Tensor]]:
-    """Return PyG's network on unilaunch's part, and the loss."""
+def part_of_graph(kind: str, path: Path, dropout: float, device: str) -> tuple[torch.nn.Module, Scores, Loss]:
+    """Return PyG's network on unilaunch's part, its scores, and their loss."""
     import unilaunch_graph as ug
 
     part = ug.load(path, device=device, partition_dir=path.parent / "parts", normalize_features=False)
     net = ug.torch.distribute(make_net(kind, part.num_features, part.num_classes, dropout), part)
 
-    def loss_of() -> torch.Tensor:
-        scores = net(part.x, part.edge_index)[part.train_mask]
-        loss = F.cross_entropy(scores, part.y[part.train_mask], reduction="sum")
+    def loss_of(scores: torch.Tensor) -> torch.Tensor:
+        loss = F.cross_entropy(scores[part.train_mask], part.y[part.train_mask], reduction="sum")
         total: torch.Tensor = ug.torch.mean(loss, part.num_train, part)
         return total
 
-    return net, loss_of
+    return net, lambda: net(part.x, part.edge_index), loss_of
 
 
 def train(way: str, kind: str, path: Path, dropout: float, epochs: int, device: str) -> dict[str, Any]:  # noqa: PLR0913, PLR0917
     """Return the figures of a training."""
     make = whole_graph if way == "pyg" else part_of_graph
-    net, loss_of = make(kind, path, dropout, device)
+    net, scores_of, loss_of = make(kind, path, dropout, device)
     adam = torch.optim.Adam(net.parameters(), lr=0.01)
     seconds, losses = [], []
     for _ in range(epochs):
         begin = time.perf_counter()
         adam.zero_grad()
-        loss = loss_of()
+        loss = loss_of(scores_of())
         torch.autograd.backward(loss)
         adam.step()
         losses.append(loss.item())  # waits for the device
         seconds.append(time.perf_counter() - begin)
+    net.eval()
+    with torch.no_grad():  # as `unilaunch run` does after its last epoch: what it needs counts in both peaks
+        loss_of(scores_of()).item()
     on_host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     peak = torch.cuda.max_memory_reserved() if device == "cuda" else on_host
     return {"seconds_per_epoch": statistics.median(seconds[WARM_UP:]), "loss": losses, "peak_memory_bytes": peak}

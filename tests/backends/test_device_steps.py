@@ -133,7 +133,7 @@ def test_a_recorded_step_is_every_epochs(
     taken: list[StepFigures] = []
     for epoch in range(10):
         taken += steps.take(epoch, stop=epoch == 6)
-        assert len(taken) == (epoch + 1 if epoch < 3 else epoch)  # a recorded step's figures come one call later
+        assert len(taken) == (epoch + 1 if epoch < 4 else epoch)  # a replay's figures come one call later
         if epoch == 5:
             network.evaluate()  # between two replays, as a training does
     taken += steps.finish()
@@ -214,7 +214,7 @@ def test_communication_is_timed_by_events(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_host_waits_for_the_step_before_by_an_event(
     monkeypatch: pytest.MonkeyPatch, record: Callable[[Work], Work]
 ) -> None:
-    """While the newest is under way; communication is measured when none is."""
+    """While the newest is under way; communication is measured when none is: of the first replay, and every 16th."""
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     real = torch.cuda.Event
     events: list[Any] = []
@@ -232,12 +232,11 @@ def test_the_host_waits_for_the_step_before_by_an_event(
     steps = DeviceSteps(network, network.adam(0.01, 0.0), Alone(), meter, record)
     steps.is_cuda = True
     taken = []
-    for epoch in range(6):
+    for epoch in range(20):
         taken.append(len(steps.take(epoch, stop=False)))
         with meter.communication():  # as an evaluation waits for the halo of each layer
             network.evaluate()
-    assert taken == [1, 1, 1, 0, 1, 1]
+    assert taken == [1, 1, 1, 1, 0, *[1] * 14, 2]
     done = [event for event in events if not event.elapsed_time.called and event.synchronize.called]
-    assert len(done) == 5
-    assert [figures.communication for figures in steps.finish()] == [0.004]
-    assert sum(event.synchronize.called for event in events) == 6
+    assert len(done) == 20
+    assert not steps.finish()

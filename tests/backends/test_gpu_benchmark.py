@@ -88,3 +88,34 @@ def test_a_training_without_end_is_a_failure(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(gpu, "DEADLINE", 0.2)
     assert gpu._execute([sys.executable, "-c", "import time; time.sleep(60)"]) == {"failed": "not done in 0.2 s"}
+
+
+def test_what_failed_is_named_by_its_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither by torch's advice, which ends each error of CUDA, nor by what was printed before; all is shown."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    import gpu
+
+    line = [
+        sys.executable,
+        "-c",
+        "print('epoch 3'); import sys; sys.exit('AcceleratorError: no kernel\\nCompile with X')",
+    ]
+    assert gpu._execute(line) == {"failed": "AcceleratorError: no kernel"}
+    assert "Compile with X" in capsys.readouterr().err
+    assert gpu._execute([sys.executable, "-c", "import sys; sys.exit('no memory')"]) == {"failed": "no memory"}
+    assert gpu._execute([sys.executable, "-c", "import sys; sys.exit(3)"]) == {"failed": "exit code 3"}
+
+
+def test_a_check_that_fails_leaves_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    import gpu
+
+    good = {"stdout": '{"beside": 1e-12, "repeat": 0.0}\n'}
+    ran = create_autospec(gpu._execute, side_effect=[good, {"failed": "no kernel"}, *[good] * 4])
+    monkeypatch.setattr(gpu, "_execute", ran)
+    assert not gpu.check_parity("cuda", tmp_path)
+    said = capsys.readouterr().out
+    assert "FAILED: float64, Triton: no kernel" in said
+    assert (ran.call_count, said.count("kept: ")) == (6, 7)

@@ -23,6 +23,8 @@ Work = Callable[[], None]
 Record = Callable[[Work], Work]
 #: Steps that run before one is recorded: kernels are compiled, and NCCL connects.
 WARM_UP = 3
+#: Of so many recorded steps one is waited for, so that its communication is measured: the next records its events anew.
+_MEASURED = 16
 
 
 class QueuesGradient(HasGradient, Protocol):
@@ -96,8 +98,9 @@ class DeviceSteps(Steps):
         if done:
             done.record()
         self.queued.append(Queued(self.read[turn], done, seconds, received or self.received))
+        left = 1 if self.replay and (self.count - WARM_UP) % _MEASURED else 0
         self.count += 1
-        return self._wait(1 if self.replay else 0)
+        return self._wait(left)
 
     @override
     def finish(self) -> list[StepFigures]:
