@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from unilaunch.spec import Spec
 
@@ -57,3 +57,11 @@ class DataSpec(Spec):
         description="divide each node's features by their sum; default: of sbm, cora, citeseer and pubmed, as in the "
         "GCN paper",
     )
+
+    @field_validator("gdc_alpha", "gdc_top_k", "gdc_threshold")
+    @classmethod
+    def _needs_gdc(cls, value: float | None, info: ValidationInfo) -> float | None:
+        """Refuse an option of the diffusion where there is none."""
+        if value != cls.model_fields[str(info.field_name)].default and not info.data.get("use_gdc"):
+            raise ValueError("left out without use_gdc")
+        return value

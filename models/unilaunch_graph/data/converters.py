@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
 from unilaunch_graph.data.files import SPLIT
-from unilaunch_graph.data.graph_folder import as_array, on_host, write_graph
+from unilaunch_graph.data.graph_folder import NUMBER, as_array, on_host, write_graph
 from unilaunch_graph.data.names import SIGNED_AND_NOT, as_whole, number_of_each, text_of
 from unilaunch_graph.data.tables import is_table, read_table
 
@@ -39,6 +39,8 @@ def from_pyg(data: Any, folder: Folder) -> Path:
     """
     if hasattr(data, "edge_types"):
         raise InputError("from_pyg: heterogeneous data has several kinds of nodes or edges: give data.to_homogeneous()")
+    if isinstance(data, Sequence):
+        raise InputError("from_pyg: expected one graph, found several: give dataset[0]")
     if getattr(data, "edge_index", None) is None:
         raise InputError("from_pyg: the data has no edge_index: leave out transforms that replace it (ToSparseTensor)")
     arrays: dict[str, Any] = {name: on_host(getattr(data, name, None)) for name in _PYG}
@@ -146,14 +148,23 @@ def from_networkx(  # noqa: PLR0913  (what is taken from it, by name)
         arrays["edge_attr"] = _stacked(columns, f"the edges' {', '.join(edge_attr)}").reshape(len(edges), -1)
     for mask in SPLIT:
         if any(mask in values for _, values in graph.nodes(data=True)):
-            arrays[mask] = np.array([bool(values.get(mask, False)) for _, values in graph.nodes(data=True)])
+            arrays[mask] = np.array([_flag(name, mask, values) for name, values in graph.nodes(data=True)])
     numbers = range(len(names))
     return write_graph(folder, arrays, numbers if names == [*numbers] else [*map(_plain, names)])
 
 
-def _node_values(graph: Any, attribute: str) -> NDArray[Any]:
+def _node_values(graph: Any, attribute: str) -> Any:
     values = [_value(values, attribute, f"node {name!r}") for name, values in graph.nodes(data=True)]
+    if any(isinstance(value, str) for value in values):
+        return values  # labels, of which some may be unknown
     return _stacked(values, f"the nodes' {attribute!r}")
+
+
+def _flag(name: Any, mask: str, values: Mapping[str, Any]) -> bool:
+    value = values.get(mask, False)
+    if not isinstance(value, bool | np.bool_ | Integral) or value not in {0, 1}:
+        raise InputError(f"from_networkx: node {name!r} has {mask}={value!r}: expected True or False")
+    return bool(value)
 
 
 def _stacked(values: Sequence[Any], what: str) -> NDArray[Any]:
@@ -270,10 +281,21 @@ def _read_nodes(path: Path, features: Sequence[str] | None) -> tuple[NDArray[Any
     if not chosen:
         raise InputError(f"{path}: has no column of features beside {', '.join(table)}")
     x = np.column_stack([_numeric(table[name], name, path) for name in chosen])
-    return table["node"], {"x": x, "y": table["y"], **{name: table.get(name) for name in SPLIT}}
+    return table["node"], {"x": x, "y": table["y"], **{name: _as_flags(table.get(name)) for name in SPLIT}}
+
+
+def _as_flags(column: NDArray[Any] | None) -> NDArray[Any] | None:
+    """Return a column of 0 and 1 as bool; another one as it is, to be refused."""
+    is_flags = column is not None and column.dtype.kind in "iu" and np.isin(column, (0, 1)).all()
+    return column.astype(bool) if column is not None and is_flags else column
 
 
 def _numeric(column: NDArray[Any], name: str, path: Path) -> NDArray[Any]:
-    if column.dtype.kind not in "fiub":
-        raise InputError(f"{path}: column {name} holds text, not numbers: name the columns of features")
-    return column
+    if column.dtype.kind in "fiub":
+        return column
+    rows = (row for row, text in enumerate(column.ravel(), 1) if not NUMBER.fullmatch(str(text)))
+    row = next(rows, 1)
+    raise InputError(
+        f"{path}: column {name} holds text, not numbers: row {row} has {str(column.ravel()[row - 1])!r}: mend it, or "
+        "name the columns that are features"
+    )

@@ -8,7 +8,7 @@
 | edge_attr | optional: features of each edge | (num_edges, k) |
 | x | dense features, or ... | (num_nodes, num_features) |
 | x_indptr, x_indices, x_data, x_shape | ... CSR of the features | |
-| y | class of each node, -1 where unknown, or ... | (num_nodes,) whole numbers |
+| y | class of each node, -1 where unknown, or ... | (num_nodes,) whole numbers or bool |
 | | ... 0 or 1 for each of several labels, or ... | (num_nodes, num_classes) whole numbers or bool |
 | | ... what to predict, NaN where unknown | (num_nodes,) or (num_nodes, num_columns) floats |
 | train_mask, val_mask, test_mask | optional: the split, bool | (num_nodes,) |

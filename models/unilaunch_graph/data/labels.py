@@ -58,7 +58,7 @@ def predicted_classes(task: Task, scores: NDArray[Any]) -> NDArray[Any] | None:
 
 
 def read_labels(arrays: Arrays) -> Labels:
-    """Return the array *y* as labels: whole numbers of one dimension are classes, of two 0 and 1, floats are values.
+    """Return the array *y* as labels: floats are values; others of one dimension are classes, of two 0 and 1.
 
     Raises:
         ValueError: The array has another form, or no node has a label.
@@ -74,7 +74,7 @@ def read_labels(arrays: Arrays) -> Labels:
     elif given.ndim == 2:  # noqa: PLR2004  (one column for each label)
         labels = _flags(arrays, given)
     else:
-        labels = arrays.whole("y", (None,))
+        labels = given.astype(np.int64) if given.dtype.kind == "b" and given.ndim == 1 else arrays.whole("y", (None,))
         check_range(labels, len(labels), "y", start=-1)
     if not labels.size or not is_known(labels).any():
         raise ValueError(f"y has no node of known {'class' if labels.dtype == np.int64 else 'label'}")

@@ -55,14 +55,15 @@ class Arrays:
         Raises:
             ValueError: It is of another kind or shape.
         """
-        return self._shaped(name, shape, "b", "bool")
+        remedy = ": give mask == 1 for one of 0 and 1, numpy.isin(range(n), indices) for indices"
+        return self._shaped(name, shape, "b", "bool", remedy)
 
-    def _shaped(self, name: str, shape: Shape, kinds: str, wanted: str) -> NDArray[Any]:
+    def _shaped(self, name: str, shape: Shape, kinds: str, wanted: str, remedy: str = "") -> NDArray[Any]:
         if name not in self.values:
             raise ValueError(f"has no {name}")
         values = self.values[name]
         if values.dtype.kind not in kinds:
-            raise ValueError(f"{name} must be {wanted}, not {values.dtype}")
+            raise ValueError(f"{name} must be {wanted}, not {values.dtype}{remedy}")
         if len(values.shape) != len(shape) or any(
             want not in {None, size} for want, size in zip(shape, values.shape, strict=True)
         ):

@@ -65,7 +65,8 @@ def _read(path: Path, names: Collection[str]) -> Any:
         if path.suffix == ".parquet":
             return parquet.read_table(path)
         as_text = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
-        return _with_numbers(csv.read_csv(path, convert_options=as_text), names)
+        lines = csv.ParseOptions(newlines_in_values=True)  # else a large file is cut within a quoted cell
+        return _with_numbers(csv.read_csv(path, parse_options=lines, convert_options=as_text), names)
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
 
@@ -91,16 +92,34 @@ def _whole(text: Any) -> Any:
     return numbers if numbers.cast(pa.string()).equals(trimmed) else text
 
 
+def _as_plain_type(column: Any) -> Any:
+    """Return a column whose type numpy knows, or that is text.
+
+    Raises:
+        ValueError: It holds spans of time, which would be text.
+    """
+    import pyarrow as pa
+
+    types, kind = pa.types, column.type
+    if types.is_duration(kind):
+        raise ValueError("spans of time: write their seconds")
+    if types.is_dictionary(kind):  # as pandas writes categories
+        return _as_plain_type(column.cast(kind.value_type))
+    if types.is_null(kind):  # no cell has a value: the type is not known
+        return column.cast(pa.float64())
+    if types.is_decimal(kind):  # as databases write numbers
+        return column.cast(pa.float64() if kind.scale else pa.int64())
+    return column
+
+
 def _column(column: Any, name: str, path: Path, *, may_be_empty: bool) -> NDArray[Any]:
     import pyarrow as pa
 
     types, kind = pa.types, column.type
     values: NDArray[Any]
     try:
-        if types.is_dictionary(kind):  # as pandas writes categories
-            column = column.cast(kind := kind.value_type)
-        if types.is_null(kind):  # no cell has a value: the type is not known
-            column = column.cast(kind := pa.float64())
+        column = _as_plain_type(column)
+        kind = column.type
         if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
             values = np.stack(column.to_numpy())
         elif types.is_boolean(kind) or types.is_floating(kind) or types.is_integer(kind):

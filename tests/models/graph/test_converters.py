@@ -431,7 +431,13 @@ def test_classes_with_empty_cells_stay_classes(tables: Path) -> None:
         ("source,target\nzoe,max\n", NODE_LINES, {}, "edge 0: target max is not among the nodes"),
         ("source,target,weight\nzoe,al,\n", NODE_LINES, {}, "column weight has 1 empty cells"),
         (EDGE_LINES, "node,y\nzoe,1\n", {}, "has no column of features beside node, y"),
-        (EDGE_LINES, NODE_LINES.replace("30", "old"), {}, "column age holds text, not numbers"),
+        (EDGE_LINES, NODE_LINES.replace("50", "old"), {}, "column age holds text, not numbers: row 3 has 'old'"),
+        (
+            EDGE_LINES,
+            NODE_LINES.replace("2.5,false", "?,false"),
+            {},
+            r"y of node 2 is '\?', beside numbers such as '0.5'",
+        ),
         (EDGE_LINES, NODE_LINES.replace("size", "age"), {}, r"nodes\.csv: has the column age twice"),
         (EDGE_LINES, "node,a,y\n1,1,0\n2,1,1\n", {}, "edge 0: source zoe is not among the nodes"),
         (EDGE_LINES, NODE_LINES, {"edge_attr": ["kg"]}, "has no column kg; it has source, target, weight, km"),
@@ -495,6 +501,90 @@ def test_an_empty_cell_is_no_class_of_its_own(tables: Path) -> None:
         assert ug.read_names(folder).classes == ["blue", "red"]
     with pytest.raises(InputError, match="column y has 1 empty cells"):
         ug.from_edges(tables / "edges.csv", tables / "own", nodes=tables / "nodes1.parquet")
+
+
+@pytest.mark.parametrize(
+    ("y", "words"),
+    [
+        ([*(f"{number / 7:.3f}" for number in range(50)), "?"], "y of node 50 is '\\?', beside numbers such as"),
+        (["1,5", "2,5", ""], "y of node 0 is '1,5', as text: write numbers to predict as 1.5"),
+        (["12 %", "a", "a"], "y of node 1 is 'a', beside numbers such as '12 %'"),
+        ([*map(str, range(50)), "abc"], "y of node 50 is 'abc', beside numbers"),
+        (["a", 1, None], "y of node 1 is 1, but other labels are text"),
+        (np.array(["a", 2.5], object), "y of node 1 is 2.5, but other labels are text"),
+    ],
+)
+def test_numbers_in_text_are_no_classes(y: Any, words: str, tmp_path: Path) -> None:
+    """A single cell that is no number makes text of a whole column."""
+    ends = np.zeros((2, 1), np.int64)
+    with pytest.raises(InputError, match=words):
+        ug.from_edges(ends, tmp_path / "own", x=np.ones((len(y), 1)), y=y)
+
+
+@pytest.mark.parametrize(
+    ("y", "classes", "labels"),
+    [
+        (["1", "2", "K", "K", "1", "2"], ["1", "2", "K"], [0, 1, 2, 2, 0, 1]),
+        (["red", float("nan"), "blue", None], ["blue", "red"], [1, -1, 0, -1]),
+        (np.array(["red", None, "blue"], object), ["blue", "red"], [1, -1, 0]),
+        ([True, False, True], None, [1, 0, 1]),
+    ],
+    ids=["grades", "list", "objects", "bool"],
+)
+def test_what_is_no_text_among_labels_is_unknown(y: Any, classes: Any, labels: list[int], tmp_path: Path) -> None:
+    """None and NaN, as pandas writes them; 1-D bool are two classes."""
+    folder = ug.from_edges(np.zeros((2, 1), np.int64), tmp_path / "own", x=np.ones((len(y), 1)), y=y)
+    assert ug.read_names(folder).classes == classes
+    assert (_load(folder).labels.tolist(), task_of(_load(folder).labels)) == (labels, Task.CLASSES)
+
+
+def test_attributes_of_networkx_may_be_unknown_but_masks_are_flags(tmp_path: Path) -> None:
+    graph = nx.path_graph(3)
+    nx.set_node_attributes(graph, {0: "red", 1: float("nan"), 2: "blue"}, "y")
+    nx.set_node_attributes(graph, {0: 1, 2: np.True_}, "train_mask")
+    folder = ug.from_networkx(graph, tmp_path / "own", x=np.eye(3))
+    assert (_load(folder).labels.tolist(), _load(folder).split.tolist()) == ([1, -1, 0], [TRAIN, NONE, TRAIN])
+    for wrong in ("False", float("nan"), 2):
+        nx.set_node_attributes(graph, {1: wrong}, "train_mask")
+        with pytest.raises(InputError, match=f"node 1 has train_mask={wrong!r}: expected True or False"):
+            ug.from_networkx(graph, tmp_path / "other", x=np.eye(3))
+
+
+def test_decimals_of_a_database_are_numbers(tables: Path) -> None:
+    """Also as names; spans of time are refused, and not text."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rows = {"node": pa.array([7, 9, 11], pa.decimal128(10, 0)), "a": pa.array([1.5, 2, 3]).cast(pa.decimal128(9, 2))}
+    y = pa.array([0.25, None, 0.5]).cast(pa.decimal128(9, 2))
+    parquet.write_table(pa.table({**rows, "y": y}), tables / "nodes.parquet")
+    (tables / "edges.csv").write_text("source,target\n9,7\n")
+    graph = _load(ug.from_edges(tables / "edges.csv", tables / "own", nodes=tables / "nodes.parquet"))
+    assert [edge[:2] for edge in _edges(graph)] == [(1, 0)]
+    assert np.asarray(graph.features).tolist() == [[1.5], [2], [3]]
+    np.testing.assert_array_equal(graph.labels, np.array([0.25, np.nan, 0.5], np.float32))
+    parquet.write_table(pa.table({**rows, "y": pa.array([1, 2, 3], pa.duration("s"))}), tables / "nodes.parquet")
+    with pytest.raises(InputError, match=r"column y of duration.*spans of time: write their seconds"):
+        ug.from_edges(tables / "edges.csv", tables / "other", nodes=tables / "nodes.parquet")
+
+
+def test_masks_of_0_and_1_in_tables_are_flags(tables: Path) -> None:
+    (tables / "nodes.csv").write_text("node,a,y,train_mask,test_mask\nzoe,1,1,1,0\nal,2,0,0,1\nkim,3,1,0,0\n")
+    folder = ug.from_edges(tables / "edges.csv", tables / "own", nodes=tables / "nodes.csv")
+    assert _load(folder).split.tolist() == [TRAIN, TEST, NONE]
+    (tables / "nodes.csv").write_text("node,a,y,train_mask\nzoe,1,1,1\nal,2,0,2\nkim,3,1,0\n")
+    with pytest.raises(InputError, match="train_mask must be bool, not int64: give mask == 1"):
+        ug.from_edges(tables / "edges.csv", tables / "other", nodes=tables / "nodes.csv")
+
+
+def test_names_may_have_line_breaks_in_large_tables_too(tmp_path: Path) -> None:
+    """Larger than the megabyte that pyarrow parses at once."""
+    count = 60_000
+    rows = "".join(f'"a long name\n{node}",1,{node % 2}\n' for node in range(count))
+    (tmp_path / "nodes.csv").write_text(f"node,a,y\n{rows}")
+    (tmp_path / "edges.csv").write_text(f'source,target\n"a long name\n1","a long name\n{count - 1}"\n')
+    folder = ug.from_edges(tmp_path / "edges.csv", tmp_path / "own", nodes=tmp_path / "nodes.csv")
+    assert [edge[:2] for edge in _edges(_load(folder))] == [(1, count - 1)]
 
 
 @pytest.mark.parametrize(

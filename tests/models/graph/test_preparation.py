@@ -124,6 +124,14 @@ def test_the_home_folder_is_understood(tmp_path: Path, monkeypatch: pytest.Monke
         assert made.parent == tmp_path / "data" / "partitions"
 
 
+def test_options_of_a_diffusion_need_one() -> None:
+    """But a spec that was written down says all defaults."""
+    with pytest.raises(SpecError, match="gdc_top_k: must be left out without use_gdc"):
+        DataSpec(gdc_top_k=3)
+    assert DataSpec(gdc_top_k=3, use_gdc=True).gdc_top_k == 3
+    assert DataSpec.model_validate(DataSpec().model_dump()) == DataSpec()
+
+
 def test_what_a_network_of_ones_own_cannot_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the name of the option."""
     with pytest.raises(SpecError, match="use_gdc: a diffused graph is for the model gcn"):
