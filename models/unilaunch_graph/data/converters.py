@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
 from unilaunch_graph.data.files import SPLIT
-from unilaunch_graph.data.graph_folder import NUMBER, as_array, on_host, write_graph
+from unilaunch_graph.data.graph_folder import as_array, on_host, write_graph
 from unilaunch_graph.data.names import SIGNED_AND_NOT, as_whole, number_of_each, text_of
-from unilaunch_graph.data.tables import is_table, read_table
+from unilaunch_graph.data.tables import as_numbers, is_table, read_table
 
 Folder = str | PathLike[str]
 _PYG = ("edge_index", "x", "y", "edge_weight", "edge_attr", *SPLIT)
@@ -266,7 +266,7 @@ def _read_edges(path: Path, edge_attr: Sequence[str] | None) -> tuple[NDArray[An
     for end in ("source", "target"):
         if table[end].ndim != 1:
             raise InputError(f"{path}: column {end} holds lists: expected one node in each row")
-    columns = [_numeric(table[name], name, path) for name in features]
+    columns = [as_numbers(table[name], name, path) for name in features]
     ends = [table["source"], table["target"]]
     if {end.dtype.kind for end in ends} == SIGNED_AND_NOT:
         ends = [end.astype(str) for end in ends]
@@ -280,7 +280,7 @@ def _read_nodes(path: Path, features: Sequence[str] | None) -> tuple[NDArray[Any
     chosen = [*features] if features else [name for name in table if name not in {"node", "y", *SPLIT}]
     if not chosen:
         raise InputError(f"{path}: has no column of features beside {', '.join(table)}")
-    x = np.column_stack([_numeric(table[name], name, path) for name in chosen])
+    x = np.column_stack([as_numbers(table[name], name, path) for name in chosen])
     return table["node"], {"x": x, "y": table["y"], **{name: _as_flags(table.get(name)) for name in SPLIT}}
 
 
@@ -288,14 +288,3 @@ def _as_flags(column: NDArray[Any] | None) -> NDArray[Any] | None:
     """Return a column of 0 and 1 as bool; another one as it is, to be refused."""
     is_flags = column is not None and column.dtype.kind in "iu" and np.isin(column, (0, 1)).all()
     return column.astype(bool) if column is not None and is_flags else column
-
-
-def _numeric(column: NDArray[Any], name: str, path: Path) -> NDArray[Any]:
-    if column.dtype.kind in "fiub":
-        return column
-    rows = (row for row, text in enumerate(column.ravel(), 1) if not NUMBER.fullmatch(str(text)))
-    row = next(rows, 1)
-    raise InputError(
-        f"{path}: column {name} holds text, not numbers: row {row} has {str(column.ravel()[row - 1])!r}: mend it, or "
-        "name the columns that are features"
-    )

@@ -1,7 +1,6 @@
 """The folder of a user's graph: a .npy file for each array, as `unilaunch_graph.data.files` reads it, and names."""
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
@@ -15,11 +14,10 @@ from numpy.typing import NDArray
 from unilaunch.errors import InputError
 from unilaunch_graph.aside import folder_beside
 from unilaunch_graph.data.files import EDGE_VALUES, SPLIT, check_arrays
+from unilaunch_graph.data.text_labels import known_texts, numbered
 
 NAMES = "names.json"
 _FLOAT32_BYTES = 4
-#: A number as people write it: 7, -1.5, 1,5, 2e-3, 12 %.
-NUMBER = re.compile(r"\s*[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?\s*%?\s*")
 _SPARSE = ("x_indptr", "x_indices", "x_data", "x_shape")
 _VALUES = frozenset({"x", "x_data", *EDGE_VALUES})  # that are read as float32
 
@@ -83,7 +81,7 @@ def write_graph(
     given = {name: on_host(array) for name, array in arrays.items() if array is not None}
     classes = None
     if "y" in given:
-        given["y"], classes = _labels(as_array("y", _known_texts(given["y"])))
+        given["y"], classes = numbered(as_array("y", known_texts(given["y"])))
     if sp.issparse(given.get("x")):
         x = sp.csr_array(given.pop("x"))
         given |= dict(zip(_SPARSE, (x.indptr, x.indices, x.data, np.array(x.shape)), strict=True))
@@ -127,51 +125,6 @@ def as_array(name: str, values: Any) -> NDArray[Any]:
         return np.asarray(on_host(values))
     except (ValueError, TypeError, RuntimeError) as error:
         raise InputError(f"{name} is no array: expected rows of one length: {' '.join(str(error).split())}") from None
-
-
-def _known_texts(y: Any) -> Any:
-    """Return text labels with "" where one is unknown (None, NaN), of which numpy would make text; others as they are.
-
-    Raises:
-        InputError: Some are text, and others numbers.
-    """
-    is_list = isinstance(y, list | tuple) or str(getattr(y, "dtype", "")) == "object"
-    if not is_list or not any(isinstance(label, str) for label in y):
-        return y
-    texts = ["" if label is None or label != label else label for label in y]  # noqa: PLR0124  (NaN alone is not itself)
-    for node, label in enumerate(texts):
-        if not isinstance(label, str):
-            raise InputError(f"y of node {node} is {label!r}, but other labels are text: give numbers, or text only")
-    return texts
-
-
-def _labels(y: NDArray[Any]) -> tuple[NDArray[Any], list[str] | None]:
-    """Return labels as numbers, and the names of the classes if they were text; "" is -1."""
-    if y.dtype.kind == "O" and all(isinstance(value, str) for value in y.flat):
-        y = y.astype(str)
-    if y.dtype.kind == "U":
-        _refuse_spoilt_numbers(y)
-        names, numbers = np.unique(y, return_inverse=True)
-        unknown = int("" in names[:1])  # "" is the first of the alphabet
-        return numbers.reshape(y.shape) - unknown, names[unknown:].tolist()
-    return (y[:, 0] if y.dtype.kind in "iu" and y.ndim == 2 and y.shape[1] == 1 else y), None  # noqa: PLR2004
-
-
-def _refuse_spoilt_numbers(y: NDArray[np.str_]) -> None:
-    """Raise an error for numbers that are text since some cells are none, or since they have commas.
-
-    Class names that are whole numbers, also beside others (grades 1, 2 and K), are accepted where nodes share them.
-    """
-    names = [name for name in np.unique(y) if name]
-    numbers = [name for name in names if NUMBER.fullmatch(name)]
-    others = [name for name in names if name not in numbers]
-    fractions = [name for name in numbers if not name.strip().lstrip("+-").isdecimal()]
-    if fractions or (numbers and others and 2 * len(names) > y.size):
-        wrong, beside = (others or fractions)[0], f", beside numbers such as {numbers[-1]!r}" if others else ", as text"
-        raise InputError(
-            f"y of node {np.argwhere(y == wrong)[0][0]} is {wrong!r}{beside}: write numbers to predict as 1.5, and "
-            "nothing where one is unknown; name classes by words"
-        )
 
 
 def _write(folder: Path, arrays: Mapping[str, NDArray[Any]], names: Names) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unilaunch.errors import InputError, PluginError
+from unilaunch_graph.data.text_labels import NUMBER
 
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
 #: Columns of the index of a data frame, as pandas writes and reads them: numbers of rows, no data.
@@ -137,3 +138,19 @@ def _column(column: Any, name: str, path: Path, *, may_be_empty: bool) -> NDArra
     if empty and not may_be_empty:
         raise InputError(f"{path}: column {name} has {empty:,} empty cells; expected a value in each row")
     return values
+
+
+def as_numbers(column: NDArray[Any], name: str, path: Path) -> NDArray[Any]:
+    """Return a column of numbers.
+
+    Raises:
+        InputError: It is text; the error names the first row that is no number.
+    """
+    if column.dtype.kind in "fiub":
+        return column
+    rows = (row for row, text in enumerate(column.ravel(), 1) if not NUMBER.fullmatch(str(text)))
+    row = next(rows, 1)
+    raise InputError(
+        f"{path}: column {name} holds text, not numbers: row {row} has {str(column.ravel()[row - 1])!r}: mend it, or "
+        "name the columns that are features"
+    )
