@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from errno import ENOSPC
 from importlib import import_module
 from math import isfinite
 from pathlib import Path
@@ -82,8 +83,11 @@ def into_files(folder: Path, name: str, *, absolute: bool = False) -> Store:
         path = folder / f"{name}.{count}.npy"
         count += 1
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        with os.fdopen(open_file(path, flags), "wb") as file:
-            _numpy().lib.format.write_array(file, array, allow_pickle=False)
+        try:
+            with os.fdopen(open_file(path, flags), "wb") as file:
+                _numpy().lib.format.write_array(file, array, allow_pickle=False)
+        except OSError as error:  # numpy's own has neither number nor name
+            raise OSError(error.errno or ENOSPC, error.strerror or str(error), str(path)) from None
         return {"file": str(path) if absolute else path.name}
 
     return store

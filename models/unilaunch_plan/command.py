@@ -78,6 +78,7 @@ class PlanCommand(Command):
         from unilaunch_graph.partition.part_placement import crossing, place
         from unilaunch_graph.partition.partitioner import refuse_if_missing
 
+        _refuse_no_files(options)
         refuse_if_missing(options.partitioner)
 
         rows, said = _forecasts(options, counts)
@@ -92,6 +93,14 @@ class PlanCommand(Command):
         if options.plot:
             _write(options.plot, page(rows), "--plot")
         return 0
+
+
+def _refuse_no_files(options: PlanSpec) -> None:
+    from unilaunch_graph.aside import refuse_no_file
+
+    for option, path in (("--plot ", options.plot), ("--rankfile ", options.rankfile)):
+        if path:
+            refuse_no_file(path, option)
 
 
 def _counts(text: str) -> list[int]:

@@ -75,6 +75,10 @@ def start(program: Program, **options: Any) -> Job:
 
 def _start(program: Program, options: Mapping[str, Any], own: Mapping[str, Any], *, attended: bool) -> Job:
     """Start a job; `own` are the caller's options that are no field of LaunchSpec."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise SpecError("the current folder no longer exists: go to another one") from None
     if file := getattr(sys.modules["__main__"], LOADING, None):
         raise SpecError(f'{file}: the ranks load this file too: call launch under if __name__ == "__main__":')
     files = TemporaryDirectory(prefix="unilaunch-")
@@ -128,10 +132,10 @@ def _read(program: Program, options: dict[str, Any]) -> tuple[Found, dict[str, A
         return Found(read_target(str(program), plugins.named_models(str(program)))), options
     if not isinstance(program, LaunchSpec):
         found = find_function(program)
-        if found.root and (found.root != Path.cwd() or "cwd" in options):
+        if roots := [str(root) for root in found.roots if root != Path.cwd() or "cwd" in options]:
             env = options.get("env", {})
             below = env.get("PYTHONPATH", os.environ.get("PYTHONPATH"))  # noqa: TID251
-            path = os.pathsep.join(filter(None, [str(found.root), below]))
+            path = os.pathsep.join(filter(None, [*roots, below]))
             options["env"] = {**env, "PYTHONPATH": path}
         return found, options
     values = {name: getattr(program, name) for name in program.model_fields_set if name != "options"}

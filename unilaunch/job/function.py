@@ -1,7 +1,9 @@
 """Find a function object for the ranks: by its module, by its source file, or by the cells of a notebook."""
 
+import ast
 import inspect
 import sys
+import sysconfig
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +19,9 @@ from unilaunch.target import Target
 
 #: Most characters of a notebook's source: it is passed in one environment variable, which can hold 128 KiB.
 _LARGEST_SOURCE = 60_000
+#: Options of the command line that have no field of their name.
+_SHORT = {"n": "nprocs", "np": "nprocs"}
+_STANDARD = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
 _OF_ANY_NUMBER = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 
 
@@ -25,12 +30,12 @@ class Found(Record):
 
     Attributes:
         target: The target that the ranks run.
-        root: The folder in which they must look for its module; None if every Python finds it.
+        roots: The folders in which they must look for modules that not every Python finds.
         note: A note for the user; "" for none.
     """
 
     target: Target
-    root: Path | None = None
+    roots: tuple[Path, ...] = ()
     note: str = ""
 
 
@@ -43,9 +48,14 @@ def find_function(function: Callable[..., Any]) -> Found:
     name, module = _name(function)
     main = sys.modules["__main__"]
     if module is not main:
-        return Found(Target("function", f"{module.__name__}:{name}"), _root(module))
-    if main.__spec__ and main.__spec__.name != "__main__":  # python -m package.module; not python FOLDER
-        return Found(Target("function", f"{main.__spec__.name}:{name}"), _root(main))
+        if (file := getattr(module, "__file__", None)) and not _is_named_as(file, module):
+            raise SpecError(
+                f"{module.__name__} was loaded from {file}: ranks find a module by its name: import it by that"
+            )
+        return Found(Target("function", f"{module.__name__}:{name}"), _roots(module))
+    spec = getattr(main, "__spec__", None)  # python -m pdb deletes it
+    if spec and spec.name != "__main__":  # python -m package.module; not python FOLDER
+        return Found(Target("function", f"{spec.name}:{name}"), _roots(main))
     if (file := getattr(main, "__file__", None)) and Path(file).is_file():
         if not file.endswith(".py"):
             raise SpecError(f"{name} is in {file}: ranks load a file whose name ends in .py: rename it")
@@ -56,7 +66,7 @@ def find_function(function: Callable[..., Any]) -> Found:
             raise SpecError(f"{name}: the cells that it uses have {len(source) / 1e3:.0f} kB: write a module")
         numbers = f"cell{'s' * (len(chosen) > 1)} {', '.join(map(str, chosen))}"
         note = f"{name} is of a notebook: the ranks run what it uses of {numbers}: imports, definitions and constants"
-        return Found(Target("function", f"<{numbers}>:{name}", source), note=note)
+        return Found(Target("function", f"<{numbers}>:{name}", source), _roots(*_imported(source)), note)
     raise SpecError(f"{name}: its source is in no file: write it into a module, or into a script that calls launch")
 
 
@@ -93,7 +103,11 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], give
             inspect.signature(function, follow_wrapped=False).bind(*given.positional, **given.named)
             return
         unknown = [argument for argument in given.named if argument not in signature.parameters]
-        hint = nearest(unknown[0], [*LaunchSpec.model_fields, *signature.parameters]) if unknown else ""
+        hint = (
+            nearest(_SHORT.get(unknown[0], unknown[0]), [*LaunchSpec.model_fields, *signature.parameters])
+            if unknown
+            else ""
+        )
         raise SpecError(f"{name}(): {error}{hint}") from None
 
 
@@ -111,13 +125,37 @@ def _name(function: Callable[..., Any]) -> tuple[str, ModuleType]:
     return name, module
 
 
+def _imported(source: str) -> list[ModuleType]:
+    """Return the modules that the source's import statements load, as this process has them."""
+    names: list[str] = []
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Import):
+            names += [one.name for one in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.append(node.module)
+    return [sys.modules[name] for name in names if name in sys.modules]
+
+
+def _roots(*modules: ModuleType) -> tuple[Path, ...]:
+    """Return the folders from which modules were imported, but those of the standard library and installed packages."""
+    found = [path for module in modules if (path := _root(module))]
+    return tuple(dict.fromkeys(found))
+
+
 def _root(module: ModuleType) -> Path | None:
-    """Return the folder from which a module was imported; None for the standard library and installed packages."""
-    file = getattr(module, "__file__", None)
-    name = module.__spec__.name if module.__spec__ else module.__name__
-    if not file:
+    if not (file := getattr(module, "__file__", None)) or not _is_named_as(file, module):
         return None
     path = Path(file).absolute()
-    up = name.count(".") + (path.stem == "__init__")
-    root = path.parents[up]
-    return None if root.name in {"site-packages", "dist-packages"} else root
+    root = path.parents[_full_name(module).count(".") + (path.stem == "__init__")]
+    return None if root.name in {"site-packages", "dist-packages"} or str(root) in _STANDARD else root
+
+
+def _is_named_as(file: str, module: ModuleType) -> bool:
+    path, name = Path(file).absolute(), _full_name(module).replace(".", "/")
+    return (
+        path.parent.match(name) if path.stem == "__init__" else (path.parent / path.name.partition(".")[0]).match(name)
+    )
+
+
+def _full_name(module: ModuleType) -> str:
+    return module.__spec__.name if module.__spec__ else module.__name__

@@ -106,7 +106,7 @@ def describe_exception(
     phase, progress = split_phase(doing)
     return Failure(
         cause=_cause_of(error),
-        message=str(error),
+        message=_message(error),
         exit_code=exit_code,
         error="" if type(error) is RefusedTogetherError else type(error).__name__,
         phase=phase,
@@ -116,6 +116,13 @@ def describe_exception(
         told=told,
         final=isinstance(error, UnilaunchError) and error.final,
     )
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:  # noqa: BLE001  (of a user's class)
+        return f"its message cannot be made: {type(broken).__name__} in __str__"
 
 
 def split_phase(doing: Mapping[str, JsonValue]) -> tuple[str | None, dict[str, JsonValue]]:
@@ -136,7 +143,9 @@ def _cause_of(error: BaseException) -> Cause:
             return Cause.OUT_OF_MEMORY
         case SystemExit():
             return Cause.EXIT
-    is_of_a_peer = not isinstance(error, OSError) and _LOST_PEER.search(str(error))  # OSError: of a file, or a server
+    is_of_a_peer = not isinstance(error, OSError) and _LOST_PEER.search(
+        _message(error)
+    )  # OSError: of a file, or a server
     return Cause.LOST_PEER if is_of_a_peer else Cause.EXCEPTION
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from unilaunch.errors import SpecError
+from unilaunch.errors import OutputError, SpecError
 from unilaunch.json_value import JsonValue
 from unilaunch.monitor.messages import LARGEST
 from unilaunch.overriding import override
@@ -127,11 +127,16 @@ def keep_value(value: Any, name: str, folder: Path) -> JsonValue:
     """Return a function's value as JSON, with its arrays in files of *folder*.
 
     Raises:
-        SpecError: It cannot be written as JSON and arrays.
+        SpecError: It is not JSON and arrays.
+        OutputError: An array cannot be written.
     """
     try:
         kept: JsonValue = pack(value, into_files(folder, "value"))
         json.dumps(kept, allow_nan=False)
+    except OSError as error:
+        raise OutputError(
+            f"{error.filename}: {name} returned an array that cannot be written: {error.strerror}"
+        ) from None
     except (TypeError, ValueError, RecursionError, RuntimeError) as error:  # RuntimeError: torch's, of meta tensors
         raise SpecError(f"{name} returned a value that cannot be sent ({error}): {SENDABLE}") from None
     return kept

@@ -253,6 +253,8 @@ def _stored(table: str, told: Any, known: Iterable[str]) -> dict[str, Stored]:
 def _load(folder: Path, stored: Mapping[str, Stored], check: _Check | None) -> dict[str, NDArray[Any]]:
     """Map the arrays of a folder after a check of their content, which is read unless it has been read before."""
     files = {folder / f"{name}.npy": one for name, one in stored.items()}
+    if missing := [path for path in files if not path.exists()]:
+        raise InputError(f"{missing[0]}: is missing: delete the partition, it is made again")
     if files and check:
         table = hashlib.sha256(repr([(path.name, one.size, one.sha256) for path, one in files.items()]).encode())
         checked = partial(_checked, files, table.hexdigest(), check)

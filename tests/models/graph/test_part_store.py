@@ -112,7 +112,10 @@ def _change_manifest(folder: Path, **changed: object) -> None:
     [
         (_flip, r"strengths\.npy: damaged, its SHA-256"),
         (lambda f: (part_dir(f, 0) / "halo.npy").write_bytes(b""), r"halo\.npy: 0 bytes"),
-        (lambda f: (part_dir(f, 0) / "halo.npy").unlink(), r"halo\.npy: cannot be read"),
+        (
+            lambda f: (part_dir(f, 0) / "halo.npy").unlink(),
+            r"halo\.npy: is missing: delete the partition, it is made again",
+        ),
         (lambda f: (part_dir(f, 0) / "manifest.json").unlink(), r"manifest\.json: this part is missing"),
         (lambda f: (part_dir(f, 0) / "manifest.json").write_text("{"), r"manifest\.json: damaged"),
         (lambda f: (part_dir(f, 0) / "manifest.json").write_text("[]"), r"manifest\.json: damaged"),

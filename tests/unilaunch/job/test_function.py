@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -61,6 +62,7 @@ class _Holder:
     (train, {"lr": 1, "args": {"lr": 2}}, "lr: it is given twice"),
     (train, {"args": "fast"}, "args: must be a list of arguments, or a dict by name"),
     (evaluate, {"nproc": 2}, "evaluate(): got an unexpected keyword argument 'nproc'; did you mean nprocs?"),
+    (evaluate, {"n": 2}, "evaluate(): got an unexpected keyword argument 'n'; did you mean nprocs?"),
     (evaluate, {"data": {1, 2}}, "data cannot be sent to the ranks (Object of type set is not JSON serializable)"),
     (evaluate, {"data": np.array([None])}, "data cannot be sent to the ranks (Object arrays cannot be saved"),
     (evaluate, {"data": {1: 2, "1": 3}}, "data cannot be sent to the ranks (two names in a dict are the same text"),
@@ -108,8 +110,8 @@ def test_a_function_is_named_by_its_module(monkeypatch: pytest.MonkeyPatch, tmp_
     import farm.work  # type: ignore[import-not-found]
 
     found = find_function(farm.work.plough)
-    assert (str(found.target), found.root) == ("farm.work:plough", tmp_path)
-    assert find_function(np.linalg.norm).root is None
+    assert (str(found.target), found.roots) == ("farm.work:plough", (tmp_path,))
+    assert find_function(np.linalg.norm).roots == ()
     assert find_function(os.path.join).target.name == "posixpath:join"
 
 
@@ -150,6 +152,48 @@ def test_a_script_that_ranks_cannot_load_is_refused(
     main.__file__ = str(tmp_path / "__main__.py")
     main.__spec__ = ModuleSpec("__main__", None)  # of python FOLDER
     assert find_function(main.__dict__["train"]).target.name == f"{main.__file__}:train"
+
+
+def test_a_debugged_script_is_found_and_a_notebooks_modules_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pdb deletes __spec__ of the script that it runs; ranks need the folders that a notebook added to sys.path."""
+    main = ModuleType("__main__")
+    del main.__spec__
+    main.__file__ = str(tmp_path / "job.py")
+    Path(main.__file__).touch()
+    (tmp_path / "farm_of_cells.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    cells = ["", "import json, farm_of_cells\nfrom numpy import linalg", "def work():\n    farm_of_cells, json, linalg"]
+    exec("\n".join(cells), main.__dict__)  # noqa: S102  (as IPython runs cells)
+    assert find_function(main.__dict__["work"]).target.name == f"{main.__file__}:work"
+    del main.__file__
+    main.__dict__["In"] = cells
+    found = find_function(main.__dict__["work"])
+    assert (found.target.name, found.roots) == ("<cells 1, 2>:work", (tmp_path,))
+
+
+def test_a_module_of_another_name_than_its_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks could not import it."""
+    (tmp_path / "plan_7.py").write_text("def work(): pass\n")
+    spec = spec_from_file_location("plan", tmp_path / "plan_7.py")
+    assert spec
+    assert spec.loader
+    module = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "plan", module)
+    spec.loader.exec_module(module)
+    with pytest.raises(unilaunch.SpecError, match=r"plan was loaded from .*plan_7.py: ranks find a module by its name"):
+        find_function(module.work)
+
+
+def test_in_a_folder_that_is_gone_nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(unilaunch.SpecError, match="the current folder no longer exists"):
+        unilaunch.start(train, lr=1)
+    monkeypatch.chdir(tmp_path)
 
 
 def test_arrays_in_many_arguments_fit_into_a_command_line(tmp_path: Path) -> None:

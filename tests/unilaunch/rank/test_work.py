@@ -6,6 +6,7 @@ from concurrent.futures import TimeoutError as StillWorks
 from unittest.mock import MagicMock, create_autospec
 
 import pytest
+from typing_extensions import override
 import torch
 
 from unilaunch.backend import Backend, Placement
@@ -75,3 +76,16 @@ def test_a_stopped_rank_exits_with_the_others(monkeypatch: pytest.MonkeyPatch, *
             assert isinstance(messages.decode(lines[-1])[1], messages.Done)
             agents.shutdown(socket.SHUT_RDWR)
         assert code.result(10) == REQUEUE
+
+
+def test_an_error_without_a_message_is_still_that_error() -> None:
+    """A user's __str__ may raise."""
+
+    class BrokenError(Exception):
+        @override
+        def __str__(self) -> str:
+            return self.missing  # type: ignore[attr-defined, no-any-return]
+
+    failure = describe_exception(BrokenError(), 1, {})
+    assert (failure.cause, failure.error) == (Cause.EXCEPTION, "BrokenError")
+    assert failure.message == "its message cannot be made: AttributeError in __str__"
