@@ -6,8 +6,8 @@ from concurrent.futures import TimeoutError as StillWorks
 from unittest.mock import MagicMock, create_autospec
 
 import pytest
-from typing_extensions import override
 import torch
+from typing_extensions import override
 
 from unilaunch.backend import Backend, Placement
 from unilaunch.errors import REQUEUE, StoppedError
