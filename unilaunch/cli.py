@@ -175,7 +175,9 @@ def _launch(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         _write(lambda: show_plan(make_plan(task, environ), as_json=bool(as_json)))
         return 0
     from unilaunch.job.restart import launch_attended
+    from unilaunch.launchers import refuse_copies
 
+    refuse_copies(environ, "unilaunch launch")
     returncode = launch_attended(task, environ).returncode
     if returncode == UnilaunchError.exit_code and task.target.kind != "model":
         _say_which_are_ours(task.spec.args, str(task.target))

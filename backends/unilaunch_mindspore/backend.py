@@ -23,7 +23,7 @@ class MindSporeBackend(Backend):
     name = "mindspore"
     framework = "mindspore"
     launcher = "msrun"
-    identity = frozenset({"RANK_ID", "RANK_SIZE", "MS_NODE_ID", "MS_WORKER_NUM"})
+    identity = frozenset({"RANK_ID", "RANK_SIZE", "MS_NODE_ID", "MS_WORKER_NUM", "MS_ROLE"})
     order = 20
     install = (
         "pip install 'unilaunch[mindspore]'"
@@ -48,8 +48,8 @@ class MindSporeBackend(Backend):
 
     @override
     def program_variables(self, world: World, rendezvous: Rendezvous) -> dict[str, str]:
-        # MS_ROLE is not set: with it MindSpore would look for msrun's scheduler process.
-        return {"MS_WORKER_NUM": str(world.size), "MS_NODE_ID": str(world.rank)}
+        # No role, also where one is left in the user's shell: MindSpore would be msrun's scheduler, or look for it.
+        return {"MS_WORKER_NUM": str(world.size), "MS_NODE_ID": str(world.rank), "MS_ROLE": ""}
 
     @override
     def hooks(self, rendezvous: Rendezvous, world: World, peers: Peers) -> dict[str, Callable[[ModuleType], None]]:

@@ -112,6 +112,22 @@ def test_an_error_of_all_ranks_is_the_jobs_failure(launcher: Launcher, tmp_path:
     assert (failure.rank, failure.exit_code, failed.value.exit_code) == (0, 1, 1)
 
 
+def test_several_launches_of_one_job_are_refused(launcher: Launcher, tmp_path: Path) -> None:
+    """Where mpirun has started each; a rank's program may launch other jobs, if mpirun itself allows it."""
+    (tmp_path / "say.py").write_text("print('said')\n")
+    words = ["-m", "unilaunch", "launch", "-n", "1", "--mpirun", str(launcher.path), *OPTIONS]
+    job = launcher.run(2, [*words, "say.py"], tmp_path)
+    assert job.returncode == 2
+    assert "has started 2 processes of `unilaunch launch`" in job.console
+    assert "said" not in job.console
+    (tmp_path / "outer.py").write_text(
+        "import os, subprocess, sys\nfolder = ['--output-dir', 'own.' + os.environ['RANK']]\n"
+        f"subprocess.run([sys.executable, *{words!r}, *folder, 'say.py'], check=True)\n"
+    )
+    nested = _launch(launcher, ["-n", "2", "outer.py"], tmp_path)
+    assert ("said" if launcher.version > "5" else "mpirun does not support recursive calls") in nested.console
+
+
 def test_only_rank_0_is_shown(openmpi5: Launcher, tmp_path: Path) -> None:
     """Unless all are asked for; every rank's output is kept."""
     (tmp_path / "say.py").write_text("import os, sys\nsys.stdout.write('I am ' + os.environ['RANK'] + '\\n')\n")

@@ -51,10 +51,10 @@ def mnist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_script_of_mindspores_mpirun_tutorial_runs_on_cpu(launcher: Launcher, mnist: Path, tmp_path: Path) -> None:
     """Where MindSpore itself does not know mpirun; in PyNative mode and in graph mode.
 
-    Rank 0 says once that no wait is measured in graph mode.
+    Rank 0 says once that no wait is measured in graph mode. A role that is left in the user's shell is without effect.
     """
     line = ["run", str(PROGRAMS / "mindspore_net.py")]
-    job = launcher.unilaunch(2, line, tmp_path, variables={"DATA_PATH": str(mnist)}).check()
+    job = launcher.unilaunch(2, line, tmp_path, variables={"DATA_PATH": str(mnist), "MS_ROLE": "MS_SCHED"}).check()
     weights = []
     for rank in range(2):
         said = (job.output / f"rank.{rank}" / "stdout").read_text()
@@ -125,6 +125,50 @@ def test_threads_and_exit_functions_can_use_the_communication(
     sums = "".join(f"{turn} {2 * turn + 1.0}\n" for turn in range(12 if groups else 0))
     for rank in range(2):
         assert (job.output / f"rank.{rank}" / "stdout").read_text() == f"{sums}thread 2.0\nexit function 2.0\n"
+
+
+#: Rank 0 forks a helper, which ends as the first argument says, and a daemon, by the classic double fork.
+FORKS = """
+import os, sys, time, atexit
+rank, how = os.environ["RANK"], sys.argv[1]
+def daemonise():
+    if child := os.fork():
+        return os.waitpid(child, 0)[1]
+    if os.fork():
+        sys.exit(0)
+    os._exit(0)
+if rank == "0":
+    atexit.register(lambda: print("exit function of", "the rank" if os.getpid() == own else "a fork"))
+    own = os.getpid()
+    print("daemon", daemonise(), flush=True)
+    if not (child := os.fork()):
+        if how == "raise":
+            raise ValueError("in the helper")
+        if how != "return":
+            sys.exit(int(how) if how.isdecimal() else how)
+    if os.getpid() == own:
+        print("helper", os.waitpid(child, 0)[1] >> 8)
+time.sleep(0.2)
+"""
+
+
+@pytest.mark.parametrize(("how", "code", "said"), [
+    ("3", 3, ""), ("return", 0, ""), ("a word", 1, "a word\n"), ("raise", 1, "ValueError: in the helper\n"),
+])  # fmt: skip
+def test_a_process_that_a_rank_has_forked_is_no_rank(
+    openmpi5: Launcher, how: str, code: int, said: str, tmp_path: Path
+) -> None:
+    """It ends as under plain Python, and neither ends the job nor waits for the other ranks."""
+    (tmp_path / "forks.py").write_text(FORKS)
+    job = openmpi5.unilaunch(2, ["run", "forks.py", how], tmp_path, deadline=60).check()
+    lines = (job.output / "rank.0" / "stdout").read_text().splitlines()
+    assert sorted(lines) == [
+        "daemon 0", "exit function of a fork", "exit function of a fork", "exit function of the rank", f"helper {code}"
+    ]  # fmt: skip
+    errors = (job.output / "rank.0" / "stderr").read_text()
+    assert errors.endswith(said)
+    assert "unilaunch" not in errors
+    assert not list(job.output.glob("rank.*/failure.json"))
 
 
 def test_a_traceback_begins_in_the_script(openmpi5: Launcher, tmp_path: Path) -> None:

@@ -55,6 +55,18 @@ def test_the_same_training_under_srun(
     np.testing.assert_allclose(result["loss"], curve, rtol=0, atol=1e-5)
 
 
+def test_launch_in_a_shell_of_srun(slurm: Mapping[str, str], tmp_path: Path) -> None:
+    """It waited for ever for the processors of the shell's own step. Where srun starts two of it, it is refused."""
+    (tmp_path / "say.py").write_text("import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n")
+    words = [sys.executable, "-m", "unilaunch", "launch", "-n", "2", "say.py"]
+    environ = {**slurm, **ROOT, "UNILAUNCH_ALLOW_RUN_AS_ROOT": "1"}
+    shell = f"import pty; raise SystemExit(pty.spawn(['srun', '-N1', '-n2', '--pty', *{words!r}]) >> 8)"
+    assert "rank 0 of 2" in finish([sys.executable, "-c", shell], tmp_path, environ, 60).check().stdout
+    twice = finish(["srun", "-N1", "-n2", *words], tmp_path, environ, 60)
+    assert twice.returncode == 2
+    assert "Slurm has started 2 processes of `unilaunch launch`, and each would start the whole job" in twice.console
+
+
 def test_a_script_for_torchrun_under_srun(slurm: Mapping[str, str], tmp_path: Path) -> None:
     """Unchanged, on unequal nodes."""
     _srun("-N 2 -n 3", ["run", str(PROGRAMS / "meet.py"), "--", "--lr", "0.01"], tmp_path, slurm).check()

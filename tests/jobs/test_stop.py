@@ -48,8 +48,8 @@ except KeyboardInterrupt:
 """
 
 
-def _start(words: list[str], folder: Path) -> "subprocess.Popen[str]":
-    (folder / "save.py").write_text(SAVE)
+def _start(words: list[str], folder: Path, program: str = SAVE) -> "subprocess.Popen[str]":
+    (folder / "save.py").write_text(program)
     job = subprocess.Popen(
         words, cwd=folder, text=True, start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -230,6 +230,15 @@ def test_a_script_that_saves_at_a_signal_has_not_failed(tmp_path: Path) -> None:
     assert len(_marks(tmp_path, "saved")) == 2
     assert (tmp_path / "out").read_text() == ""
     assert not list(tmp_path.glob("log_output/rank.*/failure.json"))
+
+
+def test_a_rank_that_has_forked_gets_the_signal(openmpi5: Launcher, tmp_path: Path) -> None:
+    """Though a process that it has forked, and that comes out of the script, has ended well."""
+    forking = SAVE.replace('mark("up")', "os.fork() or sys.exit(0); time.sleep(0.5); mark('up')")
+    job = _start(_launch(openmpi5, ["save.py", "--", "0"], tmp_path), tmp_path, forking)
+    job.send_signal(signal.SIGTERM)
+    _end(job, time.monotonic(), tmp_path)
+    assert _marks(tmp_path, "saved") == ["0", "1"]
 
 
 @pytest.mark.usefixtures("by_numpy")

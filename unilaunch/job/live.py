@@ -107,19 +107,26 @@ class Live:
             return bool(_poll(output, select.POLLIN).poll(0))
 
     def _pass_on(self, output: IO[bytes], target: int) -> None:
-        arriving = _poll(output, select.POLLIN)
-        while arriving.poll():
-            with self.lock:  # from here on the piece counts as written
-                if not (data := os.read(output.fileno(), 1 << 16)):
-                    return
-                if target == 2 and not (data := self.banner.feed(data)):  # noqa: PLR2004  (standard error)
-                    continue
-                if self.text and not self.open_line:
-                    _write(2, _CLEAR)
-                _write(target, data)
-                self.open_line = not data.endswith(b"\n")
-                if self.text and not self.open_line:
-                    _write(2, self.text)
+        own = os.dup(output.fileno())  # mpirun's ssh may outlive the job, and write when `output` is closed
+        try:
+            arriving = _poll(own, select.POLLIN)
+            while arriving.poll():
+                with self.lock:  # from here on the piece counts as written
+                    if output.closed or not (data := os.read(own, 1 << 16)):
+                        return
+                    self._show(data, target)
+        finally:
+            os.close(own)
+
+    def _show(self, data: bytes, target: int) -> None:
+        if target == 2 and not (data := self.banner.feed(data)):  # noqa: PLR2004  (standard error)
+            return
+        if self.text and not self.open_line:
+            _write(2, _CLEAR)
+        _write(target, data)
+        self.open_line = not data.endswith(b"\n")
+        if self.text and not self.open_line:
+            _write(2, self.text)
 
 
 def _poll(file: IO[bytes] | int, event: int) -> "select.poll":

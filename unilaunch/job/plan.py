@@ -16,6 +16,7 @@ from unilaunch.hostfile import Host, parse_hosts, read_hostfile
 from unilaunch.job.find import find_mpirun, foresee_mpirun
 from unilaunch.job.mapping import make_room, map_ranks
 from unilaunch.launch_spec import LaunchSpec, MpiSpec
+from unilaunch.launchers import known
 from unilaunch.launchers.allocation import allocated_hosts, hosts_to_name, is_allocated
 from unilaunch.launchers.mpirun import Mpirun, Request
 from unilaunch.record import Record, replace
@@ -94,7 +95,7 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machi
         cores_each=count_cores() // max(Counter(names).values()) if starting else None,
         mpi=mpi,
         program=_program_line(task, "python" if machine is Machine.IMAGE else sys.executable),
-        environ={} if machine is Machine.IMAGE else environ,
+        environ={} if machine is Machine.IMAGE else {**environ, **_beside(environ)},
     )
     if starting:
         mpirun.check(request, os.geteuid())
@@ -171,6 +172,11 @@ def _count(spec: LaunchSpec, slots: Mapping[str, int | None]) -> int:
             "hosts more slots (slots=N in the hostfile, -H host:N), or add --oversubscribe"
         )
     return spec.nprocs
+
+
+def _beside(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what mpirun must find where another launcher has started this shell."""
+    return {name: value for one in known().values() for name, value in one.beside(environ).items()}
 
 
 def _may_oversubscribe(mpi: MpiSpec) -> bool:

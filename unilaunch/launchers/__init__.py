@@ -109,9 +109,29 @@ def survey(environ: Mapping[str, str], above: Iterable[Ancestor] | None = None) 
     return [_judge(evidence, chosen.name, reason) for evidence in seen]
 
 
+def refuse_copies(environ: Mapping[str, str], command: str) -> None:
+    """Refuse a command that a launcher has started several times, as in `mpirun -n 2 unilaunch launch train.py`.
+
+    A rank's program may start other jobs: it stands between the launcher and their `launch`.
+
+    Raises:
+        EnvironmentMismatchError: It has.
+    """
+    parent, found = next(ancestors(), None), next((one for one in survey(environ) if one.chosen), None)
+    if parent and found and found.info and found.info.size > 1 and known()[found.name].is_program(parent):
+        raise EnvironmentMismatchError(
+            f"{found.info.launcher} has started {found.info.size} processes of `{command}`, and each would start the "
+            f"whole job: let it start `python -m unilaunch run`, or type `{command}` without it"
+        )
+
+
 def is_helper(environ: Mapping[str, str]) -> bool:
-    """Return whether this process is a helper of a launcher, and not a rank."""
-    return any(launcher.is_helper(environ) for launcher in known().values())
+    """Return whether this process is a helper of a launcher, and not a rank.
+
+    Where another launcher is seen, the variable that says so may have been left in the user's shell.
+    """
+    helped = [launcher for launcher in known().values() if launcher.is_helper(environ)]
+    return any(not survey(environ) or any(map(launcher.is_program, ancestors())) for launcher in helped)
 
 
 def set_by_launchers(environ: Mapping[str, str], but: str = "") -> set[str]:

@@ -58,6 +58,10 @@ class Launcher(ABC):
         """Return the variables that it has set in *environ*, and that could be taken for the user's choice."""
         return ()
 
+    def beside(self, environ: Mapping[str, str]) -> Mapping[str, str]:  # noqa: ARG002
+        """Return what an mpirun must find in the environment to start where this launcher has started its shell."""
+        return {}
+
     def mpi_variables(
         self, info: LauncherInfo, daemon: "Daemon | None", environ: Mapping[str, str]  # noqa: ARG002
     ) -> dict[str, str]:  # fmt: skip

@@ -20,6 +20,8 @@ NODES = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
 STEP_NODES = "SLURM_STEP_NUM_NODES"  # "1"; of a heterogeneous step those of one component
 COMPONENTS = "SLURM_HET_SIZE"
 LAUNCH_NODE = "SLURM_LAUNCH_NODE_IPADDR"
+PTY = "SLURM_PTY_PORT"
+OVERLAP = "SLURM_OVERLAP"  # as srun --overlap
 DISTRIBUTION = "SLURM_DISTRIBUTION"
 ARBITRARY = "arbitrary"  # a file maps tasks to hosts; no variable has its content
 #: With one of these srun has wired MPI up (--mpi=pmix, --mpi=pmi2).
@@ -46,9 +48,11 @@ class Slurm(Launcher):
         The local rank is left to the ranks: several of Slurm's nodes can be one machine. A single task names no start:
         it may be a shell (srun --pty bash) in which one run follows the other.
         """
-        if STEP not in environ or (is_number(environ[STEP], 10) and int(environ[STEP]) > LAST_STEP):
+        if not _is_step(environ):
             return None
         size = next((name for name in SIZES if name in environ), SIZES[0])
+        if PTY in environ:
+            environ = {**environ, size: "1"}  # srun --pty starts task 0 alone
         nodes = next((name for name in NODES if name in environ), NODES[0])
         found = describe(
             environ, self.title, (RANK, size), (STEP, JOB, nodes, *WIRED),
@@ -58,6 +62,15 @@ class Slurm(Launcher):
             rank_0_hosts=tuple(filter(None, [*_hosts_of_task_0(environ, nodes), environ.get(LAUNCH_NODE, "")])),
         )  # fmt: skip
         return replace(found, run_id=f"slurm-{environ.get(JOB, 'unknown')}.{environ[STEP]}" if found.size > 1 else "")
+
+    @override
+    def beside(self, environ: Mapping[str, str]) -> Mapping[str, str]:
+        """Mpirun starts its daemons by an srun, which would wait for ever for the processors that this step holds."""
+        return {OVERLAP: "1"} if _is_step(environ) and OVERLAP not in environ else {}
+
+
+def _is_step(environ: Mapping[str, str]) -> bool:
+    return STEP in environ and not (is_number(environ[STEP], 10) and int(environ[STEP]) > LAST_STEP)
 
 
 def _nodes(nodelist: str) -> list[str]:

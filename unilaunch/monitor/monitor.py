@@ -83,7 +83,7 @@ class Monitor(Record, frozen=False):
         if failures and self._first is None:
             self._first = now
         if failures and self._is_time(failures, now):
-            self.end(judge(failures, self.size))
+            self.end(self._judge(failures))
         elif self.stall_timeout and not (failures and self.abort) and not (self.finished and self.inbox.ranks):
             self._look_for_a_stall(now, self.stall_timeout)
 
@@ -96,8 +96,13 @@ class Monitor(Record, frozen=False):
         """Return how the job failed, after its end; None if it did not fail."""
         failures = self.failures()
         if self.verdict is None and failures:
-            self.verdict = judge(failures, self.size)
+            self.verdict = self._judge(failures)
         return self.verdict
+
+    def _judge(self, failures: list[Failure]) -> Verdict:
+        verdict = judge(failures, self.size)
+        left = [rank for rank, seen in self.inbox.ranks.items() if seen.has_ended_well]
+        return replace(verdict, left=sorted(left)) if verdict.first.cause is Cause.LOST_PEER else verdict
 
     def end(self, verdict: Verdict) -> None:
         """Order every rank to end, with the job's exit code."""

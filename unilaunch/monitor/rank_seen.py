@@ -102,6 +102,11 @@ class RankSeen(Record, frozen=False):
         return self.state in {RankState.EXITED, RankState.LOST}
 
     @property
+    def has_ended_well(self) -> bool:
+        """Whether its program has ended, and not by a failure."""
+        return not self.failure and (self.state is RankState.DONE or self.exit_code == 0)
+
+    @property
     def is_working(self) -> bool:
         """Whether its program still runs, as far as the monitor knows."""
         return self.state in {RankState.STARTING, RankState.RUNNING}

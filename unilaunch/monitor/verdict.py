@@ -12,6 +12,8 @@ from unilaunch.step import Step
 #: Likelihood that a failure is a consequence: 0 (all others) = possible root cause, 1 = lost its launcher, 2 = lost a
 #: peer, 3 = ended from outside.
 _DISTANCES = {Cause.LOST_LAUNCHER: 1, Cause.LOST_PEER: 2, Cause.ENDED_FROM_OUTSIDE: 3}
+#: A line that says something: MindSpore's messages begin with rows of dashes, and headings "- Kernel select failed:".
+_SAYS = re.compile(r"\s*[^-\s].*\w")
 _SHOWN = 8  # groups of consequences
 
 
@@ -26,6 +28,7 @@ class Verdict(Record):
         stacks: The places of the ranks of a stalled job, in groups: "ranks" and "where".
         alike: The first rank and the ranks that failed in the same way; empty if no rank failed.
         everywhere: Whether all ranks failed in this way, and there are several ranks.
+        left: Ranks whose program had ended well, where the first failure is the loss of a peer: it may be one of them.
     """
 
     first: Failure
@@ -34,6 +37,7 @@ class Verdict(Record):
     stacks: Sequence[Mapping[str, Any]] = ()
     alike: Sequence[int] = ()
     everywhere: bool = False
+    left: Sequence[int] = ()
 
     @property
     def line(self) -> str:
@@ -112,7 +116,8 @@ def describe(failure: Failure) -> str:
 
 
 def _what(failure: Failure) -> str:
-    message = next(iter(failure.message.strip().splitlines()), "")
+    lines = failure.message.strip().splitlines() or [""]
+    message = next((line for line in lines if _SAYS.match(line)), lines[0])
     if failure.cause is Cause.REFUSED_INPUT:
         return message
     if failure.signal:
@@ -148,6 +153,8 @@ def show(verdict: Verdict, *, unseen: bool) -> str:
         lines += [f"unilaunch:   | {line}" for line in first.last_lines]
     for group in verdict.stacks:
         lines.append(f"unilaunch:   {ranks(group['ranks'])}: {group['where']}")
+    if verdict.left:
+        lines.append(f"unilaunch:   before it the program of {ranks(verdict.left)} had ended (exit code 0)")
     for group in verdict.consequences[:_SHOWN]:
         lines.append(f"unilaunch:   after it {ranks(group['ranks'])}: {group['what']}")
     if more := sum(len(group["ranks"]) for group in verdict.consequences[_SHOWN:]):

@@ -2,7 +2,9 @@
 
 import gc
 import os
+import signal
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,6 +19,7 @@ from unilaunch.monitor import messages
 from unilaunch.output.failure import is_out_of_memory
 from unilaunch.output.log import LINE, Log
 from unilaunch.rank import current, mpi, program
+from unilaunch.rank.forked import end_fork
 from unilaunch.rank.framework_env import exported_threads, framework_env
 from unilaunch.rank.identity import Rank
 from unilaunch.rank.interpreter import let_triton_be_collected, run_exit_functions, uncollected
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from unilaunch.json_value import JsonValue
 
 INTERRUPTED = 130
+#: Seconds from the end of a child's connections to its SIGCHLD, at most, as a rule.
+_MOMENT = 0.05
 
 
 def work(rank: Rank) -> int:
@@ -44,12 +49,31 @@ def work(rank: Rank) -> int:
             rank.status.wait_for_release()
         return code
     except BaseException as error:  # noqa: BLE001  (every failure of a rank, also SystemExit and Ctrl-C of a program)
-        if rank.task.model is None:
-            program.leave_out_launcher(error)
-        exit_code, log = _explain(error, rank)
-        rank.status.fail(error, exit_code, together=isinstance(error, KeyboardInterrupt), log=log)
-        return _ended(rank, exit_code)
+        return _ended(rank, _report(error, rank))
     return _ended(rank, 0)
+
+
+def _report(error: BaseException, rank: Rank) -> int:
+    """Show a failure, send it to the agent, and return the exit code.
+
+    torch raises in the main thread when a worker of a DataLoader has died, and says which: often while this rank is
+    already reporting that it lost its connection to that worker. Then that is the failure.
+    """
+    try:
+        if isinstance(error, ConnectionError):
+            time.sleep(_MOMENT)
+        return _tell(error, rank)
+    except BaseException as later:  # noqa: BLE001  (whatever a signal handler raises)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        return _tell(later, rank)
+
+
+def _tell(error: BaseException, rank: Rank) -> int:
+    if rank.task.model is None:
+        program.leave_out_launcher(error)
+    exit_code, log = _explain(error, rank)
+    rank.status.fail(error, exit_code, together=isinstance(error, KeyboardInterrupt), log=log)
+    return exit_code
 
 
 def _explain(error: BaseException, rank: Rank) -> tuple[int, str]:
@@ -177,14 +201,19 @@ def _run_program(rank: Rank, rendezvous: Rendezvous) -> None:
 
 def _run_to_the_end(rank: Rank, args: Sequence[str]) -> None:
     """Run the program, its threads and its exit functions; all of them may use the communication."""
-    target = rank.task.target
+    target, own = rank.task.target, os.getpid()
     try:
         value = program.run_program(target, args)
+    except BaseException as error:
+        if os.getpid() != own:
+            end_fork(error)
+        if not isinstance(error, SystemExit) or program.exit_code(error):
+            raise
+    else:
+        if os.getpid() != own:
+            end_fork(None)
         if target.kind == "function":
             _return(rank, value)
-    except SystemExit as exit_:
-        if program.exit_code(exit_):
-            raise
     run_exit_functions()
     gc.collect()  # torch's threads can abort an interpreter that ends while DistributedDataParallel's cycles hold them
 

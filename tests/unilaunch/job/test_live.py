@@ -65,6 +65,24 @@ def test_the_last_output_is_shown_however_late_its_thread_is(capfd: pytest.Captu
     assert capfd.readouterr().err == "the last line\n"
 
 
+def test_what_outlives_mpirun_writes_to_nobody(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """An ssh of a lost host holds the output, and writes when the job has ended and the file is closed."""
+    broken: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", broken.append)
+    before = threading.enumerate()
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb", 0) as errors, Live(shown=False).passing(None, errors):
+        os.write(writing, b"a line\n")
+    (passing,) = set(threading.enumerate()) - set(before)
+    os.write(writing, b"Connection to node1 closed\n")
+    passing.join(10)
+    os.close(writing)
+    assert (passing.is_alive(), broken) == (False, [])
+    assert capfd.readouterr().err == "a line\n"
+
+
 def test_a_line_that_a_rank_has_not_ended_stays_alone(capfd: pytest.CaptureFixture[str]) -> None:
     """A progress bar of a rank that was killed: the live line did clear it, or the verdict stood behind it."""
     reading, writing = os.pipe()

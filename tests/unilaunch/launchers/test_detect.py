@@ -390,6 +390,25 @@ def test_slurm_says_that_a_step_is_on_one_host() -> None:
     assert not launchers.detect(one | {"SLURM_HET_SIZE": "2"}).one_host
 
 
+def test_a_shell_of_srun_is_one_task_and_starts_other_steps() -> None:
+    """Srun --pty starts task 0 alone; mpirun's own srun must not wait for the processors that the step holds."""
+    step = _captured("slurm-22.05-one-node")
+    shell = {"SLURM_PTY_PORT": "43219", "SLURM_PROCID": "0"}
+    assert (launchers.detect(step).size, launchers.detect(step | shell).size) == (4, 1)
+    slurm = launchers.known()["slurm"]
+    assert slurm.beside(step) == {"SLURM_OVERLAP": "1"}
+    for other in ({"SLURM_OVERLAP": "0"}, {"SLURM_STEP_ID": "4294967290"}):
+        assert slurm.beside(step | other) == {}
+    assert slurm.beside({}) == {}
+
+
+def test_a_role_that_is_left_in_the_shell_makes_no_helper() -> None:
+    """As MindSpore's recipe for a cluster without msrun exports it: all ranks ended at once, and with success."""
+    left = {"MS_ROLE": "MS_SCHED", "MS_WORKER_NUM": "2"}
+    assert launchers.is_helper(left)
+    assert not launchers.is_helper(left | _captured("slurm-22.05-one-node"))
+
+
 def test_tasks_that_were_dealt_out_by_a_file() -> None:
     """Task 0 may be on any of the nodes: what Slurm 22.05 sets for -H n1:1,n0:2 is but for this the same."""
     environ = _captured("slurm-22.05-uneven") | {"SLURM_DISTRIBUTION": "arbitrary"}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unilaunch.errors import InputError, SpecError
-from unilaunch.monitor.verdict import judge, ranks, show
+from unilaunch.monitor.verdict import describe, judge, ranks, show
 from unilaunch.output.failure import Cause, Failure, describe_exception, describe_exit
 from unilaunch.output.result import JobFailed, LaunchResult
 from unilaunch.step import Step
@@ -124,3 +124,21 @@ def test_consequences_that_differ_in_a_port_are_one_line() -> None:
     text = show(judge([_of(1000, KILLED), *(_of(rank, failure) for rank, failure in enumerate(kinds))]), unseen=False)
     assert text.count("after it") == 9
     assert text.endswith("unilaunch:   after it 12 more ranks: report.json names them\n")
+
+
+def test_a_message_begins_where_it_says_something() -> None:
+    """MindSpore's of an operator that a device lacks, in its first lines."""
+    rule = "-" * 52
+    message = f"\n{rule}\n- Kernel select failed:\n{rule}\nSelect CPU operator[AlltoAll] fail! Unsupported data type!\n"
+    failure = describe_exception(RuntimeError(message), 1, {})
+    assert describe(failure) == (
+        "RuntimeError: Select CPU operator[AlltoAll] fail! Unsupported data type! (exit code 1)"
+    )
+    assert describe(describe_exception(ValueError("-"), 1, {})) == "ValueError: - (exit code 1)"
+
+
+def test_a_rank_that_has_left_is_named_where_a_peer_was_lost() -> None:
+    """The commonest mistake: one rank has fewer batches, and nothing of it has failed."""
+    verdict = replace(judge([_of(0, RESET)], 4), left=[1, 2])
+    assert "unilaunch:   before it the program of ranks 1-2 had ended (exit code 0)\n" in show(verdict, unseen=False)
+    assert verdict.as_json()["left"] == [1, 2]

@@ -1,5 +1,6 @@
 """A rank's work, as far as it shows without a framework."""
 
+import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as StillWorks
@@ -15,6 +16,7 @@ from unilaunch.model import Model
 from unilaunch.monitor import messages
 from unilaunch.output.failure import Cause, describe_exception
 from unilaunch.rank import work
+from unilaunch.rank.identity import Rank
 from unilaunch.rank.status import STOP, Status
 from unilaunch.rank.status_page import StatusPage
 
@@ -89,3 +91,16 @@ def test_an_error_without_a_message_is_still_that_error() -> None:
     failure = describe_exception(BrokenError(), 1, {})
     assert (failure.cause, failure.error) == (Cause.EXCEPTION, "BrokenError")
     assert failure.message == "its message cannot be made: AttributeError in __str__"
+
+
+def test_what_a_signal_handler_raises_meanwhile_is_the_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch does when a worker of a DataLoader has died, whose connection this rank has lost just before."""
+    worker = RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
+    told = create_autospec(work._tell, side_effect=[worker, 1])
+    monkeypatch.setattr(work, "_tell", told)
+    before = signal.getsignal(signal.SIGCHLD)
+    try:
+        assert work._report(ConnectionResetError("reset"), create_autospec(Rank, instance=True)) == 1
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert told.call_args.args[0] is worker
