@@ -3,7 +3,7 @@
 import atexit
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import cast
 
@@ -104,7 +104,7 @@ def _join(environ: Mapping[str, str], device: str) -> Member:
     found = launchers.detect(environ)
     allow_files(_FILES * (found.size or 1))
     peers = _meet(found, environ)
-    atexit.register(_in_this_process_only, peers.leave, os.getpid())
+    atexit.register(peers.leave)
     found = complete(found, peers)
     facts = cast("list[Facts]", peers.share(own_facts(environ, found.run_id, "")))
     placement = _place(device, facts)[found.rank]
@@ -132,17 +132,11 @@ def _meet(found: LauncherInfo, environ: Mapping[str, str]) -> Peers:
 
 def _abort_when_failed() -> None:
     """Let an uncaught exception end all ranks. Otherwise this rank's MPI_Finalize and the other ranks wait forever."""
-    show, own = sys.excepthook, os.getpid()
+    show = sys.excepthook
 
     def abort(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         show(kind, error, traceback)
         sys.stderr.flush()
-        _in_this_process_only(mpi.abort, own)
+        mpi.abort()
 
     sys.excepthook = abort
-
-
-def _in_this_process_only(call: Callable[[], object], process: int) -> None:
-    """Call it in the rank itself: a process that the script has forked is none."""
-    if os.getpid() == process:
-        call()
