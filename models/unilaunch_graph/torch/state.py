@@ -25,16 +25,17 @@ def broadcast_first_state(model: torch.nn.Module, part: GraphPart) -> None:
     """Make the parameters and the buffers rank 0's, unless the model holds rows of the part. All ranks must call this.
 
     Raises:
-        SpecError: On every rank, if one has tensors of other shapes than rank 0, other rows of its owned nodes, or
-            other degrees in a layer that scales by them.
+        SpecError: On every rank, if one has tensors of other shapes than rank 0, a buffer as long as its nodes or edges
+            with other numbers, or other degrees in a layer that scales by them.
     """
     named = [*model.named_parameters(), *model.named_buffers()]
     shapes = [(name, tensor.shape, tensor.dtype) for name, tensor in named]
-    rows = {name: buffer.clone() for name, buffer in model.named_buffers() if buffer.shape[:1] == (part.num_owned,)}
-    such_as = f", such as {', '.join(rows)} with one row for each owned node" if rows else ""
+    lengths = {part.num_owned, part.num_owned + part.num_halo, part.edge_index.shape[1]}
+    rows = {name: buffer.clone() for name, buffer in model.named_buffers() if lengths & set(buffer.shape)}
+    such_as = f", such as {', '.join(rows)} with one row for each owned node or edge" if rows else ""
     refusal = SpecError(
         f"ug.torch.distribute: parameters or buffers differ between the ranks{such_as}, and would become rank 0's: "
-        "expected the same model on every rank: give rows of the part as arguments of the model"
+        "expected the same model on every rank: give what is of the part as arguments of the model"
     )
     if _is_on_any_rank(part.ranks, is_here=_differs_from_rank_0(repr(_scales(model)), part.ranks)):
         raise SpecError(_SCALES)

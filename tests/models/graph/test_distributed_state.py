@@ -1,6 +1,8 @@
 """What belongs to a distributed model: its weights on all ranks, its part, and modules that it shares."""
 
 import copy
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from unittest.mock import create_autospec
 
@@ -12,6 +14,7 @@ from torch_geometric import nn
 from models.graph.torch_parts import make_whole, on_parts
 from unilaunch.errors import SpecError
 from unilaunch_graph import torch as ug
+from unilaunch_graph.data.edges import edges_as_given
 from unilaunch_graph.torch.distributed import distribute
 from unilaunch_graph.torch.part import GraphPart
 
@@ -81,6 +84,25 @@ def test_rows_of_a_part_in_a_buffer_are_refused(uneven: int) -> None:
         distribute(_WithRows(same), part)
 
     on_parts(WHOLE, PARTS, work, owner)
+
+
+@pytest.mark.parametrize(
+    "of_part",
+    [lambda p: p.edge_index, lambda p: p.edge_weight, lambda p: ug.halo(p.x, p)],
+    ids=["ends", "weights", "halo"],
+)
+def test_edges_of_a_part_in_a_buffer_are_refused(of_part: Callable[[GraphPart], torch.Tensor]) -> None:
+    """Parts of a ring have equally many edges and halo nodes: nothing but the numbers tells them apart."""
+    ends = np.array([[*range(40), *range(1, 41)], [*range(1, 41), *range(40)]]) % 40
+    edges = edges_as_given(*ends, 40, np.arange(80, dtype=np.float32), None)
+    ring = replace(WHOLE, graph=replace(WHOLE.graph, **edges._asdict()))
+
+    def work(part: GraphPart) -> None:
+        with pytest.raises(SpecError, match=r"pe with one row for each owned node or edge.*as arguments of the model"):
+            distribute(_WithRows(of_part(part)), part)
+        distribute(_WithRows(torch.ones_like(of_part(part))), part)
+
+    on_parts(ring, PARTS, work, np.arange(40) // 20)
 
 
 def test_the_edges_of_another_part_are_refused() -> None:
