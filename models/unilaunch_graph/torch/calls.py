@@ -120,7 +120,7 @@ def calling(function: FunctionType, functions: Functions) -> Callable[..., Any]:
     if not used and cells == list(function.__closure__ or ()):
         return function
     scope = {**known, **used}
-    copy = FunctionType(function.__code__, scope, function.__name__, function.__defaults__, tuple(cells))
+    copy = FunctionType(_copied(function.__code__), scope, function.__name__, function.__defaults__, tuple(cells))
     copy.__kwdefaults__ = function.__kwdefaults__
     written = {step.argval for step in dis.get_instructions(function.__code__) if step.opname == "STORE_GLOBAL"}
     read = names - used.keys() - written
@@ -132,6 +132,12 @@ def calling(function: FunctionType, functions: Functions) -> Callable[..., Any]:
         return copy(*args, **options)
 
     return call
+
+
+def _copied(code: CodeType) -> CodeType:
+    """Return a copy, with the functions inside, that equals no other: torch.compile keeps by it what it makes."""
+    constants = (_copied(constant) if isinstance(constant, CodeType) else constant for constant in code.co_consts)
+    return code.replace(co_consts=(*constants, object()))
 
 
 def _replaced(cell: CellType, function: FunctionType, functions: Functions) -> CellType:

@@ -94,7 +94,7 @@ def test_rows_of_a_part_in_a_buffer_are_refused(uneven: int) -> None:
 def test_edges_of_a_part_in_a_buffer_are_refused(of_part: Callable[[GraphPart], torch.Tensor]) -> None:
     """Parts of a ring have equally many edges and halo nodes: nothing but the numbers tells them apart."""
     ends = np.array([[*range(40), *range(1, 41)], [*range(1, 41), *range(40)]]) % 40
-    edges = edges_as_given(*ends, 40, np.arange(80, dtype=np.float32), None)
+    edges = edges_as_given(ends[0], ends[1], 40, np.arange(80, dtype=np.float32), None)
     ring = replace(WHOLE, graph=replace(WHOLE.graph, **edges._asdict()))
 
     def work(part: GraphPart) -> None:

@@ -1,0 +1,74 @@
+"""Models under `torch.compile`: what it keeps for one copy of a function is not taken for another."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch_geometric import nn
+from torch_geometric.utils import add_self_loops
+from typing_extensions import override
+
+from models.graph.torch_parts import make_whole, on_parts
+from unilaunch_graph.torch.distributed import distribute
+from unilaunch_graph.torch.part import GraphPart
+
+WHOLE = make_whole()
+#: torch's compiler looks at each tensor's.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+
+
+@pytest.mark.parametrize("how", ["compile", "in place", "before distribute"])
+@pytest.mark.parametrize("kind", [nn.GCN, nn.GAT])
+def test_a_compiled_model_is_trained_and_evaluated(kind: type[torch.nn.Module], how: str) -> None:
+    """Two layers of one class are two copies of its forward; evaluation once took the first one's names."""
+
+    def work(part: GraphPart) -> None:
+        rows = part.x.float()
+        torch.manual_seed(0)
+        alone = kind(8, 4, 2, 3)
+        model: Any = kind(8, 4, 2, 3)
+        model.load_state_dict(alone.state_dict())
+        if how == "before distribute":
+            model = torch.compile(model, backend="eager")
+            distribute(model, part)
+        elif how == "in place":
+            distribute(model, part).compile(backend="eager")
+        else:
+            model = torch.compile(distribute(model, part), backend="eager")
+        for training in (True, False, True):
+            with torch.set_grad_enabled(training):
+                found = model.train(training)(rows, part.edge_index)
+                torch.testing.assert_close(found, alone.train(training)(rows, WHOLE.edge_index)[part.owned])
+
+    torch._dynamo.reset()
+    on_parts(WHOLE, 1, work)
+
+
+class _Inner(torch.nn.Module):
+    """Calls a function that is made in its forward, and that stops the compiler."""
+
+    def __init__(self, factor: int) -> None:
+        super().__init__()
+        self.factor = factor
+
+    @override
+    def forward(self, edge_index: torch.Tensor) -> Any:
+        def count(edges: torch.Tensor) -> torch.Tensor:
+            torch._dynamo.graph_break()
+            looped: torch.Tensor = add_self_loops(edges)[0]
+            return looped + edges.sum()
+
+        torch._dynamo.graph_break()
+        return self.factor * sum([count(edge_index) for _ in range(2)])
+
+
+def test_functions_inside_are_copied_too() -> None:
+    """The compiler takes equal code for the same."""
+
+    def work(part: GraphPart) -> None:
+        model = distribute(torch.nn.Sequential(_Inner(2), _Inner(3)), part)
+        expected = model(part.edge_index)
+        assert torch.equal(torch.compile(model, backend="eager")(part.edge_index), expected)
+
+    torch._dynamo.reset()
+    on_parts(WHOLE, 1, work)
