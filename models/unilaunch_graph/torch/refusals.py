@@ -30,6 +30,10 @@ _DROPS = (
     "whether it is exact depends on its arguments, which are not seen through a module's attribute, another function "
     "or super(): import it by its name and call it in a method of the class"
 )
+_MATRIX = (
+    "the sources of a part's edges are rows of x and of its halo: take SimpleConv(aggr='sum'), or "
+    "ug.torch.halo(x, part)[edge_index[0]] and index_add"
+)
 _ATTENTION = "every node attends to all nodes of the graph"
 
 #: Why a class is refused. A class that is derived from one of them is refused too.
@@ -93,6 +97,11 @@ FUNCTIONS: Mapping[Callable[..., Any], str] = {
     utils.structured_negative_sampling: _WHOLE,
     utils.subgraph: "it needs the numbers of all nodes",
     utils.to_dense_adj: _WHOLE,
+    utils.to_scipy_sparse_matrix: _MATRIX,
+    utils.to_torch_coo_tensor: _MATRIX,
+    utils.to_torch_csc_tensor: _MATRIX,
+    utils.to_torch_csr_tensor: _MATRIX,
+    utils.to_torch_sparse_tensor: _MATRIX,
     utils.to_undirected: "a part holds the edges into its nodes only: make the graph undirected beforehand",
 }
 

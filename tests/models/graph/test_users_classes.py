@@ -12,7 +12,7 @@ import torch_geometric.nn as gnn
 from torch_geometric import utils
 from torch_geometric.explain import Explainer, GNNExplainer
 from torch_geometric.nn import GCNConv, LabelPropagation, MessagePassing, global_mean_pool
-from torch_geometric.utils import degree
+from torch_geometric.utils import degree, to_torch_csr_tensor
 from typing_extensions import override
 
 from models.graph.layers_of_pyg import Case
@@ -301,6 +301,13 @@ class _NumberOfSources(_Weighted):
         return x_j / size_j
 
 
+class _Matrix(_Forward):
+    def adjacency(self, edge_index: torch.Tensor, n: int) -> torch.Tensor:
+        """Make the matrix of the edges, by target."""
+        matrix: torch.Tensor = to_torch_csr_tensor(edge_index.flip(0), size=(n, n))
+        return matrix
+
+
 POOL, DEGREE = r"global_(mean|max|add)_pool: it needs all nodes", "degree: it counts this rank's edges"
 
 
@@ -320,6 +327,7 @@ POOL, DEGREE = r"global_(mean|max|add)_pool: it needs all nodes", "degree: it co
         (_DegreeByDecorator, DEGREE),
         (_DegreeByParent, DEGREE),
         (_DegreeByProperty, DEGREE),
+        (_Matrix, r"to_torch_csr_tensor: the sources of a part's edges are rows of x and of its halo: take SimpleConv"),
         (lambda: _OfGCN(8, 4), r"_OfGCN\): gcn_norm: it counts .* hold a layer of PyG \(self.conv\)"),
         (lambda: gnn.models.NeuralFingerprint(WIDTH, WIDTH, 3, 2), "it needs all nodes"),
         (lambda: gnn.models.AttentiveFP(WIDTH, WIDTH, 3, 4, 2, 2), "it needs all nodes"),
