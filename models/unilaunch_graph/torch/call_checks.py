@@ -11,18 +11,24 @@ from unilaunch.errors import SpecError
 from unilaunch_graph.torch.calls import is_library
 from unilaunch_graph.torch.part import GraphPart
 
+_OF_EDGES = (
+    "is about this rank's nodes and edges: make a loss for each edge of part.edge_index, the ends being rows of "
+    "ug.torch.halo(z, part), or for each node, and take ug.torch.mean(losses, count)"
+)
 #: Methods of PyG's models that are about this rank's nodes or edges, or draw edges from the whole graph; what to do.
 _METHODS: Mapping[type[torch.nn.Module], tuple[frozenset[str], str]] = {
-    models.GAE: (
-        frozenset({"recon_loss", "kl_loss", "reg_loss", "discriminator_loss", "test"}),
-        (
-            "is about this rank's nodes and edges: make a loss for each edge of part.edge_index, the ends being rows "
-            "of ug.torch.halo(z, part), or for each node, and take ug.torch.mean(losses, count)"
-        ),
+    models.GAE: (frozenset({"recon_loss", "kl_loss", "reg_loss", "discriminator_loss", "test"}), _OF_EDGES),
+    models.InnerProductDecoder: (
+        frozenset({"forward_all"}),
+        "is about pairs of this rank's nodes: call it on all rows, of ug.torch.gather(z, part)",
     ),
     models.RECT_L: (
         frozenset({"get_semantic_labels"}),
         "takes means over this rank's nodes: add the sums and the counts of each class with ug.torch.sum_ranks",
+    ),
+    models.SignedGCN: (
+        frozenset({"loss", "neg_embedding_loss", "nll_loss", "pos_embedding_loss", "test"}),
+        _OF_EDGES,
     ),
 }
 
@@ -86,6 +92,7 @@ _CHECKS: dict[type[torch.nn.Module], Callable[..., str | None]] = {
     torch.nn.MultiheadAttention: _attends_over_nodes,
     torch.nn.Softmax: _sums_over_nodes,
     torch.nn.LogSoftmax: _sums_over_nodes,
+    torch.nn.Softmin: _sums_over_nodes,
     MessagePassing: _is_explained,
     models.LabelPropagation: _counts_classes,
 }

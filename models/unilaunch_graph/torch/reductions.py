@@ -29,7 +29,7 @@ def mean(losses: torch.Tensor, count: int, part: GraphPart | None = None) -> tor
         ValueError: *count* is not positive.
     """
     check_count(count)
-    total: torch.Tensor = _Total.apply(losses.sum(), Ranks.of(part))  # type: ignore[no-untyped-call]
+    total: torch.Tensor = _Total.apply(losses.as_subclass(torch.Tensor).sum(), Ranks.of(part))  # type: ignore[no-untyped-call]
     return total / count
 
 

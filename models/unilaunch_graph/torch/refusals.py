@@ -34,6 +34,7 @@ _MATRIX = (
     "the sources of a part's edges are rows of x and of its halo: take SimpleConv(aggr='sum'), or "
     "ug.torch.halo(x, part)[edge_index[0]] and index_add"
 )
+_SHARE = "it is about all edges of the graph: calculate it beforehand, and give the model the result"
 _ATTENTION = "every node attends to all nodes of the graph"
 
 #: Why a class is refused. A class that is derived from one of them is refused too.
@@ -86,13 +87,17 @@ FUNCTIONS: Mapping[Callable[..., Any], str] = {
         if isinstance(function, FunctionType)
     },
     utils.add_random_edge: "it draws edges in the whole graph: draw them beforehand",
+    utils.assortativity: _SHARE,
     utils.batched_negative_sampling: _WHOLE,
+    utils.contains_isolated_nodes: _SHARE,
     utils.dropout_node: (
         "every rank would drop other nodes: multiply the rows of x with a mask, of which distribute fetches the halo's"
     ),
     utils.dropout_path: "it walks along the edges of other parts",
+    utils.homophily: _SHARE,
     utils.k_hop_subgraph: "it needs the edges of other parts",
     utils.negative_sampling: _WHOLE,
+    utils.remove_isolated_nodes: _SHARE,
     utils.shuffle_node: _WHOLE,
     utils.structured_negative_sampling: _WHOLE,
     utils.subgraph: "it needs the numbers of all nodes",

@@ -12,7 +12,7 @@ import torch_geometric.nn as gnn
 from torch_geometric import utils
 from torch_geometric.explain import Explainer, GNNExplainer
 from torch_geometric.nn import GCNConv, LabelPropagation, MessagePassing, global_mean_pool
-from torch_geometric.utils import degree, to_torch_csr_tensor
+from torch_geometric.utils import degree, homophily, to_torch_csr_tensor
 from typing_extensions import override
 
 from models.graph.layers_of_pyg import Case
@@ -104,6 +104,34 @@ def _closed() -> _Weighted:
             return 1 / count(edge_index[0], x.size(0))[edge_index[0]]
 
     return Closed()
+
+
+class _OfDegrees(_Weighted):
+    """Divides by a number of all degrees."""
+
+    def __init__(self, number: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.number = number
+
+    @override
+    def weigh(self, edge_index: torch.Tensor, x: torch.Tensor) -> Any:
+        degrees = 1 + degree(edge_index[0], x.size(0))
+        return (degrees / self.number(degrees))[edge_index[0]]
+
+
+def test_a_mean_of_degrees_is_exact_as_the_refusal_says() -> None:
+    """Also by `ug.torch.mean`; the larger of two numbers is of each node."""
+
+    def work(part: GraphPart) -> list[float]:
+        def both(degrees: torch.Tensor) -> torch.Tensor:
+            found.extend([ug.sum_ranks(degrees[:, None].sum(0), part) / part.num_nodes, ug.mean(degrees, 40, part)])
+            return torch.max(degrees, torch.tensor(2.0))
+
+        found: list[torch.Tensor] = []
+        distribute(_OfDegrees(both), part)(part.x, part.edge_index)
+        return [float(number) for number in found]
+
+    assert on_parts(WHOLE, PARTS, work) == [[1 + 140 / 40] * 2] * PARTS
 
 
 class _Attention(MessagePassing):  # type: ignore[misc]
@@ -308,6 +336,12 @@ class _Matrix(_Forward):
         return matrix
 
 
+class _Homophily(_Forward):
+    def share(self, edge_index: torch.Tensor, y: torch.Tensor) -> Any:
+        """Count the edges between nodes of one class."""
+        return homophily(edge_index, y)
+
+
 POOL, DEGREE = r"global_(mean|max|add)_pool: it needs all nodes", "degree: it counts this rank's edges"
 
 
@@ -328,6 +362,7 @@ POOL, DEGREE = r"global_(mean|max|add)_pool: it needs all nodes", "degree: it co
         (_DegreeByParent, DEGREE),
         (_DegreeByProperty, DEGREE),
         (_Matrix, r"to_torch_csr_tensor: the sources of a part's edges are rows of x and of its halo: take SimpleConv"),
+        (_Homophily, "homophily: it is about all edges of the graph: calculate it beforehand"),
         (lambda: _OfGCN(8, 4), r"_OfGCN\): gcn_norm: it counts .* hold a layer of PyG \(self.conv\)"),
         (lambda: gnn.models.NeuralFingerprint(WIDTH, WIDTH, 3, 2), "it needs all nodes"),
         (lambda: gnn.models.AttentiveFP(WIDTH, WIDTH, 3, 4, 2, 2), "it needs all nodes"),
@@ -416,6 +451,29 @@ def _attend_in_batch(layer: torch.nn.Module, part: GraphPart) -> None:
         ),
         (lambda: torch.nn.Softmax(0), lambda m, p: m(p.x), "dim=0: it sums over this rank's nodes"),
         (lambda: torch.nn.LogSoftmax(-2), lambda m, p: m(input=p.x), "dim=-2: it sums over"),
+        (lambda: torch.nn.Softmin(0), lambda m, p: m(p.x), "dim=0: it sums over"),
+        (
+            gnn.models.InnerProductDecoder,
+            lambda m, p: m.forward_all(p.x),
+            r"\(InnerProductDecoder\): forward_all is about pairs of this rank's nodes",
+        ),
+        (
+            lambda: gnn.models.SignedGCN(8, 8, 2),
+            lambda m, p: m.loss(p.x, p.edge_index, p.edge_index),
+            r"\(SignedGCN\): loss is about this rank's nodes",
+        ),
+        *(
+            (
+                partial(_OfDegrees, number),
+                lambda m, p: m(p.x, p.edge_index),
+                rf"degree\(...\).{name}\(\) is of this rank's",
+            )
+            for name, number in (
+                ("max", torch.max),
+                ("mean", lambda degrees: degrees.log().mean(0)),
+                ("std", lambda degrees: degrees.std(dim=0)),
+            )
+        ),
         (_Explained, _explain, r"conv \(SAGEConv\): explain=True: load the state into a model"),
         (
             lambda: gnn.GAE(gnn.GCN(8, 8, 2)),
