@@ -70,7 +70,7 @@ class BatchNorm(nn.Cell):  # type: ignore[misc]
             (self.running_var, variance, count / (count - 1)),
         ):
             moved = (1 - self.momentum) * running.asnumpy() + self.momentum * factor * seen.asnumpy()
-            running.set_data(Tensor(moved, running.dtype))
+            running.copy_(Tensor(moved))  # in place, as Adam
         return mean, variance
 
     def _sum(self, rows: Tensor, real: Tensor | None) -> Tensor:

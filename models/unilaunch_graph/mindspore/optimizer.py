@@ -56,7 +56,8 @@ class Adam:
             step.lr = float(self.learning_rate)
             step.weights[...] = parameter.asnumpy().ravel()  # a checkpoint may have been loaded in between
             step.step(np.array(gradient.asnumpy()).ravel())
-            parameter.set_data(Tensor(step.weights.reshape(parameter.shape)))
+            # In place: a function that ms.jit has compiled keeps the memory that it was compiled with.
+            parameter.copy_(Tensor.from_numpy(step.weights.reshape(parameter.shape)))
 
     def state_dict(self) -> dict[str, Parameter]:
         """Return the moments and the number of steps, as `ms.save_checkpoint` takes them."""

@@ -281,6 +281,25 @@ def test_adam_follows_a_checkpoint_and_a_schedule() -> None:
     np.testing.assert_array_equal(parameter.asnumpy(), 1)
 
 
+def test_a_compiled_function_follows_the_optimizer_and_the_statistics() -> None:
+    """What `ms.jit` has compiled goes on reading the memory that the parameters had then."""
+    part = part_of(3, [(0, 1)])
+    parameter = ms.Parameter(Tensor(np.zeros(3, np.float32)), name="w")
+    optimizer, norm = ug.mindspore.Adam([parameter], 0.1), ug.mindspore.BatchNorm(3, part)
+
+    @ms.jit  # type: ignore[untyped-decorator]
+    def compiled(rows: Tensor) -> tuple[Tensor, Tensor]:
+        return rows + parameter, norm(rows)
+
+    for _ in range(2):
+        added, normalised = compiled(part.x)
+        np.testing.assert_array_equal(added.asnumpy(), (part.x + parameter).asnumpy())
+        np.testing.assert_allclose(normalised.asnumpy(), norm(part.x).asnumpy(), rtol=1e-6)
+        optimizer(Tensor(np.ones(3, np.float32)))
+        norm.set_train()(part.x)
+        norm.set_train(False)
+
+
 @pytest.mark.parametrize("rate", [Tensor(0.1), np.float32(0.1)], ids=["Tensor", "numpy"])
 def test_adam_takes_a_number_of_any_kind(rate: Any) -> None:
     parameter = ms.Parameter(Tensor(np.zeros(2)), name="w")
