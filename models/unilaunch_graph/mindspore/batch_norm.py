@@ -47,7 +47,11 @@ class BatchNorm(nn.Cell):  # type: ignore[misc]
         if x.ndim != 2 or x.shape[1] != len(self.weight):  # noqa: PLR2004
             raise ValueError(f"BatchNorm: x has the shape {tuple(x.shape)}: expected (rows, {len(self.weight)})")
         if x.dtype in HALVES:  # their sums overflow
-            return self.construct(widened(x)).astype(x.dtype)
+            return self._normalized(widened(x)).astype(x.dtype)
+        return self._normalized(x)
+
+    def _normalized(self, x: Tensor) -> Tensor:
+        """Return the normalised rows. MindSpore's amp would expand a call of `construct` itself without end."""
         mean, variance = self._statistics(x) if self.training else (self.running_mean, self.running_var)
         return (x - mean) / (variance + _number(self.eps, x)).sqrt() * self.weight + self.bias
 

@@ -179,6 +179,18 @@ def test_batch_norm_counts_the_rows_that_it_gets() -> None:
             norm(wrong)
 
 
+def test_networks_with_a_normalisation_are_rewritten_for_mixed_precision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MindSpore expands the calls of a network's methods, and writes what it has made into the current folder."""
+    monkeypatch.chdir(tmp_path)
+    part = part_of(3, [(0, 1)])
+    net = nn.SequentialCell(nn.Dense(3, 4), ug.mindspore.BatchNorm(4, part)).set_train()
+    mixed = ms.amp.auto_mixed_precision(copy.deepcopy(net), "O1")
+
+    np.testing.assert_allclose(mixed(part.x).asnumpy(), net(part.x).asnumpy(), rtol=0, atol=0.01)
+
+
 def test_layers_refuse_other_rows_and_types() -> None:
     part = part_of(3, [(0, 1)])
     for layer in (ug.mindspore.SAGEConv(3, 2), ug.mindspore.GATConv(3, 2)):
