@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from unilaunch.monitor.messages import Stack
@@ -21,6 +22,11 @@ _LAUNCHER = (
     "<frozen ",
     "/runpy.py",
 )
+#: Files of Python, of installed packages and of unilaunch, also where it runs from its repository.
+_LIBRARY = re.compile(
+    r"/lib(?:64)?/python3[.\d]*/|/(?:site|dist)-packages/"
+    rf"|^(?:{re.escape(str(Path(__file__).parents[2]))}/(?:(?:models|backends)/)?)?unilaunch(?:_\w+)?/"
+)
 _SHOWN = 4  # frames
 
 
@@ -38,11 +44,15 @@ def group(stacks: Mapping[int, Stack]) -> list[dict[str, Any]]:
 
 
 def describe(stack: str, progress: Mapping[str, Any]) -> str:
-    """Return the main thread's innermost frames, at least one of Python's: "reduce (mpi.py:152) < fit (train.py:9)"."""
+    """Return the main thread's innermost frames: "reduce (mpi.py:152) < fit (train.py:9), in epoch 3 of 9".
+
+    The program's innermost line follows where it is not among them: a user knows that one alone.
+    """
     frames = _main_thread(stack)
-    shown = [*frames[:_SHOWN]]
-    shown += [frame for frame in frames[_SHOWN:] if frame[0].endswith(".py")][: not _has_python(shown)]
-    text = " < ".join(f"{function} ({file.rpartition('/')[2]}:{line})" for file, line, function in shown)
+    told = [f"{function} ({file.rpartition('/')[2]}:{line})" for file, line, function in frames]
+    python = [place for place, frame in enumerate(frames) if frame[0].endswith(".py")]
+    last = next((place for place in python if not _LIBRARY.search(frames[place][0])), python[0] if python else 0)
+    text = " < ".join([*told[:_SHOWN], *["..."] * (last > _SHOWN), *told[max(last, _SHOWN) : last + 1]])
     step = Step.from_facts(progress)
     doing = step.place if step else f"phase {progress.get('phase')!r}"
     where = text or stack.partition("\n")[0]
@@ -63,10 +73,6 @@ def without_launcher(stack: str) -> str:
 
 def _is_frame(lines: Sequence[str]) -> bool:
     return bool(lines) and _FRAME.match(lines[0]) is not None
-
-
-def _has_python(frames: Sequence[tuple[str, str, str]]) -> bool:
-    return any(frame[0].endswith(".py") for frame in frames)
 
 
 def _main_thread(stack: str) -> Sequence[tuple[str, str, str]]:

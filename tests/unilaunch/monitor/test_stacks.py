@@ -1,5 +1,8 @@
 """The ranks' positions, from faulthandler's text."""
 
+from pathlib import Path
+
+import unilaunch
 from unilaunch.monitor.messages import Stack
 from unilaunch.monitor.stacks import describe, group, without_launcher
 from unilaunch.step import Step
@@ -22,6 +25,24 @@ def test_the_main_thread_is_told_innermost_first() -> None:
     frames = "all_reduce (distributed_c10d.py:2501) < step (train.py:40) < <module> (train.py:60)"
     assert where == f"{frames}, in epoch 12 of 200"
     assert describe("stopped (SIGSTOP)", {"phase": "train"}) == "stopped (SIGSTOP), in phase 'train'"
+
+
+def test_the_program_s_line_follows_those_of_libraries() -> None:
+    """Those of unilaunch, of installed packages and of Python; whatever the program's own folder is called."""
+    frame = '  File "{}", line {} in {}\n'.format
+    root = Path(unilaunch.__file__).parents[1]
+    libraries = (
+        root / "unilaunch/linear.py", root / "models/unilaunch_graph/mindspore/ranks.py",
+        root / "backends/unilaunch_mindspore/linear.py", "/venv/lib/python3.11/site-packages/mindspore/nn/cell.py",
+        "/usr/lib/python3.11/threading.py", "/usr/lib/python3/dist-packages/numpy/core.py",
+    )  # fmt: skip
+    calls = [frame(file, number, f"f{number}") for number, file in enumerate(libraries)]
+    shown = "f0 (linear.py:0) < f1 (ranks.py:1) < f2 (linear.py:2) < f3 (cell.py:3)"
+    for file in ("/home/me/unilaunch/train.py", f"{root}/examples/train.py", "train.py"):
+        program = frame(file, 9, "loss") + frame(file, 20, "<module>")
+        assert describe("".join(calls) + program, EPOCH_12) == f"{shown} < ... < loss (train.py:9), in epoch 12 of 200"
+        assert describe("".join(calls[:4]) + program, EPOCH_12) == f"{shown} < loss (train.py:9), in epoch 12 of 200"
+    assert describe("".join(calls), EPOCH_12) == f"{shown}, in epoch 12 of 200"
 
 
 def test_ranks_at_one_place_are_together() -> None:
