@@ -36,10 +36,12 @@ def join_through_store(
             return
         if management.GlobalComm.INITED:
             return
-        backend = backend_name or ("hccl" if target == "Ascend" else "mccl")
+        own = "hccl" if target == "Ascend" else "mccl"
+        if backend_name not in {None, own, "mccl"}:  # before the store: a second `init` would not find the others there
+            raise RuntimeError(f"MindSpore's backend on {target} is {own!r}, not {backend_name!r}: call init()")
         store = _store(resolve(rendezvous.address)[0], world, peers)
         with _short_sleeps():
-            management._init_with_store(backend, PATIENCE, world.size, world.rank, store)  # noqa: SLF001
+            management._init_with_store(backend_name or own, PATIENCE, world.size, world.rank, store)  # noqa: SLF001
 
     return init
 

@@ -1,12 +1,14 @@
-"""While MindSpore's ranks meet, its sleeps are cut short by an alarm; that of the user's script is left alone."""
+"""How MindSpore's ranks meet: what is refused, and the alarm that cuts its sleeps short, but not a script's own."""
 
 import signal
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from unilaunch_mindspore.joining import _short_sleeps
+from unilaunch_mindspore.joining import _short_sleeps, join_through_store
 
 
 @pytest.fixture(autouse=True)
@@ -36,3 +38,12 @@ def test_an_alarm_of_the_script_goes_on() -> None:
     with _short_sleeps():
         pass
     assert 3500 < signal.getitimer(signal.ITIMER_REAL)[0] <= 3600
+
+
+def test_the_backend_of_another_device_is_refused_before_the_ranks_meet() -> None:
+    """The default of `mint.distributed.init_process_group`: a script that went on to `init()` hung."""
+    nobody: Any = None
+    world: Any = SimpleNamespace(launcher="none", rank=0, size=2)
+    init = join_through_store(nobody, nobody, world, nobody)
+    with pytest.raises(RuntimeError, match=r"^MindSpore's backend on CPU is 'mccl', not 'hccl': call init\(\)$"):
+        init("hccl")
