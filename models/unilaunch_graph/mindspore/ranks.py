@@ -79,7 +79,7 @@ class RankSum:
 
     def matmat(self, numbers: Floats) -> Floats:
         """Return the sum of every rank's *numbers*, of the same shape."""
-        summed: Floats = np.array(numbers)
+        summed: Floats = np.array(numbers, np.int32 if numbers.dtype == bool else None)  # MPI adds no bools
         self.collectives.all_reduce(summed)
         return summed
 

@@ -79,7 +79,7 @@ def sum_ranks(value: Tensor, part: GraphPart | None = None) -> Tensor:
     gradient counts once, not once per rank.
 
     Args:
-        value: This rank's; of the same shape on every rank, and not a sum over no rows.
+        value: This rank's; of the same shape on every rank, and not a sum over no rows. Bools are counted, as int32.
         part: This rank's part; None for the one that the script has loaded.
     """
     ranks = Ranks.of(part)

@@ -59,6 +59,12 @@ def test_sum_gradients_returns_the_form_and_the_types_that_it_was_given() -> Non
     assert [(tensor.shape, tensor.dtype) for tensor in many] == [((2, 3), ms.float64), ((4,), ms.float32)]
 
 
+def test_a_sum_of_bools_counts() -> None:
+    """MPI has no sum of them."""
+    found = ug.mindspore.sum_ranks(Tensor([True, False]), part_of(2, [(0, 1)]))
+    assert (found.dtype, found.asnumpy().tolist()) == (ms.int32, [1, 0])
+
+
 def test_gradients_in_tuples_are_refused() -> None:
     """`value_and_grad(f, 0, weights)` returns those of the inputs beside those of the weights."""
     part = part_of(2, [(0, 1)])
