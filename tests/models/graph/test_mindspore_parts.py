@@ -335,6 +335,40 @@ def test_adam_refuses_schedules_and_groups() -> None:
             ug.mindspore.Adam(parameters, rate)
 
 
+def test_adam_refuses_gradients_of_other_parameters_before_it_steps() -> None:
+    parameters = [ms.Parameter(Tensor(np.zeros(shape)), name=name) for name, shape in (("w", (3, 2)), ("b", 3))]
+    optimizer = ug.mindspore.Adam(parameters)
+    right = [Tensor(np.ones((3, 2))), Tensor(np.ones(3))]
+    for wrong, words in (
+        (right[:1], r"1 gradients for 2 parameters: number 1 has the shape None, not \(3,\)"),
+        ([*right, right[1]], r"3 gradients for 2 parameters: number 2 has the shape \(3,\), not None"),
+        ([right[0].T, right[1]], r"2 gradients for 2 parameters: number 0 has the shape \(2, 3\), not \(3, 2\)"),
+    ):
+        with pytest.raises(ValueError, match=f"^Adam: {words}$"):
+            optimizer(wrong)
+    assert not parameters[0].asnumpy().any()
+
+
+@pytest.mark.parametrize("kind", [ms.float16, ms.bfloat16], ids=str)
+def test_adam_keeps_numbers_of_16_bits_in_32(kind: Any) -> None:
+    """Squares of gradients were 0 in float16, and steps of less than half a bit were lost; it is resumed as it was."""
+    gradient = Tensor(np.array([1, 1e-5, 0.0]), kind)
+
+    def train(start: Any, num_steps: int, state: Any = None) -> tuple[Any, Any]:
+        parameter = ms.Parameter(Tensor(start, kind), name="w")
+        optimizer = ug.mindspore.Adam([parameter], 1e-4)
+        if state:
+            optimizer.load_state_dict(state)
+        for _ in range(num_steps):
+            optimizer(gradient)
+        return parameter.astype(ms.float32).asnumpy(), optimizer.state_dict()
+
+    whole, _ = train(np.ones(3), 100)
+    np.testing.assert_allclose(whole, [0.99, 0.99, 1], rtol=0, atol=0.003)
+    half, state = train(np.ones(3), 50)
+    np.testing.assert_array_equal(train(half, 50, state)[0], whole)
+
+
 def test_adam_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     """As if it had not been interrupted."""
     draw = np.random.default_rng(0).standard_normal((3, 2))
