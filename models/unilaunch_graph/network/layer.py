@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from unilaunch_graph.arrays import FloatType, HostFunction
 from unilaunch_graph.network.checks import check_matrix
+from unilaunch_graph.network.part import PartFields
 from unilaunch_graph.operators.edges import ChosenEdges, choose_edges
 
 
@@ -65,9 +66,11 @@ class Layer:
         """Refuse an input that the layer cannot use.
 
         Raises:
-            TypeError: Its type is not one that the framework's layers take.
+            TypeError: Its type is not one that the framework's layers take, or *part* is something else.
             ValueError: It is not a matrix with one row for each owned node.
         """
+        if not isinstance(part, PartFields):
+            raise TypeError(f"{self.name}: takes the part that load returned, not edge_index: conv(x, part)")
         self.framework.check(self.name, x)
         check_matrix(self.name, x, part.num_owned)
 

@@ -204,6 +204,8 @@ def test_layers_refuse_other_rows_and_types() -> None:
             layer(part.x.astype(ms.int32), part)
         with pytest.raises(ValueError, match=r"Conv: x has the shape \(3,\), not \(3, width\)"):
             layer(part.x[:, 0], part)
+        with pytest.raises(TypeError, match=r"Conv: takes the part that load returned, not edge_index"):
+            layer(part.x, part.edge_index)
 
 
 @pytest.mark.parametrize("kind", [ms.float16, ms.float32, ms.float64], ids=str)
