@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from traceback import walk_tb
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -216,17 +217,40 @@ def _check_calls(model: torch.nn.Module, part: GraphPart) -> None:
             )
         try:
             return method(self, *args, **options)
-        except (IndexError, RuntimeError) as error:
-            if type(error).__module__.startswith("mpi4py"):
-                raise
-            error.add_note(
-                f"ug.torch.distribute: on rank {part.rank} the sources in edge_index are rows 0 to "
-                f"{part.num_owned + part.num_halo - 1}, and nodes {part.num_owned} and up are halo nodes; code that "
-                "indexes rows by sources needs them: ug.torch.halo(rows, part)[edge_index[0]]"
-            )
+        except (IndexError, RuntimeError, ValueError) as error:
+            _explain(error, part)
             raise
 
     _bind(model, "forward", forward)
+
+
+def _explain(error: Exception, part: GraphPart) -> None:
+    """Add to an error of an index what it may be.
+
+    Raises:
+        SpecError: A function on the way to the error has edges into nodes that the part does not own.
+    """
+    if type(error).__module__.startswith("mpi4py"):
+        return
+    given = (frame.f_locals.get("edge_index") for frame, _ in walk_tb(error.__traceback__))
+    if any(_has_other_targets(edges, part) for edges in given):
+        raise SpecError(
+            "edge_index has edges into nodes of other ranks, such as edge_index.flip(0) makes: a part holds the edges "
+            "into its nodes only: make the graph undirected, or turn its edges round, before ug.load"
+        ) from error
+    if not isinstance(error, ValueError):
+        error.add_note(
+            f"ug.torch.distribute: on rank {part.rank} the sources in edge_index are rows 0 to "
+            f"{part.num_owned + part.num_halo - 1}, and nodes {part.num_owned} and up are halo nodes; code that "
+            "indexes rows by sources needs them: ug.torch.halo(rows, part)[edge_index[0]]"
+        )
+
+
+def _has_other_targets(edges: Any, part: GraphPart) -> bool:
+    """Return whether *edges* end beyond the owned nodes; a GPU's are not read, which it refuses after an error."""
+    if not isinstance(edges, torch.Tensor) or edges.dtype != torch.int64 or edges.device.type != "cpu":
+        return False
+    return edges.dim() == 2 and edges.numel() > 0 and int(edges[-1].max()) >= part.num_owned  # noqa: PLR2004
 
 
 def _with_broadcast(method: Callable[..., None], part: GraphPart) -> Callable[..., None]:

@@ -576,6 +576,48 @@ def test_a_plain_module_calls_halo_or_is_told_to() -> None:
     torch.testing.assert_close(on_parts(WHOLE, PARTS, work)[0], expected)
 
 
+class _Reversed(torch.nn.Module):
+    """Sends messages against the edges, or along both directions of each."""
+
+    def __init__(self, conv: torch.nn.Module, *, both: bool) -> None:
+        super().__init__()
+        self.conv, self.both = conv, both
+
+    @override
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
+        back = edge_index.flip(0)
+        return self.conv(x, torch.cat([edge_index, back], 1) if self.both else back)
+
+
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("kind", [nn.SAGEConv, nn.GCNConv, nn.GATConv, nn.GATv2Conv])
+def test_edges_that_are_turned_round_are_refused(kind: Any, both: bool) -> None:  # noqa: FBT001
+    """PyG's errors, of a size or an index, say nothing about parts."""
+
+    def work(part: GraphPart) -> None:
+        model = distribute(_Reversed(kind(8, 4).double(), both=both), part)
+        with pytest.raises(SpecError, match=r"a part holds the edges into its nodes only.* before ug\.load"):
+            model(part.x, part.edge_index)
+
+    on_parts(WHOLE, PARTS, work)
+
+
+def test_an_error_of_a_users_own_stays_as_it_is() -> None:
+    """One that is not about edges."""
+
+    class Fails(torch.nn.Module):
+        @override
+        def forward(self, edge_index: torch.Tensor) -> torch.Tensor:
+            raise ValueError("no rows")
+
+    def work(part: GraphPart) -> None:
+        with pytest.raises(ValueError, match="no rows") as raised:
+            distribute(Fails(), part)(part.edge_index)
+        assert not hasattr(raised.value, "__notes__")
+
+    on_parts(WHOLE, PARTS, work)
+
+
 def test_misuse_of_a_distributed_model_is_refused() -> None:
     """Each with one line: rows that have their halo already, a batch, sparse edges, a second time."""
 
