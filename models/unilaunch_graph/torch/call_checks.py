@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch_geometric.nn import models
-from torch_geometric.nn.conv import MessagePassing
+from torch_geometric.nn.conv import FastRGCNConv, MessagePassing, RGCNConv
 
 from unilaunch.errors import SpecError
 from unilaunch_graph.torch.calls import is_library
@@ -87,6 +87,13 @@ def _is_explained(module: MessagePassing, *_: Any, **__: Any) -> str | None:
     return "explain=True: load the state into a model that is not distributed" if module.explain else None
 
 
+def _numbers_nodes(layer: RGCNConv, _: int, x: Any, *__: Any, **___: Any) -> str | None:
+    rows = x[0] if isinstance(x, tuple) else x
+    if isinstance(layer, FastRGCNConv) and (rows is None or not rows.is_floating_point()):
+        return "it takes weights by the numbers of a part's rows, not of nodes: take RGCNConv with x=part.owned"
+    return "x is None, which numbers all nodes of the graph: expected x=part.owned" if rows is None else None
+
+
 #: What is asked before each forward of a class, with the number of owned nodes and the arguments: why it is refused.
 _CHECKS: dict[type[torch.nn.Module], Callable[..., str | None]] = {
     torch.nn.MultiheadAttention: _attends_over_nodes,
@@ -94,5 +101,6 @@ _CHECKS: dict[type[torch.nn.Module], Callable[..., str | None]] = {
     torch.nn.LogSoftmax: _sums_over_nodes,
     torch.nn.Softmin: _sums_over_nodes,
     MessagePassing: _is_explained,
+    RGCNConv: _numbers_nodes,
     models.LabelPropagation: _counts_classes,
 }

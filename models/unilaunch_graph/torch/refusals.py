@@ -65,6 +65,17 @@ CLASSES: Mapping[type[torch.nn.Module], str] = {
     conv.XConv: _NEAREST,
     models.AttentiveFP: _WHOLE,
     models.DeepGraphInfomax: _WHOLE,
+    models.LINKX: (
+        "its SparseLinear has a row of weights for each node: take SimpleConv(aggr='sum') on "
+        "Embedding(part.num_nodes, hidden)(part.owned) in its place"
+    ),
+    models.LightGCN: (
+        "its embedding has the rows of all nodes: take LGConv on Embedding(part.num_nodes, width)(part.owned)"
+    ),
+    models.MetaLayer: (
+        "it indexes rows by the sources of edges: take a class derived from MessagePassing, or in a module of your own "
+        "ug.torch.halo(x, part)[edge_index[0]] in place of x[edge_index[0]]"
+    ),
     models.MetaPath2Vec: "it draws random walks in the whole graph",
     models.NeuralFingerprint: _WHOLE,
     models.Node2Vec: "it draws random walks in the whole graph",

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import create_autospec
 
@@ -527,6 +528,9 @@ class _OwnNorm(torch.nn.BatchNorm1d):
     [
         (lambda: nn.TopKPooling(8), "TopKPooling"),
         (lambda: torch.nn.Sequential(_Pooled()), r"0 \(_Pooled\): global_mean_pool: it needs all nodes"),
+        (lambda: nn.LightGCN(40, 8, 2), r"take LGConv on Embedding\(part.num_nodes, width\)\(part.owned\)"),
+        (lambda: nn.LINKX(40, 8, 8, 3, 2), "SparseLinear has a row of weights for each node: take SimpleConv"),
+        (nn.MetaLayer, r"ug.torch.halo\(x, part\)\[edge_index\[0\]\] in place of x"),
         (lambda: nn.SAGEConv(8, 8, aggr="lstm"), r"aggr_module \(LSTMAggregation\)"),
         (lambda: nn.SAGEConv(8, 8, flow="target_to_source"), "expected flow='source_to_target'"),
         (lambda: nn.SAGEConv(-1, 8), "number of input columns"),
@@ -541,6 +545,57 @@ def test_what_cannot_be_exact_is_refused(make: Callable[[], torch.nn.Module], wo
     part: Any = None
     with pytest.raises(SpecError, match=words):
         distribute(make(), part)
+
+
+def test_ids_in_place_of_rows_are_those_of_the_owned_nodes() -> None:
+    """RGCNConv without x is refused with the advice that is exact; the fast one takes the rows' numbers for ids."""
+    alone, *layers = (_seeded(lambda: nn.RGCNConv(40, 4, num_relations=3)) for _ in range(1 + PARTS))
+
+    def types(graph: Whole | GraphPart) -> torch.Tensor:
+        assert graph.edge_attr is not None
+        return graph.edge_attr.argmax(1)
+
+    def work(part: GraphPart) -> torch.Tensor | None:
+        layer, fast = (distribute(one, part) for one in (layers[part.rank], nn.FastRGCNConv(40, 4, 3)))
+        with pytest.raises(SpecError, match=r"x is None, .*: expected x=part.owned"):
+            layer(None, part.edge_index, types(part))
+        for x in (None, part.owned, (part.owned, part.owned)):
+            with pytest.raises(SpecError, match=r"\(FastRGCNConv\): .* take RGCNConv with x=part.owned"):
+                fast(x, part.edge_index, types(part))
+        return ug.gather(layer(part.owned, part.edge_index, types(part)).detach(), part)
+
+    expected = alone(None, WHOLE.edge_index, types(WHOLE)).detach()
+    torch.testing.assert_close(on_parts(WHOLE, PARTS, work)[0], expected, rtol=0, atol=1e-10)
+
+
+class _Embedded(torch.nn.Module):
+    """What stands in the place of LightGCN, and of a part of LINKX."""
+
+    def __init__(self, conv: torch.nn.Module) -> None:
+        super().__init__()
+        self.embedding, self.conv = torch.nn.Embedding(40, 4), conv
+
+    @override
+    def forward(self, nodes: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        rows: torch.Tensor = self.conv(self.embedding(nodes), edge_index)
+        return rows
+
+
+@pytest.mark.parametrize("make", [nn.LGConv, partial(nn.SimpleConv, aggr="sum")])
+def test_an_embedding_of_all_nodes_is_exact(make: Callable[[], torch.nn.Module]) -> None:
+    """As the refusals of LightGCN and LINKX say: every rank holds it, and its gradients are summed."""
+    alone, *models = (_seeded(lambda: _Embedded(make())) for _ in range(1 + PARTS))
+    torch.autograd.backward(alone(torch.arange(40), WHOLE.edge_index).tanh().sum())
+
+    def work(part: GraphPart) -> Any:
+        model = distribute(models[part.rank], part)
+        torch.autograd.backward(ug.mean(model(part.owned, part.edge_index).tanh(), 1, part))
+        ug.sum_gradients(model, part)
+        return [parameter.grad for parameter in model.parameters()]
+
+    expected = [parameter.grad for parameter in alone.parameters()]
+    for grads in on_parts(WHOLE, PARTS, work):
+        torch.testing.assert_close(grads, expected, rtol=0, atol=1e-10)
 
 
 class _Plain(torch.nn.Module):
@@ -595,7 +650,7 @@ def test_edges_that_are_turned_round_are_refused(kind: Any, both: bool) -> None:
     """PyG's errors, of a size or an index, say nothing about parts."""
 
     def work(part: GraphPart) -> None:
-        model = distribute(_Reversed(kind(8, 4).double(), both=both), part)
+        model = distribute(_Reversed(kind(8, 4), both=both), part)
         with pytest.raises(SpecError, match=r"a part holds the edges into its nodes only.* before ug\.load"):
             model(part.x, part.edge_index)
 
