@@ -4,21 +4,32 @@ from collections.abc import Mapping
 from typing import Any
 
 from unilaunch.model import Session
+from unilaunch_graph.data.labels import Task
 from unilaunch_graph.training.objective import SPLITS, shown
 
 
 def show(result: Mapping[str, Any], session: Session, backend: str) -> None:
     """Print the summary of a training, as rank 0."""
-    communication = result["communication_seconds"] / max(result["seconds_per_epoch"], 1e-12)
+    quality = "accuracy" if result["task"] == Task.CLASSES else "quality"
     rows = [
         ("graph", f"{result['dataset']}, {result['num_nodes']:,} nodes in {result['num_parts']} parts"),
         ("ran on", f"{backend}, {session.placement.device}, {session.world.size} ranks"),
         ("loss", f"{result['loss'][0]:.4f} -> {result['loss'][-1]:.4f} in {result['epochs']} epochs"),
-        ("accuracy", ", ".join(f"{use} {shown(result, use) or 'none (no such nodes)'}" for use in SPLITS)),
-        ("seconds per epoch", f"{result['seconds_per_epoch']:.4f}, of which {communication:.0%} communication"),
-        ("halo traffic", f"{result['bytes_per_epoch']:,} bytes per epoch"),
+        (quality, ", ".join(f"{use} {shown(result, use) or 'none (no such nodes)'}" for use in SPLITS)),
+        *_costs(result),
         ("result", f"{session.output.shown}/result.json"),
         ("logs", f"{session.output.shown}/rank.*/"),
     ]
     width = max(len(name) for name, _ in rows)
     print("\n".join(f"  {name:<{width}}  {value}" for name, value in rows))  # noqa: T201  (the summary)
+
+
+def _costs(result: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what an epoch took; nothing where all were trained before."""
+    if result["seconds_per_epoch"] is None:
+        return []
+    communication = result["communication_seconds"] / max(result["seconds_per_epoch"], 1e-12)
+    return [
+        ("seconds per epoch", f"{result['seconds_per_epoch']:.4f}, of which {communication:.0%} communication"),
+        ("halo traffic", f"{result['bytes_per_epoch']:,} bytes per epoch"),
+    ]

@@ -1,7 +1,7 @@
 """The whole training on one page: part, network, epochs, result. Numbers only; no framework's tensor."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -125,6 +125,9 @@ class Training:
             DivergedError: The loss or a weight is not a finite number; on every rank.
             StoppedError: The user has stopped the job; on every rank.
         """
+        done, wanted = len(self.losses), self.options.epochs
+        if done >= wanted:
+            self.session.log.say(f"nothing is left to train: {done} of {wanted} epochs are done")
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # what comes of it ends the training, in one line
                 self._train()
@@ -240,7 +243,8 @@ class Training:
     def result(self) -> dict[str, JsonValue]:
         """Return what stands in `result.json`, the same on every rank; all ranks must call it."""
         ranks = cast("list[Mapping[str, Any]]", self.session.peers.share(self._own_figures()))
-        slowest = max(ranks, key=lambda rank: rank["seconds_per_epoch"])
+        slowest = max(ranks, key=lambda rank: rank["seconds_per_epoch"] or 0.0)
+        is_trained = bool(self.epoch_seconds)  # in this start
         final = self.evaluations[-1]
         return {
             "dataset": self.options.dataset,
@@ -252,24 +256,28 @@ class Training:
             **{f"{split}_accuracy": None for split in SPLITS},
             **{name: value for name, value in final.items() if name not in {"epoch", "val_loss"}},
             "seconds_per_epoch": slowest["seconds_per_epoch"],
-            "compute_seconds": slowest["seconds_per_epoch"] - slowest["communication_seconds"],
+            "compute_seconds": slowest["seconds_per_epoch"] - slowest["communication_seconds"] if is_trained else None,
             "communication_seconds": slowest["communication_seconds"],
-            "bytes_per_epoch": sum(rank["bytes_per_epoch"] for rank in ranks),
+            "bytes_per_epoch": sum(rank["bytes_per_epoch"] for rank in ranks) if is_trained else None,
             "setup_bytes": sum(rank["setup_bytes"] for rank in ranks),
             "evaluations": cast("JsonValue", self.evaluations),
             "ranks": cast("JsonValue", ranks),
         }
 
     def _own_figures(self) -> dict[str, JsonValue]:
-        # The first epoch allocates and warms up; it counts only when there is no other.
         return {
             "owned": self.part.num_owned,
             "halo": self.part.num_halo,
             "training_nodes": int((self.part.split == TRAIN).sum()),
-            "bytes_per_epoch": self.bytes_per_epoch,
+            "bytes_per_epoch": self.bytes_per_epoch if self.epoch_seconds else None,
             "setup_bytes": self.setup_bytes,
-            "seconds_per_epoch": float(np.median(self.epoch_seconds[1:] or self.epoch_seconds or [0.0])),
-            "communication_seconds": float(np.median(self.communication[1:] or self.communication or [0.0])),
+            "seconds_per_epoch": _median(self.epoch_seconds),
+            "communication_seconds": _median(self.communication),
             "peak_memory_bytes": peak_memory(),
             **self.network.figures(),
         }
+
+
+def _median(seconds: Sequence[float]) -> float | None:
+    """Return the median but for the first epoch, which allocates and warms up; None if nothing was trained."""
+    return float(np.median(seconds[1:] or seconds)) if seconds else None

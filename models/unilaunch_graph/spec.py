@@ -8,6 +8,8 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from unilaunch.spec import Spec
 
+_TOP_K = 128
+
 
 def _text(name: Any) -> Any:
     """Return a path as text: the converters return paths."""
@@ -49,7 +51,7 @@ class DataSpec(Spec):
     )
     use_gdc: bool = Field(default=False, description="diffuse the graph first: its edges become PageRank's")
     gdc_alpha: float = Field(default=0.05, gt=0, lt=1, description="PageRank's probability of going back")
-    gdc_top_k: int = Field(default=128, ge=1, description="edges that each node keeps of it, the strongest")
+    gdc_top_k: int = Field(default=_TOP_K, ge=1, description="edges that each node keeps of it, the strongest")
     gdc_threshold: float | None = Field(default=None, gt=0, description="keep all edges from this strength on instead")
     split_seed: int = Field(default=0, ge=0, description="seed of the split of a graph file that has no masks")
     normalize_features: bool | None = Field(
@@ -64,4 +66,6 @@ class DataSpec(Spec):
         """Refuse an option of the diffusion where there is none."""
         if value != cls.model_fields[str(info.field_name)].default and not info.data.get("use_gdc"):
             raise ValueError("left out without use_gdc")
+        if info.field_name == "gdc_threshold" and value and info.data.get("gdc_top_k", _TOP_K) != _TOP_K:
+            raise ValueError("left out beside gdc_top_k")
         return value

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil, log2
 
 from unilaunch_gcn.layers import Layer
@@ -61,25 +62,31 @@ def predict(
         for layer, traffics in zip(layers, statistics.exchanged or every, strict=True)
         for traffic in traffics[: layer.exchanges]
     ]
-    columns = sum(width for width, _ in exchanges)
-    moved = 2 * statistics.num_nodes * (parts - 1) // parts
+    moved = sum(_switched(statistics.num_nodes, width, parts) for width, _ in exchanges)
     weights = sum(parameter.size for layer in layers for parameter in layer.parameters)
     reduced = (
         (2 * 8 * weights / machine.bytes_per_second + 2 * machine.latency * ceil(log2(parts))) if parts > 1 else 0.0
     )
     by_halo = sum(_seconds(traffic, width * halo_itemsize, machine) for width, traffic in exchanges)
-    share = columns * moved * itemsize / parts
+    share = moved * itemsize / parts
     by_columns = share / machine.bytes_per_second + 2 * len(exchanges) * (parts - 1) * machine.latency
     most = statistics.edges.max()
     evenly = statistics.edges.sum() / parts / most if most else 1.0  # without edges each rank computes the same
     is_attention = any(layer.heads for layer in layers)
     return Forecast(
         halo_bytes=sum(int(traffic.sum()) * width for width, traffic in exchanges) * halo_itemsize,
-        tensor_bytes=None if is_attention else moved * columns * itemsize,
+        tensor_bytes=None if is_attention else moved * itemsize,
         memory=_memory(statistics, layers, itemsize),
         graph_seconds=compute + by_halo + reduced,
         tensor_seconds=None if is_attention else compute * float(evenly) + by_columns + reduced,
     )
+
+
+def _switched(num_nodes: int, width: int, parts: int) -> int:
+    """Return how many numbers move there and back where ranks divide columns: all but a rank's columns of its nodes."""
+    begins = [(part * num_nodes // parts, part * width // parts) for part in range(parts + 1)]
+    own = sum((end - begin) * (last - first) for (begin, first), (end, last) in pairwise(begins))
+    return 2 * (num_nodes * width - own)
 
 
 def _seconds(traffic: Traffic, row_bytes: int, machine: Machine) -> float:

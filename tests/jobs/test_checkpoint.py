@@ -343,6 +343,15 @@ def test_an_early_end_is_kept(openmpi5: Launcher, tmp_path: Path) -> None:
     assert {name: again.result[name] for name in ("loss", "evaluations")} == {
         name: result[name] for name in ("loss", "evaluations")
     }
+    measured = ("seconds_per_epoch", "communication_seconds", "bytes_per_epoch")
+    assert {one[name] for one in (again.result, *again.result["ranks"]) for name in measured} == {None}
+    assert "seconds per epoch" not in again.stdout
+    whole = ["run", "--data-dir", "data", "--checkpoint-every", "2", "--epochs", "2", "--output-dir", "whole"]
+    openmpi5.unilaunch(2, whole, tmp_path).check()
+    assert (
+        "nothing is left to train: 2 of 2 epochs are done"
+        in openmpi5.unilaunch(2, [*whole, "--resume"], tmp_path).check().console
+    )
 
 
 def test_patience_counts_as_in_a_single_run(openmpi5: Launcher, tmp_path: Path) -> None:

@@ -44,6 +44,18 @@ def test_predicted_bytes_of_attention_are_counted_ones(openmpi5: Launcher, tmp_p
 
 
 @pytest.mark.usefixtures("by_numpy")
+def test_predicted_bytes_of_columns_are_counted_ones(openmpi5: Launcher, tmp_path: Path) -> None:
+    """Of ranks that divide columns, also where they divide neither the nodes nor the columns evenly."""
+    draw = np.random.default_rng(0)
+    edges, x = draw.integers(0, 239, (2, 900)), draw.random((239, 9))
+    np.savez(tmp_path / "graph.npz", edge_index=edges, x=x, y=np.arange(239) % 3)
+    options = ["--dataset", "graph.npz", "--data-dir", "data", "--hidden", "7"]
+    plan = alone(["-m", "unilaunch", "plan", "--num-parts", "4", "--json", *options], tmp_path).check()
+    job = openmpi5.unilaunch(4, ["run", "--epochs", "2", "--parallel", "tensor", *options], tmp_path).check()
+    assert json.loads(plan.stdout)["tensor_bytes"] == job.result["bytes_per_epoch"]
+
+
+@pytest.mark.usefixtures("by_numpy")
 def test_predicted_bytes_of_directed_means_are_counted_ones(openmpi5: Launcher, tmp_path: Path) -> None:
     """A directed graph of sage: no row is left out of an epoch; with `--edges symmetric` some are."""
     draw = np.random.default_rng(0)

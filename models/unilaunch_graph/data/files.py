@@ -185,6 +185,6 @@ def _split(arrays: Arrays, labels: Labels) -> NDArray[np.uint8]:
     unknown = np.flatnonzero((split != NONE) & ~is_known(labels))
     if len(unknown):
         raise ValueError(
-            f"node {unknown[0]} is in a mask, but its class is unknown: y[{unknown[0]}] is {labels[unknown[0]]}"
+            f"node {unknown[0]} is in a mask, but its label is unknown: y[{unknown[0]}] is {labels[unknown[0]]}"
         )
     return split

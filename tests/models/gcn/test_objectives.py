@@ -15,6 +15,7 @@ from unilaunch_gcn.host_network import HostNetwork
 from unilaunch_gcn.layers import plan_layers
 from unilaunch_gcn.mindspore_tensors import MindSporeDeviceTensors, MindSporeTensors
 from unilaunch_gcn.network_config import NetworkConfig
+from unilaunch_gcn.report import LAYOUT
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.torch_device_tensors import TorchDeviceTensors
 from unilaunch_gcn.torch_tensors import TorchTensors
@@ -96,6 +97,17 @@ def test_metrics_are_the_textbooks(task: str) -> None:
     counts = objective.evaluate(scores, replace(part, split=np.where(part.split == VAL, 0, part.split)))
     empty = objective.metrics(counts, sizes)
     assert {value for name, value in empty.items() if name.startswith("val")} == {None}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_report_shows_each_tasks_metrics(task: str) -> None:
+    """As curves, and at the end; the validation loss, by which the best model is chosen, as a curve."""
+    part = _part(task)
+    objective = objective_of(part)
+    counts = objective.evaluate(np.zeros((40, part.num_classes)), part)
+    metrics = {*objective.metrics(counts, part.split_sizes)}
+    assert metrics <= {value.key for plot in LAYOUT.plots for value in plot.curves}
+    assert metrics - {"val_loss"} <= {value.key for value in LAYOUT.figures}
 
 
 @pytest.mark.parametrize("task", TASKS)

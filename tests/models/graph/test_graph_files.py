@@ -206,7 +206,7 @@ def test_a_split_without_classes_is_by_shares(tmp_path: Path) -> None:
     """60 %, 20 %, 20 %; a mask for a node without a value is refused."""
     many = {"edge_index": EDGES, "x": np.ones((400, 1)), "y": np.arange(400.0)}
     assert np.bincount(_load(tmp_path, many).split).tolist() == [0, 240, 80, 80]
-    with pytest.raises(InputError, match=r"node 0 is in a mask, but its class is unknown: y\[0\] is nan"):
+    with pytest.raises(InputError, match=r"node 0 is in a mask, but its label is unknown: y\[0\] is nan"):
         _load(tmp_path, {**MASKED, "y": _with(np.ones(6), 0, np.nan)})
 
 
@@ -301,7 +301,7 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     (
         "masks-unknown",
         _changed(MASKED, test_mask=np.arange(6) == 4),
-        "node 4 is in a mask, but its class is unknown: y",
+        "node 4 is in a mask, but its label is unknown: y",
     ),
     ("masks-empty", _changed(MASKED, train_mask=np.zeros(6, bool)), "train_mask has no node"),
     ("objects", _changed(PLAIN, y=np.array([0, None, 1, 0, 0, 0])), "is damaged: y: Object arrays cannot be loaded"),

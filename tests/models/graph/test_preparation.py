@@ -128,6 +128,8 @@ def test_options_of_a_diffusion_need_one() -> None:
     """But a spec that was written down says all defaults."""
     with pytest.raises(SpecError, match="gdc_top_k: must be left out without use_gdc"):
         DataSpec(gdc_top_k=3)
+    with pytest.raises(SpecError, match="gdc_threshold: must be left out beside gdc_top_k"):
+        DataSpec(use_gdc=True, gdc_top_k=3, gdc_threshold=0.1)
     assert DataSpec(gdc_top_k=3, use_gdc=True).gdc_top_k == 3
     assert DataSpec.model_validate(DataSpec().model_dump()) == DataSpec()
 
