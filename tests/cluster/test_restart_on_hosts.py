@@ -41,6 +41,24 @@ def test_a_job_goes_on_without_the_host_that_is_lost(make_cluster: MakeCluster, 
     assert np.abs(np.array(job.result["loss"]) - whole).max() < 1e-10
 
 
+def test_hosts_without_a_shared_folder_start_again(make_cluster: MakeCluster, mpirun: Path, tmp_path: Path) -> None:
+    """Each host's folder is claimed anew, and its agent, which has imported the framework, forks the next rank too."""
+    (own := tmp_path / "own").mkdir()
+    hosts = make_cluster(2, private=[own])
+    for host in (0, 1):
+        (hosts.private(host, own) / "again.py").write_text(
+            "import os\nfrom pathlib import Path\ncount = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
+            "Path(f'seen.{count}').write_text(str(os.getppid()))\n"
+            "raise SystemExit(3 * (count + os.environ['RANK'] == '01'))\n"
+        )
+    options = ["--mpirun", str(mpirun), "--hostfile", str(hosts.hostfile([1, 1], tmp_path)), "--max-restarts", "1"]
+    line = [sys.executable, "-m", "unilaunch", "launch", "--allow-run-as-root", *options, "again.py"]
+    job = hosts.start(0, line, own, {}).finish(60).check()
+    assert "unilaunch: restart 1 of 1, with 2 ranks" in job.console
+    agents = [[(hosts.private(host, own) / f"seen.{count}").read_text() for count in (0, 1)] for host in (0, 1)]
+    assert [first == second for first, second in agents] == [True, True]
+
+
 def test_every_host_is_told_how_often_the_job_was_started(
     make_cluster: MakeCluster, mpirun: Path, tmp_path: Path
 ) -> None:  # fmt: skip

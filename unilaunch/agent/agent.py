@@ -62,14 +62,18 @@ class Agent:
     def begin_again(self, attempt: int) -> None:
         """Reset the state for the next attempt to start the job; the connection to the monitor stays open."""
         self.attempt = attempt
-        self.leave_behind()
-        for one in self.ranks:
-            one.rank.let_go()
+        self.rest()
         self.ranks.clear()
         self.streams.clear()
         self.standing_orders.clear()
         self.exit_code = self.stop = None
         self.linger_until = 0.0
+
+    def rest(self) -> None:
+        """Keep nothing of an attempt that is over: the next one may be another agent's, which claims the folder."""
+        self.leave_behind()
+        for one in self.ranks:
+            one.rank.let_go()
 
     # The ranks
 

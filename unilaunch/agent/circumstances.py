@@ -12,8 +12,8 @@ from typing import Any
 from unilaunch import launchers
 from unilaunch.start_variables import RESTARTS, SPEC
 
-#: Variables that differ from one start of a job to the next.
-_OF_A_START = {RESTARTS, SPEC}
+#: Variables that differ from one start of a job to the next: our own, and those of a login on another host.
+_OF_A_START = {RESTARTS, SPEC, "SSH_CLIENT", "SSH_CONNECTION", "XDG_SESSION_ID"}
 #: Variables that make an import depend on the process: on its CPUs, or on the rank that a log file is named after.
 _OF_A_PROCESS = (
     "OMP_PLACES", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_HW_SUBSET", "GLOG_log_dir",

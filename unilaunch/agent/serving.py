@@ -117,7 +117,7 @@ class Host:
             self.idle_since = now
             return False
         if self.may_start_again and self.agent and self.agent.is_connected:
-            self.agent.leave_behind()
+            self.agent.rest()
             return False  # the next attempt needs no import
         nobody_else = self.requests.asked >= self.expected or now - self.idle_since > _IDLE
         return (self.agent is not None and nobody_else) or state(self.launcher) in {"", "Z"}
