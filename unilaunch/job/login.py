@@ -22,22 +22,25 @@ _DIRECT = 64
 def check_logins(plan: Plan) -> None:
     """Raise an error if mpirun could not log in to a host that the user has named.
 
-    Nothing is checked if mpirun does not use ssh (in an allocation, or with another remote shell), or if there is no
-    other host.
-
     Raises:
         LauncherError: A host rejects this user, or does not have this Python; the message names the host.
     """
-    spec, ssh = plan.task.spec, plan.mpirun.login_command(plan.request)
-    here = own_names([host.name for host in plan.request.hosts])
-    others = [host for host in plan.request.hosts if host.name not in here]
-    if not (ssh and others):
-        return
-    wrong = [why for why in log_in(others[:_DIRECT], ssh).values() if why]
-    if wrong:
+    if wrong := [*closed_hosts(plan).values()]:
+        spec = plan.task.spec
         more = f" (and {len(wrong) - 1} more hosts)" if len(wrong) > 1 else ""
         where = f"--hostfile {spec.hostfile}" if spec.hostfile else f"-H {spec.hosts}"
         raise LauncherError(f"{wrong[0]}{more}; to check all hosts: unilaunch doctor {where}")
+
+
+def closed_hosts(plan: Plan) -> Mapping[str, str]:
+    """Return the hosts that mpirun could not log in to, and why, with what to do.
+
+    None if mpirun does not use ssh (in an allocation, or with another remote shell), or if there is no other host.
+    """
+    here = own_names([host.name for host in plan.request.hosts])
+    others = [host for host in plan.request.hosts if host.name not in here]
+    ssh = plan.mpirun.login_command(plan.request) if others else []
+    return {name: why for name, why in log_in(others[:_DIRECT], ssh).items() if why} if ssh else {}
 
 
 def log_in(hosts: Sequence[Host], ssh: Sequence[str]) -> Mapping[str, str]:

@@ -1,9 +1,10 @@
 """Run a job, and restart it when it has failed; its model chooses the options of the restart."""
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 
-from unilaunch.errors import SpecError, UnilaunchError, say
+from unilaunch.errors import LauncherError, SpecError, UnilaunchError, say
 from unilaunch.job.find import as_of_a_shell
 from unilaunch.job.plan import Plan, hosts_of, make_plan
 from unilaunch.job.start import Caller, listening, start
@@ -16,6 +17,9 @@ from unilaunch.placeholders import placeholder_values, replace_placeholders
 from unilaunch.record import replace
 from unilaunch.start_variables import MAX_RESTARTS, MONITOR, RESTARTS
 from unilaunch.task import Task
+
+#: Seconds between two tries to log in to hosts that do not answer.
+_PAUSE = 2.0
 
 
 def launch_attended(task: Task[LaunchSpec], environ: Mapping[str, str]) -> LaunchResult:
@@ -63,10 +67,11 @@ def run(plan: Plan, environ: Mapping[str, str], caller: Caller) -> LaunchResult:
             known = _counted(environ, restarts, allowed)
             inbox.begin(restarts)
             result = start(plan, {**known, MONITOR: where}, inbox, caller)
-            if restarts == allowed or not _is_worth_it(result):
+            if restarts == allowed or not _is_worth_it(result, again=restarts > 0):
                 return result
             try:
-                plan = plan_again(plan, result.lost_hosts, _counted(environ, restarts + 1, allowed))
+                lost = [*result.lost_hosts, *_closed_hosts(plan, caller)]
+                plan = plan_again(plan, lost, _counted(environ, restarts + 1, allowed))
             except UnilaunchError as error:
                 say(f"no restart: {error}")
                 return result
@@ -88,11 +93,37 @@ def _counted(environ: Mapping[str, str], restarts: int, allowed: int) -> Mapping
     return {**own, RESTARTS: str(restarts), MAX_RESTARTS: str(allowed)} if allowed else own
 
 
-def _is_worth_it(result: LaunchResult) -> bool:
+def _is_worth_it(result: LaunchResult, *, again: bool) -> bool:
+    """Return whether the job may end well if it is started once more; *again*: it has been started more than once."""
     failure = result.failure
-    if failure is None or result.interrupted or failure.final:
+    if failure is None:  # mpirun itself has failed; it has started the ranks before, unless this was the first time
+        return again and bool(result.returncode) and not result.interrupted
+    if result.interrupted or failure.final:
         return False
     return failure.cause is not Cause.REFUSED_INPUT  # a script may exit with its code for any reason
+
+
+def _closed_hosts(plan: Plan, caller: Caller) -> list[str]:
+    """Return the hosts that the restart must do without; unless it may, wait for them as long as ranks wait at a start.
+
+    Raises:
+        LauncherError: One does not answer in that time, or the user has stopped the job.
+    """
+    if not plan.request.several:
+        return []
+    from unilaunch.job.login import closed_hosts
+
+    spec, told = plan.task.spec, ""
+    until = time.monotonic() + spec.timeout
+    while wrong := closed_hosts(plan):
+        if spec.elastic:
+            return [*wrong]
+        if time.monotonic() > until or caller.asked.number:
+            raise LauncherError(next(iter(wrong.values())))
+        if told != (told := ", ".join(wrong)):
+            say(f"the restart waits for {told}, for at most {spec.timeout:g} s (--timeout)")
+        time.sleep(_PAUSE)
+    return []
 
 
 def plan_again(plan: Plan, lost: Sequence[str], environ: Mapping[str, str]) -> Plan:

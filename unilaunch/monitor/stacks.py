@@ -44,7 +44,7 @@ def group(stacks: Mapping[int, Stack]) -> list[dict[str, Any]]:
 
 
 def describe(stack: str, progress: Mapping[str, Any]) -> str:
-    """Return the main thread's innermost frames: "reduce (mpi.py:152) < fit (train.py:9), in epoch 3 of 9".
+    """Return the main thread's innermost frames: "reduce (mpi.py:152) < fit (train.py:9), in batch 3 of 9".
 
     The program's innermost line follows where it is not among them: a user knows that one alone.
     """

@@ -28,7 +28,7 @@ class Verdict(Record):
         stacks: The places of the ranks of a stalled job, in groups: "ranks" and "where".
         alike: The first rank and the ranks that failed in the same way; empty if no rank failed.
         everywhere: Whether all ranks failed in this way, and there are several ranks.
-        left: Ranks whose program had ended well, where the first failure is the loss of a peer: it may be one of them.
+        left: Ranks whose program had ended well, where the first one to fail has lost a peer: it may be one of them.
     """
 
     first: Failure

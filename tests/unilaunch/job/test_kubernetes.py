@@ -240,7 +240,7 @@ def test_devices_of_this_machine_are_not_asked_for(kind: str, monkeypatch: pytes
     ("mpijob", "-n 2 --nodes 2 -H a:1,b:1", "leave one out"),
     ("jobset", "-n 2 -H a:1,b:1", "each rank is a pod"),
     ("jobset", "--epochs 2", "give -n"),
-    ("jobset", "-n 2 --bind-to none", "no mpirun starts the ranks: leave out its options bind_to"),
+    ("jobset", "-n 2 --bind-to none", "no mpirun starts the ranks: leave out --bind-to"),
     ("jobset", "-n 2 -x A", "-x A: a pod has none of this machine's variables"),
     ("mpijob", "-n 2 -x A", "-x A: a pod has none of this machine's variables"),
     ("trainjob", "-n 2 --cwd /data", "--cwd /data: the ranks start in the image's folder"),

@@ -5,14 +5,21 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 
 from unilaunch.errors import SpecError
-from unilaunch.job.plan import make_plan
+from unilaunch.job import login, restart
+from unilaunch.job import start as job_start
+from unilaunch.job.plan import Plan, make_plan
 from unilaunch.job.restart import plan_again
+from unilaunch.job.start import Caller
+from unilaunch.job.stop import Asked
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.options import parse
+from unilaunch.output.failure import Cause, Failure
+from unilaunch.output.result import LaunchResult
 from unilaunch.reading import read_task
 
 SLURM = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n[0-2]", "SLURM_TASKS_PER_NODE": "2(x2),3"}
@@ -20,14 +27,16 @@ SLURM = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n[0-2]", "SLURM_TASKS_PER_N
 
 def _hosts_of_restart(words: str, environ: Mapping[str, str], lost: Sequence[str]) -> list[str]:
     """Return the hosts of the ranks, once the *lost* ones are left out."""
+    return [row.host for row in plan_again(_plan(f"--elastic {words}", environ), lost, environ).rows]
+
+
+def _plan(words: str, environ: Mapping[str, str]) -> Plan:
     if not (mpirun := shutil.which("mpirun", path="/usr/bin")):
         pytest.skip("no mpirun")
-    line = ["launch", "--mpirun", mpirun, "--allow-run-as-root", "--elastic", *shlex.split(words)]
-    given: dict[str, Any] = parse(line)
+    given: dict[str, Any] = parse(["launch", "--mpirun", mpirun, "--allow-run-as-root", *shlex.split(words)])
     for name in ("command", "dry_run", "json", "emit"):
         given.pop(name, None)
-    plan = make_plan(read_task(LaunchSpec, given, environ), environ)
-    return [row.host for row in plan_again(plan, lost, environ).rows]
+    return make_plan(read_task(LaunchSpec, given, environ), environ)
 
 
 def test_a_lost_host_of_an_allocation_is_left_out() -> None:
@@ -62,3 +71,38 @@ def test_no_restart_with_a_lost_host(words: str, environ: Mapping[str, str], los
     """A lost host that is none of the job's names, all of its hosts, hosts that only mpirun reads."""
     with pytest.raises(SpecError, match=f"--elastic: {lost[0]}.* cannot be left out of the hosts"):
         _hosts_of_restart(words, environ, lost)
+
+
+@pytest.mark.parametrize(("options", "tries", "hosts"), [("", 3, ["a", "b"]), ("--elastic", 1, ["a"])])
+def test_a_restart_waits_for_a_host_that_does_not_answer_or_leaves_it_out(
+    options: str, tries: int, hosts: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also for one that was lost before its agent was heard of; and after a restart for which mpirun did not start."""
+    plan = _plan(f"-H a:1,b:1 --max-restarts 2 {options}", {})
+    failed, well = (
+        LaunchResult(1, (), Failure(Cause.LOST_LAUNCHER, "gone", 1), Path(), None),
+        LaunchResult(0, (), None, Path(), None),
+    )
+    answers = [failed, LaunchResult(255, (), None, Path(), None), well]
+    starts = create_autospec(job_start.start, side_effect=answers)
+    closed = create_autospec(login.closed_hosts, side_effect=[*[{"b": "b: ssh b: no route"}] * (tries - 1), {}, {}])
+    if "--elastic" in options:
+        closed.side_effect = [{"b": "b: ssh b: no route"}, {}]
+    monkeypatch.setattr(restart, "start", starts)
+    monkeypatch.setattr(restart, "_PAUSE", 0.0)
+    monkeypatch.setattr(login, "closed_hosts", closed)
+    monkeypatch.setattr(login, "check_logins", create_autospec(login.check_logins))
+    assert restart.run(plan, {}, Caller(Asked(), attended=True, watch=lambda *_: None)).returncode == 0
+    assert closed.call_count == tries + 1
+    assert [host.name for host in starts.call_args.args[0].request.hosts] == hosts
+    said = capsys.readouterr().err
+    assert said.count("the restart waits for b, for at most 300 s") == (not options)
+    assert "restart 2 of 2" in said
+
+
+def test_mpirun_that_does_not_start_at_all_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = create_autospec(job_start.start, return_value=LaunchResult(255, (), None, Path(), None))
+    monkeypatch.setattr(restart, "start", starts)
+    caller = Caller(Asked(), attended=True, watch=lambda *_: None)
+    assert restart.run(_plan("-n 1 --max-restarts 2", {}), {}, caller).returncode == 255
+    starts.assert_called_once()

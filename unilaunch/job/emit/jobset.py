@@ -46,7 +46,8 @@ class JobSet(JobFile):
             raise SpecError("--emit jobset: each rank is a pod: give -n, and leave -H and --hostfile out")
         if named := spec.options_of_mpirun:
             raise SpecError(
-                f"--emit jobset: no mpirun starts the ranks: leave out its options {', '.join(sorted(named))}"
+                "--emit jobset: no mpirun starts the ranks: leave out "
+                + ", ".join(f"--{name.replace('_', '-')}" for name in sorted(named))
             )
         k8s.refuse_bare_variables(spec)
         return k8s.share_cores(k8s.go_on(task, options), options, 1)
