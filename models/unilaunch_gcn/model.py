@@ -92,9 +92,11 @@ class GcnModel(Model):
     @override
     def prepare(self, options: "GcnSpec", session: Session) -> "Part":
         from unilaunch_gcn.task_option import refusal_of_task
+        from unilaunch_graph.data.split import refuse_without_training
         from unilaunch_graph.partition.preparation import prepare_part
 
         part = prepare_part(options, session, as_given=takes_edges_as_given(options))
+        refuse_without_training(options.dataset, part.split_sizes[0])
         if part.is_directed:  # else the weights were checked when the graph was made symmetric
             with session.together("check weights"):
                 refuse_negative_weights(options, part)

@@ -130,28 +130,22 @@ def _where_it_ran(told: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _as_trained(part: "Part", trained: "GcnSpec", parameters: dict[str, Any], decided: Mapping[str, Any]) -> "Part":
-    """Return the part with as many classes, labels or values as the model has.
+    """Return the part with the model's task and width; its own labels, if it has any, say nothing of predictions.
 
     Raises:
-        InputError: The data set has other features, labels for another task, or more classes than the model.
+        InputError: The data set has other features.
     """
     from dataclasses import replace
 
     from unilaunch_gcn.checkpoint import TASK
-    from unilaunch_graph.data.labels import Task
+    from unilaunch_graph.data.labels import Task, blank_labels
 
     width_in = parameters["layers.0.weight"].shape[0]
     width_out = parameters[f"layers.{trained.layers - 1}.weight"].shape[1]
     if part.num_features != width_in:
         raise InputError(f"{trained.dataset}: {part.num_features} features, but the model was trained on {width_in}")
-    task = Task(decided[TASK])
-    fits = part.num_classes <= width_out if task is Task.CLASSES else part.num_classes == width_out
-    if part.task is not task or not fits:
-        raise InputError(
-            f"{trained.dataset}: its labels are for {part.task} with {part.num_classes} columns or classes, but the "
-            f"model was trained for {task} with {width_out}: give a data set with such labels"
-        )
-    return replace(part, num_classes=width_out)
+    labels = blank_labels(part.num_owned, Task(decided[TASK]), width_out)
+    return replace(part, num_classes=width_out, labels=labels)
 
 
 def _predict(

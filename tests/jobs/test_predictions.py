@@ -130,15 +130,6 @@ def test_what_does_not_fit_is_refused_in_one_line(openmpi5: Launcher, tmp_path: 
     alone(["-m", "unilaunch", "run", *options], tmp_path).check()
     np.savez(tmp_path / "other.npz", **_graph(LABELS["classes"]) | {"x": np.ones((90, 5), np.float32)})
     assert "5 features, but the model was trained on 6" in refused(["predict", "log_output", "--dataset", "other.npz"])
-    for labels, words in (
-        (
-            LABELS["multilabel"],
-            "its labels are for multilabel with 4 columns or classes, but the model was trained",
-        ),
-        (np.arange(90) % 5, "for classes with 5 columns or classes, but the model was trained for classes with 3"),
-    ):
-        np.savez(tmp_path / "other.npz", **_graph(labels))
-        assert words in refused(["predict", "log_output", "--dataset", "other.npz"])
     np.savez(tmp_path / "other.npz", **_graph(np.arange(90) % 2))  # one of the model's classes is not in this graph
     alone(["-m", "unilaunch", "predict", "log_output", "--dataset", "other.npz"], tmp_path).check()
     assert _read(tmp_path / "predictions.npz")["scores"].shape == (90, 3)
@@ -148,6 +139,43 @@ def test_what_does_not_fit_is_refused_in_one_line(openmpi5: Launcher, tmp_path: 
     assert "cannot be read" in refused(["predict", "nothing"])
     for output in (".", "log_output", "missing/out.npz"):
         assert f"--output {output}: expected the name of a file" in refused(["predict", "--output", output])
+
+
+@pytest.mark.parametrize("task", LABELS)
+def test_predictions_need_no_labels(openmpi5: Launcher, task: str, tmp_path: Path) -> None:
+    """Nor do labels for another task, more classes or masks without training nodes matter; a training needs some."""
+    graph = _graph(LABELS[task])
+    np.savez(tmp_path / "graph.npz", **graph)
+    train = ["run", "--data-dir", "data", "--output-dir"]
+    model = [*train, "model", "--dataset", "graph.npz", "--epochs", "2", "--conv", "sage", "--save-predictions"]
+    alone(["-m", "unilaunch", *model], tmp_path).check()
+    (tmp_path / "model" / "checkpoints" / "best.safetensors").unlink()
+    expected, some = _read(tmp_path / "model" / "predictions.npz"), np.arange(90) < 20
+    masks = {"train_mask": some & ~some, "val_mask": some, "test_mask": ~some}
+    without = {name: array for name, array in graph.items() if name != "y"}
+    others: dict[str, tuple[dict[str, Any], Any]] = {
+        "no_y": (without, 0),
+        "unknown": (without | {"y": np.full(90, -1)}, 0),
+        "test": (graph | masks, np.where(some, 2, 3)),
+        **{name: (_graph(labels), None) for name, labels in LABELS.items()},
+        "more": (_graph(np.arange(90) % 5), None),
+    }
+    for name, (arrays, split) in others.items():
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+        arguments = ["predict", "model", "--dataset", f"{name}.npz", "--output", "out.npz"]
+        if name == "no_y":
+            openmpi5.unilaunch(2, arguments, tmp_path).check()
+        else:
+            alone(["-m", "unilaunch", *arguments], tmp_path).check()
+        found = _read(tmp_path / "out.npz")
+        assert found.keys() == expected.keys()
+        np.testing.assert_allclose(found["scores"], expected["scores"], rtol=0, atol=1e-5)
+        assert split is None or (found["split"] == split).all()
+    for command in (["plan", "--data-dir", "data", "--num-parts", "2"], [*train, "none"]):
+        job = alone(["-m", "unilaunch", *command, "--dataset", "no_y.npz"], tmp_path)
+        assert job.returncode == 2, job.console
+        (line,) = job.refusals()
+        assert "no_y.npz: no node to train on: there is no y, no label in y is known, or train_mask has no node" in line
 
 
 @pytest.mark.parametrize(("second", "words"), [

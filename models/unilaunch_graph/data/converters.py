@@ -27,7 +27,7 @@ _PYG = ("edge_index", "x", "y", "edge_weight", "edge_attr", *SPLIT)
 
 
 def from_pyg(data: Any, folder: Folder) -> Path:
-    """Write a `torch_geometric.data.Data`: x, edge_index, y, and edge_weight, edge_attr and masks if it has them.
+    """Write a `torch_geometric.data.Data`: x, edge_index, and y, edge_weight, edge_attr and masks if it has them.
 
     Args:
         data: The graph. `edge_attr` of one dimension becomes one column; *y* of shape (num_nodes, 1) and whole numbers
@@ -61,7 +61,7 @@ def from_scipy(  # noqa: PLR0913  (the arrays of a graph, by name)
     folder: Folder,
     *,
     x: Any,
-    y: Any,
+    y: Any = None,
     edge_attr: Any = None,
     train_mask: Any = None,
     val_mask: Any = None,
@@ -75,7 +75,8 @@ def from_scipy(  # noqa: PLR0913  (the arrays of a graph, by name)
         folder: Where the folder is written.
         x: Features of the nodes, dense or sparse. (num_nodes, num_features)
         y: Labels: classes, -1 where unknown, or text, "" where unknown: (num_nodes,); 0 and 1: (num_nodes,
-            num_classes); values, NaN where unknown: (num_nodes,) or (num_nodes, num_columns).
+            num_classes); values, NaN where unknown: (num_nodes,) or (num_nodes, num_columns). None: no label is
+            known; such a graph is for predictions.
         edge_attr: Features of the edges, in the order of `scipy.sparse.csr_array(adjacency)`. (num_edges, k)
         train_mask: Nodes to train on, bool. None, with the other masks: a split is drawn when the graph is read.
             (num_nodes,)
@@ -119,7 +120,7 @@ def from_networkx(  # noqa: PLR0913  (what is taken from it, by name)
         graph: Graph, DiGraph, MultiGraph or MultiDiGraph.
         folder: Where the folder is written.
         x: The node attribute that holds a node's features; or their array, in the order of the nodes.
-        y: The node attribute that holds a node's label; or their array. Text becomes classes.
+        y: The node attribute that holds a node's label; or their array. Text becomes classes. None: no label is known.
         weight: The edge attribute that holds an edge's weight, 1 where an edge has none; if no edge has one, the graph
             has no weights.
         edge_attr: The edge attributes that become the columns of the edges' features, or the name of one.

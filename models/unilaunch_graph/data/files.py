@@ -8,10 +8,10 @@
 | edge_attr | optional: features of each edge | (num_edges, k) |
 | x | dense features, or ... | (num_nodes, num_features) |
 | x_indptr, x_indices, x_data, x_shape | ... CSR of the features | |
-| y | class of each node, -1 where unknown, or ... | (num_nodes,) whole numbers or bool |
+| y | optional: class of each node, -1 where unknown, or ... | (num_nodes,) whole numbers or bool |
 | | ... 0 or 1 for each of several labels, or ... | (num_nodes, num_classes) whole numbers or bool |
 | | ... what to predict, NaN where unknown | (num_nodes,) or (num_nodes, num_columns) floats |
-| train_mask, val_mask, test_mask | optional: the split, bool | (num_nodes,) |
+| train_mask, val_mask, test_mask | optional: the split, bool; without y it is empty | (num_nodes,) |
 """
 
 from collections.abc import Collection, Mapping
@@ -30,7 +30,7 @@ from unilaunch_graph.data.dataset import Dataset, Request
 from unilaunch_graph.data.edges import Edges, csr_matrix, edges_as_given, edges_of_rows
 from unilaunch_graph.data.graph import NONE, Features, Graph
 from unilaunch_graph.data.hashes import hash_file
-from unilaunch_graph.data.labels import Labels, count_classes, is_known, read_labels
+from unilaunch_graph.data.labels import Labels, blank_labels, count_classes, is_known, read_labels
 from unilaunch_graph.data.npz import Arrays, Shape, map_arrays, read_arrays
 from unilaunch_graph.data.split import draw_split, split_of
 
@@ -44,7 +44,7 @@ SPLIT: Names = ("train_mask", "val_mask", "test_mask")
 EDGES: tuple[Names, ...] = (EDGE_INDEX, ("indptr", "indices"))
 FEATURES: tuple[Names, ...] = (DENSE, ("x_indptr", "x_indices", "x_data", "x_shape"))
 MASKS: tuple[Names, ...] = ((), SPLIT)
-LABELS: tuple[Names, ...] = (("y",),)
+LABELS: tuple[Names, ...] = ((), ("y",))
 EDGE_VALUES: Names = ("edge_weight", "edge_attr")
 KNOWN = frozenset(chain(*EDGES, *FEATURES, *MASKS, *LABELS, EDGE_VALUES))
 
@@ -85,25 +85,27 @@ def read_graph(path: Path, split_seed: int) -> Graph:
         raise InputError(f"{path}: {error}") from error
 
 
-def check_arrays(arrays: Mapping[str, NDArray[Any]], path: Path) -> None:
-    """Check that arrays are a graph, before they are written to *path*.
+def check_arrays(arrays: Mapping[str, NDArray[Any]], path: Path) -> int:
+    """Check that arrays are a graph, before they are written to *path*, and return its number of nodes.
 
     Raises:
         InputError: They are not a graph; the text names the wrong array.
     """
     try:
-        _graph(Arrays(arrays), 0)
+        return _graph(Arrays(arrays), 0).num_nodes
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
 
 
 def _graph(arrays: Arrays, split_seed: int) -> Graph:
-    edges, features, masks = _layout(arrays.values.keys())
-    labels = read_labels(arrays)
+    edges, form, masks, has_labels = _layout(arrays.values.keys())
+    known = read_labels(arrays) if has_labels else None
+    features = _features(arrays, form, None if known is None else len(known))
+    labels = blank_labels(features.shape[0]) if known is None else known
     given = _edges(arrays, edges, len(labels))
-    split = _split(arrays, labels) if masks else draw_split(labels, split_seed)
+    split = _split(arrays, labels) if masks and has_labels else draw_split(labels, split_seed)
     return Graph(
-        features=_features(arrays, features, len(labels)),
+        features=features,
         labels=labels,
         split=split,
         num_classes=count_classes(labels),
@@ -112,7 +114,7 @@ def _graph(arrays: Arrays, split_seed: int) -> Graph:
 
 
 def _layout(names: Collection[str]) -> list[Names]:
-    """Return the arrays that hold edges, features and split, or raise ValueError with all that are missing."""
+    """Return the arrays of edges, features, split and labels, or raise ValueError with all that are missing."""
     found, faults = [], []
     for forms in (EDGES, FEATURES, MASKS, LABELS):
         begun = [form for form in forms if not {*form}.isdisjoint(names)] or [forms[0]]
@@ -124,7 +126,7 @@ def _layout(names: Collection[str]) -> list[Names]:
             faults.append(f"has no {' and no '.join(missing)}")
     if faults:
         raise ValueError("; ".join(faults))
-    return found[:3]
+    return found
 
 
 def _edges(arrays: Arrays, form: Names, num_nodes: int) -> Edges:
@@ -150,10 +152,10 @@ def _edge_values(arrays: Arrays, num_edges: int) -> Mapping[str, NDArray[np.floa
     return found
 
 
-def _features(arrays: Arrays, form: Names, num_nodes: int) -> Features:
+def _features(arrays: Arrays, form: Names, num_nodes: int | None) -> Features:
     features = arrays.float32("x", (num_nodes, None)) if form == DENSE else _sparse_features(arrays, num_nodes)
-    if not features.shape[1]:
-        raise ValueError("x has no column")
+    if 0 in features.shape:
+        raise ValueError(f"x has no {'column' if features.shape[0] else 'row'}")
     if not isinstance(features, sp.csr_array):
         check_finite(features, "x", "node")
         return features
@@ -165,9 +167,9 @@ def _features(arrays: Arrays, form: Names, num_nodes: int) -> Features:
     return features
 
 
-def _sparse_features(arrays: Arrays, num_nodes: int) -> sp.csr_array:
+def _sparse_features(arrays: Arrays, num_nodes: int | None) -> sp.csr_array:
     rows, columns = (int(size) for size in arrays.whole("x_shape", (2,)))
-    if rows != num_nodes:
+    if num_nodes not in {None, rows}:
         raise ValueError(f"x_shape[0] is {rows}, but y has {num_nodes} nodes")
     check_range(np.array([0, columns]), 2**31, "x_shape")
     indptr, indices = arrays.whole("x_indptr", (None,)), arrays.integers("x_indices", (None,))

@@ -86,11 +86,13 @@ def write_graph(
         x = sp.csr_array(given.pop("x"))
         given |= dict(zip(_SPARSE, (x.indptr, x.indices, x.data, np.array(x.shape)), strict=True))
     whole = {name: as_array(name, array) for name, array in given.items()}
-    if not {*SPLIT}.isdisjoint(whole) and "y" in whole:
-        whole |= {name: np.zeros(len(whole["y"]), bool) for name in SPLIT if name not in whole}
-    check_arrays(whole, folder)
-    if nodes is not None and len(nodes) != len(whole["y"]):
-        raise InputError(f"{folder}: {len(nodes)} names of nodes, but y has {len(whole['y'])} rows: name each node")
+    if masks := [whole[name] for name in SPLIT if name in whole]:
+        empty = np.zeros(whole.get("y", masks[0]).shape[:1], bool)
+        whole |= {name: empty for name in SPLIT if name not in whole}
+    num_nodes = check_arrays(whole, folder)
+    if nodes is not None and len(nodes) != num_nodes:
+        rows = f"{'y' if 'y' in whole else 'x'} has {num_nodes} rows"
+        raise InputError(f"{folder}: {len(nodes)} names of nodes, but {rows}: name each node")
     with _writing(folder):
         _write(folder, whole, Names(None if isinstance(nodes, range) else nodes, classes))
     return folder

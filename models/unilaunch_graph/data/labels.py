@@ -57,11 +57,20 @@ def predicted_classes(task: Task, scores: NDArray[Any]) -> NDArray[Any] | None:
     return classes
 
 
+def blank_labels(num_nodes: int, task: Task = Task.CLASSES, num_classes: int = 0) -> Labels:
+    """Return labels for a task of which none is known: of classes (num_nodes,), of others (num_nodes, num_classes)."""
+    if task is Task.CLASSES:
+        return np.full(num_nodes, -1, np.int64)
+    if task is Task.MULTILABEL:
+        return np.zeros((num_nodes, num_classes), np.uint8)
+    return np.full((num_nodes, num_classes), np.nan, np.float32)
+
+
 def read_labels(arrays: Arrays) -> Labels:
     """Return the array *y* as labels: floats are values; others of one dimension are classes, of two 0 and 1.
 
     Raises:
-        ValueError: The array has another form, or no node has a label.
+        ValueError: The array has another form, or no row.
     """
     given = arrays.values["y"]
     shape = (None,) * min(max(given.ndim, 1), 2)
@@ -76,7 +85,7 @@ def read_labels(arrays: Arrays) -> Labels:
     else:
         labels = given.astype(np.int64) if given.dtype.kind == "b" and given.ndim == 1 else arrays.whole("y", (None,))
         check_range(labels, len(labels), "y", start=-1)
-    if not labels.size or not is_known(labels).any():
+    if not labels.size:
         raise ValueError(f"y has no node of known {'class' if labels.dtype == np.int64 else 'label'}")
     return labels
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from unilaunch.errors import InputError, RefusedTogetherError
 from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL
 from unilaunch_graph.data.labels import Labels, Task, is_known, task_of
 
@@ -18,15 +19,27 @@ def split_of(masks: Mapping[str, NDArray[np.bool_]]) -> NDArray[np.uint8]:
         masks: Which nodes are to train on, to validate with and to test with, in this order, by their names.
 
     Raises:
-        ValueError: A node has two uses, or none is to train on.
+        ValueError: A node has two uses.
     """
     names, chosen = list(masks), list(masks.values())
     twice = np.flatnonzero(np.sum(chosen, axis=0) > 1)
     if len(twice):
         raise ValueError(f"node {twice[0]} is in more than one of {', '.join(names)}")
-    if not chosen[0].any():
-        raise ValueError(f"{names[0]} has no node")
     return np.select(chosen, [TRAIN, VAL, TEST], NONE).astype(np.uint8)
+
+
+def refuse_without_training(dataset: str, num_train: int) -> None:
+    """Refuse to train where no node is to train on; every rank knows the same of the whole graph.
+
+    Raises:
+        RefusedTogetherError: There is none.
+    """
+    if not num_train:
+        raise RefusedTogetherError(
+            f"{dataset}: no node to train on: there is no y, no label in y is known, or train_mask has no node: give "
+            "labels of some nodes; predictions need none",
+            InputError.exit_code,
+        )
 
 
 def draw_split(labels: Labels, seed: int) -> NDArray[np.uint8]:

@@ -115,7 +115,7 @@ def _owned(use: Predictor, rows: Any, graph: Any) -> Rows:
 def _classes(part: Part, scores: Rows, folder: Path) -> dict[str, NDArray[Any]]:
     """Return the classes of the owned nodes in a mapped file, if there is a score for each class or label."""
     width = scores.shape[1] if scores.ndim == 2 else 0  # noqa: PLR2004  (nodes and columns)
-    fits = width >= part.num_classes if part.task is Task.CLASSES else width == part.num_classes
+    fits = width >= part.num_classes > 0 if part.task is Task.CLASSES else width == part.num_classes
     first = predicted_classes(part.task, scores[:_BLOCK]) if fits else None
     if first is None:
         return {}

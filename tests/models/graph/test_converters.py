@@ -299,7 +299,8 @@ def test_tensors_of_every_kind_become_arrays(data: Any, tmp_path: Path) -> None:
         ({"nodes": [0, 1, 2, 2]}, "the node 2 is named twice"),
         ({"nodes": [0, 1, 2, 9]}, "edge 1: source 3 is not among the nodes"),
         ({"edge_weight": WEIGHTS[:5]}, r"edge_weight must have shape \(6,\), not \(5,\)"),
-        ({"y": None}, "has no y"),
+        ({"nodes": [0, 1, 2, 3, 4], "y": None}, "5 names of nodes, but x has 4 rows"),
+        ({"val_mask": [True], "y": None, "x": X[:0]}, "x has no row"),
         ({"nodes": [0, 1, 2, 3, 4]}, "5 names of nodes, but y has 4 rows"),
         ({"nodes": [0, 1, 2, 3], "x": X[:, :1].repeat(5).reshape(5, 4), "y": [0, 1, 0, 1, 0]}, "4 names .* 5 rows"),
         ({"x": [[1, 2], [3]]}, "x is no array: expected rows of one length"),
@@ -318,6 +319,23 @@ def test_from_edges_refuses_what_does_not_fit(changes: dict[str, Any], words: st
         ug.from_edges(arrays.pop("edges"), tmp_path / "own", **arrays)
     assert "\n" not in str(refusal.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("masks", [{}, {"val_mask": TRAINED}])
+def test_a_graph_without_labels_is_written(masks: dict[str, Any], tmp_path: Path, data: Any) -> None:
+    """By each converter; no label is known then, and no node is to train on."""
+    network = nx.Graph([(0, 1), (2, 3)])
+    del data.y
+    folders = [
+        ug.from_edges(ENDS, tmp_path / "edges", x=X, **masks),
+        ug.from_scipy(sp.eye_array(4), tmp_path / "scipy", x=X, **masks),
+        ug.from_networkx(network, tmp_path / "networkx", x=X, y=None),
+        ug.from_pyg(data, tmp_path / "pyg"),
+    ]
+    for folder in folders:
+        graph = _load(folder)
+        assert graph.labels.tolist() == [-1] * 4
+        assert graph.split.tolist() == [NONE] * 4
 
 
 def test_a_folder_that_exists_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 import scipy.sparse as sp
 from loguru import logger
 
-from unilaunch.errors import InputError
+import unilaunch_graph as ug
+from unilaunch.errors import InputError, UnilaunchError
 from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Graph
 from unilaunch_graph.data.labels import Task, is_known, task_of
 from unilaunch_graph.data.sources import open_dataset
@@ -244,8 +245,8 @@ def _with(array: Any, at: Any, value: object) -> Any:
 
 
 FAULTS: list[tuple[str, dict[str, Any], str]] = [
-    ("nothing", {"z": X}, "has no edge_index; has no x; has no y"),
-    ("half-csr", _changed(CSR, indices=None, y=None), "has no indices; has no y"),
+    ("nothing", {"z": X}, "has no edge_index; has no x"),
+    ("half-csr", _changed(CSR, indices=None, x=None), "has no indices; has no x"),
     ("half-features", _changed(SPARSE, x_data=None, x_shape=None), "has no x_data and no x_shape"),
     ("two-forms", {**PLAIN, **CSR}, "has both edge_index and indptr: give one of them"),
     ("half-masks", _changed(MASKED, test_mask=None), "has no test_mask"),
@@ -266,6 +267,9 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("x-rows", _changed(PLAIN, x=X[:5]), "x must have shape (6, any), not (5, 3)"),
     ("x-flat", _changed(PLAIN, x=X[:, 0]), "x must have shape (6, any), not (6,)"),
     ("x-empty", _changed(PLAIN, x=X[:, :0]), "x has no column"),
+    ("x-no-row", _changed(PLAIN, x=X[:0], y=None), "x has no row"),
+    ("x-one-number", _changed(PLAIN, x=3.0, y=None), "x must have shape (any, any), not ()"),
+    ("end-without-y", _changed(PLAIN, edge_index=EDGES + 1, y=None), "edge_index[0, 5] is 6; allowed are 0 to 5"),
     ("x-text", _changed(PLAIN, x=X.astype(str)), "x must be numbers, not <U32"),
     ("x-complex", _changed(PLAIN, x=X * 1j), "x must be numbers, not complex128"),
     ("x-nan", _changed(PLAIN, x=_with(X, (4, 2), np.nan)), "x of node 4 is nan in column 2; it must be finite"),
@@ -280,7 +284,6 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("sparse-indptr", _changed(SPARSE, x_indptr=[0, 1]), "x_indptr must have 7 entries, one more than rows, not 2"),
     ("y-text", _changed(PLAIN, y=Y.astype(str)), "y must be whole numbers, not <U"),
     ("y-inf", _changed(PLAIN, y=_with(Y * 1.0, 2, np.inf)), "y of node 2 is infinite as float32"),
-    ("y-nan", _changed(PLAIN, y=Y * np.nan), "y has no node of known label"),
     ("y-column", _changed(PLAIN, y=Y[:, None]), "y has shape (6, 1): for classes give (6,), for one label 0/1 bool"),
     ("y-flags", _changed(PLAIN, y=np.full((6, 2), 2)), "y[0, 0] is 2; allowed are 0 to 1"),
     ("weight-short", {**PLAIN, "edge_weight": np.ones(5)}, "edge_weight must have shape (6,), not (5,)"),
@@ -289,7 +292,6 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("attr-inf", {**CSR, "edge_attr": _with(np.ones((6, 2)), (4, 1), np.inf)}, "edge_attr of edge 4 is inf in column"),
     ("y-low", _changed(PLAIN, y=_with(Y, 3, -2)), "y[3] is -2; allowed are -1 to 5"),
     ("y-high", _changed(PLAIN, y=_with(Y, 3, 10**6)), "y[3] is 1000000; allowed are -1 to 5"),
-    ("y-unknown", _changed(PLAIN, y=Y * 0 - 1), "y has no node of known class"),
     ("y-empty", _changed(PLAIN, y=Y[:0]), "y has no node of known class"),
     ("masks-int", _changed(MASKED, val_mask=MASKS["val_mask"] * 1), "val_mask must be bool, not int64"),
     ("masks-short", _changed(MASKED, val_mask=MASKS["val_mask"][:3]), "val_mask must have shape (6,), not (3,)"),
@@ -303,7 +305,6 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
         _changed(MASKED, test_mask=np.arange(6) == 4),
         "node 4 is in a mask, but its label is unknown: y",
     ),
-    ("masks-empty", _changed(MASKED, train_mask=np.zeros(6, bool)), "train_mask has no node"),
     ("objects", _changed(PLAIN, y=np.array([0, None, 1, 0, 0, 0])), "is damaged: y: Object arrays cannot be loaded"),
 ]
 
@@ -315,6 +316,22 @@ def test_faults_are_named_in_one_line(tmp_path: Path, arrays: dict[str, Any], me
         _load(tmp_path, arrays)
     assert str(caught.value).startswith(f"{tmp_path / 'own.npz'}: {message}")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("arrays", [
+    _changed(PLAIN, y=None), _changed(SPARSE, y=None), _changed(MASKED, y=None), _changed(PLAIN, y=Y * 0 - 1),
+    _changed(PLAIN, y=Y * np.nan), _changed(MASKED, train_mask=np.zeros(6, bool)),
+], ids=["no-y", "no-y-sparse", "no-y-masks", "y-unknown", "y-nan", "masks-empty"])  # fmt: skip
+def test_a_graph_without_training_nodes_is_for_predictions(tmp_path: Path, arrays: dict[str, Any]) -> None:
+    """It is read, and refused where a training begins; the nodes are the rows of x."""
+    graph = _load(tmp_path, arrays)
+    assert graph.num_nodes == len(graph.labels) == len(graph.split) == NUM_NODES
+    assert not (graph.split == TRAIN).any()
+    assert is_known(graph.labels).any() == graph.split.any() == ("train_mask" in arrays and arrays["y"] is not None)
+    with pytest.raises(
+        UnilaunchError, match=r"own\.npz: no node to train on: there is no y, no label in y is known, or"
+    ):
+        ug.load(tmp_path / "own.npz", framework="torch", data_dir=tmp_path)
 
 
 @pytest.mark.parametrize("kept", [0, 10, -500, -1], ids=str)

@@ -137,6 +137,16 @@ def test_the_file_has_the_arrays_of_the_command(
             np.testing.assert_array_equal(arrays["classes"], expected)
 
 
+def test_layers_need_no_labels(tmp_path: Path) -> None:
+    """Of a graph by its name; without labels nothing says whether scores are of classes."""
+    np.savez(tmp_path / "own.npz", edge_index=[[0, 1], [1, 2]], x=np.eye(3))
+    layers = [torch.nn.Linear(3, 2).eval()]
+    predict(layers, tmp_path / "own.npz", tmp_path / "out.npz", data_dir=tmp_path)
+    with np.load(tmp_path / "out.npz") as arrays:
+        assert set(arrays) == {"scores", "split"}
+        assert arrays["split"].tolist() == [0, 0, 0]
+
+
 def test_a_whole_model_may_return_scores_and_embeddings(tmp_path: Path) -> None:
     """Embeddings are rows of any width; each rank gets both, and the file has both."""
 
