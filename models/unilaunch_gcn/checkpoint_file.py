@@ -26,6 +26,16 @@ def epoch_of(content: bytes) -> int:
     return int(json.loads(_metadata(content)[_HISTORY])["epoch"])
 
 
+def was_validated(path: Path) -> bool:
+    """Return whether a whole file's history has a validation loss, so that one of its epochs was the best."""
+    return has_val_loss(json.loads(_metadata(path.read_bytes())[_HISTORY])["evaluations"])
+
+
+def has_val_loss(evaluations: Sequence[Mapping[str, float | None]]) -> bool:
+    """Return whether one of the evaluations was of validation nodes."""
+    return any(one["val_loss"] is not None for one in evaluations)
+
+
 @dataclass(frozen=True, slots=True)
 class State:
     """A training after an epoch.

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from unilaunch.backend import Collectives
-from unilaunch.errors import OutputError, SpecError
+from unilaunch.errors import InputError, OutputError, SpecError
 from unilaunch.json_value import JsonValue
 from unilaunch.model import Session
 from unilaunch_gcn import checkpoint
+from unilaunch_gcn.checkpoint_file import has_val_loss, load_weights
 from unilaunch_gcn.network import Network
 from unilaunch_graph.arrays import Floats
 from unilaunch_graph.optimizer import Adam
@@ -148,16 +149,8 @@ class Keeper:
     def _resume(self, collectives: Collectives) -> History:
         """Go on from the newest checkpoint, which rank 0 alone must see; all ranks must call it."""
         session, network, folder = self.session, self.network, self.files.folder
-        state = None
         with session.together("resume"):
-            if session.world.rank == 0:
-                state, damaged = checkpoint.newest(folder, network.layers)
-                for line in damaged:
-                    session.log.logger.warning(line)
-                if state:
-                    checkpoint.check(state, self.decided, folder)
-                else:
-                    checkpoint.check_best(folder, self.decided, alone=not damaged)
+            state = None if session.world.rank else self._newest()
         told = state and {
             "losses": [*state.losses], "evaluations": [*map(dict, state.evaluations)], "counted": state.counted,
         }  # fmt: skip
@@ -179,3 +172,20 @@ class Keeper:
         if self.options.halo == "stale":
             session.log.say("--halo stale: the first epoch waits for its own rows, so the curve is not that of one run")
         return history
+
+    def _newest(self) -> checkpoint.State | None:
+        """Return the newest state of this training, None if there is none; what is damaged or lost is said."""
+        folder, warn = self.files.folder, self.session.log.logger.warning
+        state, damaged = checkpoint.newest(folder, self.network.layers)
+        for line in damaged:
+            warn(line)
+        if not state:
+            checkpoint.check_best(folder, self.decided, alone=not damaged)
+            return None
+        checkpoint.check(state, self.decided, folder)
+        if self.options.save_model and has_val_loss(state.evaluations):
+            try:
+                load_weights(folder / checkpoint.BEST)
+            except InputError as error:
+                warn(f"{error}: the best model so far is gone; only a lower validation loss makes another one")
+        return state

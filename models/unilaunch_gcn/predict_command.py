@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 from typing_extensions import override
 
 from unilaunch.command import Command
-from unilaunch.errors import InputError, SpecError
+from unilaunch.errors import InputError, SpecError, say_warning
 from unilaunch.spec import Spec
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ class PredictCommand(Command):
 
     @override
     def run(self, options: PredictSpec) -> int:
-        from unilaunch_gcn.checkpoint import DIRECTED, model_file
-        from unilaunch_gcn.checkpoint_file import load_weights
+        from unilaunch_gcn.checkpoint import BEST, DIRECTED, model_file
+        from unilaunch_gcn.checkpoint_file import load_weights, was_validated
         from unilaunch_gcn.edges_option import takes_edges_as_given
         from unilaunch_graph.aside import refuse_no_file
 
@@ -75,7 +75,10 @@ class PredictCommand(Command):
                 f"{file} was trained with other --edges than the spec in {options.folder} says: name the output folder "
                 "of the model's run"
             )
-        _predict(options, trained, parameters, _as_trained(part, trained, parameters, decided), member)
+        part = _as_trained(part, trained, parameters, decided)
+        if member.world.rank == 0 and file.name != BEST and was_validated(file):
+            say_warning(f"{file.parent}: the best model, {BEST}, is not there: {file.name} is taken, the last one")
+        _predict(options, trained, parameters, part, member)
         return 0
 
 

@@ -63,7 +63,8 @@ def test_a_model_says_the_same_anywhere(openmpi5: Launcher, task: str, tmp_path:
     of_run = _read(tmp_path / "log_output" / "predictions.npz")
     (checkpoints / "best.safetensors").unlink()  # predict takes the last model then, as the run does
     alone(["-m", "unilaunch", "predict", "log_output", "--embeddings", "--output", "one.npz"], tmp_path).check()
-    openmpi5.unilaunch(3, ["predict", "log_output", "--output", "three.npz"], tmp_path).check()
+    of_three = openmpi5.unilaunch(3, ["predict", "log_output", "--output", "three.npz"], tmp_path).check()
+    assert of_three.console.count("best.safetensors, is not there: final.safetensors is taken, the last one") == 1
     one, three = (_read(tmp_path / name) for name in ("one.npz", "three.npz"))
     assert one.pop("embeddings").shape == (90, 16)
     for other in (one, three):
@@ -176,6 +177,40 @@ def test_predictions_need_no_labels(openmpi5: Launcher, task: str, tmp_path: Pat
         assert job.returncode == 2, job.console
         (line,) = job.refusals()
         assert "no_y.npz: no node to train on: there is no y, no label in y is known, or train_mask has no node" in line
+
+
+def test_a_best_model_that_is_gone_is_said(tmp_path: Path) -> None:
+    """Where a run resumes, and where the last model is taken; not where none was to be kept, or none was validated."""
+    graph, some = _graph(LABELS["classes"]), np.arange(90) < 20
+    masks = {"train_mask": some, "val_mask": some & ~some, "test_mask": ~some}
+    np.savez(tmp_path / "graph.npz", **graph)
+    np.savez(tmp_path / "no_val.npz", **graph | masks)
+    best = tmp_path / "log_output" / "checkpoints" / "best.safetensors"
+
+    def console(*arguments: str) -> str:
+        return alone(["-m", "unilaunch", *arguments], tmp_path).check().console
+
+    def resumed(epochs: int, *options: str) -> str:
+        options = ("--epochs", str(epochs), "--eval-every", "1", "--lr", "1e-12", *options)
+        return console("run", "--resume", "--data-dir", "data", "--dataset", "graph.npz", *options)
+
+    assert "so far is gone" not in resumed(1, "--no-save-model", "--checkpoint-every", "1")
+    assert "so far is gone" not in resumed(2, "--no-save-model", "--checkpoint-every", "1")
+    assert f"{best}: cannot be read: No such file or directory: the best model so far is gone" in resumed(3)
+    best.write_bytes(b"damaged")
+    assert f"{best}: damaged: " in resumed(4)
+    best.unlink()
+    assert "best.safetensors, is not there: final.safetensors is taken" in console("predict")
+    console("run", "--data-dir", "data", "--dataset", "graph.npz", "--epochs", "1")
+    assert "so far is gone" not in console(
+        "run", "--data-dir", "data", "--dataset", "graph.npz", "--epochs", "2", "--resume"
+    )
+    assert "is not there" not in console("predict")
+    console("run", "--data-dir", "data", "--dataset", "no_val.npz", "--epochs", "1")
+    assert "is not there" not in console("predict")
+    assert "so far is gone" not in console(
+        "run", "--data-dir", "data", "--dataset", "no_val.npz", "--epochs", "2", "--resume"
+    )
 
 
 @pytest.mark.parametrize(("second", "words"), [
