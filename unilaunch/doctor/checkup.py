@@ -32,6 +32,8 @@ from unilaunch.start_variables import MONITOR
 #: Seconds for mpirun to start one rank on each host, and for these to find each other; and for each that measures.
 DEADLINE = 30.0
 _MEASURING = 10.0
+#: Seconds for which the last answers may still arrive when mpirun has exited: packets that were lost are sent again.
+_LAST_WORDS = 5.0
 _HERE = Host("localhost", 1)  # without hosts and without an allocation
 
 
@@ -180,7 +182,9 @@ def _listen(process: "subprocess.Popen[bytes]", inbox: Inbox, arrived: dict[int,
             deadline += 5
         elif time.monotonic() > deadline:
             process.kill()
-    inbox.take(0)
+    until = time.monotonic() + _LAST_WORDS
+    while inbox.connected and time.monotonic() < until:
+        inbox.take(0.1)
     return late
 
 

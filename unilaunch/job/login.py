@@ -3,7 +3,7 @@
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from unilaunch.addresses import own_names
@@ -32,13 +32,14 @@ def check_logins(plan: Plan) -> None:
         raise LauncherError(f"{wrong[0]}{more}; to check all hosts: unilaunch doctor {where}")
 
 
-def closed_hosts(plan: Plan) -> Mapping[str, str]:
+def closed_hosts(plan: Plan, lost: Collection[str] = ()) -> Mapping[str, str]:
     """Return the hosts that mpirun could not log in to, and why, with what to do.
 
-    None if mpirun does not use ssh (in an allocation, or with another remote shell), or if there is no other host.
+    None if mpirun does not use ssh (in an allocation, or with another remote shell), or if there is no other host. The
+    *lost* ones, which would take seconds, are not tried.
     """
-    here = own_names([host.name for host in plan.request.hosts])
-    others = [host for host in plan.request.hosts if host.name not in here]
+    known = {*own_names([host.name for host in plan.request.hosts]), *lost}
+    others = [host for host in plan.request.hosts if host.name not in known]
     ssh = plan.mpirun.login_command(plan.request) if others else []
     return {name: why for name, why in log_in(others[:_DIRECT], ssh).items() if why} if ssh else {}
 

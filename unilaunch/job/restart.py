@@ -70,7 +70,7 @@ def run(plan: Plan, environ: Mapping[str, str], caller: Caller) -> LaunchResult:
             if restarts == allowed or not _is_worth_it(result, again=restarts > 0):
                 return result
             try:
-                lost = [*result.lost_hosts, *_closed_hosts(plan, caller)]
+                lost = _hosts_to_leave_out(plan, result.lost_hosts, caller)
                 plan = plan_again(plan, lost, _counted(environ, restarts + 1, allowed))
             except UnilaunchError as error:
                 say(f"no restart: {error}")
@@ -103,27 +103,29 @@ def _is_worth_it(result: LaunchResult, *, again: bool) -> bool:
     return failure.cause is not Cause.REFUSED_INPUT  # a script may exit with its code for any reason
 
 
-def _closed_hosts(plan: Plan, caller: Caller) -> list[str]:
-    """Return the hosts that the restart must do without; unless it may, wait for them as long as ranks wait at a start.
+def _hosts_to_leave_out(plan: Plan, lost: Sequence[str], caller: Caller) -> Sequence[str]:
+    """Return the *lost* hosts, with `--elastic` also those that do not answer; without it, wait for all hosts.
+
+    The wait is at most as long as that of ranks for each other at a start.
 
     Raises:
-        LauncherError: One does not answer in that time, or the user has stopped the job.
+        LauncherError: A host does not answer in that time, or the user has stopped the job.
     """
     if not plan.request.several:
-        return []
+        return lost
     from unilaunch.job.login import closed_hosts
 
     spec, told = plan.task.spec, ""
+    if spec.elastic:
+        return [*lost, *closed_hosts(plan, lost)]
     until = time.monotonic() + spec.timeout
     while wrong := closed_hosts(plan):
-        if spec.elastic:
-            return [*wrong]
         if time.monotonic() > until or caller.asked.number:
             raise LauncherError(next(iter(wrong.values())))
         if told != (told := ", ".join(wrong)):
             say(f"the restart waits for {told}, for at most {spec.timeout:g} s (--timeout)")
         time.sleep(_PAUSE)
-    return []
+    return lost
 
 
 def plan_again(plan: Plan, lost: Sequence[str], environ: Mapping[str, str]) -> Plan:

@@ -3,6 +3,7 @@
 import atexit
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import cast
@@ -21,6 +22,8 @@ from unilaunch.world import LauncherInfo, World
 
 #: Seconds to wait for the other ranks of a script that unilaunch has not started.
 _PATIENCE = 300.0
+#: Seconds in which mpirun reads a rank's last lines: of a job that aborts it shows no more than it has read.
+_READING = 0.1
 #: Open files for each other rank.
 _FILES = 4
 
@@ -137,6 +140,7 @@ def _abort_when_failed() -> None:
     def abort(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         show(kind, error, traceback)
         sys.stderr.flush()
+        time.sleep(_READING)
         mpi.abort()
 
     sys.excepthook = abort

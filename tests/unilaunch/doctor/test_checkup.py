@@ -18,7 +18,7 @@ FACTS = {"python": "3.11.2", "packages": {}, "frameworks": [], "devices": {}, "t
 
 def _inbox(*results: dict[str, Any] | None, named: tuple[str, ...] = ("a", "b", "c")) -> Inbox:
     ranks = {rank: RankSeen(host=named[rank], result=result) for rank, result in enumerate(results)}
-    return cast("Inbox", SimpleNamespace(ranks=ranks))
+    return cast("Inbox", SimpleNamespace(ranks=ranks, connected=set()))
 
 
 def _met(library: str = "Open MPI 5", **more: object) -> dict[str, Any]:
@@ -54,6 +54,22 @@ def test_what_took_too_long_is_named(last: dict[str, Any], words: str, hosts: tu
     finding = checkup._late(_inbox(_met(measures_links=True), _met(measures_links=True), last), HOSTS, 60.0)
     assert finding.text.startswith(words)
     assert finding.hosts == hosts
+
+
+def test_an_answer_that_comes_after_mpirun_is_heard() -> None:
+    """Where packets are lost, the last one is sent again."""
+    inbox, looks = _inbox(None), list[float]()
+    inbox.connected.add(0)
+
+    def take(_: float) -> None:
+        looks.append(time.time())
+        if len(looks) == 3:
+            inbox.ranks[0].result = {"facts": None}
+            inbox.connected.clear()
+
+    inbox.take = take  # type: ignore[assignment,method-assign]
+    assert not checkup._listen(cast("Any", SimpleNamespace(poll=lambda: 0)), inbox, {}, 60.0)
+    assert (len(looks), inbox.ranks[0].result) == (3, {"facts": None})
 
 
 def test_a_clock_is_compared_when_the_facts_arrive() -> None:
