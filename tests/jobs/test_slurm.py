@@ -62,7 +62,8 @@ def test_launch_in_a_shell_of_srun(slurm: Mapping[str, str], tmp_path: Path) -> 
     environ = {**slurm, **ROOT, "UNILAUNCH_ALLOW_RUN_AS_ROOT": "1"}
     shell = f"import pty; raise SystemExit(pty.spawn(['srun', '-N1', '-n2', '--pty', *{words!r}]) >> 8)"
     assert "rank 0 of 2" in finish([sys.executable, "-c", shell], tmp_path, environ, 60).check().stdout
-    twice = finish(["srun", "-N1", "-n2", *words], tmp_path, environ, 60)
+    # -K0: the first of the two to exit does not end the other one, whose code would then be that of a signal.
+    twice = finish(["srun", "-K0", "-N1", "-n2", *words], tmp_path, environ, 60)
     assert twice.returncode == 2
     assert "Slurm has started 2 processes of `unilaunch launch`, and each would start the whole job" in twice.console
 
