@@ -125,7 +125,8 @@ def test_several_launches_of_one_job_are_refused(launcher: Launcher, tmp_path: P
         f"subprocess.run([sys.executable, *{words!r}, *folder, 'say.py'], check=True)\n"
     )
     nested = _launch(launcher, ["-n", "2", "outer.py"], tmp_path)
-    assert ("said" if launcher.version > "5" else "mpirun does not support recursive calls") in nested.console
+    assert "has started" not in nested.console
+    assert "said" in nested.console or launcher.version < "5"  # Open MPI 4's mpirun refuses, or crashes, in a rank
 
 
 def test_only_rank_0_is_shown(openmpi5: Launcher, tmp_path: Path) -> None:
