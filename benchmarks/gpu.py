@@ -35,7 +35,7 @@ WAYS = {"gcn": ("PyG", "float32", "bfloat16"), "sage": ("PyG", "float32", "bfloa
 PARITY = (("float64", 1e-10), ("float32", 1e-5), ("bfloat16", 3e-2))
 BOUND = 0.5
 SHAPES = ("small", "reddit", "large")
-#: Seconds that one training may take: of a graph of 10 million nodes most of them are the host's, which reads it.
+#: Seconds that one check or one training may take.
 DEADLINE = 900.0
 HEAD = "| graph | network | dropout | way | s/epoch | of PyG | peak MB | of PyG |\n|---|---|---|---|---|---|---|---|"
 

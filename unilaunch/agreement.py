@@ -21,11 +21,13 @@ def agree(peers: Peers, refused: UnilaunchError | None) -> None:
     Raises:
         RefusedTogetherError: On every rank, with the error of the lowest rank that refuses.
     """
-    answers = peers.share(None if refused is None else [str(refused), refused.exit_code, gethostname()])
+    answers = peers.share(
+        None if refused is None else [str(refused), refused.exit_code, gethostname(), refused.names_rank]
+    )
     for rank, answer in enumerate(answers):
         if answer is not None:
-            message, exit_code, host = cast("tuple[str, int, str]", answer)
-            alone = None in answers and not message.startswith((f"rank {rank} ", f"rank {rank}:"))
+            message, exit_code, host, is_named = cast("tuple[str, int, str, bool]", answer)
+            alone = None in answers and not is_named
             message = one_line(message)  # text from another process
             raise RefusedTogetherError(f"rank {rank} on {one_line(host)}: {message}" if alone else message, exit_code)
 

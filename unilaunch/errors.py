@@ -16,10 +16,12 @@ class UnilaunchError(Exception):
     Attributes:
         exit_code: The exit code of the process. 2 means that the input was refused before any work was done.
         final: Whether the job would fail again with the same options.
+        names_rank: Whether the message says which rank it is about.
     """
 
     exit_code = 2
     final = False
+    names_rank = False
 
 
 def one_line(text: str) -> str:
@@ -64,6 +66,8 @@ class EnvironmentMismatchError(UnilaunchError):
 
 class PlacementError(UnilaunchError):
     """A rank has no device of the requested kind."""
+
+    names_rank = True
 
 
 class PluginError(UnilaunchError):

@@ -218,7 +218,7 @@ def check_best(folder: Path, decided: Mapping[str, Any], *, alone: bool) -> None
     remedy = "which this run would overwrite: move it away, or take another --checkpoint-dir"
     if alone:
         raise SpecError(f"--resume: {folder} holds {BEST} alone, from which no training goes on, and {remedy}")
-    _, before = load_weights(folder / BEST)
+    before = load_weights(folder / BEST)[1]["decided"]
     for name in differing(decided, before):
         raise SpecError(
             f"--resume: {folder / BEST} is of another training (its {name} is {before.get(name)!r}, not "

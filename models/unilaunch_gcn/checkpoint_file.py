@@ -26,11 +26,6 @@ def epoch_of(content: bytes) -> int:
     return int(json.loads(_metadata(content)[_HISTORY])["epoch"])
 
 
-def was_validated(path: Path) -> bool:
-    """Return whether a whole file's history has a validation loss, so that one of its epochs was the best."""
-    return has_val_loss(json.loads(_metadata(path.read_bytes())[_HISTORY])["evaluations"])
-
-
 def has_val_loss(evaluations: Sequence[Mapping[str, float | None]]) -> bool:
     """Return whether one of the evaluations was of validation nodes."""
     return any(one["val_loss"] is not None for one in evaluations)
@@ -114,7 +109,7 @@ def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
 
 
 def load_weights(path: Path) -> tuple[dict[str, NDArray[Any]], Mapping[str, Any]]:
-    """Return the parameters in a checkpoint by name, and what decided its curve.
+    """Return the parameters in a checkpoint by name, and its history: evaluations, what decided its curve.
 
     Raises:
         InputError: It cannot be read, or is damaged.
@@ -125,7 +120,7 @@ def load_weights(path: Path) -> tuple[dict[str, NDArray[Any]], Mapping[str, Any]
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{path}: damaged: {' '.join(str(error).split())}") from None
-    return {name: array for name, array in tensors.items() if not name.endswith("_moment")}, told["decided"]
+    return {name: array for name, array in tensors.items() if not name.endswith("_moment")}, told
 
 
 def parameter_names(layers: Sequence[Layer]) -> list[str]:

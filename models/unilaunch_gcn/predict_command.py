@@ -47,14 +47,15 @@ class PredictCommand(Command):
     @override
     def run(self, options: PredictSpec) -> int:
         from unilaunch_gcn.checkpoint import BEST, DIRECTED, model_file
-        from unilaunch_gcn.checkpoint_file import load_weights, was_validated
+        from unilaunch_gcn.checkpoint_file import has_val_loss, load_weights
         from unilaunch_gcn.edges_option import takes_edges_as_given
         from unilaunch_graph.aside import refuse_no_file
 
         refuse_no_file(options.output, "--output ")
         trained, seed = _trained(options)
         file = model_file(trained.checkpoint_dir or options.folder / "checkpoints")
-        parameters, decided = load_weights(file)
+        parameters, history = load_weights(file)
+        decided = history["decided"]
         _refuse_others(file, decided, trained, seed, options.folder)
         trained = trained.model_copy(update={"precision": decided["precision"]})
         if options.embeddings and trained.layers == 1:
@@ -76,7 +77,7 @@ class PredictCommand(Command):
                 "of the model's run"
             )
         part = _as_trained(part, trained, parameters, decided)
-        if member.world.rank == 0 and file.name != BEST and was_validated(file):
+        if member.world.rank == 0 and file.name != BEST and has_val_loss(history["evaluations"]):
             say_warning(f"{file.parent}: the best model, {BEST}, is not there: {file.name} is taken, the last one")
         _predict(options, trained, parameters, part, member)
         return 0

@@ -5,7 +5,7 @@ from pydantic import JsonValue
 from typing_extensions import override
 
 from unilaunch.agreement import agree
-from unilaunch.errors import InputError, RefusedTogetherError, RendezvousError
+from unilaunch.errors import InputError, PlacementError, RefusedTogetherError, RendezvousError
 from unilaunch.rank.alone import Alone
 
 
@@ -28,9 +28,22 @@ def test_agreed_when_nobody_refuses() -> None:
 def test_the_lowest_ranks_refusal_is_everyones() -> None:
     """Its words and its exit code, and whose they are where not all refuse."""
     with pytest.raises(RefusedTogetherError, match="the first") as refusal:
-        agree(_Table([None, ["the first", 1, "a"]], [["another", 2, "b"]]), InputError("mine"))
+        agree(_Table([None, ["the first", 1, "a", False]], [["another", 2, "b", False]]), InputError("mine"))
     assert refusal.value.exit_code == 1
     assert str(refusal.value) == "rank 1 on a: the first"
+
+
+def test_a_rank_is_named_once() -> None:
+    """A device's error says whose it is; of rank 1 a text that begins as rank 10's does not."""
+    for error, said in (
+        (PlacementError("rank 1 on a: no GPU"), "rank 1 on a: no GPU"),
+        (InputError("rank 10"), "rank 10"),
+    ):
+        with pytest.raises(RefusedTogetherError) as refusal:
+            agree(_Table([None], []), error)
+        assert str(refusal.value).endswith(said)
+        assert str(refusal.value).startswith("rank 1 on ")
+        assert str(refusal.value).count("rank 1 on") == 1
 
 
 @pytest.mark.parametrize(("error", "code"), [(InputError("no"), 2), (RendezvousError("no"), 1)])

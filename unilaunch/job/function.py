@@ -102,12 +102,8 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], give
             signature.bind_partial(*given.positional, **given.named)
             inspect.signature(function, follow_wrapped=False).bind(*given.positional, **given.named)
             return
-        unknown = [argument for argument in given.named if argument not in signature.parameters]
-        hint = (
-            nearest(_SHORT.get(unknown[0], unknown[0]), [*LaunchSpec.model_fields, *signature.parameters])
-            if unknown
-            else ""
-        )
+        unknown = [_SHORT.get(name, name) for name in given.named if name not in signature.parameters]
+        hint = nearest(unknown[0], [*LaunchSpec.model_fields, *signature.parameters]) if unknown else ""
         raise SpecError(f"{name}(): {error}{hint}") from None
 
 

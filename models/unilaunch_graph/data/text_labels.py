@@ -1,6 +1,7 @@
 """Labels that are text: their classes, and what is no class."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -43,23 +44,22 @@ def numbered(y: NDArray[Any]) -> tuple[NDArray[Any], list[str] | None]:
     if y.dtype.kind == "O" and all(isinstance(value, str) for value in y.flat):
         y = y.astype(str)
     if y.dtype.kind == "U":
-        _refuse_spoilt_numbers(y)
         names, numbers = np.unique(y, return_inverse=True)
+        _refuse_spoilt_numbers(y, names.tolist())
         unknown = int("" in names[:1])  # "" is the first of the alphabet
         return numbers.reshape(y.shape) - unknown, names[unknown:].tolist()
     return (y[:, 0] if y.dtype.kind in "iu" and y.ndim == 2 and y.shape[1] == 1 else y), None  # noqa: PLR2004
 
 
-def _refuse_spoilt_numbers(y: NDArray[np.str_]) -> None:
+def _refuse_spoilt_numbers(y: NDArray[np.str_], names: Sequence[str]) -> None:
     """Raise an error for numbers that are text since some cells are none, or since they have commas.
 
     Class names that are whole numbers, also beside others (grades 1, 2 and K), are accepted where nodes share them.
     """
-    names = [name for name in np.unique(y) if name]
     numbers = [name for name in names if NUMBER.fullmatch(name)]
-    others = [name for name in names if name not in numbers]
+    others = [name for name in names if name and not NUMBER.fullmatch(name)]
     fractions = [name for name in numbers if not name.strip().lstrip("+-").isdecimal()]
-    if fractions or (numbers and others and 2 * len(names) > y.size):
+    if fractions or (numbers and others and 2 * (len(numbers) + len(others)) > y.size):
         wrong, beside = (others or fractions)[0], f", beside numbers such as {numbers[-1]!r}" if others else ", as text"
         raise InputError(
             f"y of node {np.argwhere(y == wrong)[0][0]} is {wrong!r}{beside}: write numbers to predict as 1.5, and "
