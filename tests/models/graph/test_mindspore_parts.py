@@ -1,6 +1,7 @@
 """ug.mindspore in one process: what it refuses, and the forms of its arguments. The curves are in tests/jobs."""
 
 import copy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -188,8 +189,9 @@ def test_batch_norm_counts_the_rows_that_it_gets() -> None:
 def test_networks_with_a_normalisation_are_rewritten_for_mixed_precision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """MindSpore expands the calls of a network's methods, and writes what it has made into the current folder."""
+    """MindSpore expands the calls of a network's methods: it writes into the current folder and adds to `sys.path`."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
     part = part_of(3, [(0, 1)])
     net = nn.SequentialCell(nn.Dense(3, 4), ug.mindspore.BatchNorm(4, part)).set_train()
     mixed = ms.amp.auto_mixed_precision(copy.deepcopy(net), "O1")

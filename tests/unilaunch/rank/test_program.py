@@ -2,8 +2,7 @@
 
 import gc
 import importlib
-import resource
-import signal
+import re
 import sys
 import traceback
 from pathlib import Path
@@ -13,7 +12,8 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from unilaunch.errors import OutputError, SpecError
+from full_disk import refusal_without_space
+from unilaunch.errors import SpecError
 from unilaunch.rank.interpreter import uncollected
 from unilaunch.rank.program import AroundImport, check_value, keep_value, leave_out_launcher, run_program
 from unilaunch.target import Target
@@ -115,15 +115,8 @@ def test_what_cannot_be_sent_is_refused_in_one_line(value: object, tmp_path: Pat
 
 def test_an_array_that_finds_no_space_is_named(tmp_path: Path) -> None:
     """Its file and the reason; numpy's own error has neither."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    held = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
-    try:
-        with pytest.raises(OutputError, match=r"value\.0\.npy: make returned an array that cannot be written: .*8192"):
-            keep_value(np.zeros(8192), "make", tmp_path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, held)
+    refused = refusal_without_space(lambda: keep_value(np.zeros(8192), "make", tmp_path), 4096)
+    assert re.search(r"value\.0\.npy: make returned an array that cannot be written: .*8192", refused)
 
 
 def test_a_function_of_a_file_runs_without_its_main_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
