@@ -10,12 +10,12 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from errno import EINVAL, ENOTSUP
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from unilaunch.errors import InputError, OutputError, SpecError
+from unilaunch.output.files import write_whole
 from unilaunch_gcn.attention_options import count_heads
 from unilaunch_gcn.checkpoint_file import State, epoch_of, load, load_weights, to_bytes
 from unilaunch_gcn.layers import Layer
@@ -129,18 +129,11 @@ class Writer:
             OutputError: It cannot be written.
         """
         path = self.folder / name
-        aside = self.folder / f".{path.name}.{os.getpid()}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with aside.open("wb") as file:
-                file.write(to_bytes(state, self.layers))
-                file.flush()
-                os.fsync(file.fileno())
-            aside.replace(path)
+            write_whole(path, to_bytes(state, self.layers))
             _sync(self.folder)
         except OSError as error:
-            with suppress(OSError):
-                aside.unlink()
             raise OutputError(f"checkpoint {path}: cannot be written: {error.strerror}") from None
         return path
 

@@ -109,6 +109,11 @@ def _until(done: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
+def _status(folder: Path) -> str:
+    said = subprocess.check_output([sys.executable, "-m", "unilaunch", "status"], cwd=folder, text=True, timeout=60)
+    return said.partition("\n")[0]
+
+
 def _marks(folder: Path, name: str) -> list[str]:
     return sorted(path.suffix[1:] for path in folder.glob(f"{name}.*") if path.suffix != ".py")
 
@@ -129,6 +134,7 @@ def test_ranks_have_time_to_save(launcher: Launcher, number: signal.Signals, tmp
         f"unilaunch: {number.name}: the ranks have 30 s to end; a second signal ends them at once"
     ]
     assert not list(tmp_path.glob("log_output/rank.*/failure.json"))
+    assert _status(tmp_path) == "stopped: 3 ranks"
 
 
 def test_the_time_to_save_is_bounded(openmpi5: Launcher, tmp_path: Path) -> None:
@@ -260,6 +266,7 @@ def test_a_training_that_is_stopped_goes_on(launcher: Launcher, number: signal.S
     assert "Traceback" not in said
     (stopped,) = re.findall(r"unilaunch: stopped after epoch (\d+) of 1000000; its checkpoint is in (\S+): go on", said)
     assert stopped[1].endswith("log_output/checkpoints")
+    assert _status(tmp_path).startswith("stopped: 3 ranks")
     if (launcher.version, number) in {("4.1", signal.SIGINT), ("5.0", signal.SIGTERM), ("5.0", signal.SIGUSR1)}:
         _go_on(launcher, options, int(stopped[0]), tmp_path)
 

@@ -20,7 +20,7 @@ from unilaunch.errors import REQUEUE
 from unilaunch.monitor import messages
 from unilaunch.monitor.messages import NO_RANK, BadMessageError, OfAgent, OfRank
 from unilaunch.output.failure import Cause, Failure, describe_exit, split_phase
-from unilaunch.output.files import write_failure
+from unilaunch.output.files import add_event, write_failure
 from unilaunch.record import replace
 
 _OF_A_PROGRAM = {signal.SIGUSR1, signal.SIGUSR2}  # they end no program that handles them
@@ -170,6 +170,8 @@ class RankProcess:
         self.stop, self.grace_until = stop, time.monotonic() + stop.grace
         self.kill_at = min(self.kill_at, self.grace_until)
         self.channel.tell_stop()
+        if self.output.folder:
+            add_event(self.output.folder, phase="stopping")
         if not self.done:
             self.signal(stop.number)
             self.signal(signal.SIGCONT)

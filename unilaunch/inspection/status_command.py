@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from socket import gethostname
 from typing import Any, ClassVar
@@ -10,13 +11,13 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from unilaunch.command import Command
-from unilaunch.errors import one_line
+from unilaunch.errors import REQUEUE, one_line
 from unilaunch.inspection.asking import ask, not_running
 from unilaunch.monitor.stragglers import Straggler
 from unilaunch.output.claim import is_held, read_marker
 from unilaunch.overriding import override
 from unilaunch.report.reading import read_end
-from unilaunch.report.run import RankRun
+from unilaunch.report.run import RankRun, Report
 from unilaunch.spec import Spec
 
 _PATIENCE, _TICK = 3.0, 0.1  # seconds for the last agents of a job that has ended, and between two looks
@@ -60,9 +61,8 @@ def _read_ended(folder: Path) -> dict[str, Any] | None:
     undecided = not report and any(rank.exit_code is None for rank in ranks)
     if undecided and marker and marker.host != gethostname():  # its lock may not be seen here: NFS, Lustre
         return None
-    finished = all(rank.exit_code == 0 for rank in ranks)
     return {
-        "state": "failed" if report else "done" if finished else "ended",
+        "state": _state(report, ranks),
         "run": marker.run if marker else "",
         "size": len(ranks),
         "restarts": None,
@@ -70,6 +70,14 @@ def _read_ended(folder: Path) -> dict[str, Any] | None:
         "straggler": None,
         "ranks": [_ended_rank(rank) for rank in ranks],
     }
+
+
+def _state(report: Report | None, ranks: Sequence[RankRun]) -> str:
+    if report:
+        return "stopped" if report.first.exit_code == REQUEUE else "failed"
+    if any(event.phase == "stopping" for rank in ranks for event in rank.events):
+        return "stopped"
+    return "done" if all(rank.exit_code == 0 for rank in ranks) else "ended"
 
 
 def _ended_rank(run: RankRun) -> dict[str, Any]:

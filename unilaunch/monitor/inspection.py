@@ -23,8 +23,8 @@ from unilaunch.monitor.rank_seen import RankSeen, RankState
 from unilaunch.monitor.stragglers import Stragglers
 from unilaunch.output.claim import is_ours
 from unilaunch.output.failure import split_phase
-from unilaunch.output.files import append
-from unilaunch.output.folder import SOCKET, event_line, rank_folder
+from unilaunch.output.files import add_event
+from unilaunch.output.folder import SOCKET, rank_folder
 from unilaunch.step import Step
 
 _JSON = "application/json"
@@ -69,8 +69,7 @@ class Inspection:
         if named := self.stragglers.look(paces, hosts, time.monotonic()):
             folder = rank_folder(self.root, named.rank, self.monitor.size)
             if is_ours(folder, inbox.ranks[named.rank].run):  # not on a host with another file system
-                with suppress(OSError):
-                    append(folder / "events.jsonl", event_line(**named.as_json()))
+                add_event(folder, **named.as_json())
 
     def close(self) -> None:
         """Close the sockets, and remove the one in the output folder."""

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from unilaunch.errors import one_line
+from unilaunch.errors import REQUEUE, one_line
 from unilaunch.output.failure import Cause, Failure
 from unilaunch.record import Record
 from unilaunch.step import Step
@@ -45,6 +45,8 @@ class Verdict(Record):
         if self.first.rank is None:
             return f"{self.first.message}: the job is ended (exit code {self.exit_code})"
         if self.first.cause is Cause.ENDED_FROM_OUTSIDE:
+            if self.exit_code == REQUEUE:  # it says what it has saved
+                return self.first.message
             return f"the job was ended from outside, by {self.first.signal or 'a signal'}"
         if self.everywhere:
             number = f" {len(self.alike)}" if len(self.alike) > 1 else ""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from contextlib import suppress
 from errno import EINVAL
 from pathlib import Path
@@ -69,6 +70,17 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, text)
 
 
+def event_line(**event: Any) -> str:
+    """Return a line of `events.jsonl`: the event, with the time in seconds since 1970."""
+    return as_json({"time": time.time(), **event}) + "\n"
+
+
+def add_event(rank_dir: Path, **event: Any) -> None:
+    """Append an event that the rank does not record itself to its `events.jsonl`, if that is possible."""
+    with suppress(OSError):
+        append(rank_dir / "events.jsonl", event_line(**event))
+
+
 def write_failure(folder: Path, failure: Failure) -> None:
     """Write a rank's `failure.json`, if that is possible; the monitor gets the failure in any case."""
     with suppress(OSError):
@@ -77,11 +89,20 @@ def write_failure(folder: Path, failure: Failure) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write *text* to *path* completely or not at all."""
+    write_whole(path, text.encode())
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write *data* to *path* completely or not at all; the folder is not synchronised with the disk.
+
+    Raises:
+        OSError: It cannot be written. What was there is left as it was.
+    """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         aside.unlink(missing_ok=True)  # the file of a killed process that had the same number
-        with open(open_file(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(open_file(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)

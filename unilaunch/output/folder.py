@@ -21,7 +21,7 @@ from unilaunch.output.claim import (
     open_to_others,
     read_marker,
 )
-from unilaunch.output.files import append, as_json, move_aside, write_json
+from unilaunch.output.files import append, event_line, move_aside, write_json
 from unilaunch.record import Record
 
 SPEC, RESULT, REPORT = "spec.json", "result.json", "report.json"
@@ -253,11 +253,6 @@ class OutputFolder:
 def rank_folder(root: Path, rank: int, size: int) -> Path:
     """Return the folder of *rank*, its number padded with zeros as Open MPI does."""
     return root / f"rank.{rank:0{len(str(size - 1))}d}"
-
-
-def event_line(**event: Any) -> str:
-    """Return a line of `events.jsonl`: the event, with the time in seconds since 1970."""
-    return as_json({"time": time.time(), **event}) + "\n"
 
 
 def _name(run_id: str) -> str:

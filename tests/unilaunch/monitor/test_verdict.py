@@ -93,6 +93,8 @@ def test_a_failure_names_the_step_that_its_model_noted(total: int | None, when: 
 
 def test_a_job_that_was_ended_from_outside_has_no_culprit() -> None:
     assert judge([_of(0, OUTSIDE), _of(1, OUTSIDE)]).line == "the job was ended from outside, by SIGTERM"
+    saved = replace(OUTSIDE, exit_code=75, message="stopped after epoch 3: go on with --resume")
+    assert judge([_of(0, saved), _of(1, saved)]).line == "stopped after epoch 3: go on with --resume"
 
 
 @given(st.sets(st.integers(0, 200), min_size=1))

@@ -23,8 +23,8 @@ from unilaunch.errors import InputError
 from unilaunch.monitor.rank_seen import RankSeen
 from unilaunch.monitor.reports import keep_reports, write_report
 from unilaunch.output import claim
-from unilaunch.output.files import write_json, write_users
-from unilaunch.output.folder import OutputFolder, Use, event_line
+from unilaunch.output.files import event_line, write_json, write_users
+from unilaunch.output.folder import OutputFolder, Use
 
 #: What belongs to a folder of ours besides what the tests are about.
 MARKER = ".unilaunch"
