@@ -7,7 +7,7 @@ from pathlib import Path
 
 from unilaunch.errors import SpecError
 
-#: Variables in which resource managers give a job's id, and its index in an array of jobs.
+#: Variables in which resource managers, and manifests of `--emit` (JOB_ID), give a job's id, and its index in an array.
 _JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "OAR_JOB_ID", "JOB_ID")
 _ARRAY = ("SLURM_ARRAY_TASK_ID", "PBS_ARRAY_INDEX", "PBS_ARRAYID", "LSB_JOBINDEX", "SGE_TASK_ID")
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")

@@ -1,5 +1,6 @@
 """What the pods of `--emit jobset` run, run for real: each pod's command with its environment on a host of its own."""
 
+import json
 import os
 import signal
 import time
@@ -13,14 +14,17 @@ from cluster.conftest import EPOCHS as COMPARED
 from cluster.hosts import Cluster, Running
 from jobs.mpirun import NUMPY, PAUSE, alone
 
-INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+FIELDS = {
+    "metadata.annotations['batch.kubernetes.io/job-completion-index']": "{index}",
+    "metadata.labels['jobset.sigs.k8s.io/jobset-uid']": "0d4e5f",
+}
 EPOCHS = 100
 DEADLINE = 120.0
 
 
 def _emit(folder: Path) -> dict[str, Any]:
     options = ["-n", "3", "--cpus", "1", "--max-restarts", "1", "--volume", f"claim:{folder}",
-               "--output-dir", f"{folder}/log_output", "--data-dir", f"{folder}/data",
+               "--output-dir", f"{folder}/{{job}}", "--data-dir", f"{folder}/data",
                "--epochs", str(EPOCHS), "--backend", "numpy"]  # fmt: skip
     emitted = alone(["-m", "unilaunch", "launch", "--emit", "jobset", *options], folder, NUMPY).check()
     fields: dict[str, Any] = yaml.safe_load(emitted.stdout)
@@ -32,8 +36,8 @@ def _value(variable: dict[str, Any], index: int) -> str:
     match variable:
         case {"value": str(value)}:
             return value
-        case {"valueFrom": {"fieldRef": {"fieldPath": path}}} if path == INDEX:
-            return str(index)
+        case {"valueFrom": {"fieldRef": {"fieldPath": path}}}:
+            return FIELDS[path].format(index=index)
         case {"valueFrom": {"secretKeyRef": {"name": "unilaunch-gcn", "key": "rendezvous"}}}:
             return "0123456789abcdef"
     raise AssertionError(variable)
@@ -51,7 +55,10 @@ def _start(job: dict[str, Any], cluster: Cluster, folder: Path, pause: float = 0
 
 
 def test_a_jobset_trains_and_goes_on_after_an_eviction(cluster: Cluster, curve: list[float], tmp_path: Path) -> None:
-    """One pod gets SIGTERM: every pod keeps the state and ends with 75; the same commands go on from there."""
+    """One pod gets SIGTERM: every pod keeps the state and ends with 75; the same commands go on from there.
+
+    They find it since `{job}` is the JobSet's UID.
+    """
     fields = _emit(tmp_path)
     template = fields["spec"]["replicatedJobs"][0]
     name = fields["metadata"]["name"]
@@ -61,7 +68,7 @@ def test_a_jobset_trains_and_goes_on_after_an_eviction(cluster: Cluster, curve: 
     job = template["template"]["spec"]
     pods = _start(job, cluster, tmp_path, 0.05)
     deadline = time.monotonic() + DEADLINE
-    log = tmp_path / "log_output" / "rank.0" / "events.jsonl"
+    log = tmp_path / "0d4e5f" / "rank.0" / "events.jsonl"
     while not (log.exists() and '"epoch": 10,' in log.read_text()):
         assert time.monotonic() < deadline, pods[0].finish(0.0).console
         time.sleep(0.02)
@@ -71,7 +78,7 @@ def test_a_jobset_trains_and_goes_on_after_an_eviction(cluster: Cluster, curve: 
     assert [pod.returncode for pod in interrupted] == ends_as_interruption * 3, interrupted[0].console
     finished = [pod.finish(DEADLINE).check() for pod in _start(job, cluster, tmp_path)]
     assert "resumed after epoch" in finished[0].console
-    result = finished[0].result
+    result = json.loads((tmp_path / "0d4e5f" / "result.json").read_text())
     assert (result["world_size"], result["num_hosts"], len(result["loss"])) == (3, 3, EPOCHS)
     assert result["launcher"] == "torch.distributed's variables"
     np.testing.assert_allclose(result["loss"][:COMPARED], curve, rtol=0, atol=1e-5)

@@ -183,6 +183,23 @@ def test_pods_for_mpirun(kind: str) -> None:
     assert "resources" not in launcher
     assert worker["readinessProbe"]["tcpSocket"]["port"] == 2222
     assert all(pod["securityContext"]["runAsUser"] == 1000 for pod in pods.values())
+def test_the_id_of_a_job_is_another_one_when_it_is_submitted_again() -> None:
+    """A JobSet's own for all of its starts; mpirun's process has the same number in each launcher pod, so its UID."""
+    for kind, field in (("jobset", "metadata.labels['jobset.sigs.k8s.io/jobset-uid']"), ("mpijob", "metadata.uid")):
+        containers = [pod["containers"][0] for fields in _objects(kind, "-n 2") for pod in _pods(fields)]
+        (container,) = (one for one in containers if one["command"][0] != "/usr/sbin/sshd")
+        assert {"name": "JOB_ID", "valueFrom": {"fieldRef": {"fieldPath": field}}} in container["env"]
+        assert (" -x JOB_ID " in " ".join(container["command"])) == (kind == "mpijob")
+
+
+def test_a_worker_that_failed_starts_again_for_the_next_launcher() -> None:
+    """The operator leaves a failed pod as it is, and each restart would find no host there."""
+    for words, policy in (("", "Never"), (f"{RESTARTS} --output-dir /output/run", "OnFailure")):
+        (job,) = _objects("mpijob", f"-n 2 {words}")
+        replicas = job["spec"]["mpiReplicaSpecs"]
+        assert [replicas[name]["restartPolicy"] for name in ("Launcher", "Worker")] == ["Never", policy]
+
+
     shape = {"mpijob": ["slotsPerWorker: 2", "replicas: 2"], "trainjob": ["numNodes: 2", "numProcPerNode: 2"]}[kind]
     assert all(words in _emit(kind, "-n 4 --nodes 2") for words in shape)
     assert _emit(kind, "-n 4") == _emit(kind, "-n 4 --nodes 1")
@@ -254,7 +271,9 @@ def test_devices_of_this_machine_are_not_asked_for(kind: str, monkeypatch: pytes
     ("mpijob", "-n 2 --volume a:/dev/shm", "--volume: /dev/shm is mounted twice"),
     ("jobset", "-n 2 --image ''", "--image: must be"),
     ("jobset", "-n 2 --elastic", "--emit jobset --elastic: only launch leaves lost hosts out: leave it out"),
-    ("jobset", "-n 2 -x RANK=0", "-x RANK: --emit jobset gives each pod its own"),
+    ("jobset", "-n 2 -x RANK=0", "-x RANK: the manifest gives each pod its own: leave it out"),
+    ("jobset", "-n 2 -x 'FOO*=1'", "-x: must be a variable, NAME or NAME=VALUE, not 'FOO*=1'"),
+    ("mpijob", "-n 2 -x JOB_ID=7", "-x JOB_ID: the manifest gives each pod its own: leave it out"),
     ("mpijob", "--cpus 4", "-n: how many ranks?"),
     ("trainjob", "--cpus 4 --map-by node", "-n: how many ranks?"),
     ("jobset", "-n 2 --grace 65536", "--emit jobset --grace 65536: expected at most 65535 seconds"),

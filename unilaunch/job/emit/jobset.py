@@ -15,6 +15,8 @@ from unilaunch.task import Machine, Task
 _JOB = "ranks"
 _PORT = 29400
 _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+#: All starts of a JobSet have it. Before version 0.9 there is no such label, and the variable is empty.
+_UID = "metadata.labels['jobset.sigs.k8s.io/jobset-uid']"
 _RENDEZVOUS = "rendezvous"  # of the Secret: what the ranks prove to each other that they know
 #: The ends of a pod that are an interruption: it was evicted, or it was stopped and has kept its state.
 _INTERRUPTIONS = [
@@ -45,11 +47,8 @@ class JobSet(JobFile):
         if spec.hosts or spec.hostfile or spec.nprocs is None:
             raise SpecError("--emit jobset: each rank is a pod: give -n, and leave -H and --hostfile out")
         if named := spec.options_of_mpirun:
-            raise SpecError(
-                "--emit jobset: no mpirun starts the ranks: leave out "
-                + ", ".join(f"--{name.replace('_', '-')}" for name in sorted(named))
-            )
-        k8s.refuse_bare_variables(spec)
+            raise SpecError(f"--emit jobset: no mpirun starts the ranks: leave out {', '.join(named)}")
+        k8s.refuse_variables(spec, own=("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", k8s.JOB_ID, KEY))
         return k8s.share_cores(k8s.go_on(task, options), options, 1)
 
     @override
@@ -61,15 +60,13 @@ class JobSet(JobFile):
 def _fields(plan: Plan, options: k8s.PodSpec) -> dict[str, Any]:
     name, size, restarts = k8s.name_of(plan), len(plan.rows), plan.task.spec.max_restarts
     meeting: list[dict[str, Any]] = [
-        {"name": "RANK", "valueFrom": {"fieldRef": {"fieldPath": _INDEX}}},
+        k8s.from_field("RANK", _INDEX),
         {"name": "WORLD_SIZE", "value": str(size)},
         {"name": "MASTER_ADDR", "value": f"{name}-{_JOB}-0-0.{name}"},  # JobSet names its pods, and the service, so
         {"name": "MASTER_PORT", "value": str(_PORT)},
+        k8s.from_field(k8s.JOB_ID, _UID),
         k8s.from_secret(plan, KEY, _RENDEZVOUS),
     ]
-    given = {text.partition("=")[0] for text in plan.request.mpi.export}
-    if taken := [variable["name"] for variable in meeting if variable["name"] in given]:
-        raise SpecError(f"-x {taken[0]}: --emit jobset gives each pod its own: leave it out")
     rank = {"name": "rank", "command": k8s.command(plan.request.program), "env": [*meeting, *k8s.variables(plan)]}
     group = {"securityContext": {"fsGroup": k8s.USER}} if options.volume else {}
     pods = {"restartPolicy": "Never", **group, **k8s.pod(plan, options, rank, ranks=1)}

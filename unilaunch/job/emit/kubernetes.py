@@ -21,6 +21,8 @@ from unilaunch.task import Task
 #: What a pod asks for, by kind of device.
 DEVICES = {"cuda": "nvidia.com/gpu", "npu": "huawei.com/Ascend910"}
 IMAGE = "IMAGE"
+#: The variable of the ranks from which `{job}` in the name of the output folder comes.
+JOB_ID = "JOB_ID"
 #: The user of the image of docker/Dockerfile, and where sshd and mpirun's ssh find their files there.
 USER, SSH_FOLDER = 1000, "/home/mpiuser/.ssh"
 SSHD = ("/usr/sbin/sshd", "-De", "-f", "/home/mpiuser/.sshd_config")
@@ -65,10 +67,18 @@ def share_cores(task: Task[LaunchSpec], options: PodSpec, ranks: int) -> Task[La
     return replace(task, spec=task.spec.model_copy(update={"threads": max(1, options.cpus // ranks)}))
 
 
-def refuse_bare_variables(spec: LaunchSpec) -> None:
-    """Raise an error for `-x NAME` without a value."""
+def refuse_variables(spec: LaunchSpec, own: Sequence[str] = (JOB_ID,)) -> None:
+    """Raise an error for `-x NAME` without a value, and for a variable that the manifest itself sets.
+
+    Args:
+        spec: What the user wants.
+        own: The variables that the manifest sets.
+    """
     if bare := [text for text in spec.export if "=" not in text]:
         raise SpecError(f"-x {bare[0]}: a pod has none of this machine's variables: -x {bare[0]}=VALUE")
+    given = {text.partition("=")[0] for text in spec.export} | set(spec.env)
+    if taken := [name for name in own if name in given]:
+        raise SpecError(f"-x {taken[0]}: the manifest gives each pod its own: leave it out")
 
 
 def go_on(task: Task[LaunchSpec], options: PodSpec, *, new: Sequence[str] = ("{date}",)) -> Task[LaunchSpec]:
@@ -147,6 +157,11 @@ def command(words: Sequence[str]) -> list[str]:
 def _unexpanded(text: str) -> str:
     """Return text for a manifest: Kubernetes reads $(NAME) as the value of a variable, and $$ as one dollar sign."""
     return text.replace("$", "$$")
+
+
+def from_field(name: str, path: str) -> dict[str, Any]:
+    """Return a variable whose value is a field of its pod."""
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
 def from_secret(plan: Plan, name: str, key: str) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class OnHostPods(JobFile):
     @override
     def complete(self, task: Task[LaunchSpec], options: HostPodSpec) -> Task[LaunchSpec]:
         spec, nodes = task.spec, options.nodes
-        k8s.refuse_bare_variables(spec)
+        k8s.refuse_variables(spec)
         if spec.cwd:
             raise SpecError(f"--cwd {spec.cwd}: the ranks start in the image's folder: set its WORKDIR")
         if "grace" in spec.model_fields_set:
@@ -94,12 +94,14 @@ def shape(plan: Plan, kind: str) -> tuple[int, int]:
 
 def launcher(plan: Plan, options: HostPodSpec, name: str) -> dict[str, Any]:
     """Return the pod in which mpirun runs; its container is called *name*."""
-    inside = replace(plan.request.shown(), hosts=(), hostfile=_HOSTFILE)
+    shown = plan.request.shown()
+    mpi = shown.mpi.model_copy(update={"export": (*shown.mpi.export, k8s.JOB_ID)})
+    inside = replace(shown, hosts=(), hostfile=_HOSTFILE, mpi=mpi)
     hidden = [k8s.from_secret(plan, key, key) for key in secrets(plan.request.mpi.export)]
     return as_user(k8s.pod(plan, options, {
         "name": name,
         "command": k8s.command(["mpirun", *plan.mpirun.write(inside)[1:]]),
-        "env": [_WHOLE_NAMES, *hidden],
+        "env": [_WHOLE_NAMES, k8s.from_field(k8s.JOB_ID, "metadata.uid"), *hidden],
     }, ranks=0))  # fmt: skip
 
 
@@ -127,9 +129,12 @@ class MpiJob(OnHostPods):
 
 def _mpi_job(plan: Plan, options: HostPodSpec) -> dict[str, Any]:
     workers, slots = shape(plan, "mpijob")
+    restarts = plan.task.spec.max_restarts
+    # The operator makes no new pod for a worker that has failed: its container starts again, and waits for the next
+    # launcher. Where there is none, the failed pod stays, and can be examined.
     pods = {
-        "Launcher": (1, launcher(plan, options, "launcher")),
-        "Worker": (workers, worker(plan, options, "worker", slots)),
+        "Launcher": (1, "Never", launcher(plan, options, "launcher")),
+        "Worker": (workers, "OnFailure" if restarts else "Never", worker(plan, options, "worker", slots)),
     }
     return {
         "apiVersion": "kubeflow.org/v2beta1",
@@ -139,11 +144,11 @@ def _mpi_job(plan: Plan, options: HostPodSpec) -> dict[str, Any]:
             "slotsPerWorker": slots,
             "sshAuthMountPath": k8s.SSH_FOLDER,
             "launcherCreationPolicy": "WaitForWorkersReady",
-            "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": plan.task.spec.max_restarts},
+            "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": restarts},
             "mpiImplementation": plan.mpirun.operator_name,
             "mpiReplicaSpecs": {
-                name: {"replicas": number, "restartPolicy": "Never", "template": {"spec": fields}}
-                for name, (number, fields) in pods.items()
+                name: {"replicas": number, "restartPolicy": policy, "template": {"spec": fields}}
+                for name, (number, policy, fields) in pods.items()
             },
         },
     }
