@@ -49,7 +49,7 @@ Parameters = Annotated[
 ]
 Variable = Annotated[str, written_as(r"(?a)[A-Za-z_]\w*", "a variable's name: letters, digits and _")]
 #: Open MPI 5 takes the names that begin with NAME for NAME*.
-Export = Annotated[str, written_as(r"(?as)[A-Za-z_][\w.]*\*?(=.*)?", "a variable, NAME or NAME=VALUE")]
+Export = Annotated[str, written_as(r"(?as)[A-Za-z_][\w.]*(\*|=.*)?", "a variable, NAME or NAME=VALUE")]
 
 
 class MpiSpec(Spec):

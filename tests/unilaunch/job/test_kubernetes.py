@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -21,7 +22,7 @@ from unilaunch.options import parse
 
 KINDS = ("mpijob", "trainjob", "jobset")
 ALL = (
-    "-n 4 --image registry/unilaunch:1 --cpus 8 --memory 16Gi --volume out:/output --volume data:/data "
+    "-n 4 --image registry/unilaunch:1 --cpus 8 --memory 16Gi --volume out:/output --volume my.data:/data "
     "--output-dir /output/run --max-restarts 3 --epochs 3 -x HF_TOKEN=hidden -x 'A=$(B)'"
 )
 
@@ -95,7 +96,7 @@ def test_every_pod_has_its_image_time_to_end_and_the_volumes(kind: str) -> None:
         assert pod["securityContext"]["fsGroup"] == 1000
         mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
         claims = {volume["name"]: volume.get("persistentVolumeClaim", {}).get("claimName") for volume in pod["volumes"]}
-        assert [claims[mounts[folder]] for folder in ("/output", "/data")] == ["out", "data"]
+        assert [claims[mounts[folder]] for folder in ("/output", "/data")] == ["out", "my.data"]
         assert ("/dev/shm" in mounts) == ("resources" in container)  # noqa: S108
     limits = [pod["containers"][0]["resources"]["limits"] for pod in pods if "resources" in pod["containers"][0]]
     assert limits == [{"cpu": "8", "memory": "16Gi"}]
@@ -106,13 +107,26 @@ def test_secrets_are_named_only_and_nothing_is_expanded(kind: str) -> None:
     """The file says how to make the job's own Secret; Kubernetes leaves $(B) as it is."""
     text = _emit(kind, ALL)
     assert "hidden" not in text
-    make = r"kubectl create secret generic unilaunch-gcn .*HF_TOKEN=\"\$HF_TOKEN\""
+    make = r"kubectl create secret generic unilaunch-gcn .*HF_TOKEN=\"\${HF_TOKEN:\?}\""
     apply = r"--dry-run=client -o yaml \| kubectl apply -f -"  # also where the Secret exists
     assert re.search(f"^# .*: {make} {apply}$", text, re.MULTILINE)
     containers = [pod["containers"][0] for fields in _objects(kind, ALL) for pod in _pods(fields)]
     hidden = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "unilaunch-gcn", "key": "HF_TOKEN"}}}
     assert sum(hidden in container.get("env", []) for container in containers) == 1
     assert re.findall(r"\S?\$\(B\)", json.dumps(containers)) == ["$$(B)"]
+
+
+def test_a_shell_makes_the_secret(tmp_path: Path) -> None:
+    """Also with a key that has a dot, as no variable of a shell; but not without a value."""
+    for name, does in (("kubectl", "printf '%s|' \"$@\""), ("openssl", "echo 0a")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    (line,) = re.findall("^#.*(kubectl create secret.*) [|] ", _emit("jobset", "-n 2 -x my.TOKEN=hidden"), re.MULTILINE)
+    for environ, said in (({"my_TOKEN": "a b"}, "rendezvous=0a|--from-literal=my.TOKEN=a b|"), ({}, "")):
+        shell = {"PATH": f"{tmp_path}:/bin:/usr/bin", **environ}
+        done = subprocess.run(["bash", "-c", line], env=shell, capture_output=True, text=True, check=False)
+        assert said in done.stdout, done.stderr
+        assert bool(done.stdout) == bool(said)
 
 
 @pytest.mark.parametrize("text", ["$(HOME)", "$$(HOME)", "x$$y", "$", "a$b", "$$$"])
@@ -169,20 +183,6 @@ def test_the_form_of_an_option_is_said_in_words(words: str, message: str) -> Non
         _emit("jobset", words)
 
 
-@pytest.mark.parametrize("kind", ["mpijob", "trainjob"])
-def test_pods_for_mpirun(kind: str) -> None:
-    """The launcher's mpirun reads the operator's hostfile; the workers wait in sshd, as in docker/Dockerfile."""
-    objects = _objects(kind, "-n 4 --nodes 2 --cpus 6 --epochs 3")
-    pods = {tuple(pod["containers"][0]["command"][:1]): pod for fields in objects for pod in _pods(fields)}
-    launcher, worker = pods["mpirun",]["containers"][0], pods["/usr/sbin/sshd",]["containers"][0]
-    assert launcher["command"][:5] == ["mpirun", "-n", "4", "--hostfile", "/etc/mpi/hostfile"]
-    assert {"name": "PRTE_MCA_prte_keep_fqdn_hostnames", "value": "true"} in launcher["env"]
-    run = launcher["command"][launcher["command"].index("python") :]
-    assert run[:5] == ["python", "-m", "unilaunch", "run", "--spec"]
-    assert json.loads(run[5])["threads"] == 3
-    assert "resources" not in launcher
-    assert worker["readinessProbe"]["tcpSocket"]["port"] == 2222
-    assert all(pod["securityContext"]["runAsUser"] == 1000 for pod in pods.values())
 def test_the_id_of_a_job_is_another_one_when_it_is_submitted_again() -> None:
     """A JobSet's own for all of its starts; mpirun's process has the same number in each launcher pod, so its UID."""
     for kind, field in (("jobset", "metadata.labels['jobset.sigs.k8s.io/jobset-uid']"), ("mpijob", "metadata.uid")):
@@ -200,6 +200,20 @@ def test_a_worker_that_failed_starts_again_for_the_next_launcher() -> None:
         assert [replicas[name]["restartPolicy"] for name in ("Launcher", "Worker")] == ["Never", policy]
 
 
+@pytest.mark.parametrize("kind", ["mpijob", "trainjob"])
+def test_pods_for_mpirun(kind: str) -> None:
+    """The launcher's mpirun reads the operator's hostfile; the workers wait in sshd, as in docker/Dockerfile."""
+    objects = _objects(kind, "-n 4 --nodes 2 --cpus 6 --epochs 3")
+    pods = {tuple(pod["containers"][0]["command"][:1]): pod for fields in objects for pod in _pods(fields)}
+    launcher, worker = pods["mpirun",]["containers"][0], pods["/usr/sbin/sshd",]["containers"][0]
+    assert launcher["command"][:5] == ["mpirun", "-n", "4", "--hostfile", "/etc/mpi/hostfile"]
+    assert {"name": "PRTE_MCA_prte_keep_fqdn_hostnames", "value": "true"} in launcher["env"]
+    run = launcher["command"][launcher["command"].index("python") :]
+    assert run[:5] == ["python", "-m", "unilaunch", "run", "--spec"]
+    assert json.loads(run[5])["threads"] == 3
+    assert "resources" not in launcher
+    assert worker["readinessProbe"]["tcpSocket"]["port"] == 2222
+    assert all(pod["securityContext"]["runAsUser"] == 1000 for pod in pods.values())
     shape = {"mpijob": ["slotsPerWorker: 2", "replicas: 2"], "trainjob": ["numNodes: 2", "numProcPerNode: 2"]}[kind]
     assert all(words in _emit(kind, "-n 4 --nodes 2") for words in shape)
     assert _emit(kind, "-n 4") == _emit(kind, "-n 4 --nodes 1")

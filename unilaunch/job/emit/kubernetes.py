@@ -30,7 +30,7 @@ SSHD = ("/usr/sbin/sshd", "-De", "-f", "/home/mpiuser/.sshd_config")
 _FAREWELL = 15
 
 Volume = Annotated[
-    str, written_as(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?:/[^:]+", "written as CLAIM:/FOLDER, such as results:/output")
+    str, written_as(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?:/[^:]+", "written as CLAIM:/FOLDER, such as results:/output")
 ]
 Quantity = Annotated[str, written_as(r"[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPEm])?", "a size such as 8Gi or 500M")]
 
@@ -202,7 +202,9 @@ def manifest(
     yield f"# Written by unilaunch launch --emit {kind}: kubectl create -f FILE"
     if options.image == IMAGE:
         yield f"# Put an image that has unilaunch in it in place of {IMAGE}, or add --image."
-    keys = {**own_keys, **{name: f'"${name}"' for name in secrets(plan.request.mpi.export)}}
+    # A key may have a dot, and a shell's variable may not.
+    hidden = {name: f'"${{{name.replace(".", "_")}:?}}"' for name in secrets(plan.request.mpi.export)}
+    keys = {**own_keys, **hidden}
     if keys:
         values = " ".join(f"--from-literal={key}={value}" for key, value in keys.items())
         make = f"kubectl create secret generic {name_of(plan)} {values} --dry-run=client -o yaml | kubectl apply -f -"
