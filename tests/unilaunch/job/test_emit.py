@@ -363,3 +363,4 @@ def test_a_rankfile() -> None:
         _emit("rankfile", "-n 3 -H a:2,b:1 --map-by seq")
     with pytest.raises(SpecError, match="only mpirun can tell"):
         _emit("rankfile", "-n 3", {"SLURM_JOB_ID": "5"})
+    assert re.findall("slot=(.*)", _emit("rankfile", "-n 3 -H a:2,b:1 --threads 4")) == ["0-3", "4-7", "0-3"]

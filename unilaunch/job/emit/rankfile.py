@@ -11,7 +11,7 @@ from unilaunch.spec import Spec
 
 
 class Rankfile(JobFile):
-    """Each rank is bound to the core of its local rank."""
+    """Each rank is bound to cores of its own: as many as it has threads, or one."""
 
     @override
     def lines(self, plan: Plan, options: Spec) -> Iterator[str]:
@@ -21,7 +21,8 @@ class Rankfile(JobFile):
         yield "# Written by unilaunch launch --emit rankfile: mpirun --rankfile FILE (Open MPI 4),"
         yield "# mpirun --map-by rankfile:file=FILE (5). Its spec:"
         yield f"# {spec_json(plan)}"
-        local: Counter[str] = Counter()
+        cores, used = plan.task.spec.threads or 1, Counter[str]()
         for row in plan.rows:
-            yield f"rank {row.rank}={row.host} slot={local[row.host]}"
-            local[row.host] += 1
+            first = used[row.host]
+            used[row.host] += cores
+            yield f"rank {row.rank}={row.host} slot={first}" + (f"-{first + cores - 1}" if cores > 1 else "")
