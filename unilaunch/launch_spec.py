@@ -108,9 +108,10 @@ class LaunchSpec(RunSpec, MpiSpec):
     options: dict[str, JsonValue] = Field(default={}, description="the model's options, or a function's arguments")
 
     @property
-    def options_of_mpirun(self) -> set[str]:
-        """The options that were given and that only mpirun can apply."""
-        return self.model_fields_set & set(MpiSpec.model_fields) - {"export", "allow_run_as_root"}
+    def options_of_mpirun(self) -> list[str]:
+        """The options that were given and that only mpirun can apply, as they are typed."""
+        given = self.model_fields_set & set(MpiSpec.model_fields) - {"export", "allow_run_as_root"}
+        return sorted(f"--{field.removesuffix('s').replace('_', '-')}" for field in given)  # --mpi-arg of mpi_args
 
     def resolved(self) -> Self:
         """Return the spec with `env` as words of `-x`, and with an output folder that does not depend on `cwd`."""

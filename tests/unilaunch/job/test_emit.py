@@ -154,6 +154,9 @@ def test_what_slurm_is_asked_for(words: str, expected: dict[str, str]) -> None:
     ("-n 2 --signal TERM@30", {"signal": "TERM@30"}),
     ("-n 2 --requeue", {"signal": "USR1@60", "open-mode": "append"}),
     ("-n 2 --requeue --grace 90", {"signal": "USR1@90"}),
+    ("-n 2 --grace 89.5", {"signal": "USR1@90"}),
+    ("-n 2 --grace 90 --container-image image train.py", {"signal": "TERM@90"}),
+    ("-n 16 --nodes 2 --gpus-per-node 4 --device cpu", {"ntasks": "16", "nodes": "2", "ntasks-per-node": "8"}),
     ("-n 2 --sbatch --qos=high --sbatch --nice=5", {"qos": "high", "nice": "5"}),
     ("-H a:4,b:4 --gpus-per-node 4", {"ntasks": "8", "nodes": "2", "nodelist": "a,b", "ntasks-per-node": "4"}),
     ("-n 6 --gpus-per-node 4", {"ntasks": "6", "nodes": "2"}),
@@ -175,6 +178,8 @@ def test_what_the_options_of_sbatch_ask_for(words: str, expected: dict[str, str]
     ("-n 9 --nodes 2 --ntasks-per-node 4", "-n 9: --nodes 2 and --ntasks-per-node 4 make 8 ranks: leave out -n"),
     ("-H a:2,b:2 --nodes 2", "--nodes: the hosts of -H say that"),
     ("-n 2 --array 0-3 --output-dir runs", "give --output-dir 'runs/{array}'"),
+    ("-n 2 --signal USR1@60 --grace 90", "--signal USR1@60: --grace 90 asks for another one: leave one out"),
+    ("-n 2 --grace 90 --bind-to none", "--grace: srun starts the ranks then, and not mpirun: leave out --bind-to"),
     ("-n 2 --requeue --bind-to none", "--requeue: srun starts the ranks then, and not mpirun: leave out --bind-to"),
     ("--ntasks-per-node 4 --gpus-per-node a100:2", "--gpus-per-node a100:2: each of the 4 ranks of a node takes a GPU"),
     ("--gpus-per-node a100:0", "--gpus-per-node: must be written as 4 or TYPE:4, such as a100:4, not 'a100:0'"),
@@ -211,7 +216,8 @@ def test_a_job_that_goes_on(tmp_path: Path) -> None:
     assert '"checkpoint_every": 3' in script  # a lost node sends no signal
     assert "\nexec " not in script
     (tmp_path / "train.py").touch()
-    assert "--signal" not in _emit("sbatch", f"-n 2 --requeue {tmp_path}/train.py")
+    for words in ("--requeue", "--grace 0", ""):
+        assert "--signal" not in _emit("sbatch", f"-n 2 {words} {tmp_path}/train.py")
     assert '"output_dir": "log_output/{job}-{array}"' in _emit("sbatch", "-n 2 --array 1,2")
     assert '"output_dir": "mine"' in _emit("sbatch", "-n 2 --output-dir mine")
 
@@ -359,8 +365,8 @@ def test_a_rankfile() -> None:
     assert [line for line in text.splitlines() if not line.startswith("#")] == [
         "rank 0=a slot=0", "rank 1=b slot=0", "rank 2=a slot=1",
     ]  # fmt: skip
+    assert re.findall("slot=(.*)", _emit("rankfile", "-n 3 -H a:2,b:1 --threads 4")) == ["0-3", "4-7", "0-3"]
     with pytest.raises(SpecError, match="only mpirun can tell"):
         _emit("rankfile", "-n 3 -H a:2,b:1 --map-by seq")
     with pytest.raises(SpecError, match="only mpirun can tell"):
         _emit("rankfile", "-n 3", {"SLURM_JOB_ID": "5"})
-    assert re.findall("slot=(.*)", _emit("rankfile", "-n 3 -H a:2,b:1 --threads 4")) == ["0-3", "4-7", "0-3"]

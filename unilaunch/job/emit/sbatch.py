@@ -22,7 +22,7 @@ from unilaunch.job.emit.sbatch_options import (
 from unilaunch.job.plan import Plan
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.overriding import override
-from unilaunch.record import replace
+from unilaunch.record import Record, replace
 from unilaunch.task import Machine, Task
 
 #: What Slurm usually calls each kind of device, in --gres.
@@ -44,6 +44,25 @@ _HABITS: Mapping[str, Habit] = {
     "q": Same("--sbatch", "--qos={}"), "qos": Same("--sbatch", "--qos={}"),
     "exclude": Same("--sbatch", "--exclude={}"),
 }  # fmt: skip
+
+
+class _Nodes(Record):
+    """How the ranks are spread over the nodes.
+
+    Attributes:
+        hosts: The number of ranks of each node that the user has named, in their order.
+        foreseen: Whether these numbers are known; else they are 0, and only mpirun can tell.
+        most: The largest number of ranks of a node; None if Slurm or mpirun chooses it.
+    """
+
+    hosts: Mapping[str, int]
+    foreseen: bool
+    most: int | None
+
+    @property
+    def uneven(self) -> bool:
+        """Whether the nodes get different numbers of ranks."""
+        return len(set(self.hosts.values())) > 1
 
 
 class Sbatch(JobFile):
@@ -74,13 +93,14 @@ class Sbatch(JobFile):
     @override
     def lines(self, plan: Plan, options: SbatchSpec) -> Iterator[str]:
         """Refuse to export what is no name of a variable, and more ranks on a node than it has GPUs."""
-        _refuse_more_ranks_than_gpus(plan, options)
+        nodes = _foresee(plan, options)
+        _refuse_more_ranks_than_gpus(plan, options, nodes.most)
         yield "#!/bin/bash"
         yield "# Written by unilaunch launch --emit sbatch; submit it with sbatch. Its spec, as --config reads it:"
         yield f"# {spec_json(plan)}"
         yield f"#SBATCH --job-name=unilaunch-{_job_name(plan.task.target.name)}"
-        yield from _nodes(plan, options)
-        yield from _resources(plan, options)
+        yield from _shape(plan, options, nodes)
+        yield from _resources(plan, options, nodes)
         yield from _queue(plan, options)
         yield from (f"#SBATCH {words}" for words in options.sbatch)
         yield "set -euo pipefail"
@@ -89,55 +109,44 @@ class Sbatch(JobFile):
             # pyxis mounts no home: the ranks of several nodes could not share the job's secret.
             yield 'export XDG_CACHE_HOME="$PWD/.cache"'
         yield from _variables(plan)
-        yield from _start(plan, options)
+        yield from _start(plan, options, nodes)
 
 
-def _refuse_more_ranks_than_gpus(plan: Plan, options: SbatchSpec) -> None:
-    (hosts, foreseen), gpus = _hosts(plan), options.gpu_count
-    each = -(-len(plan.rows) // options.nodes) if options.nodes else 0
-    ranks = options.ntasks_per_node or (max(hosts.values()) if hosts and foreseen else each)
-    if gpus and ranks > gpus and plan.task.spec.device != "cpu":
+def _foresee(plan: Plan, options: SbatchSpec) -> _Nodes:
+    named: dict[str, int] = Counter(row.host for row in plan.rows)
+    foreseen = "?" not in named
+    if not foreseen:
+        named = {host.name: 0 for host in plan.request.hosts}
+    hosts = named if plan.request.hosts and not any(_LOOPBACK.fullmatch(name) for name in named) else {}
+    each = -(-len(plan.rows) // options.nodes) if options.nodes else None  # else Slurm may give a node 7 of 8 ranks
+    asked = options.ntasks_per_node or each or options.gpu_count
+    return _Nodes(hosts, foreseen, (max(hosts.values()) if hosts else asked) if foreseen else None)
+
+
+def _refuse_more_ranks_than_gpus(plan: Plan, options: SbatchSpec, most: int | None) -> None:
+    gpus = options.gpu_count
+    if gpus and most and most > gpus and plan.task.spec.device != "cpu":
         raise SpecError(
-            f"--gpus-per-node {options.gpus_per_node}: each of the {ranks} ranks of a node takes a GPU: start at most "
+            f"--gpus-per-node {options.gpus_per_node}: each of the {most} ranks of a node takes a GPU: start at most "
             f"{gpus} on a node"
         )
 
 
-def _hosts(plan: Plan) -> tuple[dict[str, int], bool]:
-    """Return the number of ranks of each host that is named, in their order, and whether it can be foreseen."""
-    hosts: dict[str, int] = Counter(row.host for row in plan.rows)
-    foreseen = "?" not in hosts
-    if not foreseen:
-        hosts = {host.name: 0 for host in plan.request.hosts}
-    named = bool(plan.request.hosts) and not any(_LOOPBACK.fullmatch(name) for name in hosts)
-    return hosts if named else {}, foreseen
+def _shape(plan: Plan, options: SbatchSpec, nodes: _Nodes) -> Iterator[str]:
+    """Give the number of ranks, and of nodes, and which nodes they are."""
+    size = len(plan.rows)
+    yield f"#SBATCH --ntasks={size}"
+    yield f"#SBATCH --nodes={options.nodes or len(nodes.hosts) or -(-size // (nodes.most or size))}"
+    if nodes.hosts:
+        yield f"#SBATCH --nodelist={','.join(nodes.hosts)}"
+    if nodes.uneven:  # else a node that Slurm fills last has too few cores for its ranks
+        yield f"#SBATCH --mincpus={max(nodes.hosts.values()) * (_cores(plan, options) or 1)}"
+    elif nodes.most:
+        yield f"#SBATCH --ntasks-per-node={nodes.most}"
 
 
-def _nodes(plan: Plan, options: SbatchSpec) -> Iterator[str]:
-    hosts, foreseen = _hosts(plan)
-    per_node = options.ntasks_per_node or options.gpu_count
-    if hosts and foreseen and not _is_uneven(plan):
-        per_node = len(plan.rows) // len(hosts)
-    elif options.nodes and not per_node:  # beside --ntasks the most that a node gets; else Slurm may give 7 + 1 of 8
-        per_node = -(-len(plan.rows) // options.nodes)
-    yield f"#SBATCH --ntasks={len(plan.rows)}"
-    yield f"#SBATCH --nodes={options.nodes or len(hosts) or -(-len(plan.rows) // (per_node or len(plan.rows)))}"
-    if hosts:
-        yield f"#SBATCH --nodelist={','.join(hosts)}"
-    if per_node and not (hosts and (_is_uneven(plan) or not foreseen)):
-        yield f"#SBATCH --ntasks-per-node={per_node}"
-    if _is_uneven(plan):  # else a node that Slurm fills last has too few cores for its ranks
-        yield f"#SBATCH --mincpus={max(hosts.values()) * (_cores(plan, options) or 1)}"
-
-
-def _is_uneven(plan: Plan) -> bool:
-    hosts, foreseen = _hosts(plan)
-    return foreseen and len(set(hosts.values())) > 1
-
-
-def _resources(plan: Plan, options: SbatchSpec) -> Iterator[str]:
+def _resources(plan: Plan, options: SbatchSpec, nodes: _Nodes) -> Iterator[str]:
     """Give what the ranks take of a node: cores if the user named their number, and a device for each rank."""
-    spec, (hosts, foreseen) = plan.task.spec, _hosts(plan)
     kind = plan.rows[0].device.partition(":")[0]
     if cores := _cores(plan, options):
         yield f"#SBATCH --cpus-per-task={cores}"
@@ -145,12 +154,11 @@ def _resources(plan: Plan, options: SbatchSpec) -> Iterator[str]:
         yield f"#SBATCH --mem={options.mem}"
     if options.gpus_per_node:
         yield f"#SBATCH --gpus-per-node={options.gpus_per_node}"
-    elif kind in GRES and foreseen:
-        most = -(-len(plan.rows) // (options.nodes or 1))
-        yield f"#SBATCH --gres={GRES[kind]}:{max(hosts.values(), default=options.ntasks_per_node or most)}"
+    elif kind in GRES and nodes.foreseen:
+        yield f"#SBATCH --gres={GRES[kind]}:{nodes.most or len(plan.rows)}"
     elif kind in GRES:
         yield f"# Only mpirun can tell how many ranks a node gets: add #SBATCH --gres={GRES[kind]}:N"
-    elif spec.device == "auto":
+    elif plan.task.spec.device == "auto":
         yield "# No device was seen where this was written: --gpus-per-node N asks for them."
 
 
@@ -167,24 +175,26 @@ def _queue(plan: Plan, options: SbatchSpec) -> Iterator[str]:
     if options.requeue:
         yield "#SBATCH --requeue"
         yield "#SBATCH --open-mode=append"
-    if notice := options.signal or (_notice(plan) if options.requeue else ""):
+    if notice := options.signal or _notice(plan, options):
         yield f"#SBATCH --signal={notice}"
 
 
-def _notice(plan: Plan) -> str:
-    """Return the signal before the end of the job's time, for a model that knows it; "" for a script, which may not."""
+def _notice(plan: Plan, options: SbatchSpec) -> str:
+    """Return the signal before the end of the job's time; "" for none. A script may know no SIGUSR1."""
     spec, model = plan.task.spec, plan.task.model
-    seconds = math.ceil(spec.grace) if "grace" in spec.model_fields_set else _NOTICE
-    return f"USR1@{seconds}" if model and model.stops_patiently else ""
+    saves = model is not None and model.stops_patiently
+    if "grace" in spec.model_fields_set:
+        return f"{'USR1' if saves else 'TERM'}@{math.ceil(spec.grace)}" if spec.grace else ""
+    return f"USR1@{_NOTICE}" if options.requeue and saves else ""
 
 
-def _start(plan: Plan, options: SbatchSpec) -> Iterator[str]:
+def _start(plan: Plan, options: SbatchSpec, nodes: _Nodes) -> Iterator[str]:
     if options_of_mpirun(plan.task.spec):
         inside = replace(plan.request.shown(), hosts=(), hostfile=None)
         yield f"exec {shlex.join(plan.mpirun.write(inside))}"
         return
     srun = _srun(plan, options)
-    if _is_uneven(plan):  # the host of each rank: Slurm would deal the ranks out evenly
+    if nodes.uneven:  # the host of each rank: Slurm would deal the ranks out evenly
         srun += f" --distribution=arbitrary --nodelist={','.join(row.host for row in plan.rows)}"
     for folder in _outside(plan, options):
         yield f"mkdir -p {shlex.quote(folder)}"

@@ -52,7 +52,7 @@ class SbatchSpec(Spec):
     )
     signal: Signal | None = Field(
         default=None,
-        description="signal to the ranks before the time is over: USR1@60; with --requeue a model that saves gets it",
+        description="signal to the ranks before the time is over: USR1@60; --grace 60 and --requeue send one, too",
     )
     sbatch: tuple[Directive, ...] = Field(default=(), description="one more option of sbatch: '--qos=high'")
 
@@ -87,13 +87,13 @@ def refuse_contradictions(spec: LaunchSpec, options: SbatchSpec, checkpoints: tu
             f"--requeue: each start would write into another {spec.output_dir} and find no checkpoint: take {{job}}, "
             "which stays the same"
         )
-    if of_mpirun := options_of_mpirun(spec):
-        for field in ("requeue", "signal", "container_image"):
-            if getattr(options, field):
-                raise SpecError(
-                    f"--{field.replace('_', '-')}: srun starts the ranks then, and not mpirun: leave out "
-                    + ", ".join(f"--{name.replace('_', '-')}" for name in sorted(of_mpirun))
-                )
+    if options.signal and "grace" in spec.model_fields_set:
+        raise SpecError(f"--signal {options.signal}: --grace {spec.grace:g} asks for another one: leave one out")
+    needing_srun = [field for field in ("requeue", "signal", "container_image") if getattr(options, field)]
+    needing_srun += ["grace"] if "grace" in spec.model_fields_set else []
+    if needing_srun and (of_mpirun := options_of_mpirun(spec)):
+        option = f"--{needing_srun[0].replace('_', '-')}"
+        raise SpecError(f"{option}: srun starts the ranks then, and not mpirun: leave out {', '.join(of_mpirun)}")
 
 
 def shared_folders(spec: LaunchSpec, checkpoints: tuple[str, Path] | None) -> Iterator[tuple[str, Path]]:
@@ -104,9 +104,9 @@ def shared_folders(spec: LaunchSpec, checkpoints: tuple[str, Path] | None) -> It
         yield checkpoints
 
 
-def options_of_mpirun(spec: LaunchSpec) -> set[str]:
+def options_of_mpirun(spec: LaunchSpec) -> list[str]:
     """Return the options that were given and that only mpirun can apply; srun has a working folder, too."""
-    return spec.options_of_mpirun - {"cwd"}
+    return [option for option in spec.options_of_mpirun if option != "--cwd"]
 
 
 def count_ranks(spec: LaunchSpec, options: SbatchSpec) -> int | None:
