@@ -1,6 +1,8 @@
-"""The hostfiles that users copy are ones that mpirun reads."""
+"""The hostfiles that users copy are ones that mpirun reads; so are the rankfiles that `launch` writes."""
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,3 +63,15 @@ def test_a_file_that_mpirun_does_not_parse_runs(launcher: Launcher, text: str, t
     options = ["--mpirun", str(launcher.path), "--allow-run-as-root", "--hostfile", "hosts", "--bind-to", "none"]
     job = alone(["-m", "unilaunch", "launch", *options, "--console", "all", "say.py"], tmp_path).check()
     assert job.stdout.count("there") == 2
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_a_rankfile_gives_a_rank_the_cores_of_its_threads(launcher: Launcher, tmp_path: Path) -> None:
+    """Started with the line that stands in it."""
+    options = ["-n", "1", "-H", "localhost:1", "--threads", "2", "--emit", "rankfile"]
+    text = alone(["-m", "unilaunch", "launch", *options], tmp_path).check().stdout
+    (tmp_path / "FILE").write_text(text)
+    words = text.splitlines()[1 if launcher.version < "5" else 2].removeprefix("# mpirun ").split()
+    program = [sys.executable, "-c", "import os; print(len(os.sched_getaffinity(0)))"]
+    job = finish([str(launcher.path), "--allow-run-as-root", *words, *program], tmp_path, None, 60)
+    assert int(job.check().stdout) >= 2

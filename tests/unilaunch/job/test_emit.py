@@ -366,6 +366,7 @@ def test_a_rankfile() -> None:
         "rank 0=a slot=0", "rank 1=b slot=0", "rank 2=a slot=1",
     ]  # fmt: skip
     assert re.findall("slot=(.*)", _emit("rankfile", "-n 3 -H a:2,b:1 --threads 4")) == ["0-3", "4-7", "0-3"]
+    assert "\n# mpirun -n 3 -H me@a:2,b:1 --rankfile FILE\n" in _emit("rankfile", "-n 3 -H me@a:2,b:4")
     with pytest.raises(SpecError, match="only mpirun can tell"):
         _emit("rankfile", "-n 3 -H a:2,b:1 --map-by seq")
     with pytest.raises(SpecError, match="only mpirun can tell"):

@@ -7,6 +7,7 @@ from unilaunch.errors import SpecError
 from unilaunch.job.emit.job_file import JobFile, spec_json
 from unilaunch.job.plan import Plan
 from unilaunch.overriding import override
+from unilaunch.record import replace
 from unilaunch.spec import Spec
 
 
@@ -18,8 +19,12 @@ class Rankfile(JobFile):
         allocated = plan.request.several and not plan.request.hosts  # an allocation, whose hosts mpirun reads
         if allocated or any(row.host == "?" for row in plan.rows):
             raise SpecError("--emit rankfile: only mpirun can tell where the ranks go; give every host its slots")
-        yield "# Written by unilaunch launch --emit rankfile: mpirun --rankfile FILE (Open MPI 4),"
-        yield "# mpirun --map-by rankfile:file=FILE (5). Its spec:"
+        ranks = Counter(row.host for row in plan.rows)
+        hosts = ",".join(replace(host, slots=ranks[host.name]).entry for host in plan.request.hosts if ranks[host.name])
+        start = f"# mpirun -n {len(plan.rows)}{hosts and f' -H {hosts}'}"  # Open MPI 5 takes no hosts from the file
+        yield "# Written by unilaunch launch --emit rankfile: for Open MPI 4, for Open MPI 5, and its spec:"
+        yield f"{start} --rankfile FILE"
+        yield f"{start} --map-by rankfile:file=FILE"
         yield f"# {spec_json(plan)}"
         cores, used = plan.task.spec.threads or 1, Counter[str]()
         for row in plan.rows:
