@@ -160,6 +160,7 @@ def test_what_slurm_is_asked_for(words: str, expected: dict[str, str]) -> None:
     ("-n 2 --sbatch --qos=high --sbatch --nice=5", {"qos": "high", "nice": "5"}),
     ("-H a:4,b:4 --gpus-per-node 4", {"ntasks": "8", "nodes": "2", "nodelist": "a,b", "ntasks-per-node": "4"}),
     ("-n 6 --gpus-per-node 4", {"ntasks": "6", "nodes": "2"}),
+    ("-n 2 --gpus-per-node 4", {"ntasks": "2", "nodes": "1", "ntasks-per-node": "2"}),
     ("-n 4 -c 3 -t 12:00:00 -p gpu -A me --qos high", {"ntasks": "4", "cpus-per-task": "3", "time": "12:00:00",
                                                        "partition": "gpu", "account": "me", "qos": "high"}),
     ("-N 2 --ntasks-per-node 4 -a 0-3", {"ntasks": "8", "nodes": "2", "array": "0-3"}),

@@ -118,9 +118,11 @@ def _foresee(plan: Plan, options: SbatchSpec) -> _Nodes:
     if not foreseen:
         named = {host.name: 0 for host in plan.request.hosts}
     hosts = named if plan.request.hosts and not any(_LOOPBACK.fullmatch(name) for name in named) else {}
-    each = -(-len(plan.rows) // options.nodes) if options.nodes else None  # else Slurm may give a node 7 of 8 ranks
+    size = len(plan.rows)
+    each = -(-size // options.nodes) if options.nodes else None  # else Slurm may give a node 7 of 8 ranks
     asked = options.ntasks_per_node or each or options.gpu_count
-    return _Nodes(hosts, foreseen, (max(hosts.values()) if hosts else asked) if foreseen else None)
+    most = max(hosts.values()) if hosts else asked and min(asked, size)  # Slurm would reserve the cores of more
+    return _Nodes(hosts, foreseen, most if foreseen else None)
 
 
 def _refuse_more_ranks_than_gpus(plan: Plan, options: SbatchSpec, most: int | None) -> None:
