@@ -3,8 +3,11 @@
 import os
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from unilaunch.errors import LauncherError, SpecError, UnilaunchError, say
+from unilaunch.hostfile import format_hostfile
 from unilaunch.job.find import as_of_a_shell
 from unilaunch.job.plan import Plan, hosts_of, make_plan
 from unilaunch.job.start import Caller, listening, start
@@ -61,7 +64,7 @@ def run(plan: Plan, environ: Mapping[str, str], caller: Caller) -> LaunchResult:
         from unilaunch.job.login import check_logins
 
         check_logins(plan)
-    with listening(plan) as (inbox, where):
+    with listening(plan) as (inbox, where), TemporaryDirectory(prefix="unilaunch-") as folder:
         restarts = 0
         while True:
             known = _counted(environ, restarts, allowed)
@@ -71,7 +74,7 @@ def run(plan: Plan, environ: Mapping[str, str], caller: Caller) -> LaunchResult:
                 return result
             try:
                 lost = _hosts_to_leave_out(plan, result.lost_hosts, caller)
-                plan = plan_again(plan, lost, _counted(environ, restarts + 1, allowed))
+                plan = plan_again(plan, lost, _counted(environ, restarts + 1, allowed), Path(folder, "hosts"))
             except UnilaunchError as error:
                 say(f"no restart: {error}")
                 return result
@@ -128,8 +131,14 @@ def _hosts_to_leave_out(plan: Plan, lost: Sequence[str], caller: Caller) -> Sequ
     return lost
 
 
-def plan_again(plan: Plan, lost: Sequence[str], environ: Mapping[str, str]) -> Plan:
+def plan_again(plan: Plan, lost: Sequence[str], environ: Mapping[str, str], hostfile: Path) -> Plan:
     """Return the plan of the restart, with the model's options for it; if it may shrink, without the lost hosts.
+
+    Args:
+        plan: The plan of the attempt that has failed.
+        lost: Hosts to leave out.
+        environ: The environment of the restart.
+        hostfile: Where to write the other hosts, if the user's hostfile names a lost one.
 
     Raises:
         UnilaunchError: There is no such plan.
@@ -139,11 +148,13 @@ def plan_again(plan: Plan, lost: Sequence[str], environ: Mapping[str, str]) -> P
     if task.model:
         task = replace(task, options=task.model.again(task.options, fewer_ranks=fewer))
     if fewer:
-        task = replace(task, spec=_without(lost, task.spec, len(plan.rows), environ))
+        task = replace(task, spec=_without(lost, task.spec, len(plan.rows), environ, hostfile))
     return make_plan(task, environ)
 
 
-def _without(lost: Sequence[str], spec: LaunchSpec, ranks: int, environ: Mapping[str, str]) -> LaunchSpec:
+def _without(
+    lost: Sequence[str], spec: LaunchSpec, ranks: int, environ: Mapping[str, str], hostfile: Path
+) -> LaunchSpec:  # fmt: skip
     hosts = hosts_of(spec) or allocated_hosts(environ)
     left = [host for host in hosts if host.name not in lost]
     if not left or len(left) == len(hosts):
@@ -155,4 +166,7 @@ def _without(lost: Sequence[str], spec: LaunchSpec, ranks: int, environ: Mapping
     share = -(-ranks // len(hosts))  # of a host whose slots are not given; -H alone would give it one
     left = [replace(host, slots=host.slots or share) for host in left]
     nprocs = ranks if spec.oversubscribe else min(ranks, sum(host.slots or 0 for host in left))
-    return spec.model_copy(update={"hostfile": None, "hosts": ",".join(host.entry for host in left), "nprocs": nprocs})
+    if spec.hostfile:  # not -H, in which Open MPI reads no IPv6 address and no max_slots
+        hostfile.write_text(format_hostfile(left), encoding="utf-8")
+        return spec.model_copy(update={"hostfile": hostfile, "nprocs": nprocs})
+    return spec.model_copy(update={"hosts": ",".join(host.entry for host in left), "nprocs": nprocs})

@@ -2,6 +2,7 @@
 
 import shlex
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,14 @@ from unilaunch.reading import read_task
 SLURM = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n[0-2]", "SLURM_TASKS_PER_NODE": "2(x2),3"}
 
 
-def _hosts_of_restart(words: str, environ: Mapping[str, str], lost: Sequence[str]) -> list[str]:
+def _hosts_of_restart(words: str, environ: Mapping[str, str], lost: Sequence[str], folder: Path = Path()) -> list[str]:
     """Return the hosts of the ranks, once the *lost* ones are left out."""
-    return [row.host for row in plan_again(_plan(f"--elastic {words}", environ), lost, environ).rows]
+    plan = plan_again(_plan(f"--elastic {words}", environ), lost, environ, folder / "left")
+    return [row.host for row in plan.rows]
 
 
-def _plan(words: str, environ: Mapping[str, str]) -> Plan:
-    if not (mpirun := shutil.which("mpirun", path="/usr/bin")):
+def _plan(words: str, environ: Mapping[str, str], where: str = "/usr/bin") -> Plan:
+    if not (mpirun := shutil.which("mpirun", path=where)):
         pytest.skip("no mpirun")
     given: dict[str, Any] = parse(["launch", "--mpirun", mpirun, "--allow-run-as-root", *shlex.split(words)])
     for name in ("command", "dry_run", "json", "emit"):
@@ -56,7 +58,17 @@ def test_a_lost_host_is_left_out_where_only_mpirun_knew_it() -> None:
 def test_hosts_without_slots_keep_their_share(tmp_path: Path) -> None:
     """Of 12 ranks on three hosts four each, and not one."""
     (tmp_path / "hosts").write_text("a\nb\nc\n")
-    assert len(_hosts_of_restart(f"-n 12 --hostfile {tmp_path}/hosts", {}, ["c"])) == 8
+    assert len(_hosts_of_restart(f"-n 12 --hostfile {tmp_path}/hosts", {}, ["c"], tmp_path)) == 8
+
+
+def test_hosts_of_a_hostfile_are_named_in_a_hostfile(tmp_path: Path) -> None:
+    """Open MPI 5 reads no IPv6 address in -H, and there is no max_slots."""
+    (hosts := tmp_path / "hosts").write_text("fd00::1 slots=2 max_slots=3\nfd00::2 slots=1\nfd00::3 slots=1\n")
+    plan = _plan(f"--elastic --hostfile {hosts}", {}, str(Path(sys.executable).parent))
+    again = plan_again(plan, ["fd00::2"], {}, left := tmp_path / "left")
+    assert again.request.hostfile == str(left)
+    assert left.read_text() == "fd00::1 slots=2 max_slots=3\nfd00::3 slots=1\n"
+    assert hosts.read_text().count("\n") == 3
 
 
 @pytest.mark.parametrize(
