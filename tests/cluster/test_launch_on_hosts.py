@@ -76,6 +76,46 @@ def test_a_host_that_does_not_answer_is_named_before_mpirun_starts(
     assert not (tmp_path / "log_output").exists()
 
 
+def test_a_host_that_is_lost_while_mpirun_logs_in_is_named(
+    cluster: Cluster, mpiruns: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """Open MPI 4 names no host; and mpirun's ssh would wait for hours. Jobs of both versions lose the same host."""
+    jobs = {}
+    (tmp_path / "hello.py").write_text("print('hello')\n")
+    for version, mpirun in mpiruns.items():
+        (folder := tmp_path / version).mkdir()
+        (daemons := folder / "prefix" / "bin").mkdir(parents=True)
+        for daemon in ("orted", "prted"):
+            (daemons / daemon).write_text(f"#!/bin/sh\ntouch {folder}/now.$$\nexec sleep 50\n")
+            (daemons / daemon).chmod(0o755)
+        options = ["--mpirun", str(mpirun), "--prefix", str(daemons.parent), "--host-timeout", "3"]
+        jobs[folder] = cluster.start(0, [*LAUNCH, *options, "-H", "node0:1,node2:1", tmp_path / "hello.py"], folder)
+    deadline = time.monotonic() + DEADLINE
+    while not all([*folder.glob("now.*")] for folder in jobs):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    cluster.cut(2)
+    try:
+        ended = [job.finish(DEADLINE) for job in jobs.values()]
+    finally:
+        cluster.heal(2)
+        cluster.sweep()
+    for job in ended:
+        assert job.returncode
+        assert job.refusals()[-1].startswith("unilaunch: node2: ssh node2: ")
+
+
+def test_a_daemon_logs_in_to_a_further_host(cluster: Cluster, mpirun: Path, tmp_path: Path) -> None:
+    """As with more hosts than mpirun logs in to itself: with the same options of ssh."""
+    (tmp_path / "hello.py").write_text("print('hello')\n")
+    options = ["--mpirun", str(mpirun), "-H", "node0:1,node1:1,node2:1", "--console", "all"]
+    radix = ["--mca", "routed_radix", "1"]
+    if not str(mpirun).startswith("/usr"):
+        radix = [f"--mpi-arg={word}" for word in ("--prtemca", *radix[1:])]
+    job = cluster.run(0, [*LAUNCH, *options, *radix, "hello.py"], tmp_path, deadline=DEADLINE).check()
+    assert job.stdout.count("hello") == 3
+
+
 def test_values_come_back_without_a_shared_file_system(
     make_cluster: MakeCluster, mpirun: Path, tmp_path: Path
 ) -> None:  # fmt: skip

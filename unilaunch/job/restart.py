@@ -14,7 +14,7 @@ from unilaunch.job.start import Caller, listening, start
 from unilaunch.job.stop import Asked, noting_signals
 from unilaunch.launch_spec import LaunchSpec
 from unilaunch.launchers.allocation import allocated_hosts
-from unilaunch.output.failure import Cause
+from unilaunch.output.failure import Cause, Failure
 from unilaunch.output.result import LaunchResult
 from unilaunch.placeholders import placeholder_values, replace_placeholders
 from unilaunch.record import replace
@@ -69,7 +69,7 @@ def run(plan: Plan, environ: Mapping[str, str], caller: Caller) -> LaunchResult:
         while True:
             known = _counted(environ, restarts, allowed)
             inbox.begin(restarts)
-            result = start(plan, {**known, MONITOR: where}, inbox, caller)
+            result = _explained(start(plan, {**known, MONITOR: where}, inbox, caller), plan)
             if restarts == allowed or not _is_worth_it(result, again=restarts > 0):
                 return result
             try:
@@ -94,6 +94,20 @@ def _counted(environ: Mapping[str, str], restarts: int, allowed: int) -> Mapping
     """
     own = {name: value for name, value in as_of_a_shell(environ).items() if name not in {RESTARTS, MAX_RESTARTS}}
     return {**own, RESTARTS: str(restarts), MAX_RESTARTS: str(allowed)} if allowed else own
+
+
+def _explained(result: LaunchResult, plan: Plan) -> LaunchResult:
+    """Return how an attempt ended; if mpirun itself has failed, with the hosts that do not answer as the cause."""
+    if result.returncode and not (result.failure or result.interrupted) and plan.request.several:
+        from unilaunch.job.login import check_logins
+
+        try:
+            check_logins(plan)
+        except LauncherError as error:
+            say(error)
+            failure = Failure(Cause.LOST_HOST, str(error), result.returncode)
+            return replace(result, failure=failure, verdict=str(error))
+    return result
 
 
 def _is_worth_it(result: LaunchResult, *, again: bool) -> bool:

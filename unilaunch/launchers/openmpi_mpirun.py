@@ -1,5 +1,6 @@
 """mpirun of Open MPI 4 and 5: its command line, and its defaults."""
 
+import math
 import re
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
@@ -16,6 +17,7 @@ from unilaunch.overriding import override
 _OLDEST, _FIVE = 4, 5  # from 5 on the runtime is PRRTE, not ORTE
 _VERSION = re.compile(r"\(Open MPI\) (\d+)\.(\d+)")
 _LOGINS = ("plm_ssh_agent", "plm_rsh_agent")  # from 5 on, and before
+_LOGIN_OPTIONS = ("plm_ssh_args", "plm_rsh_args")
 _FOLDER_OF_FIVE = ("--prtemca", "prte_local_tmpdir_base")
 #: Not orte_local_tmpdir_base: mpirun itself gives its ranks orte_tmpdir_base, and ranks that find both end.
 _FOLDER_OF_FOUR = ("--mca", "orte_tmpdir_base")
@@ -112,12 +114,27 @@ class OpenMpirun(Mpirun):
         Without an input, say so: rank 0 would wait for ever for the end of an empty one.
         """
         words = [word for name in told for word in ("-x", name)] if request.several else []
+        words += self._limits_of_logins(request)
         if session and not request.several and not _chooses_folder(request):
             words = [*(_FOLDER_OF_FIVE if self.version[0] >= _FIVE else _FOLDER_OF_FOUR), session]
         if not stdin and "--stdin" not in request.mpi.mpi_args:
             words += ["--stdin", "none"]
         mpirun, *line = self.write(request)
         return [mpirun, *_unbuffered(request, self.version[0]), *words, *line]
+
+    def _limits_of_logins(self, request: Request) -> list[str]:
+        """Return the option with which ssh gives up a host that is lost while mpirun logs in to it, or that hangs.
+
+        By itself ssh waits for hours. It goes on while the job runs: then unilaunch must notice a lost host first, so
+        ssh has some host timeouts (ServerAliveCountMax, 3 by default) for an answer.
+        """
+        named = _named(request.mpi, request.environ)
+        if not (request.several and self.login_command(request)) or any(name in named for name in _LOGIN_OPTIONS):
+            return []
+        seconds = math.ceil(request.host_timeout)
+        # With "=", Open MPI 5 would give other hosts, which log in to further ones, a part of the text.
+        options = f"-oConnectTimeout\t{seconds} -oServerAliveInterval\t{seconds}"
+        return ["--mca", _LOGIN_OPTIONS[self.version[0] < _FIVE], options]
 
 
 def recognise(path: Path, said: str) -> OpenMpirun | None:

@@ -167,6 +167,24 @@ def test_mpirun_has_a_folder_of_its_own_on_one_host(
     assert ("/session" in line) == bool(expected)
 
 
+@pytest.mark.parametrize(("mpi", "words", "environ", "expected"), [
+    ("Open MPI 4", "", {}, "plm_rsh_args"),
+    ("Open MPI 5", "", {}, "plm_ssh_args"),
+    ("Open MPI 5", "--mca plm_ssh_args -v", {}, ""),
+    ("Open MPI 4", "", {"OMPI_MCA_plm_rsh_args": "-v"}, ""),
+    ("Open MPI 4", "--mca plm_rsh_agent rsh", {}, ""),
+    ("Open MPI 5", "", {"SLURM_JOB_ID": "7"}, ""),
+], indirect=["mpi"])  # fmt: skip
+def test_mpiruns_ssh_gives_up(mpi: str, words: str, environ: dict[str, str], expected: str) -> None:
+    """A host that is lost; not where the user chose options, or where mpirun may use something else."""
+    plan = _plan(f"-n 2 -H a:1,b:1 {words} --host-timeout 3.5", environ)
+    line = plan.mpirun.start_line(plan.request, (), "", stdin=True)
+    options = [expected, "-oConnectTimeout\t4 -oServerAliveInterval\t4"]
+    assert (options in [line[at : at + 2] for at in range(len(line))]) == bool(expected)
+    assert any("ServerAlive" in word for word in line) == bool(expected)
+    assert not any("ServerAlive" in word for word in plan.line)
+
+
 def test_a_secret_is_shown_nowhere(mpi: str, capsys: pytest.CaptureFixture[str]) -> None:
     """It is named, and that it must be exported."""
     for as_json in (False, True):

@@ -118,3 +118,16 @@ def test_mpirun_that_does_not_start_at_all_is_not_tried_again(monkeypatch: pytes
     caller = Caller(Asked(), attended=True, watch=lambda *_: None)
     assert restart.run(_plan("-n 1 --max-restarts 2", {}), {}, caller).returncode == 255
     starts.assert_called_once()
+
+
+def test_a_host_that_does_not_answer_is_why_mpirun_has_failed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is named, and the job is worth a restart, though mpirun has started no rank."""
+    failed, well = LaunchResult(255, (), None, Path(), None), LaunchResult(0, (), None, Path(), None)
+    closed = create_autospec(login.closed_hosts, side_effect=[{}, {"b": "b: ssh b: no route"}, {}])
+    monkeypatch.setattr(restart, "start", create_autospec(job_start.start, side_effect=[failed, well]))
+    monkeypatch.setattr(login, "closed_hosts", closed)
+    caller = Caller(Asked(), attended=True, watch=lambda *_: None)
+    assert restart.run(_plan("-H a:1,b:1 --max-restarts 1", {}), {}, caller).returncode == 0
+    assert "unilaunch: b: ssh b: no route; to check all hosts: unilaunch doctor -H a:1,b:1" in capsys.readouterr().err
