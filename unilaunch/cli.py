@@ -82,7 +82,7 @@ def _do(arguments: Sequence[str], environ: Mapping[str, str], started: float) ->
             from unilaunch.doctor.checkup import doctor
             from unilaunch.launch_spec import DoctorSpec, MpiSpec
 
-            shared = {*MpiSpec.model_fields, "hosts", "hostfile", "host_timeout", "measure", "healthy"}
+            shared = {*MpiSpec.model_fields, "hosts", "hostfile", "host_timeout", "output_dir", "measure", "healthy"}
             options = _checked(DoctorSpec, _fields(arguments), environ, shared)
             return _write(lambda: doctor(options, environ))
         case "explain":

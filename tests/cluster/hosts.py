@@ -38,6 +38,8 @@ _LOSSY = (
     "add chain bridge lossy forward {{ type filter hook forward priority 0; }}; "
     "add rule bridge lossy forward {}numgen random mod 100 < {} drop"
 )
+_WALL = "add chain bridge wall forward { type filter hook forward priority 0; }"
+_DROP = "ip protocol tcp drop"
 
 _SSH = """\
 Host *
@@ -278,6 +280,17 @@ class Cluster:
         self._switch.on_network(
             "nft", f"add table bridge lossy; delete table bridge lossy; add table bridge lossy; {rule}"
         )
+
+    @contextmanager
+    def firewall(self, *pairs: tuple[int, int]) -> Iterator[None]:
+        """Let no TCP packet pass between the two hosts of each pair while the block runs."""
+        ways = [way for first, second in pairs for way in ((first, second), (second, first))]
+        rules = [f'add rule bridge wall forward iifname "port{one}" oifname "port{two}" {_DROP}' for one, two in ways]
+        self._switch.on_network("nft", "; ".join(["add table bridge wall", _WALL, *rules]))
+        try:
+            yield
+        finally:
+            self._switch.on_network("nft", "delete table bridge wall")
 
     @contextmanager
     def delay(self, host: int, seconds: float) -> Iterator[None]:

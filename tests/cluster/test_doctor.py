@@ -41,6 +41,27 @@ def test_a_host_that_is_down_is_named(cluster: Cluster, tmp_path: Path) -> None:
     assert "ssh-copy-id node2" in line
 
 
+def test_hosts_that_a_firewall_parts_are_named(cluster: Cluster, tmp_path: Path) -> None:
+    """Both reach this host, and ssh logs in to both; in MPI they would wait for each other for ever."""
+    with cluster.firewall((1, 2)):
+        job = _visit(cluster, tmp_path, "-H", "node0,node1,node2")
+    assert job.returncode == 1
+    assert [line.partition(":")[0] for line in job.stdout.splitlines()] == [
+        "wrong  no TCP connection from node1 to node2", "wrong  no TCP connection from node2 to node1"
+    ]  # fmt: skip
+
+
+def test_a_full_disk_is_named(cluster: Cluster, tmp_path: Path) -> None:
+    """On the host that has it, with what names another folder; it is the one in which the output folder will be."""
+    (full := tmp_path / "full").mkdir()
+    cluster.run(1, ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", full], tmp_path).check()
+    job = _visit(cluster, tmp_path, "-H", "node0,node1", UNILAUNCH_OUTPUT_DIR=str(full / "logs"))
+    cluster.run(1, ["umount", full], tmp_path).check()
+    assert job.returncode == 1
+    (line,) = job.stdout.splitlines()
+    assert line == f"wrong  node1: the disk is full: make room in {full}/logs (--output-dir), or name another folder"
+
+
 def test_another_package_version_is_named(make_cluster: MakeCluster, tmp_path: Path) -> None:
     """On the host that has it, with the command that puts it right."""
     other = tmp_path / "site"

@@ -14,7 +14,7 @@ from secrets import token_hex
 from typing import Any
 
 from unilaunch.addresses import own_names
-from unilaunch.doctor.diagnosis import Finding, Visit, diagnose, differing
+from unilaunch.doctor.diagnosis import Finding, Visit, apart, diagnose, differing
 from unilaunch.doctor.slow import Measured, find_slow, healthy, read_measured, table
 from unilaunch.errors import InputError
 from unilaunch.hostfile import Host, format_hostfile
@@ -54,9 +54,9 @@ def doctor(spec: DoctorSpec, environ: Mapping[str, str]) -> int:
     mpirun.check(request, os.geteuid())
     summary, measured, well = "", None, list[str]()
     if reached:
-        answer = _visit(mpirun, request, reached, measures=spec.measure or spec.healthy is not None)
+        answer = _visit(mpirun, request, reached, spec)
         summary, measured = answer.summary, answer.measured
-        lines += [*answer.findings, *diagnose(answer.visits)]
+        lines += answer.findings
     if measured:
         slow = find_slow(measured)
         well = healthy(_without_faults(reached, lines), slow)
@@ -108,7 +108,7 @@ class _Answer(Record):
 
     Attributes:
         visits: The facts of each host.
-        findings: Why hosts cannot reach each other.
+        findings: What is wrong or differs.
         summary: Over which addresses the ranks connected, for a person.
         measured: The measurements; None if some or all are missing.
     """
@@ -119,8 +119,9 @@ class _Answer(Record):
     measured: Measured | None
 
 
-def _visit(mpirun: Mpirun, request: Request, hosts: Sequence[Host], *, measures: bool) -> _Answer:
+def _visit(mpirun: Mpirun, request: Request, hosts: Sequence[Host], spec: DoctorSpec) -> _Answer:
     """Start the probes, and return their answers."""
+    measures = spec.measure or spec.healthy is not None
     others = [host.name for host in hosts] if request.several else []
     listening = listen(others, several=bool(others), host_timeout=request.host_timeout)
     with (
@@ -131,7 +132,8 @@ def _visit(mpirun: Mpirun, request: Request, hosts: Sequence[Host], *, measures:
     ):
         hostfile.write(format_hostfile(request.hosts))
         hostfile.flush()
-        program = (sys.executable, "-m", "unilaunch.doctor.probe", str(token), *(["--measure"] if measures else []))
+        words = [str(token), str(spec.output_dir), *(["--measure"] if measures else [])]
+        program = (sys.executable, "-m", "unilaunch.doctor.probe", *words)
         request = replace(request, program=program, hostfile=hostfile.name if request.hosts else None).started()
         line = mpirun.start_line(request, (MONITOR,), session="", stdin=False)
         arrived: dict[int, float] = {}
@@ -144,7 +146,8 @@ def _visit(mpirun: Mpirun, request: Request, hosts: Sequence[Host], *, measures:
         console.seek(0)
         said = [text.strip() for text in console if text.strip(" -\n")]
     answer = _judge(inbox, hosts, arrived, said)
-    if late and not answer.findings:
+    answer.findings.extend(diagnose(answer.visits))
+    if late and not any(finding.stops for finding in answer.findings):
         answer.findings.append(_late(inbox, hosts, seconds))
     return answer
 
@@ -204,9 +207,12 @@ def _judge(inbox: Inbox, hosts: Sequence[Host], arrived: Mapping[int, float], sa
     if silent:
         first = "; ".join(said[:3]) or "mpirun says nothing"
         findings.append(Finding(f"{', '.join(silent)}: mpirun could not start a rank there: {first}", hosts=silent))
-    findings += [
+    refused = [
         Finding(text) for text in dict.fromkeys(str(one["refused"]) for one in told.values() if "refused" in one)
     ]
+    findings += refused or apart(
+        [(of_rank[rank], of_rank[other]) for rank in of_rank for other in told[rank]["unreached"] if other in of_rank]
+    )
     met = {of_rank[rank]: told[rank]["meeting"] for rank in of_rank if "meeting" in told[rank]}
     libraries = {host: meeting["library"] for host, meeting in met.items()}
     findings += differing(libraries, "as its MPI", "install one version, or set MPI4PY_LIBMPI")

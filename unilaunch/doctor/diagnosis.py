@@ -1,7 +1,7 @@
 """Find faults from the hosts' facts. The functions are pure, so that every finding can be tested."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from unilaunch.record import Record
@@ -53,6 +53,7 @@ def diagnose(visits: Sequence[Visit]) -> list[Finding]:
         *(finding for visit in told.values() for finding in _host(visit)),
         *_names(told),
         *_folder(told),
+        *_disks(told),
     ]
 
 
@@ -118,3 +119,33 @@ def _folder(told: Mapping[str, Visit]) -> Iterator[Finding]:
             "failures come back",
             stops=False,
         )
+
+
+def _disks(told: Mapping[str, Visit]) -> Iterator[Finding]:
+    hosts_of: dict[tuple[str, ...], list[str]] = {}
+    for host, visit in told.items():
+        hosts_of.setdefault(tuple(visit.facts["full"]), []).append(host)
+    for folders, hosts in hosts_of.items():
+        if folders:
+            where = ", ".join(folders)
+            yield Finding(
+                f"{', '.join(hosts)}: the disk is full: make room in {where}, or name another folder",
+                hosts=tuple(hosts),
+            )
+
+
+def apart(pairs: Collection[tuple[str, str]]) -> Iterator[Finding]:
+    """Give the hosts that cannot connect to others, the one with most others first.
+
+    Args:
+        pairs: Of each connection that failed, the host that called, and the host that was called.
+    """
+    while pairs:
+        ends = Counter(end for pair in pairs for end in enumerate(pair))
+        side, host = ends.most_common(1)[0][0]
+        group = [pair for pair in pairs if pair[side] == host]
+        callers, called = (", ".join(dict.fromkeys(names)) for names in zip(*group, strict=True))
+        yield Finding(
+            f"no TCP connection from {callers} to {called}: let them connect at every port (firewall, security group)"
+        )
+        pairs = [pair for pair in pairs if pair[side] != host]

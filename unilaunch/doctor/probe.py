@@ -1,6 +1,6 @@
 """Send one host's facts to the doctor, from a rank that mpirun starts on that host.
 
-python -m unilaunch.doctor.probe FILE [--measure]
+python -m unilaunch.doctor.probe FILE OUTPUT_DIR [--measure]
 """
 
 import os
@@ -9,8 +9,10 @@ import resource
 import shutil
 import socket
 import sys
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from errno import EDQUOT, ENOSPC
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,6 +30,8 @@ from unilaunch.world import BOOT_ID, LauncherInfo
 
 #: Packages that must have one version on all hosts, beside the frameworks.
 PACKAGES = ("unilaunch", "mpi4py", "numpy", "scipy", "pydantic", "pymetis")
+#: Bytes that a folder of a job must have room for.
+_ROOM = 1 << 20
 
 
 def main() -> int:
@@ -39,37 +43,33 @@ def main() -> int:
 def _tell(status: Status, environ: Mapping[str, str]) -> int:
     found = launchers.detect(environ)
     status.send(Named(found.rank, socket.gethostname()))
-    told: dict[str, JsonValue] = {"facts": facts(environ, Path(sys.argv[1]))}
-    status.send(Returned(result=told))  # the rank may hang while it connects to the others
+    told: dict[str, JsonValue] = {}
+    note = partial(_note, status, told)
+    # The rank may hang while it connects to the others; until then it has not reached rank 0.
+    note(facts=facts(environ, *map(Path, sys.argv[1:3])), unreached=[0] if found.rank else [])
     try:
-        peers = _join(found, environ)
-        told["meeting"] = dict(_meet(found, peers))
-        status.send(Returned(result=told))
-        if sys.argv[2:] == ["--measure"]:
-            os.sched_setaffinity(0, range(os.cpu_count() or 1))  # mpirun has bound the process to one core
-            from unilaunch.doctor.measuring import measure
-
-            machine = BOOT_ID.read_text(encoding="ascii")
-            note = partial(_note_links, status, told)
-            told["measured"] = measure(peers, found.rank, found.size or 1, machine, note)
+        if peers := _join(found, environ, note):
+            note(meeting=dict(_meet(found, peers)))
+            if sys.argv[3:] == ["--measure"]:
+                note(measured=_measure(found, peers, partial(note, measures_links=True)))
     except UnilaunchError as error:
-        told["refused"] = str(error)
-    status.send(Returned(result=told))
+        note(refused=str(error))
     return int("refused" in told)
 
 
-def _note_links(status: Status, told: dict[str, JsonValue]) -> None:
-    """Tell that this host is measured: the others wait for the slowest one."""
-    told["measures_links"] = True
+def _note(status: Status, told: dict[str, JsonValue], **news: JsonValue) -> None:
+    """Tell the doctor something more."""
+    told.update(news)
     status.send(Returned(result=told))
 
 
-def facts(environ: Mapping[str, str], token: Path) -> dict[str, Any]:
+def facts(environ: Mapping[str, str], token: Path, output_dir: Path) -> dict[str, Any]:
     """Return the facts of this host.
 
     Args:
         environ: The process's environment.
         token: A file that the launching host has just written.
+        output_dir: The output folder.
     """
     backends = plugins.backends()
     frameworks = [backend.framework.partition(".")[0] for backend in backends]
@@ -84,8 +84,32 @@ def facts(environ: Mapping[str, str], token: Path) -> dict[str, Any]:
         "locked_memory": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         "shared_memory": shutil.disk_usage("/dev/shm").total,  # noqa: S108  (it is looked at, not written)
         "shares_folder": token.exists(),
+        "full": _full(environ, output_dir),
         "time": time.time(),
     }
+
+
+def _full(environ: Mapping[str, str], output_dir: Path) -> list[str]:
+    """Return the folders of a job on full disks, each with the option or variable that names another one."""
+    folders = {
+        "--output-dir": output_dir,
+        "TMPDIR": Path(environ.get("TMPDIR") or "/tmp"),  # noqa: S108  (as mpirun)
+        "XDG_CACHE_HOME": Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "/"), ".cache")),
+    }
+    return [f"{folder.absolute()} ({name})" for name, folder in folders.items() if _is_full(folder.absolute())]
+
+
+def _is_full(folder: Path) -> bool:
+    """Return whether a folder's disk has no room, or this user's quota none; a folder to come is on its parent's."""
+    try:
+        nearest = next(one for one in (folder, *folder.parents) if one.exists())
+        with tempfile.TemporaryFile(dir=nearest) as file:
+            file.write(os.urandom(_ROOM))
+            file.flush()
+            os.fsync(file.fileno())  # a file server may tell only now
+    except OSError as error:
+        return error.errno in {ENOSPC, EDQUOT}
+    return False
 
 
 def _version(name: str) -> str | None:
@@ -95,15 +119,24 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _join(found: LauncherInfo, environ: Mapping[str, str]) -> Peers:
-    """Connect to the other ranks as a rank of a job does."""
-    from unilaunch.rank import mpi
-    from unilaunch.rank.alone import Alone
+def _join(found: LauncherInfo, environ: Mapping[str, str], note: Callable[..., None]) -> Peers | None:
+    """Connect to the other ranks as a rank of a job does; None if two of them cannot connect: MPI would wait for ever.
 
-    if found.size == 1:
-        return Alone()
+    Args:
+        found: The launcher info.
+        environ: The process's environment.
+        note: Tells the doctor to which ranks this one cannot connect.
+    """
+    from unilaunch.doctor.reaching import find_unreached
+    from unilaunch.rank import joining, mpi
+    from unilaunch.spec import RunSpec
+
     os.environ.update(mpi.variables(found, environ))  # noqa: TID251
-    return mpi.join(found)
+    peers = joining.join(found, environ, RunSpec().timeout, insecure=False, thread_level="serialized")
+    note(unreached=[])
+    unreached: list[JsonValue] = [*find_unreached(peers, found)]
+    note(unreached=unreached)
+    return None if any(peers.share(unreached)) else joining.join_mpi(found, peers)
 
 
 def _meet(found: LauncherInfo, peers: Peers) -> dict[str, str]:
@@ -118,6 +151,14 @@ def _meet(found: LauncherInfo, peers: Peers) -> dict[str, str]:
     meeting = meet(peers, world, RunSpec())
     library = mpi.library() if found.size > 1 else "none"
     return {"address": meeting.address, "interface": meeting.interface, "library": library}
+
+
+def _measure(found: LauncherInfo, peers: Peers, note: Callable[[], None]) -> dict[str, JsonValue]:
+    """Measure this host and its links; *note* tells that the host is measured: the others wait for the slowest one."""
+    from unilaunch.doctor.measuring import measure
+
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))  # mpirun has bound the process to one core
+    return measure(peers, found.rank, found.size or 1, BOOT_ID.read_text(encoding="ascii"), note)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ def _inbox(*results: dict[str, Any] | None, named: tuple[str, ...] = ("a", "b", 
 
 
 def _met(library: str = "Open MPI 5", **more: object) -> dict[str, Any]:
-    return {"facts": FACTS, "meeting": {"address": "10.0.0.1", "interface": "eth0", "library": library}, **more}
+    meeting = {"address": "10.0.0.1", "interface": "eth0", "library": library}
+    return {"facts": FACTS, "unreached": [], "meeting": meeting, **more}
 
 
 @pytest.mark.parametrize("named", [("a", "b", "c"), ("n3", "n1", "b"), ("a", "a", "a")])
@@ -44,8 +45,21 @@ def test_no_host_is_well_where_a_fault_may_be_of_any() -> None:
     assert checkup._without_faults(HOSTS, [*faults, Finding("the ranks did not find each other")]) == []
 
 
+@pytest.mark.parametrize(("unreached", "words"), [
+    ([[], [2], [1]], ["from n2 to n3", "from n3 to n2"]),
+    ([[2], [2], [0, 1]], ["from n1, n2 to n3", "from n3 to n1, n2"]),
+    ([[], [], [0]], ["from n3 to n1"]),  # which then waits in vain, or has a refusal of its own
+])  # fmt: skip
+def test_hosts_that_cannot_connect_are_named(unreached: list[list[int]], words: list[str]) -> None:
+    told = [{"facts": FACTS, "unreached": ranks} for ranks in unreached]
+    found = [finding.text for finding in checkup._judge(_inbox(*told), HOSTS, {}, []).findings]
+    assert [text.partition(":")[0] for text in found] == [f"no TCP connection {each}" for each in words]
+    told[1]["refused"] = "no mpi4py"
+    assert [finding.text for finding in checkup._judge(_inbox(*told), HOSTS, {}, []).findings] == ["no mpi4py"]
+
+
 @pytest.mark.parametrize(("last", "words", "hosts"), [
-    ({"facts": FACTS}, "the ranks did not find each other within 60 s through MPI", ()),
+    ({"facts": FACTS, "unreached": []}, "the ranks did not find each other within 60 s through MPI", ()),
     (_met(), "n3: the measurement did not end within 60 s: look at the disk there", ("n3",)),
     (_met(measures_links=True), "the ranks found each other, but did not end within 60 s", ()),
 ])  # fmt: skip

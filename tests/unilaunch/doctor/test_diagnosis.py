@@ -15,6 +15,7 @@ WELL: dict[str, Any] = {
     "locked_memory": -1,
     "shared_memory": 1 << 30,
     "shares_folder": True,
+    "full": [],
 }
 
 
@@ -43,6 +44,7 @@ CASES = [
     ({"shared_memory": 8 << 20}, "b: /dev/shm has 8 MB", False),
     ({"skew": -3.0}, "b: its clock is -3.0 s off", False),
     ({"named": "a"}, "a, b all call themselves a", False),
+    ({"full": ["/d (TMPDIR)"]}, "b: the disk is full: make room in /d (TMPDIR), or name another folder", True),
     ({"shares_folder": False}, "b: other files than here", False),
 ]
 

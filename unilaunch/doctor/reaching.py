@@ -1,0 +1,54 @@
+"""Find the hosts to which this one cannot connect, as where a firewall lets only some of them connect to each other."""
+
+import socket
+import time
+from functools import partial
+from selectors import DefaultSelector
+
+from unilaunch.backend import Peers
+from unilaunch.limits import allow_files
+from unilaunch.rank.board import Meeting, open_meeting
+from unilaunch.sockets import Calls, Door
+from unilaunch.world import LauncherInfo
+
+#: Seconds for all connections; where each of them succeeds, no rank waits for that long.
+_PATIENCE = 5.0
+_TICK = 0.2
+#: Open files for each other rank: a connection to each of its addresses, and the one from it.
+_FILES = 8
+
+
+def find_unreached(peers: Peers, found: LauncherInfo) -> list[int]:
+    """Return the ranks to which this one cannot connect. All ranks must call it, one on each host.
+
+    Each rank listens at a free port, and calls every other one at all its addresses at once.
+    """
+    allow_files(_FILES * found.size)
+    listener, meeting = open_meeting(found)
+    meetings = {rank: Meeting.read(str(text)) for rank, text in enumerate(peers.share(meeting.text))}
+    del meetings[found.rank]
+    unreached, awaited = set(meetings), set(meetings)
+
+    def reach(rank: int, connection: socket.socket) -> None:
+        unreached.remove(rank)
+        connection.close()
+
+    def welcome(connection: socket.socket, rank: int) -> None:
+        awaited.remove(rank)
+        connection.close()
+
+    with DefaultSelector() as selector:
+        door = Door(listener, meeting.secret, selector, welcome, awaited)
+        calls = [
+            Calls(other.places, other.secret, found.rank, selector, partial(reach, rank))
+            for rank, other in meetings.items()
+        ]
+        until = time.monotonic() + _PATIENCE
+        while (unreached or awaited) and time.monotonic() < until:
+            for key, _ in selector.select(_TICK):
+                key.data()
+            door.tick()
+        door.close()
+        for one in calls:
+            one.close()
+    return sorted(unreached)
