@@ -123,17 +123,18 @@ class OpenMpirun(Mpirun):
         return [mpirun, *_unbuffered(request, self.version[0]), *words, *line]
 
     def _limits_of_logins(self, request: Request) -> list[str]:
-        """Return the option with which ssh gives up a host that is lost while mpirun logs in to it, or that hangs.
+        """Return the option with which ssh gives up a host that is lost while mpirun logs in to it.
 
-        By itself ssh waits for hours. It goes on while the job runs: then unilaunch must notice a lost host first, so
-        ssh has some host timeouts (ServerAliveCountMax, 3 by default) for an answer.
+        By itself ssh waits for hours. It also runs as long as the job: there unilaunch must notice a lost host first,
+        and a shorter silence must end nothing. So ssh waits for four host timeouts: one until it asks the host, and
+        three (ServerAliveCountMax) for an answer.
         """
         named = _named(request.mpi, request.environ)
         if not (request.several and self.login_command(request)) or any(name in named for name in _LOGIN_OPTIONS):
             return []
         seconds = math.ceil(request.host_timeout)
         # With "=", Open MPI 5 would give other hosts, which log in to further ones, a part of the text.
-        options = f"-oConnectTimeout\t{seconds} -oServerAliveInterval\t{seconds}"
+        options = f"-oConnectTimeout\t{4 * seconds} -oServerAliveInterval\t{seconds}"
         return ["--mca", _LOGIN_OPTIONS[self.version[0] < _FIVE], options]
 
 
