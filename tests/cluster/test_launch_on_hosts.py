@@ -105,6 +105,19 @@ def test_a_host_that_is_lost_while_mpirun_logs_in_is_named(
         assert job.refusals()[-1].startswith("unilaunch: node2: ssh node2: ")
 
 
+def test_hosts_that_a_firewall_parts_are_named(cluster: Cluster, mpirun: Path, tmp_path: Path) -> None:
+    """All ranks find rank 0; over MPI two of them would wait for each other, with Open MPI 4 for ever."""
+    (tmp_path / "sitecustomize.py").write_text("from unilaunch.rank import joining\njoining._PATIENCE = 2.0\n")
+    environ = {"PYTHONPATH": f"{tmp_path}:{NUMPY['PYTHONPATH']}"}
+    options = ["--hostfile", str(cluster.hostfile([1, 1, 1], tmp_path)), "--mpirun", str(mpirun)]
+    line = [*LAUNCH, *options, "--epochs", "1", "--data-dir", "data", "--backend", "numpy"]
+    with cluster.firewall((1, 2)):
+        job = cluster.run(0, line, tmp_path, environ, deadline=DEADLINE)
+    assert job.returncode == 1
+    (refusal,) = job.refusals()
+    assert refusal.startswith("unilaunch: rank 1 on node1: no TCP connection to node2: let every two hosts connect")
+
+
 def test_a_daemon_logs_in_to_a_further_host(cluster: Cluster, mpirun: Path, tmp_path: Path) -> None:
     """As with more hosts than mpirun logs in to itself: with the same options of ssh."""
     (tmp_path / "hello.py").write_text("print('hello')\n")

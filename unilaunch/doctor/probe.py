@@ -127,8 +127,8 @@ def _join(found: LauncherInfo, environ: Mapping[str, str], note: Callable[..., N
         environ: The process's environment.
         note: Tells the doctor to which ranks this one cannot connect.
     """
-    from unilaunch.doctor.reaching import find_unreached
     from unilaunch.rank import joining, mpi
+    from unilaunch.rank.reaching import find_unreached
     from unilaunch.spec import RunSpec
 
     os.environ.update(mpi.variables(found, environ))  # noqa: TID251

@@ -1,15 +1,21 @@
 """Connect the ranks of a start: choose the board, and when to initialise MPI."""
 
 from collections.abc import Mapping
+from socket import gethostname
 
 from unilaunch.addresses import is_loopback
+from unilaunch.agreement import agree
 from unilaunch.backend import Collectives, Peers
+from unilaunch.errors import RefusedTogetherError, RendezvousError
 from unilaunch.monitor.connection import read_where
 from unilaunch.rank import mpi, tcp
 from unilaunch.rank.alone import Alone
 from unilaunch.rank.board import Board, PublicBoard
 from unilaunch.start_variables import KEY, MONITOR, attempt_of
 from unilaunch.world import LauncherInfo, Store
+
+#: Seconds for the ranks to reach each other over MPI, once it is initialised; as over sockets (`tcp`).
+_PATIENCE = 60.0
 
 
 def join(
@@ -35,10 +41,15 @@ def join(
 
 
 def join_mpi(found: LauncherInfo, peers: Peers) -> Peers:
-    """Return the ranks' peers over MPI, if the launcher supports it: for a model's data path."""
+    """Return the ranks' peers over MPI, if the launcher supports it: for a model's data path.
+
+    Raises:
+        UnilaunchError: MPI cannot be used, or the ranks do not reach each other over it.
+    """
     if isinstance(peers, tcp.TcpPeers) and found.mpi:
+        joined = _connect(found, peers, "serialized")
         peers.disconnect()
-        return mpi.join(found, board=peers.board)
+        return joined
     return peers
 
 
@@ -48,8 +59,26 @@ def data_path(found: LauncherInfo, peers: Peers) -> Collectives:
     All ranks must call this. *peers* can still be used afterwards.
     """
     if isinstance(peers, tcp.TcpPeers) and found.mpi and all(peers.share(mpi.can_be_used())):
-        return mpi.join(found, "multiple").collectives()
+        return _connect(found, peers, "multiple").collectives()
     return peers.collectives()
+
+
+def _connect(found: LauncherInfo, peers: tcp.TcpPeers, thread_level: str) -> mpi.MpiPeers:
+    """Return the peers over MPI; if the ranks do not reach each other over it, raise an error with the reason."""
+    joined = mpi.join(found, thread_level, peers.board)
+    if found.one_host or all(peers.share(joined.reaches_all(_PATIENCE))):
+        return joined
+    from unilaunch.rank.reaching import find_unreached
+
+    hosts = peers.share(gethostname())
+    others = ", ".join(dict.fromkeys(str(hosts[rank]) for rank in find_unreached(peers, found)))
+    fix = "let every two hosts connect at every port (firewall, security group)"
+    agree(peers, RendezvousError(f"no TCP connection to {others}: {fix}") if others else None)
+    raise RefusedTogetherError(
+        f"the ranks do not reach each other over MPI within {_PATIENCE:g} s: name the network between the hosts: "
+        "--mca btl_tcp_if_include NETWORK/BITS",
+        RendezvousError.exit_code,
+    )
 
 
 def find_board(found: LauncherInfo, environ: Mapping[str, str], *, insecure: bool) -> Board | None:

@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import math
 import os
 import signal
 import time
@@ -193,17 +194,24 @@ class MpiPeers(Peers):
         _settle(self.comm.Iallgatherv(message, [received, list(sizes)]))
         return [json.loads(received[end - size : end]) for end, size in zip(accumulate(sizes), sizes, strict=True)]
 
+    def reaches_all(self, patience: float) -> bool:
+        """Return whether the ranks reach each other within so many seconds; MPI itself would wait for ever."""
+        return _settle(self.comm.Ibarrier(), patience)
+
     @override
     def collectives(self) -> Collectives:
         return MpiCollectives(self.comm.Dup())  # a separate communicator: its messages cannot be mixed with others
 
 
-def _settle(request: "MPI.Request") -> None:
-    """Wait for *request* without spinning: other ranks may be computing on the same CPUs."""
-    pause = 0.0
+def _settle(request: "MPI.Request", patience: float = math.inf) -> bool:
+    """Return whether *request* has ended in time; wait without spinning: other ranks may compute on the same CPUs."""
+    pause, until = 0.0, time.monotonic() + patience
     while not request.Test():
+        if time.monotonic() > until:
+            return False
         time.sleep(pause)
         pause = min(pause + 0.0002, 0.01)
+    return True
 
 
 class MpiCollectives(Collectives):

@@ -1,4 +1,4 @@
-"""Find the hosts to which this one cannot connect, as where a firewall lets only some of them connect to each other."""
+"""Find the ranks to which this one cannot connect, as where a firewall lets only some hosts connect to each other."""
 
 import socket
 import time
@@ -19,7 +19,7 @@ _FILES = 8
 
 
 def find_unreached(peers: Peers, found: LauncherInfo) -> list[int]:
-    """Return the ranks to which this one cannot connect. All ranks must call it, one on each host.
+    """Return the ranks to which this one cannot connect. All ranks must call it.
 
     Each rank listens at a free port, and calls every other one at all its addresses at once.
     """
