@@ -1,9 +1,10 @@
 """Find the ranks to which this one cannot connect, as where a firewall lets only some hosts connect to each other."""
 
-import socket
 import time
 from functools import partial
 from selectors import DefaultSelector
+from socket import gethostname, socket
+from typing import cast
 
 from unilaunch.backend import Peers
 from unilaunch.limits import allow_files
@@ -14,26 +15,30 @@ from unilaunch.world import LauncherInfo
 #: Seconds for all connections; where each of them succeeds, no rank waits for that long.
 _PATIENCE = 5.0
 _TICK = 0.2
-#: Open files for each other rank: a connection to each of its addresses, and the one from it.
+#: Open files for each other host: a connection to each of its addresses, and the one from it.
 _FILES = 8
 
 
 def find_unreached(peers: Peers, found: LauncherInfo) -> list[int]:
-    """Return the ranks to which this one cannot connect. All ranks must call it.
+    """Return the ranks of other hosts to which this one cannot connect. All ranks must call it.
 
-    Each rank listens at a free port, and calls every other one at all its addresses at once.
+    The first rank of each host listens at a free port, and calls every other one at all its addresses at once.
     """
-    allow_files(_FILES * found.size)
     listener, meeting = open_meeting(found)
-    meetings = {rank: Meeting.read(str(text)) for rank, text in enumerate(peers.share(meeting.text))}
-    del meetings[found.rank]
+    told = cast("list[list[str]]", peers.share([gethostname(), meeting.text]))
+    firsts = {name: rank for rank, (name, _) in reversed([*enumerate(told)])}.values()
+    if found.rank not in firsts:
+        listener.close()
+        return []
+    allow_files(_FILES * len(firsts))
+    meetings = {rank: Meeting.read(told[rank][1]) for rank in firsts if rank != found.rank}
     unreached, awaited = set(meetings), set(meetings)
 
-    def reach(rank: int, connection: socket.socket) -> None:
+    def reach(rank: int, connection: socket) -> None:
         unreached.remove(rank)
         connection.close()
 
-    def welcome(connection: socket.socket, rank: int) -> None:
+    def welcome(connection: socket, rank: int) -> None:
         awaited.remove(rank)
         connection.close()
 
