@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from unilaunch import agreement
 from unilaunch.backend import Peers
@@ -15,14 +15,12 @@ from unilaunch.errors import SpecError
 from unilaunch.rank.current import Member, join
 from unilaunch.spec import validate, variable_of
 from unilaunch.world import World
-from unilaunch_graph.data.split import refuse_without_training
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.preparation import prepare_part
 from unilaunch_graph.spec import DataSpec
 
 #: Each has a package of its name beside this module.
 _FRAMEWORKS = ("torch", "mindspore")
-AnyRanks = TypeVar("AnyRanks")
 _logger = logging.getLogger("unilaunch_graph")
 
 
@@ -65,16 +63,6 @@ def load_part(name: str | Path, device: str, options: Mapping[str, Any]) -> tupl
     if spec.parallel != "graph":
         raise SpecError(f"parallel={spec.parallel!r}: a network of your own needs parallel='graph'")
     return part_of(member, spec, as_given=True), member
-
-
-def to_train_on(name: str | Path, loaded: tuple[Part, AnyRanks]) -> tuple[Part, AnyRanks]:
-    """Return a part and its ranks as they are, if the graph has a node to train on.
-
-    Raises:
-        RefusedTogetherError: It has none.
-    """
-    refuse_without_training(str(name), loaded[0].split_sizes[0])
-    return loaded
 
 
 def part_of(member: Member, options: DataSpec, *, as_given: bool) -> Part:

@@ -179,6 +179,65 @@ def test_predictions_need_no_labels(openmpi5: Launcher, task: str, tmp_path: Pat
         assert "no_y.npz: no node to train on: there is no y, no label in y is known, or train_mask has no node" in line
 
 
+#: A user's whole model, trained elsewhere, on a graph; with a second argument it is trained.
+WHOLE_MODEL = {
+    "torch": """
+import sys, torch
+from torch_geometric.nn import GATv2Conv
+import unilaunch_graph as ug
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = GATv2Conv(6, 4, heads=2), GATv2Conv(8, 3)
+    def forward(self, x, edge_index):
+        return self.last(self.first(x, edge_index).relu(), edge_index)
+part = ug.load(sys.argv[1], data_dir="data")
+torch.manual_seed(0)
+model = ug.torch.distribute(Net().eval(), part)
+ug.predict(model, part, "out.npz")
+if sys.argv[2:]:
+    losses = torch.nn.functional.cross_entropy(model(part.x, part.edge_index)[part.train_mask], part.y[part.train_mask])
+    ug.torch.mean(losses, part.num_train)
+""",
+    "mindspore": """
+import sys, mindspore as ms
+from mindspore import nn, ops
+import unilaunch_graph as ug
+class Net(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = ug.mindspore.GATConv(6, 4, heads=2), ug.mindspore.GATConv(8, 3)
+    def construct(self, x, part):
+        return self.last(ops.relu(self.first(x, part)), part)
+part = ug.load(sys.argv[1], data_dir="data")
+ms.set_seed(0)
+model = Net().set_train(False)
+ug.predict(model, part, "out.npz")
+if sys.argv[2:]:
+    ug.mindspore.mean(model(part.x, part)[part.train_mask], part.num_train)
+""",
+}
+
+
+@pytest.mark.parametrize("framework", WHOLE_MODEL)
+def test_a_whole_model_of_ones_own_predicts_without_labels(
+    openmpi5: Launcher, framework: str, tmp_path: Path
+) -> None:  # fmt: skip
+    """On one rank and on two, what it predicts where the graph has labels; a training is refused in one line."""
+    graph = _graph(LABELS["classes"])
+    np.savez(tmp_path / "labels.npz", **graph)
+    np.savez(tmp_path / "none.npz", **{name: array for name, array in graph.items() if name != "y"})
+    (tmp_path / "model.py").write_text(WHOLE_MODEL[framework])
+    alone(["model.py", "labels.npz"], tmp_path).check()
+    expected = _read(tmp_path / "out.npz")["scores"]
+    for arguments in (["model.py", "none.npz"], ["-m", "unilaunch", "run", "model.py", "none.npz", "train"]):
+        (tmp_path / "out.npz").unlink()
+        job = openmpi5.run(2, arguments, tmp_path)
+        np.testing.assert_allclose(_read(tmp_path / "out.npz")["scores"], expected, rtol=0, atol=1e-5)
+    assert (job.returncode, len(job.refusals())) == (2, 1), job.console
+    assert "mean over 0 nodes: expected a positive number, such as part.num_train, which is 0 of" in job.stderr
+
+
 def test_a_best_model_that_is_gone_is_said(tmp_path: Path) -> None:
     """Where a run resumes, and where the last model is taken; not where none was to be kept, or none was validated."""
     graph, some = _graph(LABELS["classes"]), np.arange(90) < 20

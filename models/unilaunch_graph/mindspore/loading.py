@@ -7,7 +7,7 @@ from typing import Any
 import mindspore as ms
 
 from unilaunch.errors import SpecError
-from unilaunch_graph.loading import load_part, to_train_on
+from unilaunch_graph.loading import load_part
 from unilaunch_graph.mindspore.part import GraphPart, make_part
 from unilaunch_graph.mindspore.ranks import Ranks
 from unilaunch_graph.partition.part import Part
@@ -31,7 +31,7 @@ def load(name: str | Path, **options: Any) -> GraphPart:
         PluginError: The numpy that is installed does not fit MindSpore.
         UnilaunchError: The ranks do not find each other, or the data set cannot be used.
     """
-    return make_part(*to_train_on(name, load_arrays(name, options)))
+    return make_part(*load_arrays(name, options))
 
 
 def load_arrays(name: str | Path, options: Mapping[str, Any]) -> tuple[Part, Ranks]:

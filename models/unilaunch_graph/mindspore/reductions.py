@@ -33,8 +33,9 @@ def mean(losses: Tensor, count: int, part: GraphPart | None = None) -> Tensor:
         part: This rank's part; None for the one that the script has loaded.
 
     Raises:
-        ValueError: *count* is not positive, or *losses* is a sum (MindSpore's own sum over no rows is garbage), or
-            *part* is needed to tell which of two graphs of the script the losses are of.
+        InputError: *count* is not positive: the graph has no such node.
+        ValueError: *losses* is a sum (MindSpore's own sum over no rows is garbage), or *part* is needed to tell which
+            of two graphs of the script the losses are of.
     """
     check_count(count)
     if losses.ndim == 0:

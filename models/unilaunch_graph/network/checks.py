@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from unilaunch.errors import InputError
+
 
 def check_rows(rows: Any, expected: int, name: str) -> None:
     """Refuse rows of another number than *expected*, which the message calls *name*.
@@ -41,10 +43,13 @@ def check_count(count: int) -> None:
     """Refuse a number of nodes that no loss can be divided by.
 
     Raises:
-        ValueError: *count* is not positive.
+        InputError: *count* is not positive.
     """
     if count <= 0:
-        raise ValueError(f"mean over {count} nodes: expected a positive number, such as part.num_train")
+        raise InputError(
+            f"mean over {count} nodes: expected a positive number, such as part.num_train, which is 0 of a graph "
+            "without a known label or with an empty train_mask: give labels of some nodes; predictions need none"
+        )
 
 
 def check_probability(name: str, probability: float) -> None:

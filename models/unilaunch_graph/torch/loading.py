@@ -12,7 +12,7 @@ from unilaunch.collectives import TensorCollectives
 from unilaunch.rank.current import Member
 from unilaunch.rank.rendezvous import meet
 from unilaunch.spec import RunSpec
-from unilaunch_graph.loading import load_part, to_train_on
+from unilaunch_graph.loading import load_part
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.torch.part import GraphPart, make_part
 from unilaunch_graph.torch.ranks import Ranks
@@ -37,7 +37,7 @@ def load(name: str | Path, *, device: str = "auto", **options: Any) -> GraphPart
         PlacementError: This rank has no device of that kind.
         UnilaunchError: The ranks do not find each other, or the data set cannot be used.
     """
-    return make_part(*to_train_on(name, load_arrays(name, device, options)))
+    return make_part(*load_arrays(name, device, options))
 
 
 def load_arrays(name: str | Path, device: str, options: Mapping[str, Any]) -> tuple[Part, Ranks]:

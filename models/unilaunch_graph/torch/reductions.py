@@ -26,7 +26,7 @@ def mean(losses: torch.Tensor, count: int, part: GraphPart | None = None) -> tor
         part: This rank's part; None for the one that the script has loaded.
 
     Raises:
-        ValueError: *count* is not positive.
+        InputError: *count* is not positive: the graph has no such node.
     """
     check_count(count)
     total: torch.Tensor = _Total.apply(losses.as_subclass(torch.Tensor).sum(), Ranks.of(part))  # type: ignore[no-untyped-call]

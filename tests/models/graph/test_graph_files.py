@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from loguru import logger
 
 import unilaunch_graph as ug
-from unilaunch.errors import InputError, UnilaunchError
+from unilaunch.errors import InputError
 from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL, Graph
 from unilaunch_graph.data.labels import Task, is_known, task_of
 from unilaunch_graph.data.sources import open_dataset
@@ -323,15 +323,14 @@ def test_faults_are_named_in_one_line(tmp_path: Path, arrays: dict[str, Any], me
     _changed(PLAIN, y=Y * np.nan), _changed(MASKED, train_mask=np.zeros(6, bool)),
 ], ids=["no-y", "no-y-sparse", "no-y-masks", "y-unknown", "y-nan", "masks-empty"])  # fmt: skip
 def test_a_graph_without_training_nodes_is_for_predictions(tmp_path: Path, arrays: dict[str, Any]) -> None:
-    """It is read, and refused where a training begins; the nodes are the rows of x."""
+    """It is read and loaded, and refused where a loss is asked for; the nodes are the rows of x."""
     graph = _load(tmp_path, arrays)
     assert graph.num_nodes == len(graph.labels) == len(graph.split) == NUM_NODES
     assert not (graph.split == TRAIN).any()
     assert is_known(graph.labels).any() == graph.split.any() == ("train_mask" in arrays and arrays["y"] is not None)
-    with pytest.raises(
-        UnilaunchError, match=r"own\.npz: no node to train on: there is no y, no label in y is known, or"
-    ):
-        ug.load(tmp_path / "own.npz", framework="torch", data_dir=tmp_path)
+    part = ug.load(tmp_path / "own.npz", framework="torch", data_dir=tmp_path)
+    with pytest.raises(InputError, match=r"mean over 0 nodes: expected a positive number, such as part\.num_train"):
+        ug.torch.mean(part.x, part.num_train, part)
 
 
 @pytest.mark.parametrize("kept", [0, 10, -500, -1], ids=str)

@@ -13,7 +13,7 @@ from mindspore import Tensor, nn, ops
 import unilaunch_graph as ug
 from graphs_by_hand import make_directed_graph
 from jobs.mpirun import alone
-from unilaunch.errors import SpecError
+from unilaunch.errors import InputError, SpecError
 from unilaunch.rank.alone import Alone
 from unilaunch_graph.mindspore.part import make_part
 from unilaunch_graph.mindspore.ranks import Ranks
@@ -46,7 +46,7 @@ def test_mean_of_no_rows_is_zero_and_of_a_sum_is_refused() -> None:
     assert float(ug.mindspore.mean(Tensor([True, False, True]), 4, part)) == 0.5
     with pytest.raises(ValueError, match="one loss for each node"):
         ug.mindspore.mean(part.x.sum(), 2, part)
-    with pytest.raises(ValueError, match="mean over 0 nodes"):
+    with pytest.raises(InputError, match="mean over 0 nodes"):
         ug.mindspore.mean(part.x, 0, part)
 
 

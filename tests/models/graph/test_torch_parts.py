@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from models.graph.torch_parts import Whole, make_whole, on_parts
 from unilaunch.backend import Collectives
-from unilaunch.errors import SpecError
+from unilaunch.errors import InputError, SpecError
 from unilaunch_graph import torch as ug
 from unilaunch_graph.torch.batch_norm import batch_norm
 from unilaunch_graph.torch.distributed import distribute
@@ -188,7 +188,7 @@ def test_rows_of_another_number_are_refused() -> None:
             ug.halo(part.x[:3], part)
         with pytest.raises(ValueError, match="expected num_owned"):
             ug.gather(part.x[:3], part)
-        with pytest.raises(ValueError, match=r"part\.num_train"):
+        with pytest.raises(InputError, match=r"part\.num_train"):
             ug.mean(part.x.sum(), 0, part)
 
     on_parts(WHOLE, PARTS, work)
