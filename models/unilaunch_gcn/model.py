@@ -1,10 +1,11 @@
 """The model `gcn` for the launcher; imports nothing heavy, since `--help` loads it."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unilaunch.errors import RefusedTogetherError, SpecError
+from unilaunch.errors import SpecError
 from unilaunch.json_value import JsonValue
 from unilaunch.model import Framework, Model, Session
 from unilaunch.overriding import override
@@ -19,6 +20,7 @@ from unilaunch_gcn.edges_option import (
 if TYPE_CHECKING:
     from unilaunch.report_layout import ReportLayout
     from unilaunch_gcn.spec import GcnSpec
+    from unilaunch_graph.data.graph import Graph
     from unilaunch_graph.partition.part import Part
 
 
@@ -91,25 +93,15 @@ class GcnModel(Model):
 
     @override
     def prepare(self, options: "GcnSpec", session: Session) -> "Part":
-        from unilaunch_gcn.task_option import refusal_of_task
-        from unilaunch_graph.data.split import refuse_without_training
         from unilaunch_graph.partition.preparation import prepare_part
 
-        part = prepare_part(options, session, as_given=takes_edges_as_given(options))
-        refuse_without_training(options.dataset, part.split_sizes[0])
+        check = partial(_refuse_to_train, options)
+        part = prepare_part(options, session, as_given=takes_edges_as_given(options), check=check)
         if part.is_directed:  # else the weights were checked when the graph was made symmetric
             with session.together("check weights"):
                 refuse_negative_weights(options, part)
             if session.world.rank == 0:
                 session.log.say(told_of_edges(options, part))
-        if refusal := refusal_of_task(options, part.labels):  # every rank has labels of the same form
-            raise RefusedTogetherError(refusal, SpecError.exit_code)
-        if options.patience is not None and not part.split_sizes[1]:
-            raise RefusedTogetherError(  # every rank knows the same of the whole graph
-                f"--patience {options.patience}: {options.dataset} has no validation nodes, so there is no validation "
-                "loss to wait for: leave --patience out, or give the data set a validation split",
-                SpecError.exit_code,
-            )
         return part
 
     @override
@@ -127,3 +119,22 @@ class GcnModel(Model):
         if session.world.rank == 0:
             show(result, session, framework.backend.name)
         return result
+
+
+def _refuse_to_train(options: "GcnSpec", graph: "Graph | Part") -> None:
+    """Refuse a graph that the options cannot train on; each rank's part has labels of the same form.
+
+    Raises:
+        InputError: It has no training node.
+        SpecError: Its labels are for another task, or there is no validation loss to wait for.
+    """
+    from unilaunch_gcn.task_option import refuse_other_task
+    from unilaunch_graph.data.split import refuse_without_training
+
+    refuse_without_training(options.dataset, graph.split_sizes[0])
+    refuse_other_task(options, graph.labels)
+    if options.patience is not None and not graph.split_sizes[1]:
+        raise SpecError(
+            f"--patience {options.patience}: {options.dataset} has no validation nodes, so there is no validation loss "
+            "to wait for: leave --patience out, or give the data set a validation split"
+        )

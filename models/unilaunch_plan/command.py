@@ -123,15 +123,13 @@ def _slots(text: str | None, most: int) -> dict[str, int]:
 
 def _read(options: PlanSpec, log: Log) -> "Graph":
     """Return the graph; what a training refuses of it is refused."""
-    from unilaunch_gcn.task_option import refusal_of_task
-    from unilaunch_graph.data.graph import TRAIN
+    from unilaunch_gcn.task_option import refuse_other_task
     from unilaunch_graph.data.split import refuse_without_training
-    from unilaunch_graph.partition.preparation import read_graph
+    from unilaunch_graph.partition.reading import read_graph
 
     graph = read_graph(options, log, as_given=takes_edges_as_given(options))
-    refuse_without_training(options.dataset, int((graph.split == TRAIN).sum()))
-    if refusal := refusal_of_task(options, graph.labels):
-        raise SpecError(refusal)
+    refuse_without_training(options.dataset, graph.split_sizes[0])
+    refuse_other_task(options, graph.labels)
     refuse_directed(graph, options.conv, options.halo, options.device)
     return graph
 

@@ -59,6 +59,12 @@ class Graph:
         return int(self.features.shape[1])
 
     @property
+    def split_sizes(self) -> tuple[int, int, int]:
+        """Number of training, validation and test nodes."""
+        train, val, test = (int((self.split == use).sum()) for use in (TRAIN, VAL, TEST))
+        return train, val, test
+
+    @property
     def degrees(self) -> NDArray[np.int64]:
         """Number of in-edges of each node. (num_nodes,) int64."""
         return np.diff(self.indptr)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from unilaunch.errors import InputError, RefusedTogetherError
+from unilaunch.errors import InputError
 from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL
 from unilaunch_graph.data.labels import Labels, Task, is_known, task_of
 
@@ -29,16 +29,15 @@ def split_of(masks: Mapping[str, NDArray[np.bool_]]) -> NDArray[np.uint8]:
 
 
 def refuse_without_training(dataset: str, num_train: int) -> None:
-    """Refuse to train where no node is to train on; every rank knows the same of the whole graph.
+    """Refuse to train where no node is to train on.
 
     Raises:
-        RefusedTogetherError: There is none.
+        InputError: There is none.
     """
     if not num_train:
-        raise RefusedTogetherError(
+        raise InputError(
             f"{dataset}: no node to train on: there is no y, no label in y is known, or train_mask has no node: give "
-            "labels of some nodes; predictions need none",
-            InputError.exit_code,
+            "labels of some nodes; predictions need none"
         )
 
 

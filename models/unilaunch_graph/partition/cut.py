@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from unilaunch_graph.data.edges import WIDE, csr_matrix
-from unilaunch_graph.data.graph import TEST, TRAIN, VAL, Graph
+from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.partition.order import Order, order_nodes
 from unilaunch_graph.partition.part import Adjacency, Part
 
@@ -46,11 +46,10 @@ class _Edges(NamedTuple):
 
 def split_parts(graph: Graph, order: Order, chosen: Iterable[int] | None = None) -> Iterator[Part]:
     """Yield all parts, or those *chosen*, one by one; only one is in memory at a time."""
-    train, val, test = (int((graph.split == use).sum()) for use in (TRAIN, VAL, TEST))
     num_parts = len(order.offsets) - 1
     owner_of = np.repeat(np.arange(num_parts, dtype=np.int32), np.diff(order.offsets))
     by_source = graph.reversed().adjacency() if graph.is_directed else None
-    cut = _Cut(graph, order, owner_of, (train, val, test), graph.strengths, by_source)
+    cut = _Cut(graph, order, owner_of, graph.split_sizes, graph.strengths, by_source)
     for index in range(num_parts) if chosen is None else chosen:
         yield _part(cut, index)
 

@@ -1,9 +1,10 @@
 """Prepare the partition of a data set on disk: use the existing one if it fits, or make it."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 from zlib import crc32
@@ -11,30 +12,27 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from unilaunch.agreement import alike
 from unilaunch.backend import Peers
 from unilaunch.errors import InputError, RefusedTogetherError, SpecError
 from unilaunch.json_value import JsonValue
 from unilaunch.world import World
-from unilaunch_graph.data.diffusion import Diffusion, diffuse
 from unilaunch_graph.data.graph import Graph
-from unilaunch_graph.data.sources import Dataset, data_folder, open_dataset
+from unilaunch_graph.data.sources import data_folder
 from unilaunch_graph.partition.assign import assign
 from unilaunch_graph.partition.cut import slice_nodes, split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.partition.part import Adjacency, Part
 from unilaunch_graph.partition.partitioner import refuse_if_missing
+from unilaunch_graph.partition.reading import Log, diffusion_of, find_dataset, read_dataset
 from unilaunch_graph.partition.statistics import halo_size
 from unilaunch_graph.partition.store import Origin, fingerprint_of, load_part, part_dir, write_parts
 
 if TYPE_CHECKING:
     from unilaunch_graph.spec import DataSpec
 
-
-class Log(Protocol):
-    """An object that reports the progress of a preparation."""
-
-    def say(self, message: str, /) -> None:
-        """Log *message*."""
+#: Refuses a graph, or a rank's part of it: on all ranks, or on none.
+Check = Callable[[Graph | Part], None]
 
 
 class Ranks(Protocol):
@@ -71,7 +69,9 @@ class Partition:
     data_sha256: str
 
 
-def prepare(options: "DataSpec", num_parts: int, log: Log, *, as_given: bool = False) -> Partition:
+def prepare(
+    options: "DataSpec", num_parts: int, log: Log, *, as_given: bool = False, check: Check | None = None
+) -> Partition:  # fmt: skip
     """Return the partition that *options* describe; make it if it does not exist.
 
     Args:
@@ -81,13 +81,14 @@ def prepare(options: "DataSpec", num_parts: int, log: Log, *, as_given: bool = F
         as_given: Keep directions, loops, duplicates and features of the edges, for a user's network, for gat and for
             sage. Otherwise each edge is kept once in both directions, as the GCN's A_hat needs it. A data set that is
             symmetric by its definition (sbm, cora, citeseer, pubmed) has one partition for both.
+        check: Called with the graph before it is divided, if it is read.
 
     Raises:
         InputError: The data set is unknown or damaged, or a folder cannot be written.
         SpecError: *as_given* with `use_gdc`.
         PluginError: The partitioner is unknown or not installed, and the partition does not exist.
     """
-    dataset, how = _found(options, log), _diffusion(options)
+    dataset, how = find_dataset(options, log), diffusion_of(options)
     if as_given and options.use_gdc:
         raise SpecError("use_gdc: a diffused graph is for the model gcn: edges as they are given need use_gdc=False")
     cut: dict[str, Any] = {"num_parts": num_parts, "balance": options.balance, "parallel": options.parallel}
@@ -105,7 +106,9 @@ def prepare(options: "DataSpec", num_parts: int, log: Log, *, as_given: bool = F
     if by_nodes:
         refuse_if_missing(options.partitioner)
     begin = time.perf_counter()
-    graph = _read(dataset, how, log, as_given=as_given)
+    graph = read_dataset(dataset, how, log, as_given=as_given)
+    if check:
+        check(graph)
     divided = _divide(graph, num_parts, options, log)
     origin = Origin(dataset.name, fingerprint, divided.partitioner)
     write_parts(folder, origin, divided.parts, divided.adjacency)
@@ -127,65 +130,6 @@ def _looked_up(folder: Path, num_parts: int) -> tuple[Path, bool]:
         reason = getattr(error, "strerror", None) or str(error).rstrip(".")
         raise InputError(f"{folder}: cannot be read: {reason}: choose another --partition-dir") from None
     raise InputError(f"{folder}: incomplete, part.{num_parts - 1} is missing: delete it, it is made again")
-
-
-def read_graph(options: "DataSpec", log: Log, *, as_given: bool = False) -> Graph:
-    """Return the graph that *options* describe, with diffusion if they request it.
-
-    Args:
-        options: The graph.
-        log: Logs the progress.
-        as_given: As in `prepare`.
-
-    Raises:
-        InputError: The data set is unknown or damaged, or has a negative weight, which A_hat does not allow.
-    """
-    return _read(_found(options, log), _diffusion(options), log, as_given=as_given)
-
-
-def _read(dataset: Dataset, how: Diffusion | None, log: Log, *, as_given: bool) -> Graph:
-    log.say(f"reading {dataset.name}")
-    graph = dataset.load()
-    if not as_given:
-        graph = _symmetrised(graph, dataset.name, log)
-    edges = f"{len(graph.indices):,} directed" if graph.is_directed else f"{len(graph.indices) // 2:,}"
-    log.say(f"{dataset.name}: {graph.num_nodes:,} nodes, {edges} edges")
-    if how:
-        if graph.weights is not None:
-            raise InputError(
-                f"{dataset.name}: --use-gdc diffuses a graph whose edges have no weights, and these have: leave "
-                "--use-gdc out, or edge_weight"
-            )
-        log.say("diffusing it")
-        graph = diffuse(graph, how)
-        log.say(f"diffused: {len(graph.indices) // 2:,} edges")
-    return graph
-
-
-def _symmetrised(graph: Graph, name: str, log: Log) -> Graph:
-    try:
-        graph, changes = graph.symmetrised()
-    except ValueError as error:
-        raise InputError(f"{name}: {error}") from error
-    for change in changes:
-        log.say(f"{name}: {change}")
-    return graph
-
-
-def _found(options: "DataSpec", log: Log) -> Dataset:
-    dataset = open_dataset(
-        options.dataset, options.data_dir, options.mirror, options.split_seed, options.normalize_features
-    )
-    if dataset.is_normalised and options.normalize_features is None:
-        log.say(
-            f"{dataset.name}: each node's features are divided by their sum, as in the GCN paper; "
-            "--no-normalize-features, or normalize_features=False of ug.load, leaves them as they are"
-        )
-    return dataset
-
-
-def _diffusion(options: "DataSpec") -> Diffusion | None:
-    return Diffusion(options.gdc_alpha, options.gdc_top_k, options.gdc_threshold) if options.use_gdc else None
 
 
 class _Divided(NamedTuple):
@@ -217,7 +161,9 @@ def sends_less_by_columns(halo: int, num_nodes: int, num_parts: int) -> bool:
     return halo > 2 * num_nodes * (num_parts - 1) / num_parts
 
 
-def prepare_part(options: "DataSpec", session: Ranks, *, as_given: bool = False) -> Part:
+def prepare_part(
+    options: "DataSpec", session: Ranks, *, as_given: bool = False, check: Check | None = None
+) -> Part:  # fmt: skip
     """Return this rank's part. All ranks must call it.
 
     Rank 0 finds or makes the partition, and the other ranks wait. On a host that cannot read it (without a shared file
@@ -227,6 +173,7 @@ def prepare_part(options: "DataSpec", session: Ranks, *, as_given: bool = False)
         options: The graph, and how it is divided.
         session: This rank.
         as_given: As in `prepare`.
+        check: Called with the graph before it is divided, and with the part.
 
     Raises:
         RefusedTogetherError: On every rank, with the error of one rank.
@@ -235,13 +182,15 @@ def prepare_part(options: "DataSpec", session: Ranks, *, as_given: bool = False)
     place: JsonValue = None
     with session.together("partition"):
         if world.rank == 0:
-            partition = prepare(options, world.size, session.log, as_given=as_given)
+            partition = prepare(options, world.size, session.log, as_given=as_given, check=check)
             place = [str(partition.folder.absolute()), partition.fingerprint, partition.data_sha256]
     folder, fingerprint, data_sha256 = cast("tuple[str, str, str]", session.peers.share(place)[0])
     folder = _seen_here(folder, fingerprint, options, session, as_given=as_given)
     with session.together("load part"):
         part = load_part(Path(folder), world.rank, world.size, fingerprint, checks_shared=world.local_rank == 0)
     _check_fit(part, session)
+    if check:
+        alike(partial(check, part))
     return replace(part, data_sha256=data_sha256)
 
 

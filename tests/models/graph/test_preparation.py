@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import create_autospec
@@ -11,21 +12,23 @@ import pytest
 
 from threaded_ranks import RankInTurn, in_turns
 from unilaunch.backend import Placement
-from unilaunch.errors import InputError, SpecError
+from unilaunch.errors import InputError, RefusedTogetherError, SpecError
 from unilaunch.model import Session
 from unilaunch.output.folder import OutputFolder
 from unilaunch.output.log import Log
 from unilaunch.rank.current import Member, join
 from unilaunch.world import LauncherInfo, count_world
+from unilaunch_gcn.model import _refuse_to_train
+from unilaunch_gcn.spec import GcnSpec
 from unilaunch_graph import loading
-from unilaunch_graph.partition import preparation
+from unilaunch_graph.partition import preparation, reading
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.partition.store import load_part
 from unilaunch_graph.partition_command import PartitionCommand, PartitionSpec
 from unilaunch_graph.spec import DataSpec
 
 
-def _prepare(options: DataSpec, hosts: Sequence[str], output: Path, *, as_given: bool = False) -> list[Part]:
+def _prepare(options: DataSpec, hosts: Sequence[str], output: Path, **more: Any) -> list[Part]:
     """Return each rank's part; *hosts* names each rank's host."""
     size = len(hosts)
 
@@ -34,7 +37,7 @@ def _prepare(options: DataSpec, hosts: Sequence[str], output: Path, *, as_given:
         folder = OutputFolder(output, rank, size, "run")
         folder.rank_dir.mkdir(parents=True)
         session = Session(world, Placement("cpu", 0, 1), peers, folder, Log(level="CRITICAL"), seed=0)
-        return preparation.prepare_part(options, session, as_given=as_given)
+        return preparation.prepare_part(options, session, **more)
 
     return in_turns(size, prepare)
 
@@ -57,6 +60,20 @@ def test_one_rank_of_each_host_checks_what_its_ranks_share(tmp_path: Path, monke
     assert sorted(np.concatenate([part.owned for part in parts]).tolist()) == list(range(40))
     unused = options.model_copy(update={"partitioner": "absent"})  # no partitioner divides columns
     assert preparation.prepare(unused, 4, Log()) == preparation.prepare(options, 4, Log())
+
+
+def test_a_graph_that_is_refused_is_not_divided(tmp_path: Path) -> None:
+    """It was divided and written first; a partition that is there already is refused by every rank too."""
+    edges = np.array([[0, 1], [1, 0]])
+    np.savez(tmp_path / "own.npz", x=np.eye(4), edge_index=edges)
+    options = DataSpec(dataset=str(tmp_path / "own.npz"), data_dir=tmp_path)
+    check = partial(_refuse_to_train, GcnSpec(dataset="own.npz"))
+    for is_there in (False, True):
+        with pytest.raises(RefusedTogetherError, match=r"own\.npz: no node to train on") as caught:
+            _prepare(options, ["a", "a"], tmp_path / f"run {is_there}", check=check)
+        assert caught.value.exit_code == 2
+        assert (tmp_path / "partitions").exists() == is_there
+        _prepare(options, ["a", "a"], tmp_path / f"predict {is_there}")
 
 
 def test_an_incomplete_partition_is_refused_before_the_graph_is_read(tmp_path: Path) -> None:
@@ -149,7 +166,7 @@ def test_a_diffusion_of_weighted_edges_is_refused(tmp_path: Path) -> None:
     arrays: dict[str, Any] = {"edge_index": np.array([[0, 1], [1, 0]]), "edge_weight": np.array([2.0, 2])}
     np.savez(tmp_path / "own.npz", x=np.eye(2), y=np.arange(2), **arrays)
     with pytest.raises(InputError, match="--use-gdc diffuses a graph whose edges have no weights"):
-        preparation.read_graph(
+        reading.read_graph(
             DataSpec(dataset=str(tmp_path / "own.npz"), data_dir=tmp_path, use_gdc=True), Log(level="CRITICAL")
         )
 
@@ -162,7 +179,7 @@ def test_only_bags_of_words_are_normalised_by_default_and_a_line_says_so(
     for name, is_divided in (("sbm", True), (str(tmp_path / "own.npz"), False)):
         for asked in (None, True, False):
             options = DataSpec(dataset=name, data_dir=tmp_path, normalize_features=asked)
-            graph = preparation.read_graph(options, Log())
+            graph = reading.read_graph(options, Log())
             divided = is_divided if asked is None else asked
             assert (graph.features.max() >= 1) != divided
             said = "each node's features are divided by their sum, as in the GCN paper"
