@@ -57,7 +57,8 @@ class PredictCommand(Command):
         parameters, history = load_weights(file)
         decided = history["decided"]
         _refuse_others(file, decided, trained, seed, options.folder)
-        trained = trained.model_copy(update={"precision": decided["precision"]})
+        changed = {"precision": decided["precision"], "split_seed": _split_seed(options, trained, decided)}
+        trained = trained.model_copy(update=changed)
         if options.embeddings and trained.layers == 1:
             raise SpecError("--embeddings: the network has one layer, so there is nothing but scores")
         from unilaunch.rank.current import join
@@ -121,6 +122,14 @@ def _refuse_others(file: Path, decided: Mapping[str, Any], trained: "GcnSpec", s
                 f"{expected[name]!r}: one of them has been replaced since: name the output folder of the model's run, "
                 "or go on with that run there (--resume)"
             )
+
+
+def _split_seed(options: PredictSpec, trained: "GcnSpec", decided: Mapping[str, Any]) -> int:
+    """Return the seed of the split: the run's for its own graph; another one may bring a split, and is given none."""
+    from unilaunch_graph.data.sources import SOURCES
+
+    is_runs = options.dataset is None or Path(options.dataset).name == Path(decided["dataset"]).name
+    return trained.split_seed if is_runs and trained.dataset not in SOURCES else 0  # before 0.3 a run took any
 
 
 def _where_it_ran(told: dict[str, Any], folder: Path) -> dict[str, Any]:

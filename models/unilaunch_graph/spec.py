@@ -53,7 +53,9 @@ class DataSpec(Spec):
     gdc_alpha: float = Field(default=0.05, gt=0, lt=1, description="PageRank's probability of going back")
     gdc_top_k: int = Field(default=_TOP_K, ge=1, description="edges that each node keeps of it, the strongest")
     gdc_threshold: float | None = Field(default=None, gt=0, description="keep all edges from this strength on instead")
-    split_seed: int = Field(default=0, ge=0, description="seed of the split of a graph file that has no masks")
+    split_seed: int = Field(
+        default=0, ge=0, description="seed of the split of a graph file that has no masks; left out for others"
+    )
     normalize_features: bool | None = Field(
         default=None,
         description="divide each node's features by their sum; default: of sbm, cora, citeseer and pubmed, as in the "

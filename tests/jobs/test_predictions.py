@@ -238,6 +238,24 @@ def test_a_whole_model_of_ones_own_predicts_without_labels(
     assert "mean over 0 nodes: expected a positive number, such as part.num_train, which is 0 of" in job.stderr
 
 
+def test_a_model_of_a_drawn_split_predicts_on_a_graph_that_brings_its_own(tmp_path: Path) -> None:
+    """The seed of the split is the run's; a training with both is refused."""
+    graph, some = _graph(LABELS["classes"]), np.arange(90) < 20
+    masks = {"train_mask": some, "val_mask": some & ~some, "test_mask": ~some}
+    np.savez(tmp_path / "graph.npz", **graph)
+    np.savez(tmp_path / "masks.npz", **graph | masks)
+    run = ["-m", "unilaunch", "run", "--data-dir", "data", "--epochs", "2", "--split-seed", "3", "--save-predictions"]
+    alone([*run, "--dataset", "graph.npz"], tmp_path).check()
+    drawn = _read(tmp_path / "log_output" / "predictions.npz")["split"]
+    for dataset, split in ((tmp_path / "graph.npz", drawn), (Path("masks.npz"), np.where(some, 1, 3))):
+        alone(["-m", "unilaunch", "predict", "log_output", "--dataset", str(dataset)], tmp_path).check()
+        np.testing.assert_array_equal(_read(tmp_path / "predictions.npz")["split"], split)
+    job = alone([*run, "--dataset", "masks.npz"], tmp_path)
+    assert job.returncode == 2
+    (line,) = job.refusals()
+    assert "masks.npz: has its own split, so split_seed=3 draws none: leave it out" in line
+
+
 def test_a_best_model_that_is_gone_is_said(tmp_path: Path) -> None:
     """Where a run resumes, and where the last model is taken; not where none was to be kept, or none was validated."""
     graph, some = _graph(LABELS["classes"]), np.arange(90) < 20

@@ -103,7 +103,10 @@ def _graph(arrays: Arrays, split_seed: int) -> Graph:
     features = _features(arrays, form, None if known is None else len(known))
     labels = blank_labels(features.shape[0]) if known is None else known
     given = _edges(arrays, edges, len(labels))
-    split = _split(arrays, labels) if masks and has_labels else draw_split(labels, split_seed)
+    is_drawn = not (masks and has_labels)
+    if split_seed and not is_drawn:
+        raise ValueError(f"has its own split, so split_seed={split_seed} draws none: leave it out")
+    split = draw_split(labels, split_seed) if is_drawn else _split(arrays, labels)
     return Graph(
         features=features,
         labels=labels,

@@ -49,10 +49,14 @@ def open_dataset(
         normalize_features: Divide each node's features by their absolute sum; None: those of `WORDS`.
 
     Raises:
-        InputError: There is no such data set, or its files are missing and cannot be downloaded.
+        InputError: There is no such data set, its files are missing and cannot be downloaded, or it is given a seed for
+            a split that it brings.
     """
     try:
-        dataset = _source(name)(Request(name, data_folder(data_dir), mirror, split_seed))
+        source = _source(name)
+        if split_seed and source is not open_file:
+            raise InputError(f"{name}: has its own split, so split_seed={split_seed} draws none: leave it out")
+        dataset = source(Request(name, data_folder(data_dir), mirror, split_seed))
     except (OSError, RuntimeError) as error:  # a folder that may not be entered; the home of nobody
         raise InputError(f"{name}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     normalises = name in WORDS if normalize_features is None else normalize_features

@@ -333,6 +333,15 @@ def test_a_graph_without_training_nodes_is_for_predictions(tmp_path: Path, array
         ug.torch.mean(part.x, part.num_train, part)
 
 
+def test_a_seed_for_a_split_that_is_not_drawn_is_refused(tmp_path: Path) -> None:
+    """It had no effect. Of a named data set it is refused before anything is read; masks without y are not used."""
+    with pytest.raises(InputError, match="cora: has its own split, so split_seed=3 draws none: leave it out"):
+        open_dataset("cora", tmp_path / "nothing", None, 3, None)
+    with pytest.raises(InputError, match=r"own\.npz: has its own split, so split_seed=3 draws none: leave it out"):
+        _load(tmp_path, MASKED, 3)
+    assert not _load(tmp_path, _changed(MASKED, y=None), 3).split.any()
+
+
 @pytest.mark.parametrize("kept", [0, 10, -500, -1], ids=str)
 def test_truncated_files_are_refused(tmp_path: Path, kept: int) -> None:
     """A copy that was cut off is no .npz file."""
