@@ -164,6 +164,10 @@ _OF_OWN = (
 )
 
 
+#: A tensor of this type is a view. If its base were one, it would have a base too: torch.compile goes to the last.
+_BASE: Any = torch.Tensor._base.__get__  # type: ignore[union-attr]  # noqa: SLF001
+
+
 class OwnedRows(torch.Tensor):
     """One number for each owned node, which an edge's source may index too: `degrees[edge_index[0]]`.
 
@@ -191,7 +195,7 @@ class OwnedRows(torch.Tensor):
         owned = next(tensor for tensor in tensors if isinstance(tensor, cls))
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
             result = func(*args, **(kwargs or {}))
-        if not isinstance(result, torch.Tensor):
+        if not isinstance(result, torch.Tensor) or func == _BASE:
             return result
         result = result.as_subclass(torch.Tensor)
         is_of_nodes = result.shape == owned.shape and result.dtype.is_floating_point

@@ -2,19 +2,28 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch_geometric import nn
-from torch_geometric.utils import add_self_loops
+from torch_geometric.nn import MessagePassing
+from torch_geometric.utils import add_self_loops, degree
 from typing_extensions import override
 
 from models.graph.torch_parts import make_whole, on_parts
+from unilaunch.rank.alone import Alone
+from unilaunch_graph.partition.cut import split_parts
+from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.torch.distributed import distribute
-from unilaunch_graph.torch.part import GraphPart
+from unilaunch_graph.torch.part import GraphPart, make_part
+from unilaunch_graph.torch.ranks import Ranks
 
 WHOLE = make_whole()
-#: torch's compiler looks at each tensor's.
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+#: torch's compiler looks at each tensor's, and makes an autograd function to look at it.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor"),
+    pytest.mark.filterwarnings("ignore:.* should not be instantiated:DeprecationWarning"),
+]
 
 
 @pytest.mark.parametrize("how", ["compile", "in place", "before distribute"])
@@ -42,6 +51,28 @@ def test_a_compiled_model_is_trained_and_evaluated(kind: type[torch.nn.Module], 
 
     torch._dynamo.reset()
     on_parts(WHOLE, 1, work)
+
+
+class _Normalised(MessagePassing):  # type: ignore[misc]
+    """Makes its normalisation itself, from degrees."""
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> Any:
+        """Weigh each edge by the degrees of its ends."""
+        scale = (1 + degree(edge_index[1], x.size(0), x.dtype)).pow(-0.5)
+        return self.propagate(edge_index, x=x, norm=scale[edge_index[0]] * scale[edge_index[1]])
+
+    def message(self, x_j: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
+        """Weigh the sources."""
+        return norm[:, None] * x_j
+
+
+def test_degrees_are_compiled() -> None:
+    """The compiler once looked for the base of a view without end."""
+    torch._dynamo.reset()
+    (arrays,) = split_parts(WHOLE.graph, order_nodes(WHOLE.graph, np.zeros(len(WHOLE.x), np.int64), 1))
+    part = make_part(arrays, Ranks(0, 1, Alone(), torch.device("cpu")))
+    found = torch.compile(distribute(_Normalised(), part), backend="eager")(part.x, part.edge_index)
+    torch.testing.assert_close(found, _Normalised()(WHOLE.x.float(), WHOLE.edge_index)[part.owned])
 
 
 class _Inner(torch.nn.Module):
