@@ -6,6 +6,7 @@ from mindspore import Parameter, Tensor, nn
 
 from unilaunch_graph.mindspore.padding import PADDING
 from unilaunch_graph.mindspore.part import GraphPart
+from unilaunch_graph.mindspore.pynative import only_pynative
 from unilaunch_graph.mindspore.reductions import sum_ranks
 from unilaunch_mindspore.linear import HALVES, widened
 
@@ -57,6 +58,7 @@ class BatchNorm(nn.Cell):  # type: ignore[misc]
 
     def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and variance of each column over all ranks' rows, and move the running ones towards them."""
+        only_pynative()
         if not len(x):
             raise ValueError(f"BatchNorm: no row on rank {self.part.rank}, where MindSpore's sums are undefined")
         is_padded = len(x) == self.part.num_owned > self.part.arrays.num_owned

@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from unilaunch_graph.mindspore.layer import MINDSPORE
 from unilaunch_graph.mindspore.part import GraphPart
+from unilaunch_graph.mindspore.pynative import only_pynative
 from unilaunch_graph.network.gat import GraphAttention
 
 
@@ -49,4 +50,5 @@ class GATConv(GraphAttention, nn.Cell):  # type: ignore[misc]
         Raises:
             ValueError: x or edge_attr has another shape, edge_attr is missing, or there is dropout and no seed.
         """
+        only_pynative()
         return self.attend(x, part, edge_attr, seed)

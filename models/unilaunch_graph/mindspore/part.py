@@ -15,6 +15,7 @@ from unilaunch_graph.dropout import mask_of
 from unilaunch_graph.exchange.gather import gather_rows
 from unilaunch_graph.exchange.user_halo import RowHalo
 from unilaunch_graph.mindspore.padding import padded
+from unilaunch_graph.mindspore.pynative import only_pynative
 from unilaunch_graph.mindspore.ranks import Collective, Ranks
 from unilaunch_graph.network.part import PartFields, fields_of
 from unilaunch_graph.operators.segments import SegmentSoftmax, SegmentSum
@@ -35,16 +36,19 @@ class GraphPart(PartFields[Tensor, Ids, Ranks]):
 
     @override
     def with_halo(self, rows: Tensor) -> Tensor:
+        only_pynative()
         whole = self.ranks.apply(self.operators.halo, rows.reshape(self.num_owned, -1))
         return whole.reshape(-1, *rows.shape[1:])
 
     @override
     def sum_at_home(self, rows: Tensor) -> Tensor:
+        only_pynative()
         summed = self.ranks.apply(self.operators.halo_sum, rows.reshape(len(rows), -1))
         return summed.reshape(-1, *rows.shape[1:])
 
     @override
     def gathered(self, rows: Tensor) -> Tensor | None:
+        only_pynative()
         sent = widened(rows) if rows.dtype == ms.bfloat16 else rows
         array = sent.reshape(self.num_owned, -1).asnumpy()[: self.arrays.num_owned]
         whole = np.empty((0 if self.rank else self.num_nodes, array.shape[1]), array.dtype)

@@ -11,6 +11,7 @@ from mindspore import Tensor
 from unilaunch.backend import Collectives
 from unilaunch_graph.arrays import Floats
 from unilaunch_graph.mindspore.part import GraphPart
+from unilaunch_graph.mindspore.pynative import only_pynative
 from unilaunch_graph.mindspore.ranks import Collective, Ranks, RankSum
 from unilaunch_graph.network.checks import check_count
 from unilaunch_mindspore.linear import widened
@@ -37,17 +38,23 @@ def mean(losses: Tensor, count: int, part: GraphPart | None = None) -> Tensor:
         ValueError: *losses* is a sum (MindSpore's own sum over no rows is garbage), or *part* is needed to tell which
             of two graphs of the script the losses are of.
     """
+    only_pynative()
     check_count(count)
     if losses.ndim == 0:
         raise ValueError("mean: expected one loss for each node, as reduction='none' gives them, and not their sum")
-    ranks, columns = Ranks.of(part), max(1, prod(losses.shape[1:]))
+    ranks = Ranks.of(part)
+    operator = _Mean(ranks.collectives, count, len(losses) - _is_padded(losses, count, part, ranks))
+    return ranks.apply(Collective(operator, ranks), widened(losses))
+
+
+def _is_padded(losses: Tensor, count: int, part: GraphPart | None, ranks: Ranks) -> bool:
+    """Return whether the last loss is of a row that was added to a part without edges."""
+    columns = max(1, prod(losses.shape[1:]))
     rows = {(count, len(losses)), (count / columns, len(losses))}
     if part is None and rows & ranks.padded and rows & ranks.whole:
         raise ValueError("mean: the losses may be of two graphs of this script: give the part as third argument")
     has_padding = part is None or part.num_owned > part.arrays.num_owned
-    is_padded = has_padding and bool(rows & ranks.padded)
-    operator = _Mean(ranks.collectives, count, len(losses) - is_padded)
-    return ranks.apply(Collective(operator, ranks), widened(losses))
+    return has_padding and bool(rows & ranks.padded)
 
 
 class _Mean:
@@ -83,6 +90,7 @@ def sum_ranks(value: Tensor, part: GraphPart | None = None) -> Tensor:
         value: This rank's; of the same shape on every rank, and not a sum over no rows. Bools are counted, as int32.
         part: This rank's part; None for the one that the script has loaded.
     """
+    only_pynative()
     ranks = Ranks.of(part)
     return ranks.apply(Collective(RankSum(ranks.collectives), ranks), value)
 

@@ -8,6 +8,7 @@ from typing_extensions import override
 
 from unilaunch_graph.mindspore.layer import MINDSPORE, Linear
 from unilaunch_graph.mindspore.part import GraphPart
+from unilaunch_graph.mindspore.pynative import only_pynative
 from unilaunch_graph.network.sage import GraphSage
 
 #: The least norm that a row is divided by, as in PyTorch.
@@ -38,4 +39,5 @@ class SAGEConv(GraphSage, nn.Cell):  # type: ignore[misc]
         Raises:
             ValueError: x does not have num_owned rows.
         """
+        only_pynative()
         return self.propagate(x, part)

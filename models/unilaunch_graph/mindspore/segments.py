@@ -4,6 +4,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from unilaunch_graph.mindspore.part import GraphPart
+from unilaunch_graph.mindspore.pynative import only_pynative
 from unilaunch_graph.network.checks import check_rows
 from unilaunch_graph.operators.segments import SegmentSoftmax
 from unilaunch_mindspore.linear import HALVES, FirstDerivative, widened
@@ -55,6 +56,7 @@ def segment_softmax(scores: Tensor, part: GraphPart) -> Tensor:
 
 
 def _check(rows: Tensor, part: GraphPart) -> None:
+    only_pynative()
     check_rows(rows, part.edge_index.shape[1], "edges")
 
 

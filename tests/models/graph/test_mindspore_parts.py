@@ -50,6 +50,45 @@ def test_mean_of_no_rows_is_zero_and_of_a_sum_is_refused() -> None:
         ug.mindspore.mean(part.x, 0, part)
 
 
+def test_what_cannot_be_compiled_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler named the syntax that it met: "Unsupported expression 'Set'"."""
+    monkeypatch.chdir(tmp_path)  # the compiler writes what it has understood
+    part = part_of(3, [(0, 1), (1, 2), (2, 0)])
+    sage, gat = ug.mindspore.SAGEConv(3, 2), ug.mindspore.GATConv(3, 2)
+    norm = ug.mindspore.BatchNorm(3, part).set_train()
+
+    def of_halo(x: Tensor) -> Any:
+        return ug.mindspore.halo(x, part)
+
+    def of_sum_halo(x: Tensor) -> Any:
+        return ug.mindspore.sum_halo(x, part)
+
+    def of_gather(x: Tensor) -> Any:
+        return ug.mindspore.gather(x, part)
+
+    def of_mean(x: Tensor) -> Any:
+        return ug.mindspore.mean(x, 3, part)
+
+    def of_sum_ranks(x: Tensor) -> Any:
+        return ug.mindspore.sum_ranks(x, part)
+
+    def of_segment_sum(x: Tensor) -> Any:
+        return ug.mindspore.segment_sum(x, part)
+
+    def of_layers(x: Tensor) -> Any:
+        return sage(x, part) + gat(x, part)
+
+    def of_batch_norm(x: Tensor) -> Any:
+        return norm(x)
+
+    for function in (
+        of_halo, of_sum_halo, of_gather, of_mean, of_sum_ranks, of_segment_sum, of_layers, of_batch_norm
+    ):  # fmt: skip
+        function(part.x)
+        with pytest.raises(SpecError, match="works in PyNative mode: call it outside of functions that ms"):
+            ms.jit(function)(part.x)
+
+
 def test_sum_gradients_returns_the_form_and_the_types_that_it_was_given() -> None:
     part = part_of(2, [(0, 1)])
     given = (Tensor(np.ones((2, 3))), Tensor(np.ones(4, np.float32)))
