@@ -2,12 +2,18 @@
 
 from enum import Enum
 from pathlib import Path
+from socket import gethostname
 
 from unilaunch.addresses import is_loopback
 from unilaunch.record import Record
 
 #: Identifies this host; two hosts can have the same name.
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def host_identity() -> str:
+    """Return what this host alone has: two hosts can have one name, and containers of one machine have a name each."""
+    return f"{gethostname()} {BOOT_ID.read_text(encoding='ascii').strip()}"
 
 
 class Store(Enum):

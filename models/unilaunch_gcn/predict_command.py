@@ -129,7 +129,7 @@ def _split_seed(options: PredictSpec, trained: "GcnSpec", decided: Mapping[str, 
     from unilaunch_graph.data.sources import SOURCES
 
     is_runs = options.dataset is None or Path(options.dataset).name == Path(decided["dataset"]).name
-    return trained.split_seed if is_runs and trained.dataset not in SOURCES else 0  # before 0.3 a run took any
+    return trained.split_seed if is_runs and trained.dataset not in SOURCES else 0  # older runs took any
 
 
 def _where_it_ran(told: dict[str, Any], folder: Path) -> dict[str, Any]:

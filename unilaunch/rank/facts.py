@@ -20,7 +20,7 @@ from unilaunch.rank.framework_env import exported_threads
 from unilaunch.rank.placement import Facts
 from unilaunch.task import Task
 from unilaunch.version import __version__
-from unilaunch.world import BOOT_ID, LauncherInfo
+from unilaunch.world import LauncherInfo, host_identity
 
 if TYPE_CHECKING:
     from unilaunch.spec import RunSpec
@@ -96,12 +96,9 @@ def own_facts(environ: Mapping[str, str], run_id: str, monitor: str) -> JsonValu
         run_id: The run.
         monitor: Where the agents must connect; see `tell_facts`.
     """
-    name = socket.gethostname()
-    # Two hosts can have the same name, and two containers of one machine have two names.
-    host = f"{name} {BOOT_ID.read_text(encoding='ascii').strip()}"
     facts = Facts(
-        name=name,
-        host=host,
+        name=socket.gethostname(),
+        host=host_identity(),
         folder=str(Path.cwd()),
         cores=sum(1 << core for core in os.sched_getaffinity(0)),
         quota=cpu_quota(),

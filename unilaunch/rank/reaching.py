@@ -3,14 +3,14 @@
 import time
 from functools import partial
 from selectors import DefaultSelector
-from socket import gethostname, socket
+from socket import socket
 from typing import cast
 
 from unilaunch.backend import Peers
 from unilaunch.limits import allow_files
 from unilaunch.rank.board import Meeting, open_meeting
 from unilaunch.sockets import Calls, Door
-from unilaunch.world import LauncherInfo
+from unilaunch.world import LauncherInfo, host_identity
 
 #: Seconds for all connections; where each of them succeeds, no rank waits for that long.
 _PATIENCE = 5.0
@@ -25,8 +25,8 @@ def find_unreached(peers: Peers, found: LauncherInfo) -> list[int]:
     The first rank of each host listens at a free port, and calls every other one at all its addresses at once.
     """
     listener, meeting = open_meeting(found)
-    told = cast("list[list[str]]", peers.share([gethostname(), meeting.text]))
-    firsts = {name: rank for rank, (name, _) in reversed([*enumerate(told)])}.values()
+    told = cast("list[list[str]]", peers.share([host_identity(), meeting.text]))
+    firsts = {host: rank for rank, (host, _) in reversed([*enumerate(told)])}.values()
     if found.rank not in firsts:
         listener.close()
         return []
