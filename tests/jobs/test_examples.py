@@ -20,6 +20,7 @@ TORCH = {
     "own_message_passing.py": (["small.npz", "40"], r"rank 0: loss 0\.[0-7]\d+"),
     "sage_edge_weights.py": (["graph-weighted", "40"], r"loss 0\.\d+, 300 nodes"),
     "regression_from_csv.py": (["200"], r"root mean square error [01]\.\d\d over 40 stations"),
+    "link_prediction.py": (["Cora", "12"], r"loss 0\.[67]\d+, area under the curve 0\.[78]\d+"),
     "multilabel.py": (["40"], r"loss 0\.[0-5]\d+, micro-F1 0\.[5-9]\d+"),
     "large_inference.py": (["small.npz", "9000"], r"scores\.npz holds scores \(120, 3\) and classes \(120,\)"),
     "from_networkx.py": (["30"], r"member 0: Mr\. Hi, known: Mr\. Hi"),

@@ -9,11 +9,13 @@ from mindspore import Tensor
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from unilaunch.errors import InputError
 from unilaunch.linear import Transposed
 from unilaunch_graph.arrays import Ids
 from unilaunch_graph.dropout import mask_of
+from unilaunch_graph.exchange.fetching import Fetch
 from unilaunch_graph.exchange.gather import gather_rows
-from unilaunch_graph.exchange.user_halo import RowHalo
+from unilaunch_graph.exchange.user_halo import RowFetch, RowHalo
 from unilaunch_graph.mindspore.padding import padded
 from unilaunch_graph.mindspore.pynative import only_pynative
 from unilaunch_graph.mindspore.ranks import Collective, Ranks
@@ -60,8 +62,26 @@ class GraphPart(PartFields[Tensor, Ids, Ranks]):
         return None if self.rank else Tensor(whole.reshape(-1, *rows.shape[1:])).astype(rows.dtype)
 
     @override
+    def ids(self, nodes: Any) -> NDArray[Any]:
+        only_pynative()
+        return _ids_of(nodes)
+
+    @override
+    def fetched(self, rows: Tensor, fetch: Fetch) -> Tensor:
+        halo = self.operators.rows.among(fetch.send_rows, fetch.send_counts, fetch.receive_counts)
+        rows_of = Collective(RowFetch(halo, fetch.places), self.ranks)
+        return self.ranks.apply(rows_of, rows.reshape(self.num_owned, -1)).reshape(-1, *rows.shape[1:])
+
+    @override
     def masked(self, rows: Tensor, keys: tuple[int, int], probability: float) -> Tensor:
         return rows * Tensor.from_numpy(mask_of(self.owned, rows.shape, keys, probability, rows.asnumpy().dtype))
+
+
+def _ids_of(nodes: Any) -> NDArray[Any]:
+    ids = nodes.asnumpy() if isinstance(nodes, Tensor) else np.asarray(nodes)
+    if not ids.size:
+        raise InputError("fetch: no nodes: MindSpore needs one or more: give any node, and leave it out of the loss")
+    return ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +90,7 @@ class Operators:
 
     Attributes:
         edges: The part's edges on the host.
+        rows: The exchange of rows.
         halo: From owned rows to owned and halo rows.
         halo_sum: The transpose of `halo`.
         segment_sum: From messages to their sums.
@@ -78,6 +99,7 @@ class Operators:
     """
 
     edges: InEdges
+    rows: RowHalo
     halo: Collective
     halo_sum: Collective
     segment_sum: Apply
@@ -114,6 +136,7 @@ def _operators(part: Part, edges: InEdges, ranks: Ranks) -> Operators:
     halo = RowHalo(part, ranks.collectives)
     return Operators(
         edges,
+        halo,
         Collective(halo, ranks),
         Collective(Transposed(halo), ranks),
         Apply(OnHost(SegmentSum(edges.indptr))),

@@ -49,6 +49,32 @@ def sum_halo(rows: Tensor, part: PartFields[Tensor, Any, Any]) -> Tensor:
     return part.sum_at_home(rows)
 
 
+def fetch(rows: Tensor, nodes: Any, part: PartFields[Tensor, Any, Any]) -> Tensor:
+    """Return the rows of any nodes of the graph, from the ranks that own them. All ranks must call this.
+
+    For losses on pairs of nodes, such as link prediction: the ends of an edge may be on any ranks. A row that a rank
+    needs several times is sent to it once. Differentiable as `halo` is: gradients go back to the owners. The first call
+    lets each rank tell which nodes it owns; from then on a rank keeps 4 bytes for each node of the graph.
+
+    Args:
+        rows: One row for each owned node; any dtype, in MindSpore any of numpy's. (num_owned, ...)
+        nodes: Global ids, each in [0, num_nodes), as many and as often as this rank needs; a tensor or an array of
+            integers. In MindSpore at least one. Any shape
+        part: This rank's part.
+
+    Returns:
+        A new tensor. (*nodes.shape, ...)
+
+    Raises:
+        ValueError: *rows* does not have num_owned rows.
+        InputError: An id is not that of a node, or *nodes* are no integers; in MindSpore also, there are none.
+    """
+    check_rows(rows, part.num_owned, "num_owned")
+    ids = part.ids(nodes)
+    found: Any = part.fetched(rows, part.directory.plan(ids.reshape(-1)))
+    return found.reshape((*ids.shape, *found.shape[1:]))  # type: ignore[no-any-return]
+
+
 def gather(rows: Tensor, part: PartFields[Tensor, Any, Any]) -> Tensor | None:
     """Return the rows of all nodes on rank 0, in the user's order of the nodes; None on the other ranks.
 

@@ -9,6 +9,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from unilaunch_graph.data.graph import TEST, TRAIN, VAL
+from unilaunch_graph.exchange.fetching import Directory, Fetch
 from unilaunch_graph.partition.in_edges import InEdges
 from unilaunch_graph.partition.part import Part
 
@@ -68,6 +69,7 @@ class PartFields(Generic[Tensor, Indices, Ranks]):
     world_size: int
     ranks: Ranks = field(repr=False)
     arrays: Part = field(repr=False)
+    directory: Directory = field(repr=False)
 
     def with_halo(self, rows: Tensor) -> Tensor:
         """Return what `exchange.halo` does, of rows that fit."""
@@ -79,6 +81,14 @@ class PartFields(Generic[Tensor, Indices, Ranks]):
 
     def gathered(self, rows: Tensor) -> Tensor | None:
         """Return what `exchange.gather` does, of rows that fit."""
+        raise NotImplementedError
+
+    def ids(self, nodes: Any) -> NDArray[Any]:
+        """Return a tensor or an array of ids in the host's memory."""
+        raise NotImplementedError
+
+    def fetched(self, rows: Tensor, fetch: Fetch) -> Tensor:
+        """Return the rows that *fetch* brings, one for each node, of rows that fit."""
         raise NotImplementedError
 
     def masked(self, rows: Tensor, keys: tuple[int, int], probability: float) -> Tensor:
@@ -115,6 +125,7 @@ def fields_of(
         **{name: getattr(part, name) for name in shared},
         "rank": ranks.rank,
         "world_size": ranks.size,
+        "directory": Directory(part, ranks.swap),
         "ranks": ranks,
     }
 

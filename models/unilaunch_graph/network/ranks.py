@@ -1,7 +1,10 @@
 """The ranks of a job, for a script that has loaded a graph."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from unilaunch.backend import Collectives
 
@@ -42,3 +45,9 @@ class ScriptRanks:
         if ranks is None:
             raise RuntimeError("no graph is loaded: call unilaunch_graph.load(...) first")
         return ranks
+
+    def swap(self, rows: NDArray[Any], send_counts: Sequence[int], receive_counts: Sequence[int]) -> NDArray[Any]:
+        """Return the rows from every rank, in the host's memory; the arguments are those of `Collectives.exchange`."""
+        received = np.empty((sum(receive_counts), *rows.shape[1:]), rows.dtype)
+        self.collectives.exchange(rows, send_counts, received, receive_counts).wait()
+        return received

@@ -7,7 +7,7 @@ Begin with `tensor_halo.py` (the exchange), then read `distributed.py` (where Py
 from typing import TYPE_CHECKING, Any
 
 from unilaunch_graph.network.dropout import dropout
-from unilaunch_graph.network.exchange import gather, halo, sum_halo
+from unilaunch_graph.network.exchange import fetch, gather, halo, sum_halo
 from unilaunch_graph.torch.batch_norm import BatchNorm
 from unilaunch_graph.torch.gat import GATConv
 from unilaunch_graph.torch.loading import load
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from unilaunch_graph.torch.distributed import distribute
 
 __all__ = [
-    "BatchNorm", "GATConv", "GraphPart", "SAGEConv", "distribute", "dropout", "gather", "halo", "load", "mean",
+    "BatchNorm", "GATConv", "GraphPart", "SAGEConv", "distribute", "dropout", "fetch", "gather", "halo", "load", "mean",
     "predict", "sum_gradients", "sum_halo", "sum_ranks",
 ]  # fmt: skip
 

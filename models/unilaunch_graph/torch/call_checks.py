@@ -12,8 +12,8 @@ from unilaunch_graph.torch.calls import is_library
 from unilaunch_graph.torch.part import GraphPart
 
 _OF_EDGES = (
-    "is about this rank's nodes and edges: make a loss for each edge of part.edge_index, the ends being rows of "
-    "ug.torch.halo(z, part), or for each node, and take ug.torch.mean(losses, count)"
+    "is about this rank's nodes and edges: make a loss for each pair of nodes, with ug.torch.fetch(z, pairs, "
+    "part), or for each node, and take ug.torch.mean(losses, count)"
 )
 #: Methods of PyG's models that are about this rank's nodes or edges, or draw edges from the whole graph; what to do.
 _METHODS: Mapping[type[torch.nn.Module], tuple[frozenset[str], str]] = {

@@ -15,6 +15,7 @@ from typing_extensions import override
 from unilaunch.linear import Transposed
 from unilaunch_graph.arrays import FloatType
 from unilaunch_graph.dropout import mask_of
+from unilaunch_graph.exchange.fetching import Fetch
 from unilaunch_graph.network.part import PartFields, fields_of
 from unilaunch_graph.operators.epilogue import Dropout
 from unilaunch_graph.operators.torch_masks import mask_of_rows
@@ -22,7 +23,7 @@ from unilaunch_graph.partition.in_edges import merge_in_edges
 from unilaunch_graph.partition.part import Part
 from unilaunch_graph.torch.eager import is_eager
 from unilaunch_graph.torch.ranks import Ranks
-from unilaunch_graph.torch.tensor_halo import TensorHalo
+from unilaunch_graph.torch.tensor_halo import TensorHalo, tensor_halo
 from unilaunch_torch.linear import apply
 
 Tensors = TypeVar("Tensors", bound=tuple[torch.Tensor, ...])
@@ -112,6 +113,16 @@ class GraphPart(PartFields[torch.Tensor, torch.Tensor, Ranks]):
         return whole
 
     @override
+    def ids(self, nodes: Any) -> NDArray[Any]:
+        return nodes.cpu().numpy() if isinstance(nodes, torch.Tensor) else np.asarray(nodes)
+
+    @override
+    def fetched(self, rows: torch.Tensor, fetch: Fetch) -> torch.Tensor:
+        if self.world_size > 1:
+            rows = apply(tensor_halo(fetch.send_rows, fetch.send_counts, fetch.receive_counts, self.ranks), rows)
+        return rows.index_select(0, torch.from_numpy(fetch.places).to(self.device))
+
+    @override
     def masked(self, rows: torch.Tensor, keys: tuple[int, int], probability: float) -> torch.Tensor:
         """Make the mask where the rows are."""
         kind = torch.float64 if rows.dtype == torch.float64 else torch.float32
@@ -151,12 +162,11 @@ def make_part(part: Part, ranks: Ranks) -> GraphPart:
 
     edges = merge_in_edges(part)
     is_weighted = ranks.all_reduce(tensor(np.array([len(edges.weights)]))).item() > 0
-    every, counts = tensor(part.send_rows.astype(np.int64)), part.send_counts.tolist()
     made = GraphPart(
         **fields_of(part, ranks, edges, tensor, is_weighted=is_weighted),
         owned=tensor(part.owned),
         arrays=part,
-        exchange=TensorHalo(torch.split(every, counts), every, counts, part.halo_counts.tolist(), ranks),
+        exchange=tensor_halo(part.send_rows, part.send_counts.tolist(), part.halo_counts.tolist(), ranks),
     )
     _EDGES[id(made.edge_index)] = made.edge_index
     return made

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
+from typing_extensions import override
 
 from unilaunch.backend import Collectives, Exchange
 from unilaunch_graph.network.ranks import ScriptRanks
@@ -42,6 +44,14 @@ class Ranks(ScriptRanks):
             receive_counts: Rows from each rank. (size,)
         """
         return self.collectives.exchange(self._bits(send), send_counts, self._bits(receive), receive_counts)
+
+    @override
+    def swap(self, rows: NDArray[Any], send_counts: Sequence[int], receive_counts: Sequence[int]) -> NDArray[Any]:
+        sent = torch.from_numpy(rows).to(self.device)
+        received = sent.new_empty((sum(receive_counts), *rows.shape[1:]))
+        self.exchange(sent, send_counts, received, receive_counts).wait()
+        arrived: NDArray[Any] = received.cpu().numpy()
+        return arrived
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the sum of *tensor* over all ranks: the same bits on every rank. The argument may be overwritten."""

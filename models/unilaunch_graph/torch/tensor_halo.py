@@ -1,8 +1,11 @@
 """The halo exchange as a linear operator on tensors, which `unilaunch_torch.linear.apply` differentiates."""
 
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from unilaunch_graph.torch.ranks import Ranks
 
@@ -47,3 +50,9 @@ class TensorHalo:
             # No row stands twice in *chosen*: a plain write after a read, which is the same in every run, on CUDA too.
             total[chosen] = total[chosen] + addends
         return total
+
+
+def tensor_halo(send_rows: NDArray[Any], send_counts: list[int], receive_counts: list[int], ranks: Ranks) -> TensorHalo:
+    """Return the exchange in which this rank sends these rows, grouped by receiver, and receives as many as told."""
+    every = torch.from_numpy(send_rows.astype(np.int64)).to(ranks.device)
+    return TensorHalo(torch.split(every, send_counts), every, send_counts, receive_counts, ranks)

@@ -87,6 +87,21 @@ def correlation(part: M.GraphPart) -> dict[str, Any]:
     return {"value": float(value), "gradient": _flat(M.sum_gradients(gradients))}
 
 
+def links(part: M.GraphPart) -> dict[str, Any]:
+    """The loss of pairs of nodes of any ranks, its gradient, and rows of other types; each rank has a share."""
+    x, weight = part.x.astype(ms.float64), Parameter(Tensor(np.arange(1, 9) / 10.0))
+    pairs = np.random.default_rng(0).integers(0, part.num_nodes, (2, 300))[:, part.rank :: part.world_size]
+
+    def forward() -> Tensor:
+        source, target = M.fetch(x * weight, Tensor(pairs), part)
+        return M.mean((source * target).sum(-1) ** 2, 300, part)
+
+    loss, gradients = ms.value_and_grad(forward, None, [weight])()
+    halves = M.fetch(part.x.astype(ms.bfloat16), np.arange(60).reshape(30, 2), part)
+    found = {"rows": halves.astype(ms.float32).asnumpy(), "labels": M.fetch(part.y, np.arange(60), part).asnumpy()}
+    return {"loss": float(loss), "gradient": _flat(M.sum_gradients(gradients)), **found}
+
+
 def narrow(part: M.GraphPart) -> dict[str, Any]:
     """Gradients of a float16 weight, which a rank without training nodes has in another type; rows of 16 bits.
 
@@ -136,7 +151,14 @@ def _flat(gradients: Any) -> Any:
 
 
 #: By name; each returns numbers that do not depend on the number of ranks.
-CASES: tuple[Callable[[M.GraphPart], dict[str, Any]], ...] = (two_means, normalised, correlation, narrow, weights)
+CASES: tuple[Callable[[M.GraphPart], dict[str, Any]], ...] = (
+    two_means,
+    normalised,
+    correlation,
+    links,
+    narrow,
+    weights,
+)
 
 
 def main() -> None:

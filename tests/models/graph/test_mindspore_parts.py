@@ -50,6 +50,17 @@ def test_mean_of_no_rows_is_zero_and_of_a_sum_is_refused() -> None:
         ug.mindspore.mean(part.x, 0, part)
 
 
+def test_fetch_takes_nodes_of_a_graph_without_edges_and_no_empty_list() -> None:
+    """Its row that was added is no node's."""
+    part = part_of(3, [])
+
+    assert ug.mindspore.fetch(part.x, [2, 0, 2], part).asnumpy().tolist() == part.x.asnumpy()[[2, 0, 2]].tolist()
+    with pytest.raises(InputError, match="fetch: no nodes: MindSpore needs one or more"):
+        ug.mindspore.fetch(part.x, np.zeros((2, 0), np.int64), part)
+    with pytest.raises(InputError, match="fetch: node 3: expected ids from 0 to 2"):
+        ug.mindspore.fetch(part.x, [3], part)
+
+
 def test_what_cannot_be_compiled_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiler named the syntax that it met: "Unsupported expression 'Set'"."""
     monkeypatch.chdir(tmp_path)  # the compiler writes what it has understood
@@ -65,6 +76,9 @@ def test_what_cannot_be_compiled_says_so(tmp_path: Path, monkeypatch: pytest.Mon
 
     def of_gather(x: Tensor) -> Any:
         return ug.mindspore.gather(x, part)
+
+    def of_fetch(x: Tensor) -> Any:
+        return ug.mindspore.fetch(x, np.arange(2), part)
 
     def of_mean(x: Tensor) -> Any:
         return ug.mindspore.mean(x, 3, part)
@@ -82,7 +96,7 @@ def test_what_cannot_be_compiled_says_so(tmp_path: Path, monkeypatch: pytest.Mon
         return norm(x)
 
     for function in (
-        of_halo, of_sum_halo, of_gather, of_mean, of_sum_ranks, of_segment_sum, of_layers, of_batch_norm
+        of_halo, of_sum_halo, of_fetch, of_gather, of_mean, of_sum_ranks, of_segment_sum, of_layers, of_batch_norm
     ):  # fmt: skip
         function(part.x)
         with pytest.raises(SpecError, match="works in PyNative mode: call it outside of functions that ms"):

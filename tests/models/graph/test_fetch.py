@@ -1,0 +1,137 @@
+"""Rows of any nodes, from the ranks that own them: `ug.torch.fetch`. In MindSpore: programs/mindspore_ranks.py."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+from torch_geometric import nn
+from typing_extensions import override
+
+from models.graph.torch_parts import make_whole, on_parts
+from unilaunch.errors import InputError
+from unilaunch_graph import torch as ug
+from unilaunch_graph.torch.part import GraphPart
+
+WHOLE = make_whole()
+#: The owner of each node: in turn, all on one rank of two, and none on the middle one of three.
+OWNERS = {"by turns": (3, None), "one rank has all": (2, np.zeros(40)), "one has none": (3, np.arange(40) % 2 * 2)}
+
+
+def _nodes(rank: int, shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(rank).integers(0, 40, shape))
+
+
+@pytest.mark.parametrize(("size", "owner"), [(1, None), *OWNERS.values()], ids=["alone", *OWNERS])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3)])
+def test_rows_are_those_of_the_nodes(dtype: torch.dtype, shape: tuple[int, ...], size: int, owner: Any) -> None:
+    """Of any shape, from any rank, the same node several times; a rank may ask for none."""
+    rows = (torch.randn(40, *shape) * 9).to(dtype)
+
+    def work(part: GraphPart) -> None:
+        own = rows[part.owned]
+        for nodes in (_nodes(part.rank, (2, 70)), _nodes(part.rank, (6 * part.rank,)), _nodes(part.rank, ())):
+            assert torch.equal(ug.fetch(own, nodes, part), rows[nodes])
+        assert torch.equal(ug.fetch(own, np.arange(40, dtype=np.int32), part), rows)
+
+    on_parts(WHOLE, size, work, owner)
+
+
+@pytest.mark.parametrize(("size", "owner"), OWNERS.values(), ids=OWNERS)
+def test_gradients_go_to_the_owners(size: int, owner: Any) -> None:
+    """Also the second derivative: those of the rows of the whole graph, in one process."""
+    rows = torch.randn(40, 4, dtype=torch.float64, requires_grad=True)
+    pairs = [_nodes(rank, (2, 50)) for rank in range(size)]
+
+    def loss_of(ends: torch.Tensor) -> torch.Tensor:
+        return (ends[0] * ends[1]).sum(-1).sin().sum()
+
+    def derivatives(loss: torch.Tensor, of: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        first = torch.autograd.grad(loss, of, create_graph=True)[0]
+        return first.detach(), torch.autograd.grad((first**2).sum(), of)[0]
+
+    def work(part: GraphPart) -> Any:
+        own = rows.detach()[part.owned].requires_grad_()
+        return part.owned, derivatives(loss_of(ug.fetch(own, pairs[part.rank], part)), own)
+
+    expected = derivatives(sum((loss_of(rows[nodes]) for nodes in pairs), torch.zeros(())), rows)
+    for owned, found in on_parts(WHOLE, size, work, owner):
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other[owned], rtol=0, atol=1e-12)
+
+
+class Links(torch.nn.Module):
+    """A GCN whose rows are multiplied for each pair of nodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.GCNConv(8, 6), nn.GCNConv(6, 4)
+
+    @override
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        """Return a row for each node."""
+        rows: torch.Tensor = self.last(self.first(x, edge_index).relu(), edge_index)
+        return rows
+
+
+def _train_on_links(model: torch.nn.Module, loss_of: Callable[[torch.Tensor], torch.Tensor], end: Any) -> list[float]:
+    """Train with pairs that are drawn in each epoch, the same ones on every rank; return the losses."""
+    optimizer, losses = torch.optim.Adam(model.parameters(), 0.01), []
+    for epoch in range(5):
+        optimizer.zero_grad()
+        loss = loss_of(_nodes(epoch, (2, 61)))
+        torch.autograd.backward(loss)
+        end()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_links_are_learnt_as_by_pyg_alone() -> None:
+    """In float64, each loss to 1e-10; every rank has another share of the pairs."""
+
+    def scored(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return functional.softplus((source * target).sum(-1))
+
+    torch.manual_seed(0)
+    whole = Links().double()
+
+    def work(part: GraphPart) -> list[float]:
+        model = ug.distribute(copy.deepcopy(whole), part)
+
+        def loss_of(pairs: torch.Tensor) -> torch.Tensor:
+            ends = ug.fetch(model(part.x, part.edge_index), pairs[:, part.rank :: part.world_size], part)
+            return ug.mean(scored(*ends), pairs.shape[1], part)
+
+        return _train_on_links(model, loss_of, lambda: ug.sum_gradients(model, part))
+
+    found = on_parts(WHOLE, 3, work)
+    alone = copy.deepcopy(whole)
+    expected = _train_on_links(
+        alone, lambda pairs: scored(*alone(WHOLE.x, WHOLE.edge_index)[pairs]).mean(), lambda: None
+    )
+    assert expected[-1] < expected[0]
+    for losses in found:
+        np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-10)
+
+
+def test_what_is_no_node_is_refused() -> None:
+    """Alone: what one rank refuses ends the job."""
+
+    def work(part: GraphPart) -> None:
+        for nodes, message in (
+            (torch.tensor([3, 40]), "fetch: node 40: expected ids from 0 to 39"),
+            (torch.tensor([-1, 3]), "fetch: node -1: expected"),
+            (part.train_mask, "fetch: nodes are bool: expected integers"),
+            ([0.5], "fetch: nodes are float64: expected integers"),
+        ):
+            with pytest.raises(InputError, match=message):
+                ug.fetch(part.x, nodes, part)
+        with pytest.raises(ValueError, match=r"expected num_owned = 40 rows"):
+            ug.fetch(part.x[1:], torch.tensor([3]), part)
+
+    on_parts(WHOLE, 1, work)
