@@ -23,15 +23,16 @@ from unilaunch_graph.data.names import SIGNED_AND_NOT, as_whole, number_of_each,
 from unilaunch_graph.data.tables import as_numbers, is_table, read_table
 
 Folder = str | PathLike[str]
-_PYG = ("edge_index", "x", "y", "edge_weight", "edge_attr", *SPLIT)
+_PYG = ("edge_index", "x", "y", "edge_weight", *SPLIT)
+_OF_EDGES = ("edge_attr", "edge_type")
 
 
 def from_pyg(data: Any, folder: Folder) -> Path:
     """Write a `torch_geometric.data.Data`: x, edge_index, and y, edge_weight, edge_attr and masks if it has them.
 
     Args:
-        data: The graph. `edge_attr` of one dimension becomes one column; *y* of shape (num_nodes, 1) and whole numbers
-            become classes.
+        data: The graph. `edge_attr` of one dimension becomes one column, and `edge_type`, if there is one, its last
+            column: `part.edge_attr[:, -1].long()`. *y* of shape (num_nodes, 1) and whole numbers become classes.
         folder: Where the folder is written.
 
     Raises:
@@ -44,16 +45,23 @@ def from_pyg(data: Any, folder: Folder) -> Path:
     if getattr(data, "edge_index", None) is None:
         raise InputError("from_pyg: the data has no edge_index: leave out transforms that replace it (ToSparseTensor)")
     arrays: dict[str, Any] = {name: on_host(getattr(data, name, None)) for name in _PYG}
-    arrays |= {name: as_array(name, arrays[name]) for name in ("edge_attr", *SPLIT) if arrays[name] is not None}
-    edge_attr, mask = arrays["edge_attr"], arrays["train_mask"]
-    if edge_attr is not None and edge_attr.ndim == 1:
-        arrays["edge_attr"] = edge_attr[:, None]
+    arrays |= {name: as_array(name, arrays[name]) for name in SPLIT if arrays[name] is not None}
+    arrays["edge_attr"], mask = _columns_of_edges(data), arrays["train_mask"]
     if mask is not None and mask.ndim > 1:
         raise InputError(
             f"from_pyg: train_mask has {mask.shape[1]} splits: choose one, as in data.train_mask = "
             "data.train_mask[:, 0], and the same of val_mask and test_mask"
         )
     return write_graph(folder, arrays)
+
+
+def _columns_of_edges(data: Any) -> NDArray[Any] | None:
+    given = {name: as_array(name, found) for name in _OF_EDGES if (found := getattr(data, name, None)) is not None}
+    columns = [array[:, None] if array.ndim == 1 else array for array in given.values()]
+    if len({array.shape[:-1] for array in columns}) > 1:
+        shapes = ", ".join(f"{name} the shape {array.shape}" for name, array in given.items())
+        raise InputError(f"from_pyg: the data has {shapes}: expected one row for each edge in both")
+    return np.concatenate(columns, axis=-1) if columns else None
 
 
 def from_scipy(  # noqa: PLR0913  (the arrays of a graph, by name)

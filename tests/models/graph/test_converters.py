@@ -83,6 +83,23 @@ def test_from_pyg_of_other_forms(data: Any, tmp_path: Path) -> None:
     assert task_of(_load(ug.from_pyg(data, tmp_path / "values")).labels) is Task.REGRESSION
 
 
+def test_types_of_edges_are_their_last_column(data: Any, tmp_path: Path) -> None:
+    """As `to_homogeneous` and PyG's sets for RGCN have them; they were left out."""
+    data.edge_type = np.arange(6)
+    beside = _load(ug.from_pyg(data, tmp_path / "beside"))
+    del data.edge_attr
+    alone = _load(ug.from_pyg(data, tmp_path / "alone"))
+    for graph, before in ((alone, 0), (beside, FEATURES.shape[1])):
+        assert graph.edge_attr is not None
+        assert graph.edge_attr.shape == (6, before + 1)
+        types = [(*edge[:2], edge[3][-1]) for edge in _edges(graph)]
+        assert sorted(types) == sorted(zip(*np.asarray(ENDS).tolist(), range(6), strict=True))
+    data.edge_attr = FEATURES
+    data.edge_type = np.arange(5)
+    with pytest.raises(InputError, match=r"edge_attr the shape \(6, .*, edge_type the shape \(5,\): expected one row"):
+        ug.from_pyg(data, tmp_path / "unlike")
+
+
 def test_from_pyg_takes_lists(data: Any, tmp_path: Path) -> None:
     """PyG's container holds what it is given."""
     data.train_mask, data.test_mask, data.edge_attr = TRAINED.tolist(), TESTED.tolist(), WEIGHTS.tolist()
