@@ -1,9 +1,10 @@
 """Train one network on the benchmark graph and print figures as JSON, one line for each rank. For own_models.py.
 
-    python benchmarks/programs/networks.py {pyg,csr,distribute,own} {gat,sage,gin} GRAPH.npz PARTS EPOCHS
+    python benchmarks/programs/networks.py {pyg,csr,distribute,own} {gat,sage,gin,links} GRAPH.npz PARTS EPOCHS
 
 pyg, csr: PyG's layers on the whole graph in one process, on edge_index or on torch's CSR matrix. distribute: the same
-layers on this rank's part. own: unilaunch's layers. The seconds are the median of the epochs but the first.
+layers on this rank's part. links: GraphSAGE, with a loss on pairs of nodes. own: unilaunch's layers. The seconds are
+the median of the epochs but the first.
 """
 
 import json
@@ -20,6 +21,7 @@ import torch.nn.functional as F  # noqa: N812
 from typing_extensions import override
 
 HIDDEN, CLASSES = 128, 40
+PAIRS = 1_000_000
 
 
 class Net(torch.nn.Module):
@@ -41,11 +43,23 @@ def make_net(kind: str, layers: Any, width: int) -> Net:
     torch.manual_seed(0)
     if kind == "gat":
         return Net(layers.GATConv(width, HIDDEN // 8, heads=8), layers.GATConv(HIDDEN, CLASSES))
-    if kind == "sage":
+    if kind in {"sage", "links"}:
         return Net(layers.SAGEConv(width, HIDDEN), layers.SAGEConv(HIDDEN, CLASSES))
     linear = torch.nn.Linear
     inner = torch.nn.Sequential(linear(width, HIDDEN), torch.nn.ReLU(), linear(HIDDEN, HIDDEN))
     return Net(layers.GINConv(inner), layers.GINConv(linear(HIDDEN, CLASSES)))
+
+
+def loss_of_pairs(ends: torch.Tensor, of_rank: slice) -> torch.Tensor:
+    """Return the loss of each pair of a rank: in turn, the two are linked and not. *ends* is (2, pairs, width)."""
+    source, target = ends
+    is_link = (torch.arange(PAIRS) % 2 == 0)[of_rank]
+    return F.binary_cross_entropy_with_logits((source * target).sum(-1), is_link.float(), reduction="none")
+
+
+def make_pairs(num_nodes: int) -> torch.Tensor:
+    """Return the ids of both nodes of each pair, the same ones on every rank. (2, PAIRS)"""
+    return torch.randint(num_nodes, (2, PAIRS), generator=torch.Generator().manual_seed(0))
 
 
 def whole_graph(way: str, kind: str, path: str) -> tuple[torch.nn.Module, Callable[[], torch.Tensor]]:
@@ -60,6 +74,9 @@ def whole_graph(way: str, kind: str, path: str) -> tuple[torch.nn.Module, Callab
     if way == "csr":
         edges = torch.sparse_csr_tensor(indptr, sources, torch.ones(len(sources)), (len(x), len(x)))
     net = make_net(kind, nn, x.shape[1])
+    if kind == "links":
+        pairs = make_pairs(len(x))
+        return net, lambda: loss_of_pairs(net(x, edges)[pairs], slice(None)).mean()
     return net, lambda: F.cross_entropy(net(x, edges)[train], labels[train])
 
 
@@ -80,13 +97,21 @@ def part_of_graph(
         edges = part
         net = make_net(kind, ug.torch, part.num_features)
 
+    share = slice(part.rank, None, part.world_size)
+    pairs = make_pairs(part.num_nodes)[:, share]
+
+    def loss_of_links() -> torch.Tensor:
+        ends = ug.torch.fetch(net(part.x, edges), pairs, part)
+        total: torch.Tensor = ug.torch.mean(loss_of_pairs(ends, share), PAIRS, part)
+        return total
+
     def loss_of() -> torch.Tensor:
         scores = net(part.x, edges)[part.train_mask]
         loss = F.cross_entropy(scores, part.y[part.train_mask], reduction="sum")
         total: torch.Tensor = ug.torch.mean(loss, part.num_train, part)
         return total
 
-    return net, loss_of, lambda: ug.torch.sum_gradients(net, part)
+    return net, loss_of_links if kind == "links" else loss_of, lambda: ug.torch.sum_gradients(net, part)
 
 
 def main() -> None:
