@@ -20,7 +20,6 @@ NODES = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
 STEP_NODES = "SLURM_STEP_NUM_NODES"  # "1"; of a heterogeneous step those of one component
 COMPONENTS = "SLURM_HET_SIZE"
 LAUNCH_NODE = "SLURM_LAUNCH_NODE_IPADDR"
-PTY = "SLURM_PTY_PORT"
 OVERLAP = "SLURM_OVERLAP"  # as srun --overlap
 DISTRIBUTION = "SLURM_DISTRIBUTION"
 ARBITRARY = "arbitrary"  # a file maps tasks to hosts; no variable has its content
@@ -51,8 +50,6 @@ class Slurm(Launcher):
         if not _is_step(environ):
             return None
         size = next((name for name in SIZES if name in environ), SIZES[0])
-        if PTY in environ:
-            environ = {**environ, size: "1"}  # srun --pty starts task 0 alone
         nodes = next((name for name in NODES if name in environ), NODES[0])
         found = describe(
             environ, self.title, (RANK, size), (STEP, JOB, nodes, *WIRED),
