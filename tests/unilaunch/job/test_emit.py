@@ -372,3 +372,14 @@ def test_a_rankfile() -> None:
         _emit("rankfile", "-n 3 -H a:2,b:1 --map-by seq")
     with pytest.raises(SpecError, match="only mpirun can tell"):
         _emit("rankfile", "-n 3", {"SLURM_JOB_ID": "5"})
+
+
+def test_a_rankfile_has_no_ipv6_address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Open MPI 5 reads one in a hostfile only, and the line that starts a rankfile has -H."""
+    found = OpenMpirun(Path("/mpi/bin/mpirun"), "Open MPI", (5, 0))
+    monkeypatch.setattr(planning, "foresee_mpirun", lambda *_: found)
+    (hosts := tmp_path / "hosts").write_text("fd00::1 slots=2\n")
+    with pytest.raises(
+        SpecError, match="--emit rankfile: fd00::1: mpirun takes no IPv6 address in -H: name it in /etc"
+    ):
+        _emit("rankfile", f"--hostfile {hosts}")

@@ -32,13 +32,14 @@ _FAREWELL = 15
 Volume = Annotated[
     str, written_as(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?:/[^:]+", "written as CLAIM:/FOLDER, such as results:/output")
 ]
+Image = Annotated[str, written_as(r"\S+", "an image's name, without spaces")]
 Quantity = Annotated[str, written_as(r"[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPEm])?", "a size such as 8Gi or 500M")]
 
 
 class PodSpec(Spec):
     """What a pod is made of."""
 
-    image: str = Field(default=IMAGE, min_length=1, description="the image; it has unilaunch in it (docker/Dockerfile)")
+    image: Image = Field(default=IMAGE, description="the image; it has unilaunch in it (docker/Dockerfile)")
     cpus: int | None = Field(default=None, ge=1, description="processors of each pod; its ranks share them as threads")
     memory: Quantity | None = Field(default=None, description="memory of each pod: 16Gi")
     volume: tuple[Volume, ...] = Field(
@@ -155,7 +156,13 @@ def command(words: Sequence[str]) -> list[str]:
 
 
 def _unexpanded(text: str) -> str:
-    """Return text for a manifest: Kubernetes reads $(NAME) as the value of a variable, and $$ as one dollar sign."""
+    """Return text for a manifest: Kubernetes reads $(NAME) as the value of a variable, and $$ as one dollar sign.
+
+    Raises:
+        SpecError: It has a byte that is not UTF-8.
+    """
+    if any("\udc80" <= letter <= "\udcff" for letter in text):
+        raise SpecError(f"{text!r}: not UTF-8, and a manifest holds nothing else: write it in UTF-8")
     return text.replace("$", "$$")
 
 

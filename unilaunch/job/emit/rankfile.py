@@ -19,6 +19,8 @@ class Rankfile(JobFile):
         allocated = plan.request.several and not plan.request.hosts  # an allocation, whose hosts mpirun reads
         if allocated or any(row.host == "?" for row in plan.rows):
             raise SpecError("--emit rankfile: only mpirun can tell where the ranks go; give every host its slots")
+        if named := [row.host for row in plan.rows if ":" in row.host]:
+            raise SpecError(f"--emit rankfile: {named[0]}: mpirun takes no IPv6 address in -H: name it in /etc/hosts")
         ranks = Counter(row.host for row in plan.rows)
         hosts = ",".join(replace(host, slots=ranks[host.name]).entry for host in plan.request.hosts if ranks[host.name])
         start = f"# mpirun -n {len(plan.rows)}{hosts and f' -H {hosts}'}"  # Open MPI 5 takes no hosts from the file
