@@ -57,10 +57,11 @@ class Member(Record):
             EnvironmentMismatchError: libmpi cannot be loaded, or its ranks differ from the launcher's.
         """
         found = replace(launchers.detect(self.environ), size=self.world.size)
-        collectives = joining.data_path(found, self.peers)
-        if not self.supervised and mpi.is_initialized():
-            _abort_when_failed()
-        return collectives
+        try:
+            return joining.data_path(found, self.peers)
+        finally:
+            if not self.supervised and mpi.is_initialized():
+                _abort_when_failed()
 
 
 #: `run` sets it before the first line of a script; otherwise `join` does.
@@ -118,10 +119,7 @@ def _join(environ: Mapping[str, str], device: str) -> Member:
 def _place(device: str, facts: Sequence[Facts]) -> list[Placement]:
     if device not in {"auto", *DEVICES, "cpu"}:
         raise PlacementError(f"device={device!r}: expected 'auto', 'cpu', {', '.join(map(repr, DEVICES))}")
-    try:
-        return place(device, [*DEVICES, "cpu"], None, facts)
-    except PlacementError as error:  # here the device is an argument, and no option
-        raise PlacementError(str(error).replace("--device cpu", "device='cpu'")) from None
+    return place(device, [*DEVICES, "cpu"], None, facts)
 
 
 def _meet(found: LauncherInfo, environ: Mapping[str, str]) -> Peers:

@@ -8,6 +8,9 @@ from unilaunch.backend import Placement
 from unilaunch.devices import DEVICES, is_mig
 from unilaunch.errors import PlacementError
 
+#: How a user takes no device, at the command line or by `init` and `launch` in Python.
+_CPU = "--device cpu (device='cpu' in Python)"
+
 
 class Facts(TypedDict):
     """The facts of one rank about its host, which it sends to all other ranks.
@@ -118,11 +121,11 @@ def _no_device(kind: str, rank: int, fact: Facts, on_host: int) -> PlacementErro
     if not visible:
         return PlacementError(
             f"rank {rank} on {fact['name']}: no {kind} device is visible there: check the driver and "
-            f"{DEVICES[kind][0]}, or take --device cpu"
+            f"{DEVICES[kind][0]}, or take {_CPU}"
         )
     shared = "NCCL connects no ranks that share a GPU: " if is_mig(visible[0]) else ""
     return PlacementError(
         f"rank {rank} on {fact['name']} has no {kind} device of its own: {on_host} ranks on this host see "
         f"{len(visible)} ({DEVICES[kind][0]}={','.join(visible)}); {shared}start at most {len(visible)} there, or "
-        "--device cpu"
+        f"take {_CPU}"
     )
