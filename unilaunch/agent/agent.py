@@ -93,7 +93,7 @@ class Agent:
             order_rank(rank, order, self.loop)
 
     def forget(self) -> None:
-        """Close the agent's files and sockets, in a rank that has been forked from it."""
+        """Close the agent's files and sockets, at its end, or in a rank that has been forked from it."""
         self.loop.leave()
         if self.connection:
             self.connection.close()

@@ -76,6 +76,7 @@ def supervise_alone(environ: Mapping[str, str], started: float, work: Work) -> i
     while not agent.is_over:
         agent.turn()
     agent.leave()
+    agent.forget()
     code = agent.code_of(agent.ranks[0])
     if not (agent.connection and agent.connection.host_lost):
         wake_launcher(launcher, code, environ)
@@ -92,4 +93,5 @@ def _live(work: Work, started: float, status: "Status") -> int:
         run_exit_functions()
         flush_files()
         os._exit(code)
+    status.connection.close()
     return code

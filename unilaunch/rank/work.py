@@ -197,6 +197,7 @@ def _run_program(rank: Rank, rendezvous: Rendezvous) -> None:
     output.record(phase="program", target=str(task.target))
     _run_to_the_end(rank, [*appended, *task.spec.args])
     _wait_for_all(rank)
+    rendezvous.close()
 
 
 def _run_to_the_end(rank: Rank, args: Sequence[str]) -> None:
