@@ -21,7 +21,7 @@ from unilaunch.target import Target
 _LARGEST_SOURCE = 60_000
 #: Options of the command line that have no field of their name.
 _SHORT = {"n": "nprocs", "np": "nprocs"}
-_STANDARD = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+_STANDARD = sysconfig.get_path("stdlib")  # modules in C are in a folder below it
 _OF_ANY_NUMBER = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 
 
@@ -122,13 +122,16 @@ def _name(function: Callable[..., Any]) -> tuple[str, ModuleType]:
 
 
 def _imported(source: str) -> list[ModuleType]:
-    """Return the modules that the source's import statements load, as this process has them."""
+    """Return the modules that the source's import statements load, as this process has them.
+
+    A package may be a folder without __init__.py: what is imported from it has a file, and the package has none.
+    """
     names: list[str] = []
-    for node in ast.parse(source).body:
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             names += [one.name for one in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.append(node.module)
+            names += [node.module, *(f"{node.module}.{one.name}" for one in node.names)]
     return [sys.modules[name] for name in names if name in sys.modules]
 
 
@@ -143,14 +146,13 @@ def _root(module: ModuleType) -> Path | None:
         return None
     path = Path(file).absolute()
     root = path.parents[_full_name(module).count(".") + (path.stem == "__init__")]
-    return None if root.name in {"site-packages", "dist-packages"} or str(root) in _STANDARD else root
+    return None if root.name in {"site-packages", "dist-packages"} or root.is_relative_to(_STANDARD) else root
 
 
 def _is_named_as(file: str, module: ModuleType) -> bool:
-    path, name = Path(file).absolute(), _full_name(module).replace(".", "/")
-    return (
-        path.parent.match(name) if path.stem == "__init__" else (path.parent / path.name.partition(".")[0]).match(name)
-    )
+    path = Path(file).absolute()
+    own = path.parent if path.stem == "__init__" else path.parent / path.name.partition(".")[0]
+    return own.match(_full_name(module).replace(".", "/"))
 
 
 def _full_name(module: ModuleType) -> str:

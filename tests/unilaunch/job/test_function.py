@@ -162,16 +162,25 @@ def test_a_debugged_script_is_found_and_a_notebooks_modules_are(
     del main.__spec__
     main.__file__ = str(tmp_path / "job.py")
     Path(main.__file__).touch()
+    for name in ("barn", "shed"):
+        (tmp_path / name / "of_cells").mkdir(parents=True)
+        (tmp_path / name / "of_cells" / f"in_{name}.py").touch()
+        monkeypatch.syspath_prepend(tmp_path / name)
     (tmp_path / "farm_of_cells.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(sys.modules, "__main__", main)
-    cells = ["", "import json, farm_of_cells\nfrom numpy import linalg", "def work():\n    farm_of_cells, json, linalg"]
+    cells = [
+        "", "import json, zlib, farm_of_cells\nfrom numpy import linalg\nfrom of_cells import in_shed",
+        "def work():\n    from of_cells.in_barn import __name__\n    farm_of_cells, json, linalg, in_shed, zlib",
+    ]  # fmt: skip
     exec("\n".join(cells), main.__dict__)  # noqa: S102  (as IPython runs cells)
+    main.__dict__["work"]()
     assert find_function(main.__dict__["work"]).target.name == f"{main.__file__}:work"
     del main.__file__
     main.__dict__["In"] = cells
     found = find_function(main.__dict__["work"])
-    assert (found.target.name, found.roots) == ("<cells 1, 2>:work", (tmp_path,))
+    assert found.target.name == "<cells 1, 2>:work"
+    assert found.roots == (tmp_path, tmp_path / "shed", tmp_path / "barn")
 
 
 def test_a_module_of_another_name_than_its_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
