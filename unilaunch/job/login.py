@@ -4,7 +4,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from unilaunch.addresses import own_names
 from unilaunch.errors import LauncherError
@@ -35,8 +34,8 @@ def check_logins(plan: Plan) -> None:
 def closed_hosts(plan: Plan, lost: Collection[str] = ()) -> Mapping[str, str]:
     """Return the hosts that mpirun could not log in to, and why, with what to do.
 
-    None if mpirun does not use ssh (in an allocation, or with another remote shell), or if there is no other host. The
-    *lost* ones, which would take seconds, are not tried.
+    There are none if mpirun does not use ssh (in an allocation, or with another remote shell), or if there is no other
+    host. The *lost* ones, which would take seconds, are not tried.
     """
     known = {*own_names([host.name for host in plan.request.hosts]), *lost}
     others = [host for host in plan.request.hosts if host.name not in known]
@@ -54,6 +53,8 @@ def log_in(hosts: Sequence[Host], ssh: Sequence[str]) -> Mapping[str, str]:
     Returns:
         The fault of each host with what to do, by the host's name; "" for a host without a fault.
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(min(_AT_ONCE, len(hosts) or 1)) as pool:
         return dict(zip([host.name for host in hosts], pool.map(lambda host: _log_in(host, ssh), hosts), strict=True))
 

@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 
 from unilaunch.errors import LauncherError, SpecError, UnilaunchError, say
 from unilaunch.hostfile import format_hostfile
+from unilaunch.job import login
 from unilaunch.job.find import as_of_a_shell
 from unilaunch.job.plan import Plan, hosts_of, make_plan
 from unilaunch.job.start import Caller, listening, start
@@ -60,10 +61,7 @@ def run(plan: Plan, environ: Mapping[str, str], caller: Caller) -> LaunchResult:
         UnilaunchError: The job cannot be started, or `launch` itself has failed.
     """
     allowed = plan.task.spec.max_restarts
-    if plan.request.several:
-        from unilaunch.job.login import check_logins
-
-        check_logins(plan)
+    login.check_logins(plan)
     with listening(plan) as (inbox, where), TemporaryDirectory(prefix="unilaunch-") as folder:
         restarts = 0
         while True:
@@ -98,11 +96,9 @@ def _counted(environ: Mapping[str, str], restarts: int, allowed: int) -> Mapping
 
 def _explained(result: LaunchResult, plan: Plan) -> LaunchResult:
     """Return how an attempt ended; if mpirun itself has failed, with the hosts that do not answer as the cause."""
-    if result.returncode and not (result.failure or result.interrupted) and plan.request.several:
-        from unilaunch.job.login import check_logins
-
+    if result.returncode and not (result.failure or result.interrupted):
         try:
-            check_logins(plan)
+            login.check_logins(plan)
         except LauncherError as error:
             say(error)
             failure = Failure(Cause.LOST_HOST, str(error), result.returncode)
@@ -128,15 +124,11 @@ def _hosts_to_leave_out(plan: Plan, lost: Sequence[str], caller: Caller) -> Sequ
     Raises:
         LauncherError: A host does not answer in that time, or the user has stopped the job.
     """
-    if not plan.request.several:
-        return lost
-    from unilaunch.job.login import closed_hosts
-
     spec, told = plan.task.spec, ""
     if spec.elastic:
-        return [*lost, *closed_hosts(plan, lost)]
+        return [*lost, *login.closed_hosts(plan, lost)]
     until = time.monotonic() + spec.timeout
-    while wrong := closed_hosts(plan):
+    while wrong := login.closed_hosts(plan):
         if time.monotonic() > until or caller.asked.number:
             raise LauncherError(next(iter(wrong.values())))
         if told != (told := ", ".join(wrong)):
