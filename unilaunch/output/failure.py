@@ -143,9 +143,7 @@ def _cause_of(error: BaseException) -> Cause:
             return Cause.OUT_OF_MEMORY
         case SystemExit():
             return Cause.EXIT
-    is_of_a_peer = not isinstance(error, OSError) and _LOST_PEER.search(
-        _message(error)
-    )  # OSError: of a file, or a server
+    is_of_a_peer = _LOST_PEER.search(_message(error)) and not isinstance(error, OSError)  # of a file, or a server
     return Cause.LOST_PEER if is_of_a_peer else Cause.EXCEPTION
 
 
