@@ -142,6 +142,8 @@ if rank == "0":
     own = os.getpid()
     print("daemon", daemonise(), flush=True)
     if not (child := os.fork()):
+        if how == "closed":
+            sys.stderr.close()
         if how == "raise":
             raise ValueError("in the helper")
         if how != "return":
@@ -153,7 +155,8 @@ time.sleep(0.2)
 
 
 @pytest.mark.parametrize(("how", "code", "said"), [
-    ("3", 3, ""), ("return", 0, ""), ("a word", 1, "a word\n"), ("raise", 1, "ValueError: in the helper\n"),
+    ("3", 3, ""), ("return", 0, ""), ("a word", 1, "a word\n"), ("closed", 1, ""),
+    ("raise", 1, "ValueError: in the helper\n"),
 ])  # fmt: skip
 def test_a_process_that_a_rank_has_forked_is_no_rank(
     openmpi5: Launcher, how: str, code: int, said: str, tmp_path: Path

@@ -15,15 +15,14 @@ def end_fork(error: BaseException | None) -> NoReturn:
     Args:
         error: The exception with which the program was left; None if it returned.
     """
-    code = 0
-    if isinstance(error, SystemExit):
-        code = exit_code(error)
-        if not isinstance(error.code, int | None):
-            print(error.code, file=sys.stderr)  # noqa: T201  (as Python does)
-    elif error:
-        code = 1
-        leave_out_launcher(error)
-        with suppress(BaseException):
+    code = int(error is not None)
+    with suppress(BaseException):  # of a hook of the program's, or of an output that it has closed
+        if isinstance(error, SystemExit):
+            code = exit_code(error)
+            if not isinstance(error.code, int | None):
+                print(error.code, file=sys.stderr)  # noqa: T201  (as Python does)
+        elif error:
+            leave_out_launcher(error)
             sys.excepthook(type(error), error, error.__traceback__)
     with suppress(BaseException):
         run_exit_functions()
