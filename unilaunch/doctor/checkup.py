@@ -211,7 +211,12 @@ def _judge(inbox: Inbox, hosts: Sequence[Host], arrived: Mapping[int, float], sa
         Finding(text) for text in dict.fromkeys(str(one["refused"]) for one in told.values() if "refused" in one)
     ]
     findings += refused or apart(
-        [(of_rank[rank], of_rank[other]) for rank in of_rank for other in told[rank]["unreached"] if other in of_rank]
+        [
+            (of_rank[rank], of_rank[other])
+            for rank in of_rank
+            for other in told[rank].get("unreached", ())
+            if other in of_rank
+        ]
     )
     met = {of_rank[rank]: told[rank]["meeting"] for rank in of_rank if "meeting" in told[rank]}
     libraries = {host: meeting["library"] for host, meeting in met.items()}

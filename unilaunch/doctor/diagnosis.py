@@ -124,7 +124,7 @@ def _folder(told: Mapping[str, Visit]) -> Iterator[Finding]:
 def _disks(told: Mapping[str, Visit]) -> Iterator[Finding]:
     hosts_of: dict[tuple[str, ...], list[str]] = {}
     for host, visit in told.items():
-        hosts_of.setdefault(tuple(visit.facts["full"]), []).append(host)
+        hosts_of.setdefault(tuple(visit.facts.get("full", ())), []).append(host)
     for folders, hosts in hosts_of.items():
         if folders:
             where = ", ".join(folders)

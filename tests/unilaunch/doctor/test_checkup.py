@@ -51,7 +51,8 @@ def test_no_host_is_well_where_a_fault_may_be_of_any() -> None:
     ([[], [], [0]], ["from n3 to n1"]),  # which then waits in vain, or has a refusal of its own
 ])  # fmt: skip
 def test_hosts_that_cannot_connect_are_named(unreached: list[list[int]], words: list[str]) -> None:
-    told = [{"facts": FACTS, "unreached": ranks} for ranks in unreached]
+    """An older unilaunch says nothing of others."""
+    told: list[dict[str, Any]] = [{"facts": FACTS} | ({"unreached": ranks} if ranks else {}) for ranks in unreached]
     found = [finding.text for finding in checkup._judge(_inbox(*told), HOSTS, {}, []).findings]
     assert [text.partition(":")[0] for text in found] == [f"no TCP connection {each}" for each in words]
     told[1]["refused"] = "no mpi4py"

@@ -28,6 +28,13 @@ def test_hosts_that_are_alike_are_well() -> None:
     assert diagnose([_visit("a"), _visit("b"), _visit("c")]) == []
 
 
+def test_an_older_unilaunch_tells_less_and_is_named() -> None:
+    facts = {**WELL, "packages": WELL["packages"] | {"unilaunch": "0.0.9"}}
+    del facts["full"]
+    (finding,) = diagnose([_visit("a"), Visit("b", 4, facts), _visit("c")])
+    assert finding.text == "b has unilaunch 0.0.9, the others 0.1.0: pip install unilaunch==0.1.0 there"
+
+
 CASES = [
     ({"python": "3.12.1"}, "b has Python 3.12.1, the others 3.11.7", True),
     ({"packages": WELL["packages"] | {"torch": "2.12.0"}}, "b has torch 2.12.0, the others 2.13.0: pip install", True),
