@@ -130,7 +130,8 @@ def _add_run(parser: Parser, spec: type[RunSpec] = RunSpec) -> None:
 def _add_doctor(parser: Parser) -> None:
     from unilaunch.launch_spec import DoctorSpec
 
-    _add_options(parser, DoctorSpec, leave_out={*DoctorSpec.model_fields} - {"hostfile", "hosts", "measure", "healthy"})
+    own = {"hostfile", "hosts", "output_dir", "measure", "healthy"}
+    _add_options(parser, DoctorSpec, leave_out={*DoctorSpec.model_fields} - own)
     _add_mpi(parser)
 
 

@@ -55,7 +55,7 @@ def test_a_full_disk_is_named(cluster: Cluster, tmp_path: Path) -> None:
     """On the host that has it, with what names another folder; it is the one in which the output folder will be."""
     (full := tmp_path / "full").mkdir()
     cluster.run(1, ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", full], tmp_path).check()
-    job = _visit(cluster, tmp_path, "-H", "node0,node1", UNILAUNCH_OUTPUT_DIR=str(full / "logs"))
+    job = _visit(cluster, tmp_path, "-H", "node0,node1", "--output-dir", str(full / "logs"))
     cluster.run(1, ["umount", full], tmp_path).check()
     assert job.returncode == 1
     (line,) = job.stdout.splitlines()
