@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from unilaunch.command import Command
-from unilaunch.errors import REQUEUE, one_line
+from unilaunch.errors import one_line
 from unilaunch.inspection.asking import ask, not_running
 from unilaunch.monitor.stragglers import Straggler
 from unilaunch.output.claim import is_held, read_marker
+from unilaunch.output.failure import Cause
 from unilaunch.overriding import override
 from unilaunch.report.reading import read_end
 from unilaunch.report.run import RankRun, Report
@@ -74,7 +75,7 @@ def _read_ended(folder: Path) -> dict[str, Any] | None:
 
 def _state(report: Report | None, ranks: Sequence[RankRun]) -> str:
     if report:
-        return "stopped" if report.first.exit_code == REQUEUE else "failed"
+        return "stopped" if report.first.cause is Cause.ENDED_FROM_OUTSIDE else "failed"
     if any(event.phase == "stopping" for rank in ranks for event in rank.events):
         return "stopped"
     return "done" if all(rank.exit_code == 0 for rank in ranks) else "ended"

@@ -19,6 +19,8 @@ from unilaunch.monitor.monitor import Monitor
 from unilaunch.monitor.rank_seen import RankSeen, RankState
 from unilaunch.monitor.reports import keep_reports
 from unilaunch.output.claim import MARKER, Marker, claim
+from unilaunch.output.failure import Cause, Failure
+from unilaunch.output.files import write_failure
 from unilaunch.output.folder import SOCKET
 from unilaunch.report import reading
 
@@ -75,6 +77,21 @@ def test_a_job_that_has_ended_has_the_fields_of_one_that_runs(
     assert ended.keys() == running.keys() | {"verdict"}
     assert ended["ranks"][0].keys() == running["ranks"][0].keys()
     assert ended["run"] == "a run"
+
+
+@pytest.mark.parametrize(("cause", "code", "state"), [
+    (Cause.ENDED_FROM_OUTSIDE, 75, "stopped"),  # a model that has saved
+    (Cause.ENDED_FROM_OUTSIDE, 143, "stopped"),  # by a scheduler, or with a bare mpirun
+    (Cause.EXIT, 75, "failed"),  # a script's own code
+])  # fmt: skip
+def test_a_job_that_was_ended_from_outside_was_stopped(
+    cause: Cause, code: int, state: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rank.0").mkdir()
+    (tmp_path / "rank.0" / "events.jsonl").write_text('{"time": 1.0, "phase": "program"}\n')
+    write_failure(tmp_path / "rank.0", Failure(cause, "its end", code, rank=0))
+    assert StatusCommand().run(StatusSpec(folder=tmp_path)) == 0
+    assert capsys.readouterr().out.startswith(f"{state}: 1 rank: ")
 
 
 def test_a_job_whose_agents_still_tidy_up_has_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
