@@ -57,27 +57,25 @@ def test_the_same_training_under_srun(
 
 
 def test_jobs_in_a_shell_of_srun(slurm: Mapping[str, str], tmp_path: Path) -> None:
-    """Launch waited for ever for the processors of the shell's own step. Where srun starts two of it, it is refused.
+    """Launch, and the line that it shows, waited for ever for the processors of the shell's own step.
 
-    Srun --pty starts all tasks, and leaves its variables in the shell: a step that is started there has them, too.
+    Where srun starts two of it, it is refused. Srun --pty starts all tasks, and leaves its variables in the shell: a
+    step that is started there has them, too.
     """
     (tmp_path / "say.py").write_text("import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n")
-    words = [*UNILAUNCH, "launch", "-n", "2", "say.py"]
-    run = shlex.join([*UNILAUNCH, "run", "say.py"])
-    shell = f"[ $SLURM_PROCID = 1 ] || {{ {shlex.join(words)} && srun --overlap -N1 -n2 {run}; }}"
+    launch, run = ([*UNILAUNCH, *words.split()] for words in ("launch -n 2 say.py", "run say.py"))
+    shown = shlex.join([*launch[:-1], "--dry-run", "say.py"])
+    jobs = f'{shlex.join(launch)} && eval "$({shown} | head -n 1)" && srun --overlap -N1 -n2 {shlex.join(run)}'
     environ = {**slurm, **ROOT, "UNILAUNCH_ALLOW_RUN_AS_ROOT": "1"}
-    said = finish(_on_a_terminal("-N1 -n2 --pty sh -c", shell), tmp_path, environ, 60).check().stdout
-    assert said.count("rank 0 of 2") == 2
-    assert "rank 0 of 2" in finish(_on_a_terminal("-N1 -n2 --pty sh -c", run), tmp_path, environ, 60).check().stdout
+    for program, times in ((f"[ $SLURM_PROCID = 1 ] || {{ {jobs}; }}", 3), (shlex.join(run), 1)):
+        words = ["srun", "-N1", "-n2", "--pty", "sh", "-c", program]
+        shell = f"import pty; raise SystemExit(pty.spawn({words!r}) >> 8)"
+        said = finish([sys.executable, "-c", shell], tmp_path, environ, 60).check().stdout
+        assert said.count("rank 0 of 2") == times
     # -K0: the first of the two to exit does not end the other one, whose code would then be that of a signal.
-    twice = finish(["srun", "-K0", "-N1", "-n2", *words], tmp_path, environ, 60)
+    twice = finish(["srun", "-K0", "-N1", "-n2", *launch], tmp_path, environ, 60)
     assert twice.returncode == 2
     assert "Slurm has started 2 processes of `unilaunch launch`, and each would start the whole job" in twice.console
-
-
-def _on_a_terminal(options: str, program: str) -> list[str]:
-    words = ["srun", *options.split(), program]
-    return [sys.executable, "-c", f"import pty; raise SystemExit(pty.spawn({words!r}) >> 8)"]
 
 
 def test_a_script_for_torchrun_under_srun(slurm: Mapping[str, str], tmp_path: Path) -> None:

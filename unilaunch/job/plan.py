@@ -42,7 +42,7 @@ class Plan(Record):
     Attributes:
         task: The task of the ranks.
         mpirun: The mpirun that starts the job.
-        line: The command line, word by word.
+        line: The command line, word by word, to be shown: it can be typed where the plan was made.
         rows: The host and device of each rank, by rank.
         request: The request from which the command line was made.
     """
@@ -86,6 +86,7 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machi
     here = own_names([host.name for host in hosts])
     told = mpi.rank_by is None and not (mpirun.fills_the_first_host and _may_oversubscribe(mpi))
     names = _names(_in_mpiruns_order(slots, mpirun, here), nprocs, mpi.map_by if told else "unknown")
+    beside = _beside(environ) if starting else {}
     request = Request(
         nprocs=nprocs,
         hosts=hosts,
@@ -95,13 +96,14 @@ def make_plan(task: Task[LaunchSpec], environ: Mapping[str, str], machine: Machi
         cores_each=count_cores() // max(Counter(names).values()) if starting else None,
         mpi=mpi,
         program=_program_line(task, "python" if machine is Machine.IMAGE else sys.executable),
-        environ={} if machine is Machine.IMAGE else {**environ, **_beside(environ)},
+        environ={} if machine is Machine.IMAGE else {**environ, **beside},
     )
     if starting:
         mpirun.check(request, os.geteuid())
     visible = {} if machine is Machine.IMAGE else visible_devices(environ)
     rows = _rows(task, names, here if starting else set(), visible)
-    return Plan(task, mpirun, tuple(mpirun.write(request.shown())), tuple(rows), request)
+    first = ("env", *(f"{name}={value}" for name, value in beside.items())) if beside else ()
+    return Plan(task, mpirun, (*first, *mpirun.write(request.shown())), tuple(rows), request)
 
 
 def _resolved(task: Task[LaunchSpec], mpirun: Mpirun, *, starting: bool) -> Task[LaunchSpec]:
