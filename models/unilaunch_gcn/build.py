@@ -8,7 +8,6 @@ from unilaunch.errors import SpecError
 from unilaunch.model import Framework
 from unilaunch_gcn.attention import GraphAttention
 from unilaunch_gcn.device_network import DeviceNetwork
-from unilaunch_gcn.edges_option import refuse_directed
 from unilaunch_gcn.first_layer import FirstLayer
 from unilaunch_gcn.host_network import HostNetwork, Problem
 from unilaunch_gcn.network import Network
@@ -40,9 +39,6 @@ def load_network(
     Raises:
         SpecError: The framework has no GCN on this device.
     """
-    if placement.device != "cpu":
-        _refuse_on_devices(placement.device, config)
-    refuse_directed(part, config.conv, config.halo, placement.device)
     tensors = _tensors(framework.backend, placement, config)
     if isinstance(tensors, DeviceTensors):
         return device_network(config, part, tensors, framework.collectives, meter)
@@ -88,13 +84,6 @@ def _tensors(backend: Backend, placement: Placement, config: NetworkConfig) -> T
         "mindspore (cpu, npu; on cuda MindSpore has no variable all-to-all), and on cpu on any other backend with a "
         "network for it"
     )
-
-
-def _refuse_on_devices(device: str, config: NetworkConfig) -> None:
-    if config.halo != "exact":
-        raise SpecError(f"--halo {config.halo} --device {device}: on a device the halo is exact; expected --halo exact")
-    if config.conv == "gat":
-        raise SpecError(f"--conv gat --device {device}: attention runs on cpu only; expected --device cpu")
 
 
 def make_halo(config: NetworkConfig, part: Part, collectives: Collectives, meter: Meter) -> Halo:

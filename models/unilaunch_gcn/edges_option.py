@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from unilaunch.errors import InputError, SpecError
+from unilaunch.errors import SpecError
 
 if TYPE_CHECKING:
     from unilaunch_gcn.spec import TrainingSpec
@@ -50,22 +50,6 @@ def refuse_directed(graph: "Graph | Part", conv: str, halo: str, device: str) ->
         raise SpecError(f"--halo {halo} --conv {conv}: {given}: expected --halo exact, or --edges symmetric")
     if device not in {"auto", "cpu"}:
         raise SpecError(f"--conv {conv} --device {device}: {given}: expected --device cpu, or --edges symmetric")
-
-
-def refuse_negative_weights(options: "TrainingSpec", part: "Part") -> None:
-    """Refuse weights of edges that a mean cannot have; gat uses none.
-
-    Raises:
-        InputError: A weight is negative.
-    """
-    if options.conv != "sage":
-        return
-    for weights in (part.owned_weights, part.halo_weights):
-        if len(weights) and weights.min() < 0:
-            raise InputError(
-                f"{options.dataset}: an edge has the weight {weights.min():g}: the mean over the neighbours needs "
-                "weights of 0 or more"
-            )
 
 
 def told_of_edges(options: "TrainingSpec", part: "Part") -> str:

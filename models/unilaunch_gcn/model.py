@@ -5,17 +5,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unilaunch.agreement import alike
 from unilaunch.errors import SpecError
 from unilaunch.json_value import JsonValue
 from unilaunch.model import Framework, Model, Session
 from unilaunch.overriding import override
 from unilaunch_gcn.attention_options import refuse_what_attention_lacks
-from unilaunch_gcn.edges_option import (
-    refuse_edges_as_given,
-    refuse_negative_weights,
-    takes_edges_as_given,
-    told_of_edges,
-)
+from unilaunch_gcn.edges_option import refuse_edges_as_given, takes_edges_as_given, told_of_edges
 
 if TYPE_CHECKING:
     from unilaunch.report_layout import ReportLayout
@@ -93,15 +89,15 @@ class GcnModel(Model):
 
     @override
     def prepare(self, options: "GcnSpec", session: Session) -> "Part":
+        from unilaunch_gcn.trainable import refuse_on_device
         from unilaunch_graph.partition.preparation import prepare_part
 
-        check = partial(_refuse_to_train, options)
+        device = session.placement.device
+        alike(partial(refuse_on_device, options, device))
+        check = partial(_refuse_to_train, options, device)
         part = prepare_part(options, session, as_given=takes_edges_as_given(options), check=check)
-        if part.is_directed:  # else the weights were checked when the graph was made symmetric
-            with session.together("check weights"):
-                refuse_negative_weights(options, part)
-            if session.world.rank == 0:
-                session.log.say(told_of_edges(options, part))
+        if part.is_directed and session.world.rank == 0:
+            session.log.say(told_of_edges(options, part))
         return part
 
     @override
@@ -121,18 +117,16 @@ class GcnModel(Model):
         return result
 
 
-def _refuse_to_train(options: "GcnSpec", graph: "Graph | Part") -> None:
-    """Refuse a graph that the options cannot train on; each rank's part has labels of the same form.
+def _refuse_to_train(options: "GcnSpec", device: str, graph: "Graph | Part") -> None:
+    """Refuse a graph that the options cannot train on.
 
     Raises:
-        InputError: It has no training node.
-        SpecError: Its labels are for another task, or there is no validation loss to wait for.
+        SpecError: There is no validation loss to wait for; or as `refuse_untrainable`.
+        InputError: As `refuse_untrainable`.
     """
-    from unilaunch_gcn.task_option import refuse_other_task
-    from unilaunch_graph.data.split import refuse_without_training
+    from unilaunch_gcn.trainable import refuse_untrainable
 
-    refuse_without_training(options.dataset, graph.split_sizes[0])
-    refuse_other_task(options, graph.labels)
+    refuse_untrainable(options, graph, device)
     if options.patience is not None and not graph.split_sizes[1]:
         raise SpecError(
             f"--patience {options.patience}: {options.dataset} has no validation nodes, so there is no validation loss "

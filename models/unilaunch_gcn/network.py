@@ -166,7 +166,7 @@ class Network(ABC):
         return rows
 
     def _attention(self, depth: int) -> HostFunction:
-        """Return the attention of a layer; `build.load_network` refuses it on devices."""
+        """Return the attention of a layer; `refuse_on_device` refuses it elsewhere."""
         raise NotImplementedError(f"{type(self).__name__} has no attention")
 
     @abstractmethod

@@ -15,7 +15,7 @@ from unilaunch.errors import InputError, PluginError, SpecError
 from unilaunch.output.files import write_users
 from unilaunch.output.log import Log
 from unilaunch_gcn.attention_options import refuse_what_attention_lacks
-from unilaunch_gcn.edges_option import refuse_directed, refuse_edges_as_given, takes_edges_as_given
+from unilaunch_gcn.edges_option import refuse_edges_as_given, takes_edges_as_given
 from unilaunch_gcn.spec import TrainingSpec
 from unilaunch_plan.table import Row, json_line, page, table
 
@@ -65,10 +65,10 @@ class PlanCommand(Command):
             raise SpecError(f"--halo {options.halo}: plan counts what exact halos send; leave --halo out")
         refuse_what_attention_lacks(options)
         refuse_edges_as_given(options)
-        if options.conv == "gat" and options.device not in {"auto", "cpu"}:
-            raise SpecError(f"--conv gat --device {options.device}: attention runs on cpu only; expected --device cpu")
+        from unilaunch_gcn.trainable import refuse_on_device
         from unilaunch_plan.device_forecast import DEVICES
 
+        refuse_on_device(options, options.device)
         if options.device not in DEVICES:  # of those nothing is measured
             plugins.load_backend(options.backend)  # one that is not there is refused before anything is cut
         counts = _counts(options.num_parts)
@@ -123,14 +123,11 @@ def _slots(text: str | None, most: int) -> dict[str, int]:
 
 def _read(options: PlanSpec, log: Log) -> "Graph":
     """Return the graph; what a training refuses of it is refused."""
-    from unilaunch_gcn.task_option import refuse_other_task
-    from unilaunch_graph.data.split import refuse_without_training
+    from unilaunch_gcn.trainable import refuse_untrainable
     from unilaunch_graph.partition.reading import read_graph
 
     graph = read_graph(options, log, as_given=takes_edges_as_given(options))
-    refuse_without_training(options.dataset, graph.split_sizes[0])
-    refuse_other_task(options, graph.labels)
-    refuse_directed(graph, options.conv, options.halo, options.device)
+    refuse_untrainable(options, graph, options.device)
     return graph
 
 

@@ -65,6 +65,11 @@ class Graph:
         return train, val, test
 
     @property
+    def least_weight(self) -> float:
+        """The smallest of the edges' weights and 0."""
+        return 0.0 if self.weights is None else float(self.weights.min(initial=0))
+
+    @property
     def degrees(self) -> NDArray[np.int64]:
         """Number of in-edges of each node. (num_nodes,) int64."""
         return np.diff(self.indptr)

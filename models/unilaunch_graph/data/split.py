@@ -5,7 +5,6 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from unilaunch.errors import InputError
 from unilaunch_graph.data.graph import NONE, TEST, TRAIN, VAL
 from unilaunch_graph.data.labels import Labels, Task, is_known, task_of
 
@@ -26,19 +25,6 @@ def split_of(masks: Mapping[str, NDArray[np.bool_]]) -> NDArray[np.uint8]:
     if len(twice):
         raise ValueError(f"node {twice[0]} is in more than one of {', '.join(names)}")
     return np.select(chosen, [TRAIN, VAL, TEST], NONE).astype(np.uint8)
-
-
-def refuse_without_training(dataset: str, num_train: int) -> None:
-    """Refuse to train where no node is to train on.
-
-    Raises:
-        InputError: There is none.
-    """
-    if not num_train:
-        raise InputError(
-            f"{dataset}: no node to train on: there is no y, no label in y is known, or train_mask has no node: give "
-            "labels of some nodes; predictions need none"
-        )
 
 
 def draw_split(labels: Labels, seed: int) -> NDArray[np.uint8]:

@@ -115,6 +115,12 @@ class Part:
         return int(self.features.shape[1])
 
     @property
+    def least_weight(self) -> float:
+        """The smallest of its edges' weights and 0; where ranks divide columns, of those of the whole graph."""
+        weights = [self.owned_weights, self.halo_weights, *([self.adjacency.weights] if self.adjacency else [])]
+        return min(float(one.min(initial=0)) for one in weights)
+
+    @property
     def task(self) -> Task:
         """The task that the labels belong to."""
         return task_of(self.labels)

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 from zlib import crc32
@@ -12,7 +11,6 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from unilaunch.agreement import alike
 from unilaunch.backend import Peers
 from unilaunch.errors import InputError, RefusedTogetherError, SpecError
 from unilaunch.json_value import JsonValue
@@ -31,7 +29,7 @@ from unilaunch_graph.partition.store import Origin, fingerprint_of, load_part, p
 if TYPE_CHECKING:
     from unilaunch_graph.spec import DataSpec
 
-#: Refuses a graph, or a rank's part of it: on all ranks, or on none.
+#: Raises a UnilaunchError for a graph, or for a rank's part of it, that cannot be used.
 Check = Callable[[Graph | Part], None]
 
 
@@ -188,9 +186,9 @@ def prepare_part(
     folder = _seen_here(folder, fingerprint, options, session, as_given=as_given)
     with session.together("load part"):
         part = load_part(Path(folder), world.rank, world.size, fingerprint, checks_shared=world.local_rank == 0)
+        if check:
+            check(part)
     _check_fit(part, session)
-    if check:
-        alike(partial(check, part))
     return replace(part, data_sha256=data_sha256)
 
 

@@ -15,12 +15,7 @@ from unilaunch.errors import InputError, SpecError
 from unilaunch.rank.alone import Alone
 from unilaunch_gcn.build import training_problem
 from unilaunch_gcn.checkpoint import DIRECTED, decides, differing
-from unilaunch_gcn.edges_option import (
-    refuse_directed,
-    refuse_edges_as_given,
-    refuse_negative_weights,
-    takes_edges_as_given,
-)
+from unilaunch_gcn.edges_option import refuse_directed, refuse_edges_as_given, takes_edges_as_given
 from unilaunch_gcn.host_network import HostNetwork
 from unilaunch_gcn.layers import plan_layers
 from unilaunch_gcn.mindspore_tensors import MindSporeTensors
@@ -28,6 +23,7 @@ from unilaunch_gcn.network_config import NetworkConfig
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_gcn.tensors import Tensors
 from unilaunch_gcn.torch_tensors import TorchTensors
+from unilaunch_gcn.trainable import refuse_untrainable
 from unilaunch_graph.data.graph import Graph
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.kernels import choice
@@ -177,17 +173,32 @@ def test_edges_as_given_are_refused_where_a_symmetric_graph_is_needed(options: d
 
 
 def test_what_needs_a_symmetric_graph_is_refused() -> None:
-    """Devices and halos that are not exact; a negative weight, of which there is no mean."""
+    """Devices, and halos that are not exact."""
     (part,), (symmetric,) = _parts(GRAPH, np.zeros(40)), _parts(GRAPH.symmetrised()[0], np.zeros(40))
     with pytest.raises(SpecError, match=r"--halo int8 --conv sage: the edges are directed, .*--edges symmetric"):
         refuse_directed(part, "sage", "int8", "cpu")
     with pytest.raises(SpecError, match=r"--conv sage --device cuda: the edges are directed, .*--device cpu"):
         refuse_directed(part, "sage", "exact", "cuda")
     refuse_directed(symmetric, "sage", "int8", "cuda")
-    (negative,) = _parts(replace(WEIGHTED, weights=-np.ones(len(WEIGHTED.indices), np.float32)), np.zeros(40))
-    with pytest.raises(InputError, match="sbm: an edge has the weight -1: the mean over the neighbours needs"):
-        refuse_negative_weights(GcnSpec(conv="sage"), negative)
-    refuse_negative_weights(GcnSpec(conv="gat"), negative)
+
+
+@pytest.mark.parametrize("is_directed", [False, True])
+def test_a_negative_weight_has_no_mean(is_directed: bool) -> None:  # noqa: FBT001
+    """Of the graph, of the part that has it, and of parts of columns; it was used where edges had both directions."""
+    given = replace(WEIGHTED if is_directed else WEIGHTED.symmetrised()[0], is_directed=is_directed)
+    assert given.weights is not None
+    graph = replace(given, weights=given.weights - 2 * (np.arange(len(given.weights)) == 3))
+    adjacency, slices = slice_nodes(graph, 3)
+    parts = [*_parts(graph, np.arange(40) % 2), *(replace(part, adjacency=adjacency) for part in slices)]
+    every: list[Graph | Part] = [graph, *parts]
+    for whole_or_part in every:
+        if whole_or_part.least_weight < 0:
+            with pytest.raises(
+                InputError, match=r"sbm: an edge has the weight -.*: the mean over the neighbours needs"
+            ):
+                refuse_untrainable(GcnSpec(conv="sage"), whole_or_part, "cpu")
+        refuse_untrainable(GcnSpec(conv="gat"), whole_or_part, "cpu")
+    assert [part.least_weight < 0 for part in parts].count(True) == 1 + 3
 
 
 def test_an_older_checkpoint_is_of_a_symmetric_graph() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,9 @@ from torch_geometric.nn import GATConv
 from models.graph.torch_parts import Whole, make_whole
 from threaded_ranks import on_every_rank
 from unilaunch.backend import Collectives, Placement
-from unilaunch.errors import SpecError
+from unilaunch.errors import RefusedTogetherError, SpecError
 from unilaunch.rank.alone import Alone
-from unilaunch_gcn.build import host_problem, load_network
+from unilaunch_gcn.build import host_problem
 from unilaunch_gcn.host_network import HostNetwork
 from unilaunch_gcn.layers import count_decayed, plan_layers
 from unilaunch_gcn.mindspore_tensors import MindSporeTensors
@@ -158,13 +159,13 @@ def test_what_attention_lacks_is_refused(options: dict[str, Any]) -> None:
         GcnModel().check(GcnSpec(conv="gat", **options), 1)
 
 
-def test_a_device_refuses_attention(whole: Whole) -> None:
-    """By name, before anything is trained or cut."""
-    framework: Any = None  # nothing is asked of it
+def test_a_device_refuses_attention() -> None:
+    """By name, before a graph is looked for; it was refused after the cut, when the framework had been imported."""
+    session: Any = SimpleNamespace(placement=Placement("cuda", 0, 1))
     with pytest.raises(
-        SpecError, match=r"^--conv gat --device cuda: attention runs on cpu only; expected --device cpu$"
+        RefusedTogetherError, match=r"^--conv gat --device cuda: attention runs on cpu only; expected --device cpu$"
     ):
-        load_network(framework, Placement("cuda", 0, 1), _config(0), _parts(whole, OWNERS[0])[0], Meter())
+        GcnModel().prepare(GcnSpec(conv="gat", dataset="nowhere"), session)
 
 
 def test_heads_without_attention_are_refused() -> None:

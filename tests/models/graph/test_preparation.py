@@ -62,18 +62,20 @@ def test_one_rank_of_each_host_checks_what_its_ranks_share(tmp_path: Path, monke
     assert preparation.prepare(unused, 4, Log()) == preparation.prepare(options, 4, Log())
 
 
-def test_a_graph_that_is_refused_is_not_divided(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("arrays", "words"), [
+    ({}, "no node to train on"), ({"y": np.arange(4) % 2, "edge_weight": -np.ones(2)}, "an edge has the weight -1"),
+], ids=["no labels", "negative weight"])  # fmt: skip
+def test_a_graph_that_is_refused_is_not_divided(arrays: dict[str, Any], words: str, tmp_path: Path) -> None:
     """It was divided and written first; a partition that is there already is refused by every rank too."""
-    edges = np.array([[0, 1], [1, 0]])
-    np.savez(tmp_path / "own.npz", x=np.eye(4), edge_index=edges)
+    np.savez(tmp_path / "own.npz", x=np.eye(4), edge_index=np.array([[0, 1], [1, 0]]), **arrays)
     options = DataSpec(dataset=str(tmp_path / "own.npz"), data_dir=tmp_path)
-    check = partial(_refuse_to_train, GcnSpec(dataset="own.npz"))
+    check = partial(_refuse_to_train, GcnSpec(dataset="own.npz", conv="sage"), "cpu")
     for is_there in (False, True):
-        with pytest.raises(RefusedTogetherError, match=r"own\.npz: no node to train on") as caught:
-            _prepare(options, ["a", "a"], tmp_path / f"run {is_there}", check=check)
+        with pytest.raises(RefusedTogetherError, match=rf"own\.npz: {words}") as caught:
+            _prepare(options, ["a", "a"], tmp_path / f"run {is_there}", as_given=True, check=check)
         assert caught.value.exit_code == 2
         assert (tmp_path / "partitions").exists() == is_there
-        _prepare(options, ["a", "a"], tmp_path / f"predict {is_there}")
+        _prepare(options, ["a", "a"], tmp_path / f"predict {is_there}", as_given=True)
 
 
 def test_an_incomplete_partition_is_refused_before_the_graph_is_read(tmp_path: Path) -> None:

@@ -1,0 +1,63 @@
+"""What the GCN cannot train: found before a graph is divided, and in each rank's part."""
+
+from typing import TYPE_CHECKING
+
+from unilaunch.errors import InputError, SpecError
+from unilaunch_gcn.edges_option import refuse_directed
+from unilaunch_graph.data.labels import task_of
+
+if TYPE_CHECKING:
+    from unilaunch_gcn.spec import TrainingSpec
+    from unilaunch_graph.data.graph import Graph
+    from unilaunch_graph.partition.part import Part
+
+
+def refuse_on_device(options: "TrainingSpec", device: str) -> None:
+    """Refuse what is for the CPU alone.
+
+    Args:
+        options: What the user chose.
+        device: "cpu", "auto", or a device.
+
+    Raises:
+        SpecError: The device is another one, and the halo is not exact, or the layer is attention.
+    """
+    if device in {"auto", "cpu"}:
+        return
+    if options.halo != "exact":
+        raise SpecError(
+            f"--halo {options.halo} --device {device}: on a device the halo is exact; expected --halo exact"
+        )
+    if options.conv == "gat":
+        raise SpecError(f"--conv gat --device {device}: attention runs on cpu only; expected --device cpu")
+
+
+def refuse_untrainable(options: "TrainingSpec", graph: "Graph | Part", device: str) -> None:
+    """Refuse a graph that the options cannot train on.
+
+    Args:
+        options: What the user chose.
+        graph: The graph, or a part of it.
+        device: As in `refuse_on_device`.
+
+    Raises:
+        InputError: No node is to train on, or a weight is negative, of which sage makes no mean; gat uses no weights.
+        SpecError: The labels are for another task than the user named; or as `refuse_directed`.
+    """
+    name, labels = options.dataset, graph.labels
+    if not graph.split_sizes[0]:
+        raise InputError(
+            f"{name}: no node to train on: there is no y, no label in y is known, or train_mask has no node: give "
+            "labels of some nodes; predictions need none"
+        )
+    if options.task not in {None, task := task_of(labels)}:
+        raise SpecError(
+            f"--task {options.task}: the labels of {name} are {labels.dtype} with {labels.ndim} dimension(s): "
+            f"--task {task}; expected whole numbers (N,) for classes, 0 and 1 (N, C) for multilabel, floats (N,) or "
+            "(N, K) for regression"
+        )
+    refuse_directed(graph, options.conv, options.halo, device)
+    if options.conv == "sage" and (least := graph.least_weight) < 0:
+        raise InputError(
+            f"{name}: an edge has the weight {least:g}: the mean over the neighbours needs weights of 0 or more"
+        )
