@@ -214,8 +214,8 @@ def from_edges(  # noqa: PLR0913  (the arrays of a graph, by name)
             if edges have weights.
         folder: Where the folder is written.
         nodes: Names of the nodes, in the order of the rows of *x*, *y* and the masks, if sources and targets are names
-            and not the numbers 0 to num_nodes - 1. Or the path of a table with the columns node (the name), y, and
-            train_mask, val_mask and test_mask if it has a split; its rows are the nodes.
+            and not the numbers 0 to num_nodes - 1. Or the path of a table with the column node (the name), and y and
+            train_mask, val_mask and test_mask if it has labels and a split; its rows are the nodes.
         x: Features: (num_nodes, num_features), dense or sparse. With a table of nodes: the names of its columns of
             features; None: all columns that are no other thing, nor the index of a data frame.
         y: Labels, as of `from_scipy`; not with a table of nodes.
@@ -284,13 +284,13 @@ def _read_edges(path: Path, edge_attr: Sequence[str] | None) -> tuple[NDArray[An
 
 
 def _read_nodes(path: Path, features: Sequence[str] | None) -> tuple[NDArray[Any], dict[str, Any]]:
-    wanted = None if features is None else [*SPLIT]
-    table = read_table(path, ["node"], ["y", *(features or ())], wanted, nullable="y")
+    wanted = None if features is None else ["y", *SPLIT]
+    table = read_table(path, ["node"], features or (), wanted, nullable="y")
     chosen = [*features] if features else [name for name in table if name not in {"node", "y", *SPLIT}]
     if not chosen:
         raise InputError(f"{path}: has no column of features beside {', '.join(table)}")
     x = np.column_stack([as_numbers(table[name], name, path) for name in chosen])
-    return table["node"], {"x": x, "y": table["y"], **{name: _as_flags(table.get(name)) for name in SPLIT}}
+    return table["node"], {"x": x, "y": table.get("y"), **{name: _as_flags(table.get(name)) for name in SPLIT}}
 
 
 def _as_flags(column: NDArray[Any] | None) -> NDArray[Any] | None:

@@ -70,7 +70,7 @@ def read_labels(arrays: Arrays) -> Labels:
     """Return the array *y* as labels: floats are values; others of one dimension are classes, of two 0 and 1.
 
     Raises:
-        ValueError: The array has another form, or no row.
+        ValueError: The array has another form, or no row or column.
     """
     given = arrays.values["y"]
     shape = (None,) * min(max(given.ndim, 1), 2)
@@ -86,7 +86,7 @@ def read_labels(arrays: Arrays) -> Labels:
         labels = given.astype(np.int64) if given.dtype.kind == "b" and given.ndim == 1 else arrays.whole("y", (None,))
         check_range(labels, len(labels), "y", start=-1)
     if not labels.size:
-        raise ValueError(f"y has no node of known {'class' if labels.dtype == np.int64 else 'label'}")
+        raise ValueError(f"y has no {'column' if len(labels) else 'row'}")
     return labels
 
 

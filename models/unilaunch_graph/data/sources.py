@@ -80,7 +80,7 @@ def _source(name: str) -> Callable[[Request], Dataset]:
         return SOURCES[name]
     if (folder / "raw").is_dir():
         return open_ogb
-    if members(folder):  # without y: the file's own error says so
+    if members(folder):  # without y
         return open_file
     near = get_close_matches(name, SOURCES, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""

@@ -596,6 +596,15 @@ def test_decimals_of_a_database_are_numbers(tables: Path) -> None:
         ug.from_edges(tables / "edges.csv", tables / "other", nodes=tables / "nodes.parquet")
 
 
+@pytest.mark.parametrize("x", [None, ["age"]])
+def test_a_table_of_nodes_needs_no_labels(x: list[str] | None, tables: Path) -> None:
+    """As arrays need none: such a graph is for predictions."""
+    (tables / "nodes.csv").write_text("node,age\nzoe,30\nal,40\nkim,50\n")
+    graph = _load(ug.from_edges(tables / "edges.csv", tables / "own", nodes=tables / "nodes.csv", x=x))
+    assert np.asarray(graph.features).tolist() == [[30], [40], [50]]
+    assert graph.labels.tolist() == [-1] * 3
+
+
 def test_masks_of_0_and_1_in_tables_are_flags(tables: Path) -> None:
     (tables / "nodes.csv").write_text("node,a,y,train_mask,test_mask\nzoe,1,1,1,0\nal,2,0,0,1\nkim,3,1,0,0\n")
     folder = ug.from_edges(tables / "edges.csv", tables / "own", nodes=tables / "nodes.csv")

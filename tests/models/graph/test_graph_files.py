@@ -292,7 +292,7 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
     ("attr-inf", {**CSR, "edge_attr": _with(np.ones((6, 2)), (4, 1), np.inf)}, "edge_attr of edge 4 is inf in column"),
     ("y-low", _changed(PLAIN, y=_with(Y, 3, -2)), "y[3] is -2; allowed are -1 to 5"),
     ("y-high", _changed(PLAIN, y=_with(Y, 3, 10**6)), "y[3] is 1000000; allowed are -1 to 5"),
-    ("y-empty", _changed(PLAIN, y=Y[:0]), "y has no node of known class"),
+    ("y-empty", _changed(PLAIN, y=Y[:0]), "y has no row"),
     ("masks-int", _changed(MASKED, val_mask=MASKS["val_mask"] * 1), "val_mask must be bool, not int64"),
     ("masks-short", _changed(MASKED, val_mask=MASKS["val_mask"][:3]), "val_mask must have shape (6,), not (3,)"),
     (
