@@ -52,9 +52,13 @@ class BatchNorm(nn.Cell):  # type: ignore[misc]
         return self._normalized(x)
 
     def _normalized(self, x: Tensor) -> Tensor:
-        """Return the normalised rows. MindSpore's amp would expand a call of `construct` itself without end."""
+        """Return the normalised rows.
+
+        MindSpore's amp would expand a call of `construct` itself without end, and finds no function of this file, but
+        imported ones, for a second network.
+        """
         mean, variance = self._statistics(x) if self.training else (self.running_mean, self.running_var)
-        return (x - mean) / (variance + _number(self.eps, x)).sqrt() * self.weight + self.bias
+        return (x - mean) / (variance + Tensor(self.eps, x.dtype)).sqrt() * self.weight + self.bias
 
     def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and variance of each column over all ranks' rows, and move the running ones towards them."""
@@ -68,7 +72,7 @@ class BatchNorm(nn.Cell):  # type: ignore[misc]
         if count < 2:  # noqa: PLR2004
             raise ValueError(f"BatchNorm: {count} row on all ranks: expected more than one in training")
         real = Tensor(self.part.owned != PADDING).astype(x.dtype).reshape(-1, 1) if is_padded else None
-        share = _number(1 / count, x)
+        share = Tensor(1 / count, x.dtype)  # MindSpore rounds a number of Python's to float32 first
         mean = self._sum(x, real) * share
         variance = self._sum((x - mean) ** 2, real) * share
         for running, seen, factor in (
@@ -82,8 +86,3 @@ class BatchNorm(nn.Cell):  # type: ignore[misc]
     def _sum(self, rows: Tensor, real: Tensor | None) -> Tensor:
         """Return the sum of all ranks' rows, without those that *real* has a 0 for."""
         return sum_ranks((rows if real is None else rows * real).sum(0), self.part)
-
-
-def _number(number: float, rows: Tensor) -> Tensor:
-    """Return a number in the type of *rows*: MindSpore rounds one of Python's to float32 first."""
-    return Tensor(number, rows.dtype)
