@@ -17,12 +17,8 @@ from unilaunch_graph.mindspore.loading import load_arrays
 from unilaunch_graph.mindspore.part import GraphPart
 from unilaunch_graph.mindspore.ranks import Ranks
 from unilaunch_graph.network import prediction as network
-from unilaunch_graph.network.layer import Layer
 from unilaunch_graph.partition.part import Part
 from unilaunch_mindspore.linear import widened
-
-#: The arguments that a model or a layer may take beside rows.
-_ARGUMENTS = ("part", "edge_index", "edge_weight", "edge_attr")
 
 
 def predict(
@@ -100,8 +96,8 @@ class _MindSpore(network.Predictor):
         return Step(layers, _call_layer)
 
     @override
-    def num_arguments(self, layer: Callable[..., Any]) -> int:
-        return 1 + len(_further(layer))
+    def arguments(self, layer: Callable[..., Any]) -> network.Arguments:
+        return _arguments_of(layer)
 
 
 def _call_layer(layer: Any, rows: Tensor, part: GraphPart) -> Tensor:
@@ -117,31 +113,8 @@ def _call(layer: Any, rows: Tensor, part: GraphPart) -> Any:
     for cell in network.networks_of(layer, nn.Cell):
         if any(inner.training for _, inner in cell.cells_and_names()):
             raise SpecError(f"predict: {network.name_of(cell)} is in training mode: call set_train(False) before")
-    needed = _further(layer)
-    if not isinstance(layer, Layer):  # ours take the part's arrays themselves
-        optional = (name for name in _ARGUMENTS if _arguments(layer).get(name))
-        network.refuse_optional(layer, (name for name in optional if _of(part, name) is not None), needed)
-    return layer(rows, *(_of(part, name) for name in needed))
+    return network.call(layer, _arguments_of(layer), rows, network.given_by(part))
 
 
-def _of(part: GraphPart, name: str) -> Any:
-    return part if name == "part" else getattr(part, name)
-
-
-def _arguments(layer: Any) -> dict[str, bool]:
-    return network.arguments_of(layer, layer.construct if isinstance(layer, nn.Cell) else layer) or {}
-
-
-def _further(layer: Any) -> list[str]:
-    """Return the names of the arguments that a layer needs beside rows.
-
-    Raises:
-        SpecError: The layer needs another argument.
-    """
-    further = [name for name, has_default in _arguments(layer).items() if not has_default][1:]
-    if unknown := [name for name in further if name not in _ARGUMENTS]:
-        raise SpecError(
-            f"predict: {network.name_of(layer)} needs the argument {unknown[0]!r}: expected rows, then any of "
-            f"{', '.join(_ARGUMENTS)}: give a function that names them"
-        )
-    return further
+def _arguments_of(layer: Any) -> network.Arguments:
+    return network.find_arguments(layer, layer.construct if isinstance(layer, nn.Cell) else layer)

@@ -2,13 +2,13 @@
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from unilaunch_graph.data.labels import Task, predicted_classes
 from unilaunch_graph.exchange.gather import save_rows
 from unilaunch_graph.inference import Layer, infer
 from unilaunch_graph.network.checks import check_rows
+from unilaunch_graph.network.layer import Layer as OurLayer
 from unilaunch_graph.network.part import PartFields
 from unilaunch_graph.new_file import map_new_file
 from unilaunch_graph.partition.part import Part
@@ -28,8 +29,17 @@ from unilaunch_graph.partition.part import Part
 Callee = Callable[..., Any]
 Network = TypeVar("Network")
 Output = TypeVar("Output")
+#: What a layer, or a model as a whole, may take beside rows.
+ARGUMENTS = ("edge_index", "edge_weight", "edge_attr", "part")
 #: Rows whose classes are found at a time.
 _BLOCK = 1 << 14
+
+
+class Arguments(NamedTuple):
+    """Which of `ARGUMENTS` a layer needs, in its order, and which have a default value."""
+
+    needed: list[str]
+    optional: list[str]
 
 
 class Predictor(ABC):
@@ -68,8 +78,8 @@ class Predictor(ABC):
         """Return layers that share one step along the edges as a function of a block of nodes."""
 
     @abstractmethod
-    def num_arguments(self, layer: Callee) -> int:
-        """Return how many arguments *layer* is called with; 1: it takes rows alone."""
+    def arguments(self, layer: Callee) -> Arguments:
+        """Return what *layer* takes beside rows."""
 
 
 def predict(
@@ -140,36 +150,74 @@ def _group(use: Predictor, layers: Sequence[Callee]) -> list[list[Callee]]:
     """Return the layers, each that takes edges with those behind it that take rows alone: they share one pass."""
     groups: list[list[Callee]] = []
     for layer in layers:
-        if not groups or use.num_arguments(layer) > 1:
+        if not groups or use.arguments(layer).needed:
             groups.append([])
         groups[-1].append(layer)
     return groups
 
 
-def arguments_of(layer: Callee, function: Callee) -> dict[str, bool] | None:
-    """Return whether each argument has a default value, by name; None if Python has no signature of the function.
+def find_arguments(layer: Callee, function: Callee, second: str = "") -> Arguments:
+    """Return which of `ARGUMENTS` a layer, or a model as a whole, takes beside rows.
+
+    The first argument is rows, whatever its name is. A function whose arguments Python does not know (`torch.relu`)
+    takes rows alone.
 
     Args:
         layer: What the user gave, for the message.
         function: What is called; an argument that a `partial` names has its value.
+        second: What a second argument of another name is; "": it is refused.
 
     Raises:
-        SpecError: It needs an argument that can be given by name alone.
+        SpecError: It needs an argument that can be given by name alone, one of another name, or none.
     """
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:
-        return None
+        return Arguments([], [])
     said = function.keywords if isinstance(function, partial) else {}
     no_name = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
     found = [one for one in parameters if one.kind not in no_name and one.name not in said]
-    for one in found:
-        if one.kind is one.KEYWORD_ONLY and one.default is one.empty:
+    required = [one for one in found if one.default is one.empty]
+    for one in required:
+        if one.kind is one.KEYWORD_ONLY:
             raise SpecError(
                 f"predict: {name_of(layer)} takes {one.name!r} by name alone: give a function that takes it at a "
                 f"place: `lambda x, {one.name}: layer(x, {one.name}={one.name})`"
             )
-    return {one.name: one.default is not one.empty for one in found}
+    needed = [one.name for one in required]
+    if second and needed[1:2] and needed[1] not in ARGUMENTS:
+        needed[1] = second
+    if not needed or (unknown := [name for name in needed[1:] if name not in ARGUMENTS]):
+        given = f"the argument {unknown[0]!r}" if needed else "0 arguments"
+        raise SpecError(
+            f"predict: {name_of(layer)} needs {given}: expected rows, then any of {', '.join(ARGUMENTS)}: give a "
+            "function that names them"
+        )
+    if isinstance(layer, OurLayer):  # it takes the part's arrays itself
+        return Arguments(needed[1:], [])
+    return Arguments(needed[1:], [one.name for one in found if one.name in ARGUMENTS and one not in required])
+
+
+def given_by(part: Any) -> dict[str, Any]:
+    """Return the `ARGUMENTS` of a layer on *part*, by name; None: the graph has none."""
+    return {name: part if name == "part" else getattr(part, name) for name in ARGUMENTS}
+
+
+def call(layer: Callee, arguments: Arguments, rows: Any, given: Mapping[str, Any]) -> Any:
+    """Return the output of *layer* for rows, and for those of *given* that it needs.
+
+    Raises:
+        SpecError: It may be called with something that the graph has or without: how it was trained is not known.
+    """
+    names = ", ".join(["x", *arguments.needed])
+    for unclear in arguments.optional:
+        if given[unclear] is not None:
+            raise SpecError(
+                f"predict: {name_of(layer)} may be called with {unclear} or without, and the graph has it: give a "
+                f"function that says which: `lambda {names}, {unclear}: layer({names}, {unclear}={unclear})` or "
+                f"`lambda {names}: layer({names})`"
+            )
+    return layer(rows, *(given[name] for name in arguments.needed))
 
 
 def networks_of(model: Callee, kind: type[Network]) -> list[Network]:
@@ -179,26 +227,6 @@ def networks_of(model: Callee, kind: type[Network]) -> list[Network]:
         names = inspect.getclosurevars(model)
         roots = [*names.nonlocals.values(), *names.globals.values()]
     return [root for root in roots if isinstance(root, kind)]
-
-
-def refuse_optional(layer: Callee, names: Iterable[str], needed: Sequence[str]) -> None:
-    """Refuse a layer that may be called with an array of the graph or without: how it was trained is not known.
-
-    Args:
-        layer: The layer.
-        names: Its arguments with a default value that the graph has an array for; without any, it is not refused.
-        needed: The names of the arguments that it needs beside rows, for the message.
-
-    Raises:
-        SpecError: There is such an argument.
-    """
-    given = ", ".join(["x", *needed])
-    for unclear in names:
-        raise SpecError(
-            f"predict: {name_of(layer)} may be called with {unclear} or without, and the graph has it: give a function "
-            f"that says which: `lambda {given}, {unclear}: layer({given}, {unclear}={unclear})` or "
-            f"`lambda {given}: layer({given})`"
-        )
 
 
 def checked(layer: Callee, output: Any, kind: type[Output]) -> Output:

@@ -1,7 +1,7 @@
 """Layers of a user's on a block of nodes with all their in-edges: what is exact there, and how a layer is called."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from types import MethodType
@@ -13,60 +13,18 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from unilaunch.errors import SpecError
 from unilaunch_graph.arrays import Rows
 from unilaunch_graph.inference import Neighbourhood
-from unilaunch_graph.network.prediction import arguments_of, checked, name_of, refuse_optional
+from unilaunch_graph.network.prediction import ARGUMENTS, Arguments, call, checked, find_arguments, name_of
 
 #: Set while a layer is applied to a block: a distributed layer then fetches no rows, they are there.
 ON_BLOCK: ContextVar[object] = ContextVar("ON_BLOCK", default=None)
-#: What a layer may take beside rows.
-EDGES = ("edge_index", "edge_weight", "edge_attr")
-#: And a model as a whole.
-PART = "part"
-#: These by name; None: the graph has none.
-Arguments = Mapping[str, Any]
 
 
-def num_arguments(layer: Callable[..., Any]) -> int:
-    """Return how many arguments *layer* is called with; 1: it takes rows alone."""
-    return 1 + len(_edges_of(layer)[0])
-
-
-def call(layer: Callable[..., Any], rows: Any, edges: Arguments) -> Any:
-    """Return the output of *layer* for rows, and for what its further arguments are named after.
-
-    Raises:
-        SpecError: It has an argument of another name, or one with a default value that the graph has an array for.
-    """
-    needed, optional = _edges_of(layer)
-    refuse_optional(layer, (name for name in optional if edges.get(name) is not None), needed)
-    return layer(rows, *(edges[name] for name in needed))
-
-
-def _edges_of(layer: Callable[..., Any]) -> tuple[list[str], list[str]]:
-    """Return which of edge_index, edge_weight, edge_attr and part *layer* needs, in its order; which have a default.
-
-    The first argument is rows, whatever its name is, and a second one of an unknown name is edge_index. A function
-    whose arguments Python does not know (`torch.relu`) takes rows alone.
-
-    Raises:
-        SpecError: It needs no argument, or one of another name.
-    """
+def arguments_of(layer: Callable[..., Any]) -> Arguments:
+    """Return what *layer* takes beside rows; a second argument of an unknown name is edge_index."""
     function = layer
     if isinstance(layer, torch.nn.Module):
         function = MethodType(type(layer).forward, layer)  # `distribute` gives it a forward that names no argument
-    arguments = arguments_of(layer, function)
-    if arguments is None:
-        return [], []
-    needed = [name for name, has_default in arguments.items() if not has_default]
-    known = (*EDGES, PART)
-    if needed[1:2] and needed[1] not in known:
-        needed[1] = "edge_index"
-    if not needed or (unknown := [name for name in needed[1:] if name not in known]):
-        given = f"the argument {unknown[0]!r}" if needed else "0 arguments"
-        raise SpecError(
-            f"predict: {name_of(layer)} needs {given}: expected rows, then any of {', '.join(known)}: "
-            "give a function that names them"
-        )
-    return needed[1:], [name for name in known if arguments.get(name)]
+    return find_arguments(layer, function, "edge_index")
 
 
 def apply_to_block(layers: Sequence[Callable[..., Any]], rows: Rows, block: Neighbourhood) -> Rows:
@@ -76,17 +34,19 @@ def apply_to_block(layers: Sequence[Callable[..., Any]], rows: Rows, block: Neig
         SpecError: A layer is not exact on a block.
     """
     x, first = torch.from_numpy(rows), layers[0]
-    if PART in _edges_of(first)[0]:
+    arguments = arguments_of(first)
+    if "part" in arguments.needed:
         raise SpecError(
             f"predict: {name_of(first)} takes a part, and a block is none: give the whole model in place of a list, or "
             "load its state into PyG's class"
         )
-    arrays = {name: getattr(block, name) for name in EDGES}
+    arrays = {name: getattr(block, name, None) for name in ARGUMENTS}
     edges = {name: None if array is None else torch.from_numpy(array) for name, array in arrays.items()}
-    takes_edges = num_arguments(first) > 1
+    takes_edges = bool(arguments.needed)
     with torch.no_grad(), _block(block.num_targets):
         own, is_pair = x[: block.num_targets], _takes_pair(first)
-        out = checked(first, call(first, ((x, own) if is_pair else x) if takes_edges else own, edges), torch.Tensor)
+        rows_of = ((x, own) if is_pair else x) if takes_edges else own
+        out = checked(first, call(first, arguments, rows_of, edges), torch.Tensor)
         if takes_edges and len(out) != len(own if is_pair else x):
             raise SpecError(
                 f"predict: {name_of(first)} returned {len(out)} rows of {len(x)} nodes: expected one for each"

@@ -13,7 +13,7 @@ from unilaunch_graph.arrays import Rows
 from unilaunch_graph.inference import MEMORY, Layer
 from unilaunch_graph.network import prediction as network
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.torch.blocks import EDGES, PART, apply_to_block, call, num_arguments
+from unilaunch_graph.torch.blocks import apply_to_block, arguments_of
 from unilaunch_graph.torch.loading import load_arrays
 from unilaunch_graph.torch.part import GraphPart
 from unilaunch_graph.torch.ranks import Ranks
@@ -34,8 +34,9 @@ def predict(
     files (TMPDIR): room for two layers' rows and those of the halo. Each member of the list is one step along the
     edges, or takes rows alone (an activation, a normalisation with running statistics). A network or a member is called
     with rows, then with those of edge_index, edge_weight and edge_attr that its arguments are named after, and a
-    network as a whole with part. If such an argument has a default value, and the graph has the array, it is refused.
-    Modules must be in evaluation mode; they may be distributed.
+    network as a whole with part. If such an argument has a default value, and the graph has the array, it is refused,
+    but for this package's layers, which take it from the part. Modules must be in evaluation mode; they may be
+    distributed.
 
     Args:
         model: The network (`ug.torch.distribute` has made it exact on parts), or a list of its layers, as a
@@ -88,7 +89,7 @@ class _Torch(network.Predictor):
         if trained := next((module for module in modules if module.training), None):
             raise SpecError(f"predict: {type(trained).__name__} is in training mode: call model.eval() before")
         with torch.no_grad():
-            return call(model, part.x, {PART: part, **{name: getattr(part, name) for name in EDGES}})
+            return network.call(model, self.arguments(model), part.x, network.given_by(part))
 
     @override
     def array(self, rows: torch.Tensor) -> Rows:
@@ -100,8 +101,8 @@ class _Torch(network.Predictor):
         return partial(apply_to_block, layers)
 
     @override
-    def num_arguments(self, layer: Callable[..., Any]) -> int:
-        return num_arguments(layer)
+    def arguments(self, layer: Callable[..., Any]) -> network.Arguments:
+        return arguments_of(layer)
 
 
 def _check_device(ranks: Ranks) -> None:

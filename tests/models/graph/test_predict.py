@@ -291,6 +291,15 @@ def test_a_whole_model_that_may_take_weights_is_refused() -> None:
         predict(without, part)
 
 
+@pytest.mark.parametrize("edge_dim", [None, 3])
+def test_a_layer_of_ours_is_a_whole_model(edge_dim: int | None) -> None:
+    """It takes the part's edge_attr itself, as in MindSpore; its default value leaves nothing unclear."""
+    layer = ug.torch.GATConv(8, 3, edge_dim=edge_dim).eval()
+    (part,) = on_parts(WHOLE, 1, _single)
+    assert part.edge_attr is not None
+    assert torch.equal(predict(layer, part), layer(part.x, part))
+
+
 def _part_or_not(x: torch.Tensor, part: GraphPart | None = None) -> torch.Tensor:
     return x if part is None else x + 1
 
