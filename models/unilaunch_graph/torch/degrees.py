@@ -157,7 +157,12 @@ def _sum_by(index: torch.Tensor, weights: torch.Tensor, part: GraphPart) -> torc
     return sum_halo(weights.new_zeros(part.num_owned + part.num_halo).index_add(0, index, weights), part)
 
 
-_STATISTICS = frozenset({"amax", "amin", "max", "mean", "median", "min", "std", "sum", "var"})
+#: Functions of all numbers of a tensor.
+_STATISTICS = frozenset({
+    "amax", "amin", "aminmax", "argmax", "argmin", "cumsum", "linalg_norm", "linalg_vector_norm", "log_softmax",
+    "logsumexp", "max", "mean", "median", "min", "norm", "normalize", "prod", "quantile", "softmax", "sort", "std",
+    "std_mean", "sum", "topk", "var", "var_mean",
+})  # fmt: skip
 _OF_OWN = (
     "degree(...).{}() is of this rank's nodes: expected ug.torch.sum_ranks(degrees[:, None].sum(0)) for the sum over "
     "the whole graph, that / part.num_nodes for the mean; calculate another number beforehand, and give it to the model"

@@ -235,8 +235,9 @@ def _explain(error: Exception, part: GraphPart) -> None:
     given = (frame.f_locals.get("edge_index") for frame, _ in walk_tb(error.__traceback__))
     if any(_has_other_targets(edges, part) for edges in given):
         raise SpecError(
-            "edge_index has edges into nodes of other ranks, such as edge_index.flip(0) makes: a part holds the edges "
-            "into its nodes only: make the graph undirected, or turn its edges round, before ug.load"
+            "edge_index has edges into nodes of other ranks, such as edge_index.flip(0) makes, or add_self_loops "
+            "outside of a model: a part holds the edges into its nodes only: make the graph undirected, or turn its "
+            "edges round, before ug.load; give add_self_loops num_nodes=part.num_owned"
         ) from error
     if not isinstance(error, ValueError):
         error.add_note(

@@ -472,6 +472,9 @@ def _attend_in_batch(layer: torch.nn.Module, part: GraphPart) -> None:
                 ("max", torch.max),
                 ("mean", lambda degrees: degrees.log().mean(0)),
                 ("std", lambda degrees: degrees.std(dim=0)),
+                ("softmax", lambda degrees: degrees.softmax(0)),
+                ("normalize", partial(torch.nn.functional.normalize, dim=0)),
+                ("linalg_norm", torch.linalg.norm),
             )
         ),
         (_Explained, _explain, r"conv \(SAGEConv\): explain=True: load the state into a model"),
