@@ -101,11 +101,10 @@ def _graph(
         check_range(nodes, count, name)
         masks[name][nodes] = True
         masks[name] &= labels >= 0
-    if not masks["train"].any():
-        raise ValueError("train has no node")
-    split = split_of(masks)
     edges = edges_as_given(edge[:, 0], edge[:, 1], count)
-    return Graph(features=features, labels=labels, split=split, num_classes=count_classes(labels), **edges._asdict())
+    return Graph(
+        features=features, labels=labels, split=split_of(masks), num_classes=count_classes(labels), **edges._asdict()
+    )
 
 
 def _splits(folder: Path) -> dict[str, Path]:

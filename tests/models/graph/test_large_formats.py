@@ -173,7 +173,6 @@ def test_ogbn_products_has_both_directions(folder: str, tmp_path: Path) -> None:
     ("raw/node-feat", [[1.0], [2.0], ["nan"], [4.0], [5.0], [6.0]], r"node-feat of node 2 is nan in column 0"),
     ("split/time/valid", [77], r"valid\[0\] is 77"),
     ("split/time/valid", [0], "node 0 is in more than one of train, valid, test"),
-    ("raw/node-label", ["nan", "nan", 0, 1, 0, 2], "train has no node"),
     ("raw/node-label", [[0, 1]] * 6, r"node-label\.csv\.gz: has 2 columns, expected 1: .*from_edges"),
     ("raw/node-label", [0, 1.7, 0, 1, 0, 2], r"node-label\[1\] is 1\.7, which is no class: .*from_edges"),
     ("split/time/train", [[0, 1]], r"train\.csv\.gz: has 2 columns, expected 1"),
@@ -184,6 +183,14 @@ def test_an_ogb_sets_faults(name: str, rows: object, words: str, tmp_path: Path)
     with pytest.raises(InputError, match=words) as refusal:
         _load(tmp_path)
     assert "\n" not in str(refusal.value)
+
+
+def test_an_ogb_set_without_a_node_to_train_on_is_for_predictions(tmp_path: Path) -> None:
+    """As any graph: a training refuses it."""
+    _write_ogb(tmp_path)
+    _table(tmp_path / "raw" / "node-label.csv.gz", ["nan", "nan", 0, 1, 0, 2])
+    graph = open_dataset(str(tmp_path), None, None, 0, normalize_features=False).load()
+    assert graph.split_sizes == (0, (SPLIT == VAL).sum(), (SPLIT == TEST).sum())
 
 
 def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
