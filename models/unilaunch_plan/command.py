@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -96,11 +97,14 @@ class PlanCommand(Command):
 
 
 def _refuse_no_files(options: PlanSpec) -> None:
+    """Refuse files that cannot be written, before anything is measured for them."""
     from unilaunch_graph.aside import refuse_no_file
 
     for option, path in (("--plot ", options.plot), ("--rankfile ", options.rankfile)):
         if path:
             refuse_no_file(path, option)
+    if options.plot and find_spec("plotly") is None:
+        raise PluginError("--plot: plotly is not installed: pip install 'unilaunch[report]'")
 
 
 def _counts(text: str) -> list[int]:

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from unilaunch.errors import PluginError
-
 if TYPE_CHECKING:
     from unilaunch_graph.partition.statistics import PartitionStatistics
     from unilaunch_plan.forecast import Forecast
@@ -71,16 +69,10 @@ def json_line(row: Row) -> str:
 
 
 def page(rows: Sequence[Row]) -> str:
-    """Return a page of HTML with the table's curves.
+    """Return a page of HTML with the table's curves, drawn by plotly."""
+    import plotly.graph_objects as go
+    from plotly.subplots import make_subplots
 
-    Raises:
-        PluginError: plotly is not installed.
-    """
-    try:
-        import plotly.graph_objects as go
-        from plotly.subplots import make_subplots
-    except ImportError as error:
-        raise PluginError(f"--plot: {error}: pip install 'unilaunch[report]'") from None
     parts = [row.statistics.num_parts for row in rows]
     figure = make_subplots(rows=1, cols=2, subplot_titles=("predicted seconds per epoch", "MB per epoch"))
     for column, kinds in ((1, ("graph_seconds", "tensor_seconds")), (2, ("halo_bytes", "tensor_bytes"))):

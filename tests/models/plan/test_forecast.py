@@ -1,6 +1,7 @@
 """The counts and predictions of `plan`."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphs_by_hand import Cut, cut_graphs, make_graph
-from unilaunch.errors import InputError, SpecError
+from unilaunch.errors import InputError, PluginError, SpecError
 from unilaunch_gcn.layers import plan_layers
 from unilaunch_gcn.spec import GcnSpec
 from unilaunch_graph.data.graph import TRAIN
@@ -50,6 +51,16 @@ def test_a_file_that_cannot_be_written_leaves_none_behind(tmp_path: Path) -> Non
     with pytest.raises(InputError, match=r"--plot .*page.html: cannot be written: Is a directory"):
         _write(tmp_path / "page.html", "text", "--plot")
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_a_page_without_plotly_is_refused_before_the_graph_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """It was refused when all had been measured."""
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    options = PlanCommand.spec(dataset="nowhere", device="h100", plot=tmp_path / "page.html")
+    with pytest.raises(PluginError, match=r"^--plot: plotly is not installed: pip install 'unilaunch\[report\]'$"):
+        PlanCommand().run(options)
 
 
 @given(cut_graphs())
