@@ -29,6 +29,8 @@ from unilaunch_graph.torch.sums import sum_rows
 
 #: Names the part that a module is distributed on: the id of its halo exchange, which the bound methods keep alive.
 _MARK = "_unilaunch_part"
+#: Where layers are; in functions of the user's, edges may be pairs of any rows.
+_LAYERS = ("torch_geometric.", "unilaunch_graph.")
 _STEPS = ("message", "aggregate", "update", "message_and_aggregate")
 
 
@@ -228,12 +230,13 @@ def _explain(error: Exception, part: GraphPart) -> None:
     """Add to an error of an index what it may be.
 
     Raises:
-        SpecError: A function on the way to the error has edges into nodes that the part does not own.
+        SpecError: A layer on the way to the error has edges into nodes that the part does not own.
     """
     if type(error).__module__.startswith("mpi4py"):
         return
-    given = (frame.f_locals.get("edge_index") for frame, _ in walk_tb(error.__traceback__))
-    if any(_has_other_targets(edges, part) for edges in given):
+    frames = (frame for frame, _ in walk_tb(error.__traceback__))
+    of_layers = (frame for frame in frames if str(frame.f_globals.get("__name__")).startswith(_LAYERS))
+    if any(_has_other_targets(frame.f_locals.get("edge_index"), part) for frame in of_layers):
         raise SpecError(
             "edge_index has edges into nodes of other ranks, such as edge_index.flip(0) makes, or add_self_loops "
             "outside of a model: a part holds the edges into its nodes only: make the graph undirected, or turn its "

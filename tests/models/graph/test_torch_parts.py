@@ -671,7 +671,7 @@ def test_loops_of_halo_nodes_are_refused() -> None:
 
 
 def test_an_error_of_a_users_own_stays_as_it_is() -> None:
-    """One that is not about edges."""
+    """One that is not about the edges of a layer: a function's may be pairs of rows of the halo too."""
 
     class Fails(torch.nn.Module):
         @override
@@ -679,9 +679,10 @@ def test_an_error_of_a_users_own_stays_as_it_is() -> None:
             raise ValueError("no rows")
 
     def work(part: GraphPart) -> None:
-        with pytest.raises(ValueError, match="no rows") as raised:
-            distribute(Fails(), part)(part.edge_index)
-        assert not hasattr(raised.value, "__notes__")
+        for edges in (part.edge_index, part.edge_index.flip(0)):
+            with pytest.raises(ValueError, match="no rows") as raised:
+                distribute(Fails(), part)(edges)
+            assert not hasattr(raised.value, "__notes__")
 
     on_parts(WHOLE, PARTS, work)
 
