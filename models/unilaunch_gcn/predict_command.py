@@ -126,10 +126,15 @@ def _refuse_others(file: Path, decided: Mapping[str, Any], trained: "GcnSpec", s
 
 def _split_seed(options: PredictSpec, trained: "GcnSpec", decided: Mapping[str, Any]) -> int:
     """Return the seed of the split: the run's for its own graph; another one may bring a split, and is given none."""
-    from unilaunch_graph.data.sources import SOURCES
+    from unilaunch_graph.data.sources import SOURCES, open_dataset
 
-    is_runs = options.dataset is None or Path(options.dataset).name == Path(decided["dataset"]).name
-    return trained.split_seed if is_runs and trained.dataset not in SOURCES else 0  # older runs took any
+    seed = trained.split_seed
+    if not seed or trained.dataset in SOURCES:  # for which older runs took a seed
+        return 0
+    if options.dataset is None:
+        return seed
+    found = open_dataset(trained.dataset, trained.data_dir, trained.mirror, seed, trained.normalize_features)
+    return seed if found.sha256 == decided["data_sha256"] else 0
 
 
 def _where_it_ran(told: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What a run leaves: the last and the best model, and predictions of all nodes in the user's order."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -238,7 +239,7 @@ def test_a_whole_model_of_ones_own_predicts_without_labels(
 
 
 def test_a_model_of_a_drawn_split_predicts_on_a_graph_that_brings_its_own(tmp_path: Path) -> None:
-    """The seed of the split is the run's; a training with both is refused."""
+    """The seed is for the graph of the run, under any name; a training with a seed and a split is refused."""
     graph, some = _graph(LABELS["classes"]), np.arange(90) < 20
     masks = {"train_mask": some, "val_mask": some & ~some, "test_mask": ~some}
     np.savez(tmp_path / "graph.npz", **graph)
@@ -246,8 +247,12 @@ def test_a_model_of_a_drawn_split_predicts_on_a_graph_that_brings_its_own(tmp_pa
     run = ["-m", "unilaunch", "run", "--data-dir", "data", "--epochs", "2", "--split-seed", "3", "--save-predictions"]
     alone([*run, "--dataset", "graph.npz"], tmp_path).check()
     drawn = _read(tmp_path / "log_output" / "predictions.npz")["split"]
-    for dataset, split in ((tmp_path / "graph.npz", drawn), (Path("masks.npz"), np.where(some, 1, 3))):
-        alone(["-m", "unilaunch", "predict", "log_output", "--dataset", str(dataset)], tmp_path).check()
+    (tmp_path / "other").mkdir()
+    shutil.copy(tmp_path / "masks.npz", tmp_path / "other" / "graph.npz")
+    shutil.copy(tmp_path / "graph.npz", tmp_path / "copy.npz")
+    own = np.where(some, 1, 3)
+    for dataset, split in (("graph.npz", drawn), ("copy.npz", drawn), ("masks.npz", own), ("other/graph.npz", own)):
+        alone(["-m", "unilaunch", "predict", "log_output", "--dataset", dataset], tmp_path).check()
         np.testing.assert_array_equal(_read(tmp_path / "predictions.npz")["split"], split)
     job = alone([*run, "--dataset", "masks.npz"], tmp_path)
     assert job.returncode == 2
