@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -49,6 +50,7 @@ class PredictCommand(Command):
         from unilaunch_gcn.checkpoint import BEST, DIRECTED, model_file
         from unilaunch_gcn.checkpoint_file import has_val_loss, load_weights
         from unilaunch_gcn.edges_option import takes_edges_as_given
+        from unilaunch_gcn.trainable import refuse_negative_weights
         from unilaunch_graph.aside import refuse_no_file
 
         refuse_no_file(options.output, "--output ")
@@ -66,7 +68,8 @@ class PredictCommand(Command):
 
         member = join("cpu")
         is_older = trained.conv == "sage" and DIRECTED not in decided  # then sage made every graph symmetric
-        part = part_of(member, trained, as_given=takes_edges_as_given(trained) and not is_older)
+        as_given = takes_edges_as_given(trained) and not is_older
+        part = part_of(member, trained, as_given=as_given, check=partial(refuse_negative_weights, trained))
         if not options.dataset and part.data_sha256 != decided["data_sha256"]:
             raise InputError(
                 f"the data set {trained.dataset} has another content than when {file} was trained: restore it, or say "

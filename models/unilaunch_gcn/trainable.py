@@ -1,4 +1,4 @@
-"""What the GCN cannot train: found before a graph is divided, and in each rank's part."""
+"""What the GCN cannot train on or be applied to: found before a graph is divided, and in each rank's part."""
 
 from typing import TYPE_CHECKING
 
@@ -41,7 +41,7 @@ def refuse_untrainable(options: "TrainingSpec", graph: "Graph | Part", device: s
         device: As in `refuse_on_device`.
 
     Raises:
-        InputError: No node is to train on, or a weight is negative, of which sage makes no mean; gat uses no weights.
+        InputError: No node is to train on; or as `refuse_negative_weights`.
         SpecError: The labels are for another task than the user named; or as `refuse_directed`.
     """
     name, labels = options.dataset, graph.labels
@@ -57,7 +57,17 @@ def refuse_untrainable(options: "TrainingSpec", graph: "Graph | Part", device: s
             "(N, K) for regression"
         )
     refuse_directed(graph, options.conv, options.halo, device)
+    refuse_negative_weights(options, graph)
+
+
+def refuse_negative_weights(options: "TrainingSpec", graph: "Graph | Part") -> None:
+    """Refuse weights of edges that a mean cannot have; gat uses none.
+
+    Raises:
+        InputError: The layer is sage, and a weight is negative.
+    """
     if options.conv == "sage" and (least := graph.least_weight) < 0:
         raise InputError(
-            f"{name}: an edge has the weight {least:g}: the mean over the neighbours needs weights of 0 or more"
+            f"{options.dataset}: an edge has the weight {least:g}: the mean over the neighbours needs weights of 0 or "
+            "more"
         )

@@ -16,7 +16,7 @@ from unilaunch.rank.current import Member, join
 from unilaunch.spec import validate, variable_of
 from unilaunch.world import World
 from unilaunch_graph.partition.part import Part
-from unilaunch_graph.partition.preparation import prepare_part
+from unilaunch_graph.partition.preparation import Check, prepare_part
 from unilaunch_graph.spec import DataSpec
 
 #: Each has a package of its name beside this module.
@@ -65,18 +65,19 @@ def load_part(name: str | Path, device: str, options: Mapping[str, Any]) -> tupl
     return part_of(member, spec, as_given=True), member
 
 
-def part_of(member: Member, options: DataSpec, *, as_given: bool) -> Part:
+def part_of(member: Member, options: DataSpec, *, as_given: bool, check: Check | None = None) -> Part:
     """Return the part of one of the ranks. All ranks must call this.
 
     Args:
         member: This process.
         options: Which graph, and how it is divided.
         as_given: As in `preparation.prepare`.
+        check: As in `preparation.prepare_part`.
 
     Raises:
         UnilaunchError: The data set cannot be used.
     """
-    return prepare_part(options, _Ranks(member.world, member.peers, _Log()), as_given=as_given)
+    return prepare_part(options, _Ranks(member.world, member.peers, _Log()), as_given=as_given, check=check)
 
 
 def load(name: str | Path, *, framework: str | None = None, **options: Any) -> Any:

@@ -94,8 +94,13 @@ def _as_older_versions_wrote(file: Path) -> None:
 
 
 def test_sage_predicts_on_the_edges_that_it_was_trained_on(tmp_path: Path) -> None:
-    """An older model was trained on a symmetric graph; a spec with other --edges than the model's is refused."""
-    np.savez(tmp_path / "graph.npz", **_graph(LABELS["classes"]))
+    """An older model was trained on a symmetric graph; a spec with other --edges than the model's is refused.
+
+    So is a graph with a negative weight, of which there is no mean.
+    """
+    graph = _graph(LABELS["classes"])
+    np.savez(tmp_path / "graph.npz", **graph)
+    np.savez(tmp_path / "negative.npz", **graph, edge_weight=-np.ones(graph["edge_index"].shape[1]))
     options = ["--dataset", "graph.npz", "--data-dir", "data", "--conv", "sage", "--edges", "symmetric"]
     alone(["-m", "unilaunch", "run", *options, "--epochs", "3", "--save-predictions"], tmp_path).check()
     root = tmp_path / "log_output"
@@ -103,9 +108,13 @@ def test_sage_predicts_on_the_edges_that_it_was_trained_on(tmp_path: Path) -> No
     spec = json.loads((root / "spec.json").read_text())
     assert spec["options"].pop("edges") == "symmetric"
     (root / "spec.json").write_text(json.dumps(spec))
-    job = alone(["-m", "unilaunch", "predict", "log_output"], tmp_path)
-    assert (job.returncode, len(job.refusals())) == (2, 1)
-    assert "was trained with other --edges than the spec in log_output says" in job.refusals()[0]
+    for options, words in (
+        ([], "was trained with other --edges than the spec in log_output says"),
+        (["--dataset", "negative.npz"], "negative.npz: an edge has the weight -1: the mean over the neighbours needs"),
+    ):
+        job = alone(["-m", "unilaunch", "predict", "log_output", *options], tmp_path)
+        assert (job.returncode, len(job.refusals())) == (2, 1)
+        assert words in job.refusals()[0]
     _as_older_versions_wrote(root / "checkpoints" / "final.safetensors")
     alone(["-m", "unilaunch", "predict", "log_output", "--output", "out.npz"], tmp_path).check()
     of_run, found = _read(root / "predictions.npz"), _read(tmp_path / "out.npz")
