@@ -25,6 +25,7 @@ class Alone(Peers, Collectives, Exchange):
 
     @override
     def exchange(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int]) -> Exchange:
+        receive[...] = send
         return self
 
     @override

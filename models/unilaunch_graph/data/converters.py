@@ -1,4 +1,4 @@
-"""Convert a user's graph (PyG, networkx, SciPy, arrays or tables) to the folder of a graph.
+"""Convert a user's graph (networkx, SciPy, arrays or tables) to the folder of a graph; PyG's is in `pyg.py`.
 
 Each function writes a folder that `unilaunch run --dataset` takes and `unilaunch_graph.load` reads, and returns its
 path. The folder is written aside and renamed; one that exists already is refused. Edges keep their directions, loops
@@ -8,7 +8,6 @@ weights and values to predict are written as float32, as which every run reads t
 
 from collections.abc import Mapping, Sequence
 from numbers import Integral
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -18,50 +17,9 @@ from numpy.typing import NDArray
 
 from unilaunch.errors import InputError
 from unilaunch_graph.data.files import SPLIT
-from unilaunch_graph.data.graph_folder import as_array, on_host, write_graph
+from unilaunch_graph.data.graph_folder import Folder, as_array, on_host, write_graph
 from unilaunch_graph.data.names import SIGNED_AND_NOT, as_whole, number_of_each, text_of
 from unilaunch_graph.data.tables import as_numbers, is_table, read_table
-
-Folder = str | PathLike[str]
-_PYG = ("edge_index", "x", "y", "edge_weight", *SPLIT)
-_OF_EDGES = ("edge_attr", "edge_type")
-
-
-def from_pyg(data: Any, folder: Folder) -> Path:
-    """Write a `torch_geometric.data.Data`: x, edge_index, and y, edge_weight, edge_attr and masks if it has them.
-
-    Args:
-        data: The graph. `edge_attr` of one dimension becomes one column, and `edge_type`, if there is one, its last
-            column: `part.edge_attr[:, -1].long()`. *y* of shape (num_nodes, 1) and whole numbers become classes.
-        folder: Where the folder is written.
-
-    Raises:
-        InputError: The graph is heterogeneous, has no edge_index, or has several splits; or as `from_scipy`.
-    """
-    if hasattr(data, "edge_types"):
-        raise InputError("from_pyg: heterogeneous data has several kinds of nodes or edges: give data.to_homogeneous()")
-    if isinstance(data, Sequence):
-        raise InputError("from_pyg: expected one graph, found several: give dataset[0]")
-    if getattr(data, "edge_index", None) is None:
-        raise InputError("from_pyg: the data has no edge_index: leave out transforms that replace it (ToSparseTensor)")
-    arrays: dict[str, Any] = {name: on_host(getattr(data, name, None)) for name in _PYG}
-    arrays |= {name: as_array(name, arrays[name]) for name in SPLIT if arrays[name] is not None}
-    arrays["edge_attr"], mask = _columns_of_edges(data), arrays["train_mask"]
-    if mask is not None and mask.ndim > 1:
-        raise InputError(
-            f"from_pyg: train_mask has {mask.shape[1]} splits: choose one, as in data.train_mask = "
-            "data.train_mask[:, 0], and the same of val_mask and test_mask"
-        )
-    return write_graph(folder, arrays)
-
-
-def _columns_of_edges(data: Any) -> NDArray[Any] | None:
-    given = {name: as_array(name, found) for name in _OF_EDGES if (found := getattr(data, name, None)) is not None}
-    columns = [array[:, None] if array.ndim == 1 else array for array in given.values()]
-    if len({array.shape[:-1] for array in columns}) > 1:
-        shapes = ", ".join(f"{name} the shape {array.shape}" for name, array in given.items())
-        raise InputError(f"from_pyg: the data has {shapes}: expected one row for each edge in both")
-    return np.concatenate(columns, axis=-1) if columns else None
 
 
 def from_scipy(  # noqa: PLR0913  (the arrays of a graph, by name)

@@ -16,6 +16,7 @@ from unilaunch_graph.aside import folder_beside
 from unilaunch_graph.data.files import EDGE_VALUES, SPLIT, check_arrays
 from unilaunch_graph.data.text_labels import known_texts, numbered
 
+Folder = str | PathLike[str]
 NAMES = "names.json"
 _FLOAT32_BYTES = 4
 _SPARSE = ("x_indptr", "x_indices", "x_data", "x_shape")
@@ -34,7 +35,7 @@ class Names(NamedTuple):
     classes: Sequence[str] | None
 
 
-def read_names(folder: str | PathLike[str]) -> Names:
+def read_names(folder: Folder) -> Names:
     """Return the names that a converter wrote into the folder of a graph.
 
     Args:
@@ -56,9 +57,7 @@ def read_names(folder: str | PathLike[str]) -> Names:
         raise InputError(f"{path}: is damaged: {' '.join(str(error).split())}") from error
 
 
-def write_graph(
-    folder: str | PathLike[str], arrays: Mapping[str, Any], nodes: Sequence[str | int] | range | None = None
-) -> Path:
+def write_graph(folder: Folder, arrays: Mapping[str, Any], nodes: Sequence[str | int] | range | None = None) -> Path:
     """Write the folder of a graph, whole or not at all: aside, then renamed.
 
     Args:

@@ -117,7 +117,9 @@ class HaloExchange:
         sizes = [rows * columns * np.dtype(kind).itemsize for rows in self._rows]
         if any(size > len(memory) for size, memory in zip(sizes, self.kept, strict=True)):
             # In place, for the exchanges made by `among`.
-            self.kept[:] = [empty_rows((size,), np.uint8) for size in sizes]
+            self.kept[:] = [
+                empty_rows((max(size, len(one)),), np.uint8) for size, one in zip(sizes, self.kept, strict=True)
+            ]
         sent, received = (
             memory[:size].view(kind).reshape(rows, columns)
             for memory, size, rows in zip(self.kept, sizes, self._rows, strict=True)

@@ -1,14 +1,13 @@
-"""The halo exchange of a user's own network, as a linear operator: it maps owned rows to owned and halo rows."""
+"""The exchanges of a user's own network as linear operators: the halo, and the rows of any nodes."""
 
-from copy import copy
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from unilaunch.backend import Collectives
-from unilaunch_graph.arrays import Ids, Rows, empty_rows
+from unilaunch_graph.arrays import Ids, Indices, Rows, empty_rows
+from unilaunch_graph.exchange.fetching import Fetch
 from unilaunch_graph.exchange.halo import HaloExchange
 from unilaunch_graph.exchange.meter import Meter
 from unilaunch_graph.exchange.wire import Exact
@@ -29,20 +28,7 @@ class RowHalo:
         self.meter = meter or Meter()
         self.send_counts, self.halo_counts = part.send_counts.tolist(), part.halo_counts.tolist()
         self.exchange = HaloExchange(part, collectives, self.meter, Exact())
-        self.home = self._home(part.send_rows)
-
-    def among(self, send_rows: NDArray[Any], send_counts: list[int], receive_counts: list[int]) -> "RowHalo":
-        """Return the operator that sends other rows; the arguments are those of `HaloExchange.among`."""
-        other = copy(self)
-        other.send_counts, other.halo_counts = send_counts, receive_counts
-        other.exchange = self.exchange.among(send_rows, np.array(send_counts), np.array(receive_counts))
-        other.home = self._home(send_rows)
-        return other
-
-    def _home(self, send_rows: NDArray[Any]) -> sp.csr_array:
-        """Return the matrix that adds the rows that come back to the owned rows."""
-        entries = (np.ones(len(send_rows), np.int8), (send_rows, np.arange(len(send_rows))))
-        return sp.coo_array(entries, shape=(self.num_owned, len(send_rows))).tocsr()
+        self.home = _sums(part.send_rows, part.num_owned)
 
     def matmat(self, rows: Rows) -> Rows:
         """Return the owned rows, and below them the halo rows. (num_owned + num_halo, width)"""
@@ -67,19 +53,31 @@ class RowFetch:
     """(num_owned, width) -> (nodes, width): the rows of any nodes. The transpose sums them at their owners.
 
     Args:
-        halo: The exchange that brings the rows.
-        places: The row of each node among the owned rows and the received rows behind them. (nodes,)
+        halo: The exchange of the part.
+        fetch: Which rows go where.
     """
 
-    def __init__(self, halo: RowHalo, places: Ids) -> None:
-        self.halo, self.places = halo, places
+    def __init__(self, halo: RowHalo, fetch: Fetch) -> None:
+        self.halo, self.fetch = halo, fetch
+        counts = np.array(fetch.send_counts), np.array(fetch.receive_counts)
+        self.exchange = halo.exchange.among(fetch.send_rows.astype(np.int32), *counts)
 
     def matmat(self, rows: Rows) -> Rows:
         """Return the rows of the nodes. (nodes, width)"""
-        return self.halo.matmat(rows)[self.places]
+        return self.exchange.begin(np.ascontiguousarray(rows)).wait()[self.fetch.places]
 
     def rmatmat(self, rows: Rows) -> Rows:
         """Return for each owned row the sum of the rows that all ranks have for it. (num_owned, width)"""
-        num_rows, ones = self.halo.num_owned + sum(self.halo.halo_counts), np.ones(len(rows), np.int8)
-        sums = sp.coo_array((ones, (self.places, np.arange(len(rows)))), shape=(num_rows, len(rows))).tocsr()
-        return self.halo.rmatmat(sums @ rows)
+        fetch, sums = self.fetch, _sums(self.fetch.places, sum(self.fetch.receive_counts)) @ rows
+        received: Any = np.empty((len(fetch.send_rows), rows.shape[1]), rows.dtype)
+        with self.halo.meter.communication():
+            self.halo.collectives.exchange(sums, fetch.receive_counts, received, fetch.send_counts).wait()
+        self.halo.meter.received(received.nbytes)
+        whole: Rows = _sums(fetch.send_rows, self.halo.num_owned) @ received
+        return whole
+
+
+def _sums(places: Ids | Indices, size: int) -> sp.csr_array:
+    """Return the matrix that adds rows, in their order, each to the row of its place. (size, rows)"""
+    entries = (np.ones(len(places), np.int8), (places, np.arange(len(places))))
+    return sp.coo_array(entries, shape=(size, len(places))).tocsr()

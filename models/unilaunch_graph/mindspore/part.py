@@ -13,7 +13,6 @@ from unilaunch.errors import InputError
 from unilaunch.linear import Transposed
 from unilaunch_graph.arrays import Ids
 from unilaunch_graph.dropout import mask_of
-from unilaunch_graph.exchange.fetching import Fetch
 from unilaunch_graph.exchange.gather import gather_rows
 from unilaunch_graph.exchange.user_halo import RowFetch, RowHalo
 from unilaunch_graph.mindspore.padding import padded
@@ -62,15 +61,11 @@ class GraphPart(PartFields[Tensor, Ids, Ranks]):
         return None if self.rank else Tensor(whole.reshape(-1, *rows.shape[1:])).astype(rows.dtype)
 
     @override
-    def ids(self, nodes: Any) -> NDArray[Any]:
+    def fetched(self, rows: Tensor, nodes: Any) -> Tensor:
         only_pynative()
-        return _ids_of(nodes)
-
-    @override
-    def fetched(self, rows: Tensor, fetch: Fetch) -> Tensor:
-        halo = self.operators.rows.among(fetch.send_rows, fetch.send_counts, fetch.receive_counts)
-        rows_of = Collective(RowFetch(halo, fetch.places), self.ranks)
-        return self.ranks.apply(rows_of, rows.reshape(self.num_owned, -1)).reshape(-1, *rows.shape[1:])
+        ids = _ids_of(nodes)
+        brought = Collective(RowFetch(self.operators.rows, self.directory.plan(ids.reshape(-1))), self.ranks)
+        return self.ranks.apply(brought, rows.reshape(self.num_owned, -1)).reshape((*ids.shape, *rows.shape[1:]))
 
     @override
     def masked(self, rows: Tensor, keys: tuple[int, int], probability: float) -> Tensor:

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from unilaunch_graph.data.graph import TEST, TRAIN, VAL
-from unilaunch_graph.exchange.fetching import Directory, Fetch
+from unilaunch_graph.exchange.fetching import Directory
 from unilaunch_graph.partition.in_edges import InEdges
 from unilaunch_graph.partition.part import Part
 
@@ -83,12 +83,8 @@ class PartFields(Generic[Tensor, Indices, Ranks]):
         """Return what `exchange.gather` does, of rows that fit."""
         raise NotImplementedError
 
-    def ids(self, nodes: Any) -> NDArray[Any]:
-        """Return a tensor or an array of ids in the host's memory."""
-        raise NotImplementedError
-
-    def fetched(self, rows: Tensor, fetch: Fetch) -> Tensor:
-        """Return the rows that *fetch* brings, one for each node, of rows that fit."""
+    def fetched(self, rows: Tensor, nodes: Any) -> Tensor:
+        """Return what `exchange.fetch` does, of rows that fit."""
         raise NotImplementedError
 
     def masked(self, rows: Tensor, keys: tuple[int, int], probability: float) -> Tensor:
@@ -125,7 +121,7 @@ def fields_of(
         **{name: getattr(part, name) for name in shared},
         "rank": ranks.rank,
         "world_size": ranks.size,
-        "directory": Directory(part, ranks.swap),
+        "directory": Directory(part, ranks),
         "ranks": ranks,
     }
 

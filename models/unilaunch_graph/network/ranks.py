@@ -51,3 +51,8 @@ class ScriptRanks:
         received = np.empty((sum(receive_counts), *rows.shape[1:]), rows.dtype)
         self.collectives.exchange(rows, send_counts, received, receive_counts).wait()
         return received
+
+    def total(self, numbers: NDArray[Any]) -> NDArray[Any]:
+        """Return the sum of all ranks' *numbers*, in the host's memory. The argument may be overwritten."""
+        self.collectives.all_reduce(numbers)
+        return numbers

@@ -53,6 +53,11 @@ class Ranks(ScriptRanks):
         arrived: NDArray[Any] = received.cpu().numpy()
         return arrived
 
+    @override
+    def total(self, numbers: NDArray[Any]) -> NDArray[Any]:
+        summed: NDArray[Any] = self.all_reduce(torch.from_numpy(numbers).to(self.device)).cpu().numpy()
+        return summed
+
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the sum of *tensor* over all ranks: the same bits on every rank. The argument may be overwritten."""
         if self.size == 1:

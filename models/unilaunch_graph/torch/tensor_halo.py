@@ -1,11 +1,9 @@
-"""The halo exchange as a linear operator on tensors, which `unilaunch_torch.linear.apply` differentiates."""
+"""The exchanges of rows as linear operators on tensors, which `unilaunch_torch.linear.apply` differentiates."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from unilaunch_graph.torch.ranks import Ranks
 
@@ -46,13 +44,53 @@ class TensorHalo:
         exchange = self.ranks.exchange(halo_rows, self.receive_counts, arrived, self.send_counts)
         total = rows[:num_owned].clone(memory_format=torch.contiguous_format)
         exchange.wait()
-        for chosen, addends in zip(self.rows, torch.split(arrived, self.send_counts), strict=True):
-            # No row stands twice in *chosen*: a plain write after a read, which is the same in every run, on CUDA too.
-            total[chosen] = total[chosen] + addends
+        add_in_order(total, self.rows, torch.split(arrived, self.send_counts))
         return total
 
 
-def tensor_halo(send_rows: NDArray[Any], send_counts: list[int], receive_counts: list[int], ranks: Ranks) -> TensorHalo:
-    """Return the exchange in which this rank sends these rows, grouped by receiver, and receives as many as told."""
-    every = torch.from_numpy(send_rows.astype(np.int64)).to(ranks.device)
-    return TensorHalo(torch.split(every, send_counts), every, send_counts, receive_counts, ranks)
+@dataclass(frozen=True, slots=True)
+class TensorFetch:
+    """(num_owned, ...) -> (rows that come, ...): those that this rank has asked for. The transpose sums at the owners.
+
+    Attributes:
+        send_rows: Owned rows that were asked for, grouped by the rank that did; of one rank no row twice. int64
+        send_counts: Rows to each rank. (world_size,)
+        receive_counts: Rows from each rank. (world_size,)
+        num_owned: Rows of this rank.
+        ranks: All ranks.
+    """
+
+    send_rows: torch.Tensor
+    send_counts: list[int]
+    receive_counts: list[int]
+    num_owned: int
+    ranks: Ranks
+
+    def matmat(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the rows that come, in new memory."""
+        sent = rows.index_select(0, self.send_rows)
+        return self._exchanged(sent, self.send_counts, self.receive_counts)
+
+    def rmatmat(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return for each owned row the sum of the rows that all ranks have for it."""
+        arrived = self._exchanged(rows.contiguous(), self.receive_counts, self.send_counts)
+        total = rows.new_zeros((self.num_owned, *rows.shape[1:]))
+        add_in_order(total, torch.split(self.send_rows, self.send_counts), torch.split(arrived, self.send_counts))
+        return total
+
+    def _exchanged(self, rows: torch.Tensor, send_counts: list[int], receive_counts: list[int]) -> torch.Tensor:
+        arrived = rows.new_empty((sum(receive_counts), *rows.shape[1:]))
+        self.ranks.exchange(rows, send_counts, arrived, receive_counts).wait()
+        return arrived
+
+
+def add_in_order(total: torch.Tensor, rows: Sequence[torch.Tensor], addends: Sequence[torch.Tensor]) -> None:
+    """Add to rows of *total* what each rank has for them: plain writes after reads, the same in every run, on CUDA too.
+
+    Args:
+        total: Is changed.
+        rows: Of each rank, the rows; no row twice.
+        addends: Of each rank, what is added.
+    """
+    for chosen, more in zip(rows, addends, strict=True):
+        total[chosen] = total[chosen] + more

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from models.graph.torch_parts import make_whole, on_parts
 from unilaunch.rank.alone import Alone
+from unilaunch_graph.network.exchange import fetch
 from unilaunch_graph.partition.cut import split_parts
 from unilaunch_graph.partition.order import order_nodes
 from unilaunch_graph.torch.distributed import distribute
@@ -100,6 +101,25 @@ def test_functions_inside_are_copied_too() -> None:
         model = distribute(torch.nn.Sequential(_Inner(2), _Inner(3)), part)
         expected = model(part.edge_index)
         assert torch.equal(torch.compile(model, backend="eager")(part.edge_index), expected)
+
+    torch._dynamo.reset()
+    on_parts(WHOLE, 1, work)
+
+
+def test_a_compiled_loss_of_pairs_is_the_same() -> None:
+    """The compiler took numpy's functions for torch's."""
+
+    def work(part: GraphPart) -> None:
+        def loss_of(rows: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
+            source, target = fetch(rows * 2, pairs, part)
+            total: torch.Tensor = (source * target).sum()
+            return total
+
+        compiled = torch.compile(loss_of, backend="aot_eager")
+        for count in (30, 17):
+            pairs = torch.arange(2 * count).view(2, count) % part.num_nodes
+            own = part.x.clone().requires_grad_()
+            torch.testing.assert_close(*(torch.autograd.grad(one(own, pairs), own)[0] for one in (loss_of, compiled)))
 
     torch._dynamo.reset()
     on_parts(WHOLE, 1, work)

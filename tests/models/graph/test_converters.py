@@ -95,8 +95,14 @@ def test_types_of_edges_are_their_last_column(data: Any, tmp_path: Path) -> None
         types = [(*edge[:2], edge[3][-1]) for edge in _edges(graph)]
         assert sorted(types) == sorted(zip(*np.asarray(ENDS).tolist(), range(6), strict=True))
     data.edge_attr = FEATURES
-    data.edge_type = np.arange(5)
-    with pytest.raises(InputError, match=r"edge_attr the shape \(6, .*, edge_type the shape \(5,\): expected one row"):
+    for wrong in (np.arange(5), ["a"] * 6, 1):
+        data.edge_type = wrong
+        with pytest.raises(
+            InputError, match=r"edge_type is .* of the shape .*: expected an integer for each of 6 edges"
+        ):
+            ug.from_pyg(data, tmp_path / "unlike")
+    data.edge_type, data.edge_attr = np.arange(6), FEATURES[:5]
+    with pytest.raises(InputError, match="edge_attr must have shape"):
         ug.from_pyg(data, tmp_path / "unlike")
 
 
