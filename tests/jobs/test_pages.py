@@ -85,7 +85,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "run.toml").write_text("seed = 3\n")
     (folder / "examples").mkdir()
     (folder / "MNIST_Data").mkdir()
-    for script in ("train.py", "gat.py", "examples/gat_from_pyg.py"):
+    for script in ("train.py", "gat.py", "examples/gat_from_pyg.py", "examples/link_prediction.py"):
         (folder / script).write_text("import sys\nprint(sys.argv)\n")
     np.savez(folder / "graph.npz", edge_index=np.arange(60).reshape(2, 30), x=np.eye(60), y=np.arange(60) % 3)
     line = [sys.executable, "-m", "unilaunch", "run", "--dataset", "sbm", "--epochs", "2"]
