@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from unilaunch.agent import shim as shims
@@ -93,5 +94,6 @@ def _live(work: Work, started: float, status: "Status") -> int:
         run_exit_functions()
         flush_files()
         os._exit(code)
-    status.connection.close()
+    with suppress(OSError):  # the program may have closed every descriptor
+        status.connection.close()
     return code

@@ -197,7 +197,8 @@ def _run_program(rank: Rank, rendezvous: Rendezvous) -> None:
     output.record(phase="program", target=str(task.target))
     _run_to_the_end(rank, [*appended, *task.spec.args])
     _wait_for_all(rank)
-    rendezvous.close()
+    with suppress(OSError):  # the program may have closed every descriptor
+        rendezvous.close()
 
 
 def _run_to_the_end(rank: Rank, args: Sequence[str]) -> None:
