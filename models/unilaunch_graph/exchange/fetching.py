@@ -51,7 +51,8 @@ class Directory:
     """
 
     def __init__(self, part: Part, ranks: Exchanging) -> None:
-        self.part, self.ranks = part, ranks
+        self.part: Part = part
+        self.ranks: Exchanging = ranks
         #: Of each rank, the place of its first row, if the rows of all ranks stand one after the other. (num_parts,)
         self.begins: Ids = np.zeros(0, np.int64)
         #: The place of each node's row, by the node's global id. (num_nodes,)
