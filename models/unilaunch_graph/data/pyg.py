@@ -61,5 +61,5 @@ def _columns_of_edges(data: Any) -> NDArray[Any] | None:
     column = types[:, None].astype(np.float32)
     if features is None:
         return column
-    has_rows = features.ndim == 2 and len(features) == num_edges  # noqa: PLR2004
+    has_rows = features.shape[:-1] == (num_edges,)
     return np.hstack((features, column)) if has_rows else features  # which `write_graph` refuses
